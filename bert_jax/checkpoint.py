@@ -1,0 +1,145 @@
+"""Checkpoints of a run: state, position and how it was made; on Orbax.
+
+A step's checkpoint holds every array of the TrainState under its path in the tree
+(`params.bert.layers.0.output.kernel`), and a JSON item with the run's config, the
+shapes and dtypes of those arrays, the data position and the versions of the libraries.
+"""
+
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from jax.sharding import NamedSharding
+
+from bert_jax.config import CheckpointConfig, ConfigError, ExperimentConfig
+from bert_jax.steps import TrainState
+
+LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
+
+
+class Checkpoints:
+    """The checkpoints in a workdir.
+
+    Saving is asynchronous: the step goes on while arrays are written. A checkpoint
+    counts only when it is complete, so a killed run finds the one before.
+    """
+
+    def __init__(self, workdir: str, config: CheckpointConfig | None = None):
+        """Opens the workdir's checkpoints; to write new ones give a config."""
+        self.directory = Path(workdir).absolute() / "checkpoints"
+        self._manager = ocp.CheckpointManager(
+            self.directory,
+            item_names=("state", "meta"),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=config.keep if config else None,
+                create=config is not None,
+                read_only=config is None,
+                cleanup_tmp_directories=config is not None,
+            ),
+        )
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a complete checkpoint, in rising order."""
+        return sorted(self._manager.all_steps())
+
+    def save(
+        self,
+        step: int,
+        state: TrainState,
+        config: ExperimentConfig,
+        tokenizer_sha256: str,
+    ) -> None:
+        """Starts saving `state`, which may be donated as soon as this returns."""
+        if step in self._manager.all_steps():
+            return
+        arrays = _by_path(state)
+        meta = {
+            "config": json.loads(config.to_json()),
+            "arrays": _describe(arrays),
+            "position": {"step": step, "tokenizer_sha256": tokenizer_sha256},
+            "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
+        }
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta)
+            ),
+        )
+
+    def restore(
+        self, step: int, like: TrainState, mesh: jax.sharding.Mesh
+    ) -> TrainState:
+        """Reads a step's state onto the mesh.
+
+        Args:
+          step: one of `steps()`.
+          like: the state's shapes, dtypes and partition specs, by `jax.eval_shape`.
+          mesh: any mesh; it need not be the one that saved.
+
+        Raises:
+          ConfigError: when the checkpoint's arrays are not those of `like`, with a
+            table of the first that differ.
+        """
+        meta = self._manager.restore(
+            step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+        )["meta"]
+        wanted = _by_path(like)
+        _check_arrays(meta["arrays"], _describe(wanted), f"{self.directory}/{step}")
+        abstract = {
+            name: jax.ShapeDtypeStruct(
+                array.shape,
+                array.dtype,
+                sharding=NamedSharding(mesh, array.sharding.spec),
+            )
+            for name, array in wanted.items()
+        }
+        arrays = self._manager.restore(
+            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+        )["state"]
+        leaves = [arrays[name] for name in wanted]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def close(self) -> None:
+        """Waits for saves under way; raises what went wrong in them."""
+        self._manager.wait_until_finished()
+        self._manager.check_for_errors()
+        self._manager.close()
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Returns a tree path as words between dots: params.bert.layers.0.output.kernel."""
+    words = (getattr(part, "key", getattr(part, "name", part)) for part in path)
+    words = [getattr(part, "idx", word) for part, word in zip(path, words, strict=True)]
+    return ".".join(str(word) for word in words if word != "value")
+
+
+def _by_path(state: TrainState) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {path_name(path): leaf for path, leaf in leaves}
+
+
+def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [list(a.shape), a.dtype.name] for name, a in arrays.items()}
+
+
+def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> None:
+    """Raises ConfigError when names, shapes or dtypes differ (Orbax casts silently)."""
+    names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
+    if not names:
+        return
+    rows = "; ".join(
+        f"{name}: checkpoint {_shape(found.get(name))}, config"
+        f" {_shape(wanted.get(name))}"
+        for name in names[:3]
+    )
+    raise ConfigError(
+        f"{path} does not fit the config in {len(names)} array(s): {rows}; use the"
+        " config of the run, or another --workdir"
+    )
+
+
+def _shape(entry: list[Any] | None) -> str:
+    return "none" if entry is None else f"{entry[1]}{entry[0]}"

@@ -1,0 +1,130 @@
+"""How every `python -m bert_jax.X` starts: flags in, exit codes out.
+
+A mistake of the user's is one line on stderr and exit code 2; a fault of ours keeps its
+traceback.
+"""
+
+import difflib
+import glob
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
+
+from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
+
+EXIT_USAGE = 2
+
+
+def define_config() -> flags.FlagHolder:
+    """Defines --config=FILE, whose keys --config.KEY=VALUE overrides."""
+    return config_flags.DEFINE_config_file(
+        "config", None, "config file, for example configs/tiny.py", lock_config=True
+    )
+
+
+def run(main: Callable[[], None], doc: str) -> None:
+    """Parses the flags, calls main, and exits with 2 on a user's mistake."""
+    argv = sys.argv
+    if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
+        print(_help(doc))
+        sys.exit(0)
+    try:
+        rest = flags.FLAGS(argv)[1:]
+        if rest:
+            raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
+        main()
+    except (ConfigError, flags.Error) as error:
+        fail(str(error))
+    except (KeyError, AttributeError, IndexError, OSError) as error:
+        # config_flags reports unknown keys and unreadable files this way, while
+        # parsing; the same exceptions from main are our own faults.
+        if flags.FLAGS.is_parsed():
+            raise
+        fail(_config_mistake(error, argv))
+
+
+def fail(message: str) -> None:
+    """Prints one line and exits with the code for a user's mistake."""
+    print("error: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(EXIT_USAGE)
+
+
+def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
+    """Returns the checked config of --config.
+
+    Raises:
+      ConfigError: when there is no --config or it does not fit together.
+    """
+    if holder.value is None:
+        available = ", ".join(sorted(glob.glob("configs/*.py"))) or "a config file"
+        raise ConfigError(f"--config is missing; give it one of: {available}")
+    if not isinstance(holder.value, ml_collections.ConfigDict):
+        raise ConfigError("--config: get_config() must return a ConfigDict")
+    return from_config_dict(holder.value)
+
+
+def config_name(holder: flags.FlagHolder) -> str:
+    """Returns "tiny" for --config=configs/tiny.py."""
+    path = config_flags.get_config_filename(flags.FLAGS[holder.name])
+    return Path(path.split(":")[0]).stem
+
+
+def config_arguments() -> str:
+    """Returns the --config arguments of this call, to be shown in another command."""
+    return " ".join(
+        f"'{arg}'" if set(arg) & set("[]()*#\"' ") else arg
+        for arg in sys.argv[1:]
+        if arg.startswith("--config")
+    )
+
+
+def _config_mistake(error: Exception, argv: list[str]) -> str:
+    """Says what is wrong with the --config arguments, which config_flags only hints."""
+    arguments = [a.lstrip("-") for a in argv[1:] if a.lstrip("-").startswith("config")]
+    files = [a.partition("=")[2] for a in arguments if a.startswith("config=")]
+    path = files[-1].split(":")[0] if files else ""
+    if not Path(path).is_file():
+        available = ", ".join(sorted(glob.glob("configs/*.py")))
+        return f"--config={path} is not a file; configs here: {available or 'none'}"
+    if isinstance(error, OSError):
+        return f"--config={path} cannot be loaded: {error}"
+    config = config_flags.config_flags._ConfigFileParser("config").parse(files[-1])
+    for argument in arguments:
+        key = argument.partition("=")[0]
+        if key == "config":
+            continue
+        known = list(_keys(config, "config"))
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+            return f"--{key} is not a config key; the nearest is --{close}"
+    return f"--config={path} failed to load: {error}"
+
+
+def _keys(value: object, path: str) -> list[str]:
+    """Returns the path of every value in a config that can be overridden."""
+    if isinstance(value, ml_collections.ConfigDict):
+        return [k for key in value for k in _keys(value[key], f"{path}.{key}")]
+    if isinstance(value, list | tuple) and value:
+        if isinstance(value[0], ml_collections.ConfigDict):
+            return [
+                k for i, v in enumerate(value) for k in _keys(v, f"{path}[{i}]")
+            ] + [path]
+    return [path]
+
+
+def _help(doc: str) -> str:
+    module = sys.modules["__main__"]
+    lines = [doc.strip(), "", "flags:"]
+    for flag in flags.FLAGS.get_key_flags_for_module(module):
+        default = f" (default: {flag.default})" if flag.default is not None else ""
+        lines.append(f"  --{flag.name}: {flag.help}{default}")
+        if flag.name == "config":
+            lines.append("  --config.KEY=VALUE: overrides a key of the config file")
+    configs = ", ".join(sorted(glob.glob("configs/*.py")))
+    if configs:
+        lines += ["", f"configs here: {configs}"]
+    return "\n".join(lines)

@@ -1,0 +1,317 @@
+"""What a run is made of: frozen dataclasses, built and checked once.
+
+A config file returns an `ml_collections.ConfigDict`; `from_config_dict` turns it into
+an `ExperimentConfig` and is the only place that sees a ConfigDict. There is no default
+here: every number a run uses stands in its config file.
+"""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+
+class ConfigError(ValueError):
+    """A mistake of the user's: one line with the key or file, the value, a remedy."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    sources: tuple[str, ...]  # specs: embedded:, text:GLOB, jsonl:GLOB#field, ...
+    corpus_dir: str
+    num_shards: int  # files the training documents are dealt to, by digest
+    num_streams: int  # parallel readers of the corpus; hosts share them out
+    validation_fraction: float  # of documents, by digest
+    short_seq_prob: float  # documents whose pairs aim at a random shorter length
+    masked_lm_prob: float  # masked tokens per token of the row
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    kind: str  # wordpiece
+    vocab_file: str  # "" trains a vocabulary on the sources
+    vocab_size: int
+    lowercase: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Sizes under the names Hugging Face gives them."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str  # gelu_new (tanh form, released since 2019-02) | gelu (erf)
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    max_position_embeddings: int
+    type_vocab_size: int
+    initializer_range: float
+    layer_norm_eps: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    num_steps: int
+    sequence_length: int
+    global_batch_size: int  # sequences over all devices, hosts and microbatches
+    max_predictions: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    learning_rate: float  # the peak that the warmup aims at
+    warmup_steps: int
+    weight_decay: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    clip_norm: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    data: int
+    fsdp: int
+    tensor: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    every_steps: int
+    keep: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    every_steps: int
+    num_sequences: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    seed: int
+    compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
+    accumulation_steps: int  # microbatches per optimizer step
+    log_every_steps: int
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    model: ModelConfig
+    phases: tuple[PhaseConfig, ...]
+    optimizer: OptimizerConfig
+    mesh: MeshConfig
+    checkpoint: CheckpointConfig
+    eval: EvalConfig
+
+    @property
+    def num_steps(self) -> int:
+        return sum(phase.num_steps for phase in self.phases)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
+    """Builds and validates the run's config.
+
+    Raises:
+      ConfigError: when a key is missing, unknown or of the wrong type, or when values
+        contradict each other.
+    """
+    experiment = _build(ExperimentConfig, config, "config")
+    _validate(experiment)
+    return experiment
+
+
+def from_json(text: str) -> ExperimentConfig:
+    """Reads back what `ExperimentConfig.to_json` wrote."""
+    return from_config_dict(json.loads(text))
+
+
+def _build(kind: type, values: Any, path: str) -> Any:
+    """Returns the dataclass, tuple or scalar `kind` made from plain `values`."""
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(values, Mapping | ml_collections.ConfigDict):
+            raise ConfigError(f"{path} is {values!r}; it must be a section of keys")
+        types_by_name = typing.get_type_hints(kind)
+        for key in values:
+            if key not in types_by_name:
+                raise ConfigError(_unknown_key(path, key, list(types_by_name)))
+        for key in types_by_name:
+            if key not in values:
+                raise ConfigError(
+                    f"{path}.{key} is missing; configs/tiny.py shows every key"
+                )
+        return kind(
+            **{
+                key: _build(sub, values[key], f"{path}.{key}")
+                for key, sub in types_by_name.items()
+            }
+        )
+    if isinstance(kind, types.GenericAlias):  # tuple[X, ...]
+        if not isinstance(values, list | tuple):
+            raise ConfigError(
+                f"{path} is {values!r}; it must be a list, for example [{values!r}]"
+            )
+        item = typing.get_args(kind)[0]
+        return tuple(_build(item, v, f"{path}[{i}]") for i, v in enumerate(values))
+    if kind is float and isinstance(values, int) and not isinstance(values, bool):
+        return float(values)
+    if type(values) is not kind:
+        raise ConfigError(
+            f"{path} is {values!r} ({type(values).__name__});"
+            f" it must be of type {kind.__name__}"
+        )
+    return values
+
+
+def _unknown_key(path: str, key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"{path}.{key} is not a config key; the nearest is {path}.{close[0]}"
+
+
+def _validate(config: ExperimentConfig) -> None:
+    _validate_ranges(config)
+    _validate_choices(config)
+    model, data = config.model, config.data
+    _require(
+        model.hidden_size % model.num_attention_heads == 0,
+        "config.model.hidden_size",
+        model.hidden_size,
+        f"must be a multiple of num_attention_heads={model.num_attention_heads}",
+    )
+    _require(bool(data.sources), "config.data.sources", data.sources, "names no source")
+    _require(
+        bool(config.phases), "config.phases", config.phases, "needs at least one phase"
+    )
+    _require(
+        data.num_shards % data.num_streams == 0
+        or data.num_streams % data.num_shards == 0,
+        "config.data.num_streams",
+        data.num_streams,
+        f"must divide num_shards={data.num_shards} or be a multiple of it",
+    )
+    for i, phase in enumerate(config.phases):
+        _validate_phase(phase, f"config.phases[{i}]", config)
+
+
+def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> None:
+    for field in dataclasses.fields(phase):
+        value = getattr(phase, field.name)
+        _require(value >= 1, f"{path}.{field.name}", value, "must be at least 1")
+    _require(
+        phase.sequence_length <= config.model.max_position_embeddings,
+        f"{path}.sequence_length",
+        phase.sequence_length,
+        f"is over model.max_position_embeddings={config.model.max_position_embeddings}",
+    )
+    # [CLS] A [SEP] B [SEP], and a short pair has at least two tokens.
+    _require(
+        phase.sequence_length >= 8,
+        f"{path}.sequence_length",
+        phase.sequence_length,
+        "must be at least 8 to hold a pair of segments",
+    )
+    _require(
+        phase.max_predictions <= phase.sequence_length,
+        f"{path}.max_predictions",
+        phase.max_predictions,
+        f"is over sequence_length={phase.sequence_length}",
+    )
+    for key, divisor in (
+        ("config.data.num_streams", config.data.num_streams),
+        ("config.accumulation_steps", config.accumulation_steps),
+    ):
+        size = phase.global_batch_size
+        lower, upper = size // divisor * divisor, -(-size // divisor) * divisor
+        _require(
+            size % divisor == 0,
+            f"{path}.global_batch_size",
+            size,
+            f"must be a multiple of {key}={divisor}; try {lower or upper} or {upper}",
+        )
+
+
+def _validate_ranges(config: ExperimentConfig) -> None:
+    probabilities = {
+        "config.data.validation_fraction": config.data.validation_fraction,
+        "config.data.short_seq_prob": config.data.short_seq_prob,
+        "config.data.masked_lm_prob": config.data.masked_lm_prob,
+        "config.model.hidden_dropout_prob": config.model.hidden_dropout_prob,
+        "config.model.attention_probs_dropout_prob": (
+            config.model.attention_probs_dropout_prob
+        ),
+        "config.optimizer.beta1": config.optimizer.beta1,
+        "config.optimizer.beta2": config.optimizer.beta2,
+    }
+    for key, value in probabilities.items():
+        _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
+    at_least_one = {
+        "config.accumulation_steps": config.accumulation_steps,
+        "config.log_every_steps": config.log_every_steps,
+        "config.data.num_shards": config.data.num_shards,
+        "config.data.num_streams": config.data.num_streams,
+        "config.tokenizer.vocab_size": config.tokenizer.vocab_size,
+        "config.checkpoint.every_steps": config.checkpoint.every_steps,
+        "config.checkpoint.keep": config.checkpoint.keep,
+        "config.eval.every_steps": config.eval.every_steps,
+        "config.eval.num_sequences": config.eval.num_sequences,
+        "config.model.hidden_size": config.model.hidden_size,
+        "config.model.num_hidden_layers": config.model.num_hidden_layers,
+        "config.model.num_attention_heads": config.model.num_attention_heads,
+        "config.model.intermediate_size": config.model.intermediate_size,
+    }
+    for key, value in at_least_one.items():
+        _require(value >= 1, key, value, "must be at least 1")
+    positive = {
+        "config.optimizer.learning_rate": config.optimizer.learning_rate,
+        "config.optimizer.epsilon": config.optimizer.epsilon,
+        "config.optimizer.clip_norm": config.optimizer.clip_norm,
+        "config.model.layer_norm_eps": config.model.layer_norm_eps,
+        "config.model.initializer_range": config.model.initializer_range,
+    }
+    for key, value in positive.items():
+        _require(value > 0, key, value, "must be above 0")
+    for key, value in (
+        ("config.seed", config.seed),
+        ("config.optimizer.warmup_steps", config.optimizer.warmup_steps),
+        ("config.optimizer.weight_decay", config.optimizer.weight_decay),
+    ):
+        _require(value >= 0, key, value, "must not be negative")
+    _require(
+        config.model.type_vocab_size >= 2,
+        "config.model.type_vocab_size",
+        config.model.type_vocab_size,
+        "must be at least 2, one type for each segment of a pair",
+    )
+    sizes = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    _require(
+        all(n == -1 or n >= 1 for n in sizes) and sizes.count(-1) <= 1,
+        "config.mesh (data, fsdp, tensor)",
+        sizes,
+        "sizes must be at least 1, or -1 for at most one of them",
+    )
+
+
+def _validate_choices(config: ExperimentConfig) -> None:
+    choices = {
+        "config.compute_dtype": (
+            config.compute_dtype,
+            ("auto", "float32", "bfloat16"),
+        ),
+        "config.tokenizer.kind": (config.tokenizer.kind, ("wordpiece",)),
+        "config.model.hidden_act": (config.model.hidden_act, ("gelu_new", "gelu")),
+    }
+    for key, (value, allowed) in choices.items():
+        _require(value in allowed, key, value, f"must be one of {', '.join(allowed)}")
+
+
+def _require(ok: bool, key: str, value: Any, problem: str) -> None:
+    if not ok:
+        raise ConfigError(f"{key}={value!r} {problem}")

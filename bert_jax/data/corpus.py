@@ -1,0 +1,435 @@
+"""The token corpus on disk: written once by `prepare`, read by everything else.
+
+A directory with
+
+    manifest.json            what it was made from, counts and checksums; written last
+    vocab.txt                the vocabulary, a token a line
+    train-00000-of-00004     TFRecord files: each record is a block of whole documents
+    validation-00000-of-00001
+
+A record is a tf.train.Example of raw little-endian arrays: `token_ids` (uint16, or
+uint32 for a vocabulary over 65,536), `sentence_lengths` (uint32, tokens) and
+`document_lengths` (uint32, sentences). TFRecord keeps a checksum of every record.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import pairs, tokenizers
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+VOCAB = "vocab.txt"
+# Tokens of a shard that are held back until they make a record.
+BLOCK_TOKENS = 2**16
+# Documents tokenised in one call.
+BATCH_DOCUMENTS = 256
+# Row lengths for which the manifest says how many pairs one pass over a shard makes.
+REFERENCE_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
+REFERENCE_SHORT_SEQ_PROB = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    file: str
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    num_pairs: dict[str, int]  # by row length, see REFERENCE_LENGTHS
+    sha256: str
+
+    def rows_per_epoch(self, sequence_length: int) -> int:
+        """Returns how many rows an epoch takes from this shard at a row length.
+
+        A pass over the documents makes a few more or fewer pairs each time; a fixed
+        number makes the position of any row plain arithmetic. It is the count of a
+        reference pass, read off a log-log line between the lengths in the manifest,
+        and two standard deviations more, so that an epoch leaves no pair out: it is
+        filled up from a second pass.
+        """
+        lengths = [math.log(int(length)) for length in self.num_pairs]
+        counts = [math.log(count) for count in self.num_pairs.values()]
+        expected = math.exp(np.interp(math.log(sequence_length), lengths, counts))
+        return math.ceil(expected + 2 * math.sqrt(expected))
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    directory: str
+    tokenizer: tokenizers.WordPiece
+    shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
+    manifest: dict[str, Any]
+
+    def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
+        """Returns the shard's token ids (uint16 or uint32) and its documents.
+
+        Raises:
+          ConfigError: when the file is missing, damaged or not the manifest's.
+        """
+        path = os.path.join(self.directory, shard.file)
+        tokens, sentence_lengths, document_lengths = _read_shard(path)
+        found = (len(document_lengths), len(sentence_lengths), len(tokens))
+        expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
+        if found != expected:
+            raise ConfigError(
+                f"{path} holds {found} documents, sentences and tokens, its manifest"
+                f" says {expected}; prepare the corpus again in an empty directory"
+            )
+        documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
+        return tokens, documents
+
+
+def exists(directory: str) -> bool:
+    return tf.io.gfile.exists(os.path.join(directory, MANIFEST))
+
+
+def read(config: ExperimentConfig) -> Corpus:
+    """Opens the corpus at config.data.corpus_dir and holds it against the config.
+
+    Raises:
+      ConfigError: when there is none, its format is newer than this code, or it was
+        made with other settings; the message names the first that differs.
+    """
+    directory = config.data.corpus_dir
+    path = os.path.join(directory, MANIFEST)
+    if not exists(directory):
+        raise ConfigError(f"config.data.corpus_dir={directory!r} has no {MANIFEST}")
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            manifest = json.loads(file.read())
+        version = manifest["format_version"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+        raise ConfigError(
+            f"{path} is not a corpus manifest; prepare the corpus again"
+        ) from None
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{path} has format_version {version}, this code reads {FORMAT_VERSION};"
+            " prepare the corpus again, or use the version that made it"
+        )
+    _check_recipe(manifest["recipe"], config)
+    with tf.io.gfile.GFile(os.path.join(directory, VOCAB)) as file:
+        vocab = tuple(file.read().rstrip("\n").split("\n"))
+    tokenizer = tokenizers.WordPiece(vocab, config.tokenizer.lowercase)
+    if tokenizer.digest != manifest["tokenizer_sha256"]:
+        raise ConfigError(
+            f"{os.path.join(directory, VOCAB)} is not the vocabulary that the corpus was"
+            " made with; prepare the corpus again"
+        )
+    if config.tokenizer.vocab_file:
+        given = tokenizers.load(config.tokenizer)
+        if given.digest != tokenizer.digest:
+            raise ConfigError(
+                f"config.tokenizer.vocab_file={config.tokenizer.vocab_file!r} is not"
+                f" the vocabulary of the corpus in {directory!r}; {_REMEDY}"
+            )
+    shards = {
+        split: tuple(Shard(**shard) for shard in manifest["splits"][split])
+        for split in ("train", "validation")
+    }
+    return Corpus(directory, tokenizer, shards, manifest)
+
+
+_REMEDY = "set config.data.corpus_dir to a new directory to prepare another corpus"
+
+
+def recipe(config: ExperimentConfig) -> dict[str, Any]:
+    """Returns the settings a corpus depends on, by config key."""
+    return {
+        "data.sources": list(config.data.sources),
+        "data.num_shards": config.data.num_shards,
+        "data.validation_fraction": config.data.validation_fraction,
+        "tokenizer.kind": config.tokenizer.kind,
+        "tokenizer.vocab_size": config.tokenizer.vocab_size,
+        "tokenizer.lowercase": config.tokenizer.lowercase,
+        "tokenizer.trained": not config.tokenizer.vocab_file,
+    }
+
+
+def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
+    for key, value in recipe(config).items():
+        if made_with.get(key) == value:
+            continue
+        if key == "tokenizer.trained":
+            key = "tokenizer.vocab_file"
+            value = config.tokenizer.vocab_file
+            was = "a trained vocabulary" if not value else "a vocabulary file"
+            was = "a vocabulary file" if not value else "a vocabulary trained on it"
+        else:
+            was = f"{made_with.get(key)!r}"
+        raise ConfigError(
+            f"config.{key}={value!r}, but the corpus in {config.data.corpus_dir!r} was"
+            f" made with {was}; {_REMEDY}"
+        )
+
+
+def write(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.WordPiece,
+    documents: Iterable[list[str]],
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Tokenises documents into config.data.corpus_dir.
+
+    Documents go to a split and a shard by a digest of their text, so equal documents
+    stay together and held-out text is never trained on.
+
+    Args:
+      config: what `recipe` lists and where to write.
+      tokenizer: text -> ids.
+      documents: each a list of sentences.
+      on_progress: called with the documents and text bytes read so far.
+
+    Raises:
+      ConfigError: when the documents give too little to draw pairs from.
+    """
+    directory = config.data.corpus_dir
+    tf.io.gfile.makedirs(directory)
+    dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
+    num_shards = {"train": config.data.num_shards, "validation": 1}
+    writers = {
+        (split, i): _ShardWriter(
+            os.path.join(directory, f"{split}-{i:05d}-of-{num:05d}"), dtype
+        )
+        for split, num in num_shards.items()
+        for i in range(num)
+    }
+    try:
+        counts = _tokenize(config, tokenizer, documents, writers, on_progress)
+        _check_enough(config, writers, counts)
+        splits: dict[str, list[Any]] = {"train": [], "validation": []}
+        for (split, _), writer in writers.items():
+            if writer.num_documents:
+                splits[split].append(dataclasses.asdict(writer.close()))
+    except BaseException:
+        for writer in writers.values():
+            writer.discard()
+        raise
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "recipe": recipe(config),
+        "tokenizer_sha256": tokenizer.digest,
+        "documents": counts,
+        "splits": splits,
+    }
+    _write_text(os.path.join(directory, VOCAB), "\n".join(tokenizer.vocab) + "\n")
+    _write_text(
+        os.path.join(directory, MANIFEST), json.dumps(manifest, indent=2) + "\n"
+    )
+
+
+def _tokenize(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.WordPiece,
+    documents: Iterable[list[str]],
+    writers: dict[tuple[str, int], "_ShardWriter"],
+    on_progress: Callable[[int, int], None],
+) -> dict[str, int]:
+    """Deals every document to its writer and returns counts of documents."""
+    encoder = tokenizer.build()
+    num_read = num_bytes = num_empty = 0
+    for batch in _batches(documents, BATCH_DOCUMENTS):
+        texts = ["\n".join(document) for document in batch]
+        encodings = iter(
+            encoder.encode_batch_fast([s for document in batch for s in document])
+        )
+        for document, text in zip(batch, texts, strict=True):
+            encoded = [next(encodings).ids for _ in document]
+            ids = [sentence for sentence in encoded if sentence]
+            digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+            number = int.from_bytes(digest, "little")
+            if not ids:
+                num_empty += 1
+            elif number < config.data.validation_fraction * 2**64:
+                writers["validation", 0].add(ids)
+            else:
+                writers["train", number % config.data.num_shards].add(ids)
+        num_read += len(batch)
+        num_bytes += sum(map(len, texts))
+        on_progress(num_read, num_bytes)
+    return {"read": num_read, "empty": num_empty}
+
+
+def _batches(documents: Iterable[list[str]], size: int) -> Iterator[list[list[str]]]:
+    batch = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _check_enough(
+    config: ExperimentConfig,
+    writers: dict[tuple[str, int], "_ShardWriter"],
+    counts: dict[str, int],
+) -> None:
+    """Raises ConfigError when next-sentence pairs cannot be drawn from the documents."""
+    sources = ", ".join(config.data.sources)
+    kept = counts["read"] - counts["empty"]
+    if kept == 0:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {counts['read']} documents, none with"
+            " text in it"
+        )
+    if all(writer.max_sentences < 2 for writer in writers.values()):
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {kept} document(s), none with two"
+            " sentences, so there is no next sentence to predict; is there a blank"
+            " line between all lines? Documents are what blank lines separate"
+        )
+    train = [w for (split, _), w in writers.items() if split == "train"]
+    num_train = sum(writer.num_documents for writer in train)
+    if num_train < 2:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
+            " random next sentence comes from another document, so at least 2 are"
+            " needed: separate documents by blank lines or headings"
+        )
+    if any(writer.num_documents == 0 for writer in train):
+        empty = sum(writer.num_documents == 0 for writer in train)
+        raise ConfigError(
+            f"config.data.num_shards={config.data.num_shards} leaves {empty} shard(s)"
+            f" without a document ({num_train} in all); set config.data.num_shards=1"
+        )
+    fraction = config.data.validation_fraction
+    if fraction and writers["validation", 0].num_documents == 0:
+        raise ConfigError(
+            f"config.data.validation_fraction={fraction} held out none of {kept}"
+            " documents; raise it, for example to"
+            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
+            " held-out evaluation"
+        )
+
+
+class _ShardWriter:
+    """Collects tokenised documents and writes them a block a record."""
+
+    def __init__(self, path: str, dtype: type):
+        self.path = path
+        self.dtype = dtype
+        self.num_documents = 0
+        self.max_sentences = 0
+        self._tmp = path + ".tmp"
+        self._file: tf.io.TFRecordWriter | None = None
+        self._ids: list[list[int]] = []
+        self._document_lengths: list[int] = []
+        self._num_buffered = 0
+
+    def add(self, sentences: list[list[int]]) -> None:
+        self.num_documents += 1
+        self.max_sentences = max(self.max_sentences, len(sentences))
+        self._ids += sentences
+        self._document_lengths.append(len(sentences))
+        self._num_buffered += sum(map(len, sentences))
+        if self._num_buffered >= BLOCK_TOKENS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._document_lengths:
+            return
+        if self._file is None:
+            self._file = tf.io.TFRecordWriter(self._tmp)
+        arrays = {
+            "token_ids": np.concatenate([np.array(s, self.dtype) for s in self._ids]),
+            "sentence_lengths": np.array([len(s) for s in self._ids], np.uint32),
+            "document_lengths": np.array(self._document_lengths, np.uint32),
+        }
+        self._file.write(_to_record(arrays))
+        self._ids, self._document_lengths, self._num_buffered = [], [], 0
+
+    def close(self) -> Shard:
+        """Finishes the file under its own name and returns its manifest entry."""
+        self._flush()
+        assert self._file is not None
+        self._file.close()
+        tokens, sentence_lengths, document_lengths = _read_shard(self._tmp)
+        documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
+        num_pairs = {
+            str(length): len(
+                pairs.draw_pairs(
+                    documents,
+                    length,
+                    REFERENCE_SHORT_SEQ_PROB,
+                    pairs.CounterRandom(length),
+                )
+            )
+            for length in REFERENCE_LENGTHS
+        }
+        with tf.io.gfile.GFile(self._tmp, "rb") as file:
+            sha256 = hashlib.sha256(file.read()).hexdigest()
+        tf.io.gfile.rename(self._tmp, self.path, overwrite=True)
+        return Shard(
+            file=os.path.basename(self.path),
+            num_documents=len(document_lengths),
+            num_sentences=len(sentence_lengths),
+            num_tokens=len(tokens),
+            num_pairs=num_pairs,
+            sha256=sha256,
+        )
+
+    def discard(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        if tf.io.gfile.exists(self._tmp):
+            tf.io.gfile.remove(self._tmp)
+
+
+def _to_record(arrays: dict[str, np.ndarray]) -> bytes:
+    features = {
+        "dtype": np.frombuffer(arrays["token_ids"].dtype.name.encode(), np.uint8)
+    } | arrays
+    return tf.train.Example(
+        features=tf.train.Features(
+            feature={
+                name: tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[array.tobytes()])
+                )
+                for name, array in features.items()
+            }
+        )
+    ).SerializeToString(deterministic=True)
+
+
+def _read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns token ids, sentence lengths and document lengths of a whole file."""
+    blocks: dict[str, list[np.ndarray]] = {
+        "token_ids": [],
+        "sentence_lengths": [],
+        "document_lengths": [],
+    }
+    try:
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+            feature = tf.train.Example.FromString(record).features.feature
+            dtype = feature["dtype"].bytes_list.value[0].decode()
+            for name, arrays in blocks.items():
+                data = feature[name].bytes_list.value[0]
+                kind = dtype if name == "token_ids" else np.uint32
+                arrays.append(np.frombuffer(data, kind))
+    except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.message.splitlines()[0]}); prepare the corpus"
+            " again in an empty directory"
+        ) from None
+    tokens, sentence_lengths, document_lengths = (
+        np.concatenate(arrays) for arrays in blocks.values()
+    )
+    return tokens, sentence_lengths, document_lengths
+
+
+def _write_text(path: str, text: str) -> None:
+    tmp = path + ".tmp"
+    with tf.io.gfile.GFile(tmp, "w") as file:
+        file.write(text)
+    tf.io.gfile.rename(tmp, path, overwrite=True)

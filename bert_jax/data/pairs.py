@@ -1,0 +1,208 @@
+"""Sentence pairs of one pass over a shard's documents, drawn all at once.
+
+The released generator walks every document, cuts off a chunk of sentences that reaches
+a target length, splits it into A and B, and goes on after what it used. Here the draw
+is made for every sentence as if a chunk began there; following "where does the next
+chunk begin" from each document's first sentence then says which chunks the walk
+visits. The result is the walk's, without a Python step for each pair.
+
+Source: google-research/bert create_pretraining_data.py,
+create_instances_from_document and truncate_seq_pair.
+"""
+
+import dataclasses
+
+import numpy as np
+
+MAX_TRIES = 10  # draws of a random document other than one's own (:280)
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents:
+    """The shape of a shard: which tokens make a sentence, which sentences a document.
+
+    Attributes:
+      token_offsets: int64[num_sentences + 1], of each sentence's first token.
+      sentence_offsets: int64[num_documents + 1], of each document's first sentence.
+    """
+
+    token_offsets: np.ndarray
+    sentence_offsets: np.ndarray
+
+    @classmethod
+    def from_lengths(
+        cls, sentence_lengths: np.ndarray, document_lengths: np.ndarray
+    ) -> "Documents":
+        """Takes tokens per sentence and sentences per document, each at least 1."""
+        return cls(_offsets(sentence_lengths), _offsets(document_lengths))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Segments A and B as slices of the shard's tokens, after truncation.
+
+    Attributes:
+      a_start, a_length, b_start, b_length: int64[num_pairs].
+      is_random: bool[num_pairs], True where B does not follow A; label 1 in BERT.
+    """
+
+    a_start: np.ndarray
+    a_length: np.ndarray
+    b_start: np.ndarray
+    b_length: np.ndarray
+    is_random: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a_start)
+
+    def take(self, index: np.ndarray) -> "Pairs":
+        return Pairs(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+
+
+class CounterRandom:
+    """Uniform numbers from Philox words: the same on every NumPy version and machine.
+
+    NumPy keeps the words of a bit generator fixed for good, but not what its
+    Generator makes of them.
+    """
+
+    def __init__(self, *key: int):
+        self._words = np.random.Philox(np.random.SeedSequence(key))
+
+    def words(self, size: int) -> np.ndarray:
+        """Returns uint64[size]."""
+        return self._words.random_raw(size)
+
+    def uniform(self, size: int) -> np.ndarray:
+        """Returns float64[size] in [0, 1), multiples of 2**-53."""
+        return (self.words(size) >> np.uint64(11)) * 2.0**-53
+
+    def below(self, bound: np.ndarray) -> np.ndarray:
+        """Returns int64 of bound's shape, uniform in [0, bound)."""
+        return (self.uniform(len(bound)) * bound).astype(np.int64)
+
+    def heads(self, tosses: np.ndarray) -> np.ndarray:
+        """Returns int64 of tosses' shape: heads among that many fair coins."""
+        heads = np.zeros(len(tosses), np.int64)
+        remaining = tosses.copy()
+        open_ = np.flatnonzero(remaining > 0)
+        while len(open_):
+            count = np.minimum(remaining[open_], 63).astype(np.uint64)
+            mask = (np.uint64(1) << count) - np.uint64(1)
+            heads[open_] += np.bitwise_count(self.words(len(open_)) & mask)
+            remaining[open_] -= 63
+            open_ = open_[remaining[open_] > 0]
+        return heads
+
+
+def draw_pairs(
+    documents: Documents,
+    sequence_length: int,
+    short_seq_prob: float,
+    random: CounterRandom,
+) -> Pairs:
+    """Draws the pairs of one pass, in document order.
+
+    Args:
+      documents: at least one.
+      sequence_length: of a row, with its [CLS] and two [SEP].
+      short_seq_prob: share of documents that aim at a random shorter length.
+      random: the source of every draw.
+    """
+    max_num_tokens = sequence_length - 3
+    tokens, sentences = documents.token_offsets, documents.sentence_offsets
+    num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
+
+    # A target length for each document and pass, not for each pair (:239).
+    is_short = random.uniform(num_documents) < short_seq_prob
+    short = 2 + random.below(np.full(num_documents, max_num_tokens - 1))
+    target_of_document = np.where(is_short, short, max_num_tokens)
+
+    # The chunk that would begin at each sentence: it ends where it reaches the target
+    # or with its document.
+    document = np.repeat(np.arange(num_documents), np.diff(sentences))
+    start = np.arange(num_sentences)
+    target = target_of_document[document]
+    end = np.searchsorted(tokens, tokens[:-1] + target, side="left")
+    end = np.minimum(end, sentences[document + 1])
+    num_in_chunk = end - start
+    a_sentences = 1 + random.below(np.maximum(num_in_chunk - 1, 1))
+    is_random = (random.uniform(num_sentences) < 0.5) | (num_in_chunk == 1)
+    # Sentences that a random B displaced are used again (:292).
+    following = np.where(is_random, start + a_sentences, end)
+    following[following == sentences[document + 1]] = num_sentences
+
+    chunk = _walk(sentences[:-1], following)
+    a_start = tokens[chunk]
+    b_first = chunk + a_sentences[chunk]
+    a_length = tokens[b_first] - a_start
+    b_end = end[chunk].copy()
+
+    # A random B: from a random sentence of another document to the target.
+    is_random = is_random[chunk]
+    randoms = np.flatnonzero(is_random)
+    other = _other_documents(document[chunk[randoms]], num_documents, random)
+    first = sentences[other] + random.below(np.diff(sentences)[other])
+    wanted = np.maximum(target[chunk[randoms]] - a_length[randoms], 1)
+    last = np.searchsorted(tokens, tokens[first] + wanted, side="left")
+    b_first[randoms] = first
+    b_end[randoms] = np.minimum(last, sentences[other + 1])
+
+    b_start = tokens[b_first]
+    b_length = tokens[b_end] - b_start
+    return _truncate(
+        Pairs(a_start, a_length, b_start, b_length, is_random), max_num_tokens, random
+    )
+
+
+def _walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Returns, sorted, every place visited from `starts` by going to `following`.
+
+    The index one past the end stands for "no next". Doubling: after k rounds `visited`
+    holds the first 2**k places of each walk and `jump` goes 2**k places at once.
+    """
+    end = len(following)
+    jump = np.append(following, end)
+    visited = starts
+    reached = jump[visited]
+    while (reached != end).any():
+        visited = np.concatenate([visited, reached[reached != end]])
+        jump = jump[jump]
+        reached = jump[visited]
+    return np.sort(visited)
+
+
+def _other_documents(
+    own: np.ndarray, num_documents: int, random: CounterRandom
+) -> np.ndarray:
+    """Returns a random document for each, another than its own within MAX_TRIES."""
+    other = random.below(np.full(len(own), num_documents))
+    for _ in range(MAX_TRIES - 1):
+        same = np.flatnonzero(other == own)
+        other[same] = random.below(np.full(len(same), num_documents))
+    return other
+
+
+def _truncate(pairs: Pairs, max_num_tokens: int, random: CounterRandom) -> Pairs:
+    """Cuts tokens off the longer segment until A + B fit (:418).
+
+    One token at a time, from B when both are as long, off the front or the back by a
+    coin: so the difference comes off the longer, then B and A take turns.
+    """
+    a, b = pairs.a_length, pairs.b_length
+    excess = np.maximum(a + b - max_num_tokens, 0)
+    off_longer = np.minimum(excess, np.abs(a - b))
+    shared = excess - off_longer
+    off_a = np.where(a > b, off_longer, 0) + shared // 2
+    off_b = np.where(a > b, 0, off_longer) + (shared + 1) // 2
+    return dataclasses.replace(
+        pairs,
+        a_start=pairs.a_start + random.heads(off_a),
+        a_length=a - off_a,
+        b_start=pairs.b_start + random.heads(off_b),
+        b_length=b - off_b,
+    )
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

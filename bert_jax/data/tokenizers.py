@@ -1,0 +1,148 @@
+"""WordPiece: train a vocabulary or load a released one; text -> token ids.
+
+The normaliser, the pre-tokeniser and the greedy matching are the `tokenizers`
+library's, set to the released code's rules: words of up to 200 characters, and no
+text ever becomes a special token, not even a literal "[MASK]".
+
+Source: google-research/bert tokenization.py.
+"""
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import tokenizers
+
+from bert_jax.config import ConfigError, TokenizerConfig
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+# google-research/bert tokenization.py:303; the library's default is 100.
+MAX_CHARS_PER_WORD = 200
+# A vocabulary of tens of thousands of pieces is settled well before this much text.
+TRAINING_BYTES = 256 * 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPiece:
+    """A vocabulary in id order and how text is normalised before it is matched."""
+
+    vocab: tuple[str, ...]
+    lowercase: bool
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of everything that decides which ids a text gets."""
+        text = "\n".join(("wordpiece", str(self.lowercase), *self.vocab))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def id(self, token: str) -> int:
+        return self.vocab.index(token)
+
+    def build(self) -> tokenizers.Tokenizer:
+        """Returns the `tokenizers` pipeline without special tokens."""
+        tokenizer = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                {token: i for i, token in enumerate(self.vocab)},
+                unk_token=UNK,
+                max_input_chars_per_word=MAX_CHARS_PER_WORD,
+            )
+        )
+        _set_text_rules(tokenizer, self.lowercase)
+        return tokenizer
+
+
+def load_or_train(config: TokenizerConfig, documents: Iterable[list[str]]) -> WordPiece:
+    """Returns the config's tokenizer; reads `documents` only to train a vocabulary."""
+    if config.vocab_file:
+        return load(config)
+    vocab = train(documents, config.vocab_size, config.lowercase)
+    return WordPiece(vocab, config.lowercase)
+
+
+def load(config: TokenizerConfig) -> WordPiece:
+    """Reads config.vocab_file, a token a line in id order.
+
+    Raises:
+      ConfigError: when the file is missing, lacks a special token, repeats a token,
+        or has not vocab_size lines.
+    """
+    path = Path(config.vocab_file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"config.tokenizer.vocab_file={str(path)!r} is not a file")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"config.tokenizer.vocab_file={str(path)!r} is not UTF-8"
+        ) from None
+    vocab = tuple(line.rstrip("\r") for line in lines)
+    if vocab[-1] == "":
+        vocab = vocab[:-1]
+    validate(vocab, str(path))
+    if len(vocab) != config.vocab_size:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={config.vocab_size}, but {path} has"
+            f" {len(vocab)} tokens; set config.tokenizer.vocab_size={len(vocab)}"
+        )
+    return WordPiece(vocab, config.lowercase)
+
+
+def validate(vocab: tuple[str, ...], path: str) -> None:
+    """Raises ConfigError when the vocabulary cannot be used for pretraining."""
+    for token in SPECIAL_TOKENS:
+        if token not in vocab:
+            raise ConfigError(
+                f"{path} has no {token}; add a line {token} (BERT needs"
+                f" {', '.join(SPECIAL_TOKENS)})"
+            )
+    if "" in vocab:
+        raise ConfigError(f"{path}:{vocab.index('') + 1} is blank; remove the line")
+    token, count = collections.Counter(vocab).most_common(1)[0]
+    if count > 1:
+        last = len(vocab) - vocab[::-1].index(token)
+        raise ConfigError(f"{path}:{last} repeats {token!r}; remove the line")
+
+
+def train(
+    documents: Iterable[list[str]], vocab_size: int, lowercase: bool
+) -> tuple[str, ...]:
+    """Returns a vocabulary of exactly `vocab_size` tokens, special tokens first.
+
+    A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
+    as the released vocabularies have them: spare rows for tokens added later.
+    """
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    _set_text_rules(tokenizer, lowercase)
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_text_sample(documents), trainer)
+    by_id = {i: token for token, i in tokenizer.get_vocab().items()}
+    vocab = [by_id[i] for i in range(len(by_id))][:vocab_size]
+    unused = [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
+    return (*vocab, *unused)
+
+
+def _text_sample(documents: Iterable[list[str]]) -> Iterator[str]:
+    num_bytes = 0
+    for document in documents:
+        text = "\n".join(document)
+        yield text
+        num_bytes += len(text.encode())
+        if num_bytes > TRAINING_BYTES:
+            return
+
+
+def _set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=lowercase,
+        lowercase=lowercase,
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()

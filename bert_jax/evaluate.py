@@ -1,0 +1,107 @@
+"""Held-out masked-LM and next-sentence metrics of a checkpoint.
+
+    python -m bert_jax.evaluate --workdir=DIR [--step=N]
+
+Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
+next_sentence_accuracy, unigram_entropy (nats, of the held-out tokens: the masked-LM
+loss of guessing by frequency alone) and next_sentence_majority (the accuracy of always
+answering with the commoner label). Pairs and masks are the same in every call.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from bert_jax import command_line, runs, sharding
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import pipeline
+from bert_jax.data.corpus import Corpus
+
+# Pairs and masks of held-out documents are fixed for all runs, whatever their seed.
+EVAL_SEED = 0
+
+
+def eval_batches(
+    corpus: Corpus, config: ExperimentConfig, phase_index: int
+) -> list[pipeline.Batch]:
+    """Returns this process's rows of the held-out batches, the same at every call."""
+    batches = pipeline.batches(
+        corpus,
+        config,
+        split="validation",
+        seed=EVAL_SEED,
+        phase_index=phase_index,
+        first_step=0,
+        host=jax.process_index(),
+        num_hosts=jax.process_count(),
+    )
+    size = config.phases[phase_index].global_batch_size
+    num_batches = -(-config.eval.num_sequences // size)
+    return [next(batches) for _ in range(num_batches)]
+
+
+def evaluate(
+    eval_step: Callable[..., Any],
+    params: Any,
+    batches: list[pipeline.Batch],
+    mesh: jax.sharding.Mesh,
+) -> dict[str, float]:
+    """Returns the mean of each metric over all masked positions or pairs."""
+    totals: dict[str, list[float]] = {}
+    for batch in batches:
+        sums, counts = jax.device_get(
+            eval_step(params, sharding.place_batch(batch, mesh))
+        )
+        for name in sums:
+            total = totals.setdefault(name, [0.0, 0.0])
+            total[0] += float(sums[name])
+            total[1] += float(counts[name])
+    return {name: total / count for name, (total, count) in totals.items()}
+
+
+def unigram_entropy(corpus: Corpus) -> float:
+    """Returns the entropy in nats of the held-out tokens' frequencies."""
+    counts = np.zeros(len(corpus.tokenizer.vocab), np.int64)
+    for shard in corpus.shards["validation"]:
+        tokens, _ = corpus.load(shard)
+        counts += np.bincount(tokens, minlength=len(counts))
+    shares = counts[counts > 0] / counts.sum()
+    return float(-np.sum(shares * np.log(shares)))
+
+
+def next_sentence_majority(batches: list[pipeline.Batch]) -> float:
+    labels = np.concatenate([batch["next_sentence_labels"] for batch in batches])
+    share = float(labels.mean())
+    return max(share, 1.0 - share)
+
+
+def main() -> None:
+    if not _WORKDIR.value:
+        raise ConfigError("--workdir is missing; give it the directory of a run")
+    run = runs.open_run(_WORKDIR.value, _STEP.value)
+    if not run.corpus.shards["validation"]:
+        raise ConfigError(
+            f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
+            " prepare one with config.data.validation_fraction above 0"
+        )
+    batches = eval_batches(run.corpus, run.config, run.phase_index)
+    metrics = evaluate(run.eval_step, run.state.params, batches, run.mesh)
+    result = {
+        "step": run.step,
+        **metrics,
+        "unigram_entropy": unigram_entropy(run.corpus),
+        "next_sentence_majority": next_sentence_majority(batches),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+    _STEP = flags.DEFINE_integer(
+        "step", None, "checkpoint to use; the newest if absent"
+    )
+    command_line.run(main, __doc__)

@@ -1,0 +1,423 @@
+"""BERT: embeddings, encoder, pooler and the two pretraining heads.
+
+Modules hold parameters and nothing else; `build` splits them once into a static
+`graphdef` and a tree of arrays, and everything after that is plain JAX. Layers are
+separate modules run by a Python loop, which the TPU compiler turns into a faster
+program than a scan over stacked layers.
+
+Source: Devlin et al. 2019; google-research/bert modeling.py for every detail.
+
+Shapes: B row of the batch, T token, S key token in attention, P masked position,
+K sentence pair in a row, D hidden, F feed-forward, N heads, H head dim, V vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax import sharding
+from bert_jax.config import ModelConfig
+
+ACTIVATIONS = {
+    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+}
+
+
+class Linear(nnx.Module):
+    """A kernel [input, output] and a bias [output]."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dims: tuple[str, str],
+        *,
+        stddev: float,
+        rngs: nnx.Rngs,
+    ):
+        init = jax.nn.initializers.truncated_normal(stddev)
+        out = sharding.spec(*dims)
+        self.kernel = nnx.Param(
+            init(rngs.params(), shape, jnp.float32, out_sharding=out)
+        )
+        self.input_dim, output_dim = dims
+        # Activations, and with them biases, are never split over the hidden dim.
+        self.output_dim = "replicated" if output_dim == "embed" else output_dim
+        self.bias = nnx.Param(
+            jnp.zeros(
+                shape[1:], jnp.float32, out_sharding=sharding.spec(self.output_dim)
+            )
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""
+        kernel = self.kernel[...].astype(x.dtype)
+        bias = self.bias[...].astype(x.dtype)
+        input_dim = "replicated" if self.input_dim == "embed" else self.input_dim
+        # One matrix of rows: as a product of 3-d arrays the weight gradient needs a
+        # transposed copy of its inputs, which costs XLA on CPU a third of its speed.
+        rows = jnp.reshape(
+            x, (-1, x.shape[-1]), out_sharding=sharding.spec("batch", input_dim)
+        )
+        y = jnp.dot(rows, kernel, out_sharding=sharding.spec("batch", self.output_dim))
+        y += bias[None, :]
+        between = ["replicated"] * (x.ndim - 2)
+        return jnp.reshape(
+            y,
+            (*x.shape[:-1], y.shape[-1]),
+            out_sharding=sharding.spec("batch", *between, self.output_dim),
+        )
+
+
+class LayerNorm(nnx.Module):
+    """Layer normalisation over the hidden dim with float32 statistics."""
+
+    def __init__(self, size: int, eps: float):
+        self.eps = eps
+        replicated = sharding.spec("replicated")
+        self.scale = nnx.Param(jnp.ones((size,), jnp.float32, out_sharding=replicated))
+        self.bias = nnx.Param(jnp.zeros((size,), jnp.float32, out_sharding=replicated))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = x.astype(jnp.float32)
+        mean = jnp.mean(y, axis=-1, keepdims=True)
+        # Two passes: the one-pass variance cancels when the mean is large.
+        centred = y - mean
+        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        lead = range(x.ndim - 1)
+        scale = jnp.expand_dims(self.scale[...], lead)
+        bias = jnp.expand_dims(self.bias[...], lead)
+        y = centred * jax.lax.rsqrt(variance + self.eps) * scale + bias
+        return y.astype(x.dtype)
+
+
+class Embeddings(nnx.Module):
+    """Word + segment + learned position embeddings, normalised, then dropped out."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        init = jax.nn.initializers.truncated_normal(config.initializer_range)
+
+        def table(rows: int, dim: str) -> nnx.Param:
+            shape = (rows, config.hidden_size)
+            out = sharding.spec(dim, "embed")
+            return nnx.Param(init(rngs.params(), shape, jnp.float32, out_sharding=out))
+
+        self.word = table(vocab_size, "vocab")
+        self.position = table(config.max_position_embeddings, "positions")
+        self.segment = table(config.type_vocab_size, "classes")
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        input_ids_BT: jax.Array,
+        segment_ids_BT: jax.Array,
+        position_ids_BT: jax.Array,
+        seed: jax.Array | None,
+        dtype: jnp.dtype,
+    ) -> jax.Array:
+        out = sharding.spec("batch", "seq", "replicated")
+        word_VD = _replicated(self.word[...], dtype)
+        position_LD = _replicated(self.position[...], dtype)
+        segment_2D = _replicated(self.segment[...], dtype)
+        # Two rows: a product with one-hot rows has a cheap gradient, a gather's is
+        # a scatter of B * T rows onto two.
+        one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=dtype)
+        x_BTD = (
+            word_VD.at[input_ids_BT].get(out_sharding=out)
+            + position_LD.at[position_ids_BT].get(out_sharding=out)
+            + jnp.einsum("BTs,sD->BTD", one_hot_BT2, segment_2D, out_sharding=out)
+        )
+        return dropout(self.norm(x_BTD), self.dropout_rate, seed)
+
+    def logits(self, x_BPD: jax.Array) -> jax.Array:
+        """Returns float32[B, P, V], the product with every word embedding."""
+        word_VD = _replicated(self.word[...], x_BPD.dtype)
+        return jnp.einsum(
+            "BPD,VD->BPV",
+            x_BPD,
+            word_VD,
+            preferred_element_type=jnp.float32,
+            out_sharding=sharding.spec("batch", "replicated", "vocab"),
+        )
+
+
+class SelfAttention(nnx.Module):
+    """Bidirectional multi-head attention within each sentence pair of a row."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        D, stddev = config.hidden_size, config.initializer_range
+
+        def projection(*dims: str) -> Linear:
+            return Linear((D, D), dims, stddev=stddev, rngs=rngs)
+
+        self.query = projection("embed", "heads")
+        self.key = projection("embed", "heads")
+        self.value = projection("embed", "heads")
+        self.output = projection("heads", "embed")
+        self.num_heads = config.num_attention_heads
+        self.dropout_rate = config.attention_probs_dropout_prob
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        x_BSD: jax.Array,
+        mask_B1TS: jax.Array,
+        seed: jax.Array | None,
+    ) -> jax.Array:
+        """Returns [B, T, D]: what the queries x_BTD gather from the tokens x_BSD."""
+        q_BTNH = self._split_heads(self.query(x_BTD))
+        k_BSNH = self._split_heads(self.key(x_BSD))
+        v_BSNH = self._split_heads(self.value(x_BSD))
+        # Softmax in float32: bfloat16 has 8 bits, a row sums up to 512 terms.
+        scores_BNTS = q_BTNH.shape[-1] ** -0.5 * jnp.einsum(
+            "BTNH,BSNH->BNTS", q_BTNH, k_BSNH, preferred_element_type=jnp.float32
+        )
+        scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
+        probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)
+        probs_BNTS = dropout(probs_BNTS, self.dropout_rate, seed)
+        context_BTNH = jnp.einsum("BNTS,BSNH->BTNH", probs_BNTS, v_BSNH)
+        context_BTD = jnp.reshape(
+            context_BTNH,
+            x_BTD.shape,
+            out_sharding=sharding.spec("batch", "seq", "heads"),
+        )
+        return self.output(context_BTD)
+
+    def _split_heads(self, x_BTD: jax.Array) -> jax.Array:
+        B, T, D = x_BTD.shape
+        return jnp.reshape(
+            x_BTD,
+            (B, T, self.num_heads, D // self.num_heads),
+            out_sharding=sharding.spec("batch", "seq", "heads", "head_dim"),
+        )
+
+
+class Layer(nnx.Module):
+    """Attention and feed-forward, each added to its input and then normalised."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
+        D, F = config.hidden_size, config.intermediate_size
+        stddev = config.initializer_range
+        self.attention = SelfAttention(config, rngs)
+        self.attention_norm = LayerNorm(D, config.layer_norm_eps)
+        self.intermediate = Linear((D, F), ("embed", "mlp"), stddev=stddev, rngs=rngs)
+        self.output = Linear((F, D), ("mlp", "embed"), stddev=stddev, rngs=rngs)
+        self.output_norm = LayerNorm(D, config.layer_norm_eps)
+        self.activation = config.hidden_act
+        self.dropout_rate = config.hidden_dropout_prob
+
+    def __call__(
+        self,
+        x_BTD: jax.Array,
+        x_BSD: jax.Array,
+        mask_B1TS: jax.Array,
+        seeds: jax.Array | None,
+    ) -> jax.Array:
+        """Returns the new states [B, T, D] of the tokens x_BTD among all x_BSD.
+
+        `seeds` is uint32[3, 2], or None for no dropout.
+        """
+        probs_seed, attention_seed, output_seed = (
+            (None,) * 3 if seeds is None else seeds
+        )
+        y_BTD = self.attention(x_BTD, x_BSD, mask_B1TS, probs_seed)
+        y_BTD = dropout(y_BTD, self.dropout_rate, attention_seed)
+        x_BTD = self.attention_norm(x_BTD + y_BTD)
+        h_BTF = ACTIVATIONS[self.activation](self.intermediate(x_BTD))
+        y_BTD = dropout(self.output(h_BTF), self.dropout_rate, output_seed)
+        return self.output_norm(x_BTD + y_BTD)
+
+
+class Bert(nnx.Module):
+    """The encoder and the pooler, without pretraining heads."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        D = config.hidden_size
+        self.embeddings = Embeddings(config, vocab_size, rngs)
+        self.layers = nnx.List(
+            [Layer(config, rngs) for _ in range(config.num_hidden_layers)]
+        )
+        self.pooler = Linear(
+            (D, D),
+            ("embed", "replicated"),
+            stddev=config.initializer_range,
+            rngs=rngs,
+        )
+
+    def encode(
+        self,
+        batch: dict[str, jax.Array],
+        *,
+        positions_BQ: jax.Array | None = None,
+        dropout_key: jax.Array | None,
+        dtype: jnp.dtype,
+    ) -> jax.Array:
+        """Returns the last hidden states [B, T, D], or only those at `positions_BQ`.
+
+        The last layer's states are read at a few positions in pretraining, and none
+        depends on another, so only those are computed: 84% of the layer's queries and
+        feed-forward at 20 masks of 128 tokens, 6% of BERT-base's step.
+
+        Args:
+          batch: int32[B, T] input_ids, segment_ids, position_ids and sequence_ids
+            (0 is padding, 1.. the pair of the row that the token belongs to).
+          positions_BQ: int32, the tokens whose states to return; None for all.
+          dropout_key: a typed key, or None for no dropout.
+          dtype: of the computation; parameters stay float32.
+        """
+        num_layers = len(self.layers)
+        embedding_seed, layer_seeds = None, [None] * num_layers
+        if dropout_key is not None:
+            shape = (1 + 3 * num_layers, 2)
+            seeds = jax.random.bits(dropout_key, shape, jnp.uint32)
+            embedding_seed, layer_seeds = seeds[0], seeds[1:].reshape(num_layers, 3, 2)
+        x_BTD = self.embeddings(
+            batch["input_ids"],
+            batch["segment_ids"],
+            batch["position_ids"],
+            embedding_seed,
+            dtype,
+        )
+        sequence_ids_BT = batch["sequence_ids"]
+        mask_B1TS = attention_mask(sequence_ids_BT, sequence_ids_BT)
+        for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):
+            with jax.named_scope("layer"):
+                x_BTD = layer(x_BTD, x_BTD, mask_B1TS, seeds)
+        query_BTD = x_BTD
+        if positions_BQ is not None:
+            query_BTD = gather_positions(x_BTD, positions_BQ)
+            ids_BQ = jnp.take_along_axis(sequence_ids_BT, positions_BQ, axis=1)
+            mask_B1TS = attention_mask(ids_BQ, sequence_ids_BT)
+        with jax.named_scope("last_layer"):
+            return self.layers[-1](query_BTD, x_BTD, mask_B1TS, layer_seeds[-1])
+
+    def pool(self, x_BKD: jax.Array) -> jax.Array:
+        """Returns [B, K, D], tanh of a projection of the [CLS] states."""
+        return jnp.tanh(self.pooler(x_BKD))
+
+
+class BertForPreTraining(nnx.Module):
+    """BERT with the masked-LM head (tied to the word embeddings) and the NSP head."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+        D = config.hidden_size
+        stddev = config.initializer_range
+        self.bert = Bert(config, vocab_size, rngs)
+        self.transform = Linear(
+            (D, D), ("embed", "replicated"), stddev=stddev, rngs=rngs
+        )
+        self.transform_norm = LayerNorm(D, config.layer_norm_eps)
+        self.decoder_bias = nnx.Param(
+            jnp.zeros((vocab_size,), jnp.float32, out_sharding=sharding.spec("vocab"))
+        )
+        self.next_sentence = Linear(
+            (D, 2), ("embed", "classes"), stddev=stddev, rngs=rngs
+        )
+        self.activation = config.hidden_act
+
+    def __call__(
+        self,
+        batch: dict[str, jax.Array],
+        *,
+        dropout_key: jax.Array | None,
+        dtype: jnp.dtype,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Returns the logits of both objectives.
+
+        Args:
+          batch: what `Bert.encode` takes, and int32[B, P] masked_lm_positions and
+            int32[B, K] next_sentence_positions.
+          dropout_key: a typed key, or None for no dropout.
+          dtype: of the computation; parameters stay float32.
+
+        Returns:
+          float32[B, P, V] masked-LM logits and float32[B, K, 2] next-sentence logits
+          (class 0: B follows A, class 1: B is random).
+        """
+        num_masked = batch["masked_lm_positions"].shape[1]
+        positions_BQ = jnp.concatenate(
+            [batch["masked_lm_positions"], batch["next_sentence_positions"]], axis=1
+        )
+        x_BQD = self.bert.encode(
+            batch, positions_BQ=positions_BQ, dropout_key=dropout_key, dtype=dtype
+        )
+        masked_lm_BPV = self.masked_lm(x_BQD[:, :num_masked])
+        pooled_BKD = self.bert.pool(x_BQD[:, num_masked:])
+        next_sentence_BK2 = self.next_sentence(pooled_BKD)
+        return masked_lm_BPV, next_sentence_BK2.astype(jnp.float32)
+
+    def masked_lm(self, x_BPD: jax.Array) -> jax.Array:
+        """Returns float32[B, P, V] logits of gathered hidden states."""
+        with jax.named_scope("masked_lm_head"):
+            h_BPD = ACTIVATIONS[self.activation](self.transform(x_BPD))
+            h_BPD = self.transform_norm(h_BPD)
+            bias_11V = jnp.expand_dims(self.decoder_bias[...], (0, 1))
+            return self.bert.embeddings.logits(h_BPD) + bias_11V
+
+
+def build(
+    config: ModelConfig, vocab_size: int, key: jax.Array
+) -> tuple[nnx.GraphDef, nnx.State]:
+    """Returns the static structure and the float32 parameters, laid out on the mesh."""
+    model = BertForPreTraining(config, vocab_size, nnx.Rngs(params=key))
+    return nnx.split(model)
+
+
+def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
+    """Returns bool[B, 1, T, S]: a token sees the real tokens of its own pair.
+
+    A padding query sees every real token, as in the released code, where only keys
+    are masked.
+    """
+    query_BT1, key_B1S = query_ids_BT[:, :, None], key_ids_BS[:, None, :]
+    mask_BTS = ((query_BT1 == key_B1S) | (query_BT1 == 0)) & (key_B1S > 0)
+    return mask_BTS[:, None]
+
+
+def gather_positions(x_BTD: jax.Array, positions_BP: jax.Array) -> jax.Array:
+    """Returns the hidden states [B, P, D] at each row's positions."""
+    return jnp.take_along_axis(x_BTD, positions_BP[:, :, None], axis=1)
+
+
+def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
+    """Zeroes a fraction `rate` of x and scales the rest; `seed` None keeps all.
+
+    The decision for an element is a hash of its index and of `seed` (uint32[2]), so
+    it is the same on every mesh, needs no random bits in memory, and is computed
+    again where the gradient needs it instead of being kept.
+    """
+    if seed is None or rate == 0.0:
+        return x
+    spec = jax.typeof(x).sharding.spec
+
+    def index(dim: int) -> jax.Array:
+        return jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim, out_sharding=spec)
+
+    # Two words, so that no tensor is too large for a 32-bit counter.
+    half = x.ndim // 2
+    high, low = jnp.uint32(0), jnp.uint32(0)
+    for dim in range(half):
+        high = high * jnp.uint32(x.shape[dim]) + index(dim)
+    for dim in range(half, x.ndim):
+        low = low * jnp.uint32(x.shape[dim]) + index(dim)
+    bits = mix32(low ^ mix32(high ^ seed[0]) ^ seed[1])
+    keep = bits >= jnp.uint32(round(rate * 2**32))
+    scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
+    return jnp.where(keep, scaled, jnp.zeros_like(x))
+
+
+def mix32(x: jax.Array) -> jax.Array:
+    """Returns a bijective 32-bit hash whose output bits each depend on every input bit.
+
+    Source: the multipliers are the "lowbias32" pair found by C. Wellons' search
+    (hash-prospector), bias 0.17.
+    """
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def _replicated(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Gathers a table from the devices that share it, in the compute dtype."""
+    return jax.reshard(table.astype(dtype), jax.P(None, None))

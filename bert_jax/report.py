@@ -1,0 +1,167 @@
+"""What a run shows a person: progress while it goes, a plot and a paragraph after."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import rich.progress
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+CURVES_FILE = "loss_curves.png"
+
+
+class Progress:
+    """A progress bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, first_step: int, num_steps: int):
+        self._first_step = first_step
+        self._num_steps = num_steps
+        self._start = time.time()
+        self._bar = None
+        if sys.stdout.isatty():
+            self._bar = rich.progress.Progress(
+                rich.progress.TextColumn("step"),
+                rich.progress.MofNCompleteColumn(),
+                rich.progress.BarColumn(),
+                rich.progress.TextColumn("{task.description}"),
+                rich.progress.TimeRemainingColumn(),
+            )
+            self._task = self._bar.add_task(
+                "compiling ...", total=num_steps, completed=first_step
+            )
+            self._bar.start()
+
+    def update(self, step: int, metrics: dict[str, float]) -> None:
+        """Shows the metrics of a log line."""
+        text = (
+            f"loss {metrics['loss']:.3f}"
+            f"  mlm acc {metrics['masked_lm_accuracy']:.3f}"
+            f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
+            f"  {metrics['sequences_per_sec']:,.0f} seq/s"
+            f"  {metrics['tokens_per_sec']:,.0f} tok/s"
+            f"  mfu {metrics['mfu']:.1%}"
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, description=text)
+        else:
+            left = (time.time() - self._start) * (self._num_steps - step)
+            left /= max(step - self._first_step, 1)
+            self.say(
+                f"step {step:,}/{self._num_steps:,}  {text}  {duration(left)} left"
+            )
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def duration(seconds: float) -> str:
+    """Returns seconds as 45 s, 3 min 20 s or 2 h 05 min."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"
+
+
+def held_out_words(line: dict[str, float]) -> str:
+    """Returns the held-out metrics of a line in short."""
+    return (
+        f"masked LM loss {line['eval_masked_lm_loss']:.3f}"
+        f" accuracy {line['eval_masked_lm_accuracy']:.3f},"
+        f" next sentence loss {line['eval_next_sentence_loss']:.3f}"
+        f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
+    )
+
+
+def plot_curves(
+    workdir: str, lines: list[dict[str, Any]], unigram_entropy: float | None
+) -> Path:
+    """Draws losses and accuracies over steps into the workdir and returns the file."""
+    train = [line for line in lines if "loss" in line]
+    held_out = [line for line in lines if "eval_masked_lm_loss" in line]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+
+    def draw(axes: Any, name: str, label: str, colour: str) -> None:
+        axes.plot(
+            [line["step"] for line in train],
+            [line[name] for line in train],
+            color=colour,
+            alpha=0.45,
+            linewidth=1,
+            label=f"{label}, training",
+        )
+        if held_out:
+            axes.plot(
+                [line["step"] for line in held_out],
+                [line[f"eval_{name}"] for line in held_out],
+                color=colour,
+                marker="o",
+                linewidth=2,
+                label=f"{label}, held out",
+            )
+
+    draw(left, "masked_lm_loss", "masked LM", "tab:blue")
+    draw(left, "next_sentence_loss", "next sentence", "tab:orange")
+    if unigram_entropy is not None:
+        left.axhline(
+            unigram_entropy,
+            color="grey",
+            linestyle=":",
+            label="guessing tokens by frequency",
+        )
+    left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
+    draw(right, "masked_lm_accuracy", "masked LM", "tab:blue")
+    draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
+    right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    path = Path(workdir) / CURVES_FILE
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+    return path
+
+
+def closing_words(
+    workdir: str,
+    num_steps: int,
+    seconds: float,
+    lines: list[dict[str, Any]],
+    unigram_entropy: float | None,
+    next_sentence_majority: float | None,
+) -> str:
+    """Returns one paragraph: what happened, and what to do next."""
+    held_out = [line for line in lines if "eval_masked_lm_loss" in line]
+    words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
+    if held_out and unigram_entropy is not None and next_sentence_majority is not None:
+        last = held_out[-1]
+        loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]
+        next_sentence = last["eval_next_sentence_accuracy"]
+        words.append(
+            f"On held-out text the model's masked-LM loss is {loss:.2f} nats, against"
+            f" {unigram_entropy:.2f} for guessing by word frequency, and it names"
+            f" {accuracy:.0%} of the masked tokens; it tells true next sentences from"
+            f" random ones {next_sentence:.0%} of the time, where the commoner answer"
+            f" alone would be right {next_sentence_majority:.0%}."
+        )
+        if loss > unigram_entropy - 0.1:
+            words.append("So far it has learnt word frequencies and little else.")
+    words.append(
+        f"Curves: {workdir}/{CURVES_FILE}. Next: `python -m bert_jax.evaluate"
+        f" --workdir={workdir}` measures it again, `python -m bert_jax.export"
+        f" --workdir={workdir} --output=DIR` writes it for Hugging Face transformers,"
+        " where it can be fine-tuned."
+    )
+    return " ".join(words)

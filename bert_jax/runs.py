@@ -1,0 +1,131 @@
+"""Opens what training left in a workdir: config, corpus, and a checkpoint's state."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax import optim, sharding, steps
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
+from bert_jax.data import corpus as corpus_lib
+
+CONFIG_FILE = "config.json"
+# What may change when a run continues: where and how it runs, not what it computes.
+MAY_CHANGE = ("mesh", "accumulation_steps", "log_every_steps", "checkpoint", "eval")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    config: ExperimentConfig
+    corpus: corpus_lib.Corpus
+    mesh: jax.sharding.Mesh
+    step: int
+    phase_index: int  # the phase that the step is in
+    graphdef: nnx.GraphDef
+    state: steps.TrainState
+    eval_step: Callable[..., Any]
+
+
+def open_run(workdir: str, step: int | None) -> Run:
+    """Restores a checkpoint of a run, the newest if `step` is None, on all devices.
+
+    Raises:
+      ConfigError: when the workdir holds no run or not that step.
+    """
+    config = read_config(workdir)
+    if config is None:
+        raise ConfigError(
+            f"--workdir={workdir} has no {CONFIG_FILE}; give the directory of a run of"
+            " python -m bert_jax.train"
+        )
+    # The run may have had another number of devices.
+    config = dataclasses.replace(config, mesh=MeshConfig(data=-1, fsdp=1, tensor=1))
+    corpus = corpus_lib.read(config)
+    if not (Path(workdir) / "checkpoints").is_dir():
+        raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+    checkpoints = Checkpoints(workdir)
+    available = checkpoints.steps()
+    if not available or (step is not None and step not in available):
+        raise ConfigError(
+            f"--workdir={workdir} has no checkpoint{f' of step {step}' if step else ''};"
+            f" there are: {', '.join(map(str, available)) or 'none'}"
+        )
+    step = available[-1] if step is None else step
+    mesh = sharding.make_mesh(config.mesh)
+    jax.set_mesh(mesh)
+    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, init = steps.init_state(config, tx)
+    state = checkpoints.restore(step, jax.eval_shape(init), mesh)
+    checkpoints.close()
+    return Run(
+        config=config,
+        corpus=corpus,
+        mesh=mesh,
+        step=step,
+        phase_index=phase_of(config, max(step - 1, 0))[0],
+        graphdef=graphdef,
+        state=state,
+        eval_step=jax.jit(steps.make_eval_step(config, graphdef)),
+    )
+
+
+def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
+    """Returns the phase that trains at `step` and how many of its steps are done.
+
+    At the end of the run that is the last phase and all of its steps.
+    """
+    for index, phase in enumerate(config.phases):
+        if step < phase.num_steps or index == len(config.phases) - 1:
+            return index, step
+        step -= phase.num_steps
+    raise AssertionError("a config has at least one phase")
+
+
+def read_config(workdir: str) -> ExperimentConfig | None:
+    """Returns the config of the run in a workdir, None when there is none."""
+    path = Path(workdir) / CONFIG_FILE
+    if not path.is_file():
+        return None
+    try:
+        return config_lib.from_json(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise ConfigError(f"{path} is not JSON; restore it or use another") from None
+
+
+def write_config(workdir: str, config: ExperimentConfig) -> None:
+    path = Path(workdir) / CONFIG_FILE
+    tmp = path.with_suffix(".tmp")
+    tmp.write_text(config.to_json() + "\n")
+    os.replace(tmp, path)
+
+
+def check_continues(workdir: str, config: ExperimentConfig) -> None:
+    """Raises ConfigError when the workdir holds a run with another config."""
+    started = read_config(workdir)
+    if started is None:
+        return
+    was, now = _flat(dataclasses.asdict(started)), _flat(dataclasses.asdict(config))
+    for key in sorted({*was, *now}):
+        if key.split(".")[0] not in MAY_CHANGE and was.get(key) != now.get(key):
+            raise ConfigError(
+                f"config.{key}={now.get(key)!r}, but the run in {workdir} was started"
+                f" with {was.get(key)!r}; give that, or another --workdir"
+            )
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
+    if isinstance(value, dict):
+        items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+        items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
+    else:
+        return {path: value}
+    return {k: v for sub, inner in items for k, v in _flat(inner, sub).items()}

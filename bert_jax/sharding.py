@@ -1,0 +1,92 @@
+"""The device mesh and the one table from logical dims to mesh axes.
+
+"axis" means an axis of the mesh (data, fsdp, tensor), "dim" a dimension of an array.
+Layouts are given by logical dim name, so that no other file names a mesh axis:
+parameters at their initialiser, activations on the few operations JAX asks about.
+"""
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+
+from bert_jax.config import ConfigError, MeshConfig
+
+AXES = ("data", "fsdp", "tensor")
+
+RULES: dict[str, str | tuple[str, ...] | None] = {
+    # Activations: rows of the batch are split over everything that is not tensor.
+    "batch": ("data", "fsdp"),
+    "seq": None,
+    # Parameters: the hidden dim is what fsdp splits; heads and the feed-forward dim
+    # are what tensor splits.
+    "embed": "fsdp",
+    "heads": "tensor",
+    "head_dim": None,
+    "mlp": "tensor",
+    # 30,522 = 2 * 3 * 5,087 divides by no useful axis size.
+    "vocab": None,
+    "positions": None,
+    "classes": None,
+    # The accumulation loop's index and the hidden dim of vectors and activations.
+    "replicated": None,
+}
+
+
+def spec(*dims: str) -> jax.P:
+    """Returns the partition spec of an array with these logical dims.
+
+    Raises:
+      ValueError: when a dim is not in RULES or two dims land on one mesh axis.
+    """
+    used: list[str] = []
+    entries = []
+    for dim in dims:
+        if dim not in RULES:
+            raise ValueError(f"no rule for {dim=}; known dims: {', '.join(RULES)}")
+        axes = RULES[dim]
+        entries.append(axes)
+        used += [axes] if isinstance(axes, str) else list(axes or ())
+    if len(used) != len(set(used)):
+        raise ValueError(f"{dims=} put two dims on one mesh axis: {used}")
+    return jax.P(*entries)
+
+
+def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
+    """Returns the sizes of AXES with a -1 replaced by what remains.
+
+    Raises:
+      ConfigError: when the sizes do not multiply to the number of devices.
+    """
+    sizes = [config.data, config.fsdp, config.tensor]
+    text = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, sizes, strict=True))
+    fixed = int(np.prod([n for n in sizes if n != -1]))
+    if -1 in sizes and num_devices % fixed == 0:
+        sizes[sizes.index(-1)] = num_devices // fixed
+    if -1 in sizes or int(np.prod(sizes)) != num_devices:
+        raise ConfigError(
+            f"config.mesh ({text}) does not fit {num_devices} device(s): the sizes must"
+            f" multiply to {num_devices}; try config.mesh.data=-1 with fsdp=1, tensor=1"
+        )
+    return tuple(sizes)
+
+
+def make_mesh(config: MeshConfig) -> jax.sharding.Mesh:
+    """Builds the explicit mesh over all devices of the run."""
+    shape = resolve_mesh_shape(config, jax.device_count())
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * len(AXES))
+
+
+def batch_divisor(mesh: jax.sharding.Mesh) -> int:
+    """Returns what a microbatch's number of rows must be a multiple of."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def place_batch(
+    batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh
+) -> dict[str, jax.Array]:
+    """Makes global arrays [B, ...] from this process's rows [B / processes, ...]."""
+    sharding = NamedSharding(mesh, spec("batch"))
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows)
+        for name, rows in batch.items()
+    }

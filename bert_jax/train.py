@@ -1,0 +1,254 @@
+"""Pretrains BERT: config -> mesh -> data -> state -> loop.
+
+    python -m bert_jax.train --config=configs/X.py [--workdir=DIR]
+        [--config.KEY=VALUE ...]
+
+Continues by itself when the workdir holds a checkpoint.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+
+from bert_jax import (
+    command_line,
+    evaluate,
+    metrics,
+    optim,
+    prepare,
+    report,
+    runs,
+    sharding,
+    steps,
+)
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import corpus as corpus_lib
+from bert_jax.data import pipeline
+
+
+def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
+    """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
+    # ---- Check everything a person can get wrong before anything is written.
+    mesh = sharding.make_mesh(config.mesh)
+    check_mesh(config, mesh)
+    runs.check_continues(workdir, config)
+    corpus = find_corpus(config)
+    jax.set_mesh(mesh)
+
+    # ---- State: new weights, or where the last call stopped.
+    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, init = steps.init_state(config, tx)
+    Path(workdir).mkdir(parents=True, exist_ok=True)
+    checkpoints = Checkpoints(workdir, config.checkpoint)
+    first_step = max(checkpoints.steps(), default=0)
+    if first_step:
+        state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
+    else:
+        state = init()
+    runs.write_config(workdir, config)
+    print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
+
+    # ---- Steps.
+    train_step = jax.jit(
+        steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+    )
+    eval_step = jax.jit(steps.make_eval_step(config, graphdef))
+    start = time.time()
+    held_out = HeldOut(config, corpus, mesh, eval_step)
+    writer = metrics.MetricsWriter(workdir, first_step)
+    progress = report.Progress(first_step, config.num_steps)
+    log = metrics.StepLog(config, writer, progress.update)
+
+    step = first_step
+    for phase_index, batch in global_batches(config, corpus, mesh, first_step):
+        state, step_metrics = train_step(state, batch)
+        step += 1
+        if jax.default_backend() == "cpu":
+            # Simulated devices deadlock in collectives when steps queue up (seen with
+            # jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
+            jax.block_until_ready(state)
+        log.add(step, phase_index, step_metrics)
+        is_last = step == config.num_steps
+        if held_out.exists and (is_last or step % config.eval.every_steps == 0):
+            log.flush()
+            line = held_out.evaluate(state, phase_index)
+            writer.write(step, line)
+            progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
+            log.stop_clock()
+        if is_last or step % config.checkpoint.every_steps == 0:
+            checkpoints.save(step, state, config, corpus.tokenizer.digest)
+
+    # ---- The end: everything on disk, a picture and a paragraph.
+    log.flush()
+    progress.close()
+    checkpoints.close()
+    writer.close()
+    lines = metrics.read(workdir)
+    report.plot_curves(workdir, lines, held_out.unigram_entropy)
+    print(
+        report.closing_words(
+            workdir,
+            config.num_steps,
+            time.time() - start,
+            lines,
+            held_out.unigram_entropy,
+            held_out.next_sentence_majority,
+        )
+    )
+    return state
+
+
+class HeldOut:
+    """The fixed held-out batches of each phase, and what guessing scores on them."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        corpus: corpus_lib.Corpus,
+        mesh: jax.sharding.Mesh,
+        eval_step: Callable[..., Any],
+    ):
+        self._config, self._corpus = config, corpus
+        self._mesh, self._eval_step = mesh, eval_step
+        self._batches: dict[int, list[pipeline.Batch]] = {}
+        self.exists = bool(corpus.shards["validation"])
+        self.unigram_entropy: float | None = None
+        self.next_sentence_majority: float | None = None
+
+    def evaluate(self, state: steps.TrainState, phase_index: int) -> dict[str, float]:
+        """Returns the held-out metrics under names that begin with eval_."""
+        if phase_index not in self._batches:
+            batches = evaluate.eval_batches(self._corpus, self._config, phase_index)
+            self._batches = {phase_index: batches}
+            self.unigram_entropy = evaluate.unigram_entropy(self._corpus)
+            self.next_sentence_majority = evaluate.next_sentence_majority(batches)
+        result = evaluate.evaluate(
+            self._eval_step, state.params, self._batches[phase_index], self._mesh
+        )
+        return {f"eval_{name}": value for name, value in result.items()}
+
+
+def global_batches(
+    config: ExperimentConfig,
+    corpus: corpus_lib.Corpus,
+    mesh: jax.sharding.Mesh,
+    first_step: int,
+) -> Iterator[tuple[int, steps.Batch]]:
+    """Yields (phase, batch on the devices) of every step from `first_step` to the last.
+
+    The next batch is on its way to the devices while a step runs.
+    """
+
+    def placed() -> Iterator[tuple[int, steps.Batch]]:
+        phase_index, first = runs.phase_of(config, first_step)
+        for index, phase in enumerate(config.phases[phase_index:], start=phase_index):
+            batches = pipeline.batches(
+                corpus,
+                config,
+                split="train",
+                seed=config.seed,
+                phase_index=index,
+                first_step=first,
+                host=jax.process_index(),
+                num_hosts=jax.process_count(),
+            )
+            for _ in range(first, phase.num_steps):
+                yield index, sharding.place_batch(next(batches), mesh)
+            first = 0
+
+    ahead = placed()
+    current = next(ahead, None)
+    while current is not None:
+        following = next(ahead, None)
+        yield current
+        current = following
+
+
+def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
+    """Opens the corpus; prepares a small local one if it is not there yet."""
+    if corpus_lib.exists(config.data.corpus_dir):
+        return corpus_lib.read(config)
+    if not prepare.is_small(config):
+        raise ConfigError(
+            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and the"
+            " sources are too large to prepare unasked; run: python -m bert_jax.prepare"
+            f" {command_line.config_arguments()}"
+        )
+    return prepare.prepare(config)
+
+
+def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
+    """Raises ConfigError when batches or parameters do not divide over the mesh."""
+    rows = sharding.batch_divisor(mesh) * config.accumulation_steps
+    for i, phase in enumerate(config.phases):
+        size = phase.global_batch_size
+        if size % rows:
+            raise ConfigError(
+                f"config.phases[{i}].global_batch_size={size} must be a multiple of"
+                f" mesh.data * mesh.fsdp * accumulation_steps = {rows}; try"
+                f" {max(size // rows, 1) * rows} or {(size // rows + 1) * rows}"
+            )
+    model = config.model
+    for key, size, axis in (
+        ("model.hidden_size", model.hidden_size, "fsdp"),
+        ("model.num_attention_heads", model.num_attention_heads, "tensor"),
+        ("model.intermediate_size", model.intermediate_size, "tensor"),
+    ):
+        if size % mesh.shape[axis]:
+            raise ConfigError(
+                f"config.mesh.{axis}={mesh.shape[axis]} must divide config.{key}={size}"
+            )
+    if config.data.num_streams % jax.process_count():
+        raise ConfigError(
+            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
+            f" the number of processes, {jax.process_count()}"
+        )
+
+
+def describe(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    corpus: corpus_lib.Corpus,
+    state: steps.TrainState,
+    workdir: str,
+    first_step: int,
+) -> str:
+    """Returns a few lines on what is about to happen."""
+    model = config.model
+    num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in sharding.AXES)
+    tokens = sum(shard.num_tokens for shard in corpus.shards["train"])
+    phases = ", ".join(
+        f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
+        f" {phase.sequence_length}"
+        for phase in config.phases
+    )
+    start = f"continuing at step {first_step:,}" if first_step else "from new weights"
+    return "\n".join(
+        [
+            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers of"
+            f" {model.hidden_size}, {steps.compute_dtype(config)}",
+            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, mesh {axes}",
+            f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
+            f"train:  {phases} tokens, {start}, workdir {workdir}",
+        ]
+    )
+
+
+def main() -> None:
+    config = command_line.load_config(_CONFIG)
+    workdir = _WORKDIR.value or f"runs/{command_line.config_name(_CONFIG)}"
+    train(config, workdir)
+
+
+if __name__ == "__main__":
+    _CONFIG = command_line.define_config()
+    _WORKDIR = flags.DEFINE_string(
+        "workdir", None, "where the run is kept; runs/NAME-OF-CONFIG if absent"
+    )
+    command_line.run(main, __doc__)

@@ -1,0 +1,67 @@
+"""A BERT small enough to learn from the installed documentation in minutes on a CPU.
+
+python -m bert_jax.train --config=configs/tiny.py
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.seed = 12345  # google-research/bert create_pretraining_data.py
+    config.compute_dtype = "auto"
+    config.accumulation_steps = 1
+    config.log_every_steps = 20
+
+    config.data = ml_collections.ConfigDict()
+    config.data.sources = ("embedded:",)
+    config.data.corpus_dir = "corpora/tiny"
+    config.data.num_shards = 1
+    config.data.num_streams = 1
+    config.data.validation_fraction = 0.05
+    config.data.short_seq_prob = 0.1
+    config.data.masked_lm_prob = 0.15
+
+    config.tokenizer = ml_collections.ConfigDict()
+    config.tokenizer.kind = "wordpiece"
+    config.tokenizer.vocab_file = ""
+    config.tokenizer.vocab_size = 8000
+    config.tokenizer.lowercase = True
+
+    config.model = ml_collections.ConfigDict()
+    config.model.hidden_size = 128
+    config.model.num_hidden_layers = 2
+    config.model.num_attention_heads = 2
+    config.model.intermediate_size = 512
+    config.model.hidden_act = "gelu_new"
+    config.model.hidden_dropout_prob = 0.0
+    config.model.attention_probs_dropout_prob = 0.0
+    config.model.max_position_embeddings = 64
+    config.model.type_vocab_size = 2
+    config.model.initializer_range = 0.02
+    config.model.layer_norm_eps = 1e-12
+
+    config.phases = (
+        ml_collections.ConfigDict(
+            {
+                "num_steps": 1600,
+                "sequence_length": 64,
+                "global_batch_size": 64,
+                "max_predictions": 10,
+            }
+        ),
+    )
+
+    config.optimizer = ml_collections.ConfigDict()
+    config.optimizer.learning_rate = 1.5e-3
+    config.optimizer.warmup_steps = 160
+    config.optimizer.weight_decay = 0.01
+    config.optimizer.beta1 = 0.9
+    config.optimizer.beta2 = 0.98
+    config.optimizer.epsilon = 1e-6
+    config.optimizer.clip_norm = 1.0
+
+    config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.checkpoint = ml_collections.ConfigDict({"every_steps": 400, "keep": 2})
+    config.eval = ml_collections.ConfigDict({"every_steps": 400, "num_sequences": 1024})
+    return config
