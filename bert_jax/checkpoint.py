@@ -15,6 +15,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import NamedSharding
 
 from bert_jax.config import CheckpointConfig, ConfigError, ExperimentConfig
+from bert_jax.model import path_name
 from bert_jax.steps import TrainState
 
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
@@ -50,7 +51,7 @@ class Checkpoints:
         step: int,
         state: TrainState,
         config: ExperimentConfig,
-        tokenizer_sha256: str,
+        corpus_sha256: str,
     ) -> None:
         """Starts saving `state`, which may be donated as soon as this returns."""
         if step in self._manager.all_steps():
@@ -59,7 +60,7 @@ class Checkpoints:
         meta = {
             "config": json.loads(config.to_json()),
             "arrays": _describe(arrays),
-            "position": {"step": step, "tokenizer_sha256": tokenizer_sha256},
+            "position": {"step": step, "corpus_sha256": corpus_sha256},
             "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         }
         self._manager.save(
@@ -83,16 +84,14 @@ class Checkpoints:
           ConfigError: when the checkpoint's arrays are not those of `like`, with a
             table of the first that differ.
         """
-        meta = self._manager.restore(
-            step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
-        )["meta"]
+        meta = self._meta(step)
         wanted = _by_path(like)
         _check_arrays(meta["arrays"], _describe(wanted), f"{self.directory}/{step}")
         abstract = {
             name: jax.ShapeDtypeStruct(
                 array.shape,
                 array.dtype,
-                sharding=NamedSharding(mesh, array.sharding.spec),
+                sharding=NamedSharding(mesh, _spec(array)),
             )
             for name, array in wanted.items()
         }
@@ -102,6 +101,20 @@ class Checkpoints:
         leaves = [arrays[name] for name in wanted]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
+    def check_corpus(self, step: int, corpus_sha256: str) -> None:
+        """Raises ConfigError when the step was trained on another corpus."""
+        if self._meta(step)["position"]["corpus_sha256"] != corpus_sha256:
+            raise ConfigError(
+                f"{self.directory}/{step} was trained on another corpus than the one in"
+                " config.data.corpus_dir; give that, or another --workdir"
+            )
+
+    def _meta(self, step: int) -> dict[str, Any]:
+        restored = self._manager.restore(
+            step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+        )
+        return restored["meta"]
+
     def close(self) -> None:
         """Waits for saves under way; raises what went wrong in them."""
         self._manager.wait_until_finished()
@@ -109,16 +122,14 @@ class Checkpoints:
         self._manager.close()
 
 
-def path_name(path: tuple[Any, ...]) -> str:
-    """Returns a tree path as words between dots: params.bert.layers.0.output.kernel."""
-    words = (getattr(part, "key", getattr(part, "name", part)) for part in path)
-    words = [getattr(part, "idx", word) for part, word in zip(path, words, strict=True)]
-    return ".".join(str(word) for word in words if word != "value")
-
-
 def _by_path(state: TrainState) -> dict[str, Any]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {path_name(path): leaf for path, leaf in leaves}
+
+
+def _spec(array: jax.ShapeDtypeStruct) -> jax.P:
+    # Scalars come out of eval_shape without a layout.
+    return array.sharding.spec if array.sharding else jax.P()
 
 
 def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ml_collections
-from absl import flags
+from absl import flags, logging
 from ml_collections import config_flags
 
 from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
@@ -28,6 +28,7 @@ def define_config() -> flags.FlagHolder:
 
 def run(main: Callable[[], None], doc: str) -> None:
     """Parses the flags, calls main, and exits with 2 on a user's mistake."""
+    logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv
     if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
         print(_help(doc))
@@ -37,6 +38,10 @@ def run(main: Callable[[], None], doc: str) -> None:
         if rest:
             raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
         main()
+    except flags.IllegalFlagValueError as error:
+        # "flag --config.seed=abc: invalid literal for int() with base 10: 'abc'"
+        argument, _, reason = str(error).removeprefix("flag ").partition(": ")
+        fail(f"{argument} does not fit: {reason}")
     except (ConfigError, flags.Error) as error:
         fail(str(error))
     except (KeyError, AttributeError, IndexError, OSError) as error:
@@ -60,10 +65,12 @@ def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
       ConfigError: when there is no --config or it does not fit together.
     """
     if holder.value is None:
-        available = ", ".join(sorted(glob.glob("configs/*.py"))) or "a config file"
-        raise ConfigError(f"--config is missing; give it one of: {available}")
+        raise ConfigError(f"--config is missing; give it one of: {_configs_here()}")
+    path = config_flags.get_config_filename(flags.FLAGS[holder.name])
+    if not Path(path.split(":")[0]).is_file():
+        raise ConfigError(f"--config={path} is not a file; try {_configs_here()}")
     if not isinstance(holder.value, ml_collections.ConfigDict):
-        raise ConfigError("--config: get_config() must return a ConfigDict")
+        raise ConfigError(f"--config={path}: get_config() must return a ConfigDict")
     return from_config_dict(holder.value)
 
 
@@ -88,8 +95,7 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
     files = [a.partition("=")[2] for a in arguments if a.startswith("config=")]
     path = files[-1].split(":")[0] if files else ""
     if not Path(path).is_file():
-        available = ", ".join(sorted(glob.glob("configs/*.py")))
-        return f"--config={path} is not a file; configs here: {available or 'none'}"
+        return f"--config={path} is not a file; try {_configs_here()}"
     if isinstance(error, OSError):
         return f"--config={path} cannot be loaded: {error}"
     config = config_flags.config_flags._ConfigFileParser("config").parse(files[-1])
@@ -116,15 +122,18 @@ def _keys(value: object, path: str) -> list[str]:
     return [path]
 
 
+def _configs_here() -> str:
+    return ", ".join(sorted(glob.glob("configs/*.py"))) or "a config file"
+
+
 def _help(doc: str) -> str:
-    module = sys.modules["__main__"]
+    own = flags.FLAGS.get_key_flags_for_module(sys.modules["__main__"])
+    shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     lines = [doc.strip(), "", "flags:"]
-    for flag in flags.FLAGS.get_key_flags_for_module(module):
+    for flag in (*shared, *own):
         default = f" (default: {flag.default})" if flag.default is not None else ""
         lines.append(f"  --{flag.name}: {flag.help}{default}")
         if flag.name == "config":
             lines.append("  --config.KEY=VALUE: overrides a key of the config file")
-    configs = ", ".join(sorted(glob.glob("configs/*.py")))
-    if configs:
-        lines += ["", f"configs here: {configs}"]
+            lines.append(f"  config files here: {_configs_here()}")
     return "\n".join(lines)

@@ -11,6 +11,8 @@ Shapes: B row of the batch, T token, S key token in attention, P masked position
 K sentence pair in a row, D hidden, F feed-forward, N heads, H head dim, V vocabulary.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -362,6 +364,18 @@ def build(
     """Returns the static structure and the float32 parameters, laid out on the mesh."""
     model = BertForPreTraining(config, vocab_size, nnx.Rngs(params=key))
     return nnx.split(model)
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Returns a tree path as words between dots: bert.layers.0.output.kernel."""
+    words = []
+    for part in path:
+        for attribute in ("key", "idx", "name"):
+            if hasattr(part, attribute):
+                words.append(str(getattr(part, attribute)))
+                break
+    # nnx.Param is a tree node of its own, with its array under "value".
+    return ".".join(words[:-1] if words[-1] == "value" else words)
 
 
 def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:

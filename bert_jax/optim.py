@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.config import OptimizerConfig
+from bert_jax.model import path_name
 
 # Every parameter is named for what it is, so its last name says whether it decays:
 # kernels and embedding tables do, biases and LayerNorm scales do not.
@@ -101,11 +102,5 @@ def scale_by_bert_adam(
 def decay_mask(params: Any) -> Any:
     """Returns a tree of bools: True where weight decay applies."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: parameter_name(path).rsplit("/", 1)[-1] not in UNDECAYED, params
+        lambda path, _: path_name(path).rpartition(".")[2] not in UNDECAYED, params
     )
-
-
-def parameter_name(path: tuple[Any, ...]) -> str:
-    """Returns a tree path as words between slashes: bert/layers/0/output/kernel."""
-    words = (str(getattr(part, "key", getattr(part, "name", part))) for part in path)
-    return "/".join(word for word in words if word != "value")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 from bert_jax import command_line
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus, sources, tokenizers
 
 # Above this much local text `train` does not prepare by itself: minutes of work
@@ -119,8 +119,6 @@ def main() -> None:
     config = command_line.load_config(_CONFIG)
     prepare(config)
 
-
-__all__ = ["ConfigError", "is_small", "prepare"]
 
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()

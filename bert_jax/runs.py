@@ -18,7 +18,14 @@ from bert_jax.data import corpus as corpus_lib
 
 CONFIG_FILE = "config.json"
 # What may change when a run continues: where and how it runs, not what it computes.
-MAY_CHANGE = ("mesh", "accumulation_steps", "log_every_steps", "checkpoint", "eval")
+MAY_CHANGE = (
+    "mesh",
+    "accumulation_steps",
+    "log_every_steps",
+    "checkpoint",
+    "eval",
+    "data.corpus_dir",  # it may have moved; its manifest's digest is compared
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +120,8 @@ def check_continues(workdir: str, config: ExperimentConfig) -> None:
         return
     was, now = _flat(dataclasses.asdict(started)), _flat(dataclasses.asdict(config))
     for key in sorted({*was, *now}):
-        if key.split(".")[0] not in MAY_CHANGE and was.get(key) != now.get(key):
+        may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
+        if not may_change and was.get(key) != now.get(key):
             raise ConfigError(
                 f"config.{key}={now.get(key)!r}, but the run in {workdir} was started"
                 f" with {was.get(key)!r}; give that, or another --workdir"

@@ -47,6 +47,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     checkpoints = Checkpoints(workdir, config.checkpoint)
     first_step = max(checkpoints.steps(), default=0)
     if first_step:
+        checkpoints.check_corpus(first_step, corpus.sha256)
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = init()
@@ -81,7 +82,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
             progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
             log.stop_clock()
         if is_last or step % config.checkpoint.every_steps == 0:
-            checkpoints.save(step, state, config, corpus.tokenizer.digest)
+            checkpoints.save(step, state, config, corpus.sha256)
 
     # ---- The end: everything on disk, a picture and a paragraph.
     log.flush()

@@ -67,7 +67,7 @@ class Corpus:
     directory: str
     tokenizer: tokenizers.WordPiece
     shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
-    manifest: dict[str, Any]
+    sha256: str  # of the manifest, which holds the digests of all files
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
@@ -104,8 +104,9 @@ def read(config: ExperimentConfig) -> Corpus:
     if not exists(directory):
         raise ConfigError(f"config.data.corpus_dir={directory!r} has no {MANIFEST}")
     try:
-        with tf.io.gfile.GFile(path) as file:
-            manifest = json.loads(file.read())
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+        manifest = json.loads(content)
         version = manifest["format_version"]
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise ConfigError(
@@ -136,7 +137,7 @@ def read(config: ExperimentConfig) -> Corpus:
         split: tuple(Shard(**shard) for shard in manifest["splits"][split])
         for split in ("train", "validation")
     }
-    return Corpus(directory, tokenizer, shards, manifest)
+    return Corpus(directory, tokenizer, shards, hashlib.sha256(content).hexdigest())
 
 
 _REMEDY = "set config.data.corpus_dir to a new directory to prepare another corpus"
@@ -162,7 +163,6 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
         if key == "tokenizer.trained":
             key = "tokenizer.vocab_file"
             value = config.tokenizer.vocab_file
-            was = "a trained vocabulary" if not value else "a vocabulary file"
             was = "a vocabulary file" if not value else "a vocabulary trained on it"
         else:
             was = f"{made_with.get(key)!r}"

@@ -25,7 +25,7 @@ from bert_jax.data import sentences
 Document = list[str]  # sentences
 
 # Packages with much prose in their docstrings; all are requirements of this one.
-EMBEDDED_PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax")
+EMBEDDED_PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
 
 _HEADING = re.compile(r"^(#{1,6}\s+\S.*|\s*=\s+[^=\s].*[^=\s]\s+=\s*)$")
 _WIKI_SUBHEADING = re.compile(r"^\s*(=\s+){2,}.*=\s*$")
@@ -323,7 +323,7 @@ def _prose(text: str) -> Document:
         is_code = lines[0].startswith((" " * 6, ">>>", "...", "|", "+-", "@"))
         paragraph = " ".join(line.strip() for line in lines)
         letters = sum(c.isalpha() or c == " " for c in paragraph)
-        if is_code or ">>>" in paragraph or letters < 0.85 * len(paragraph):
+        if is_code or ">>>" in paragraph or letters < 0.8 * len(paragraph):
             continue
         paragraph = paragraph.replace("``", "").replace("**", "")
         document += [s for s in sentences.split(paragraph) if len(s.split()) >= 3]

@@ -1,0 +1,1 @@
+"""Weights and vocabularies in the formats other people load."""

@@ -1,0 +1,59 @@
+"""Checkpoint -> a directory that other software loads.
+
+    python -m bert_jax.export --workdir=DIR --output=DIR2 [--format=huggingface] [--step=N]
+
+DIR2 must not exist or be empty; it appears when it is complete.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from absl import flags
+
+from bert_jax import command_line, runs
+from bert_jax.config import ConfigError
+from bert_jax.interop import huggingface
+
+FORMATS = {"huggingface": huggingface.write}
+
+
+def export(workdir: str, output: str, format_name: str, step: int | None) -> None:
+    """Writes a checkpoint of the run, the newest if `step` is None.
+
+    Raises:
+      ConfigError: when the output is in use or there is no such checkpoint.
+    """
+    target = Path(output)
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ConfigError(f"--output={output} is in use; give a new directory")
+    run = runs.open_run(workdir, step)
+    tmp = target.with_name(target.name + ".tmp")
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir(parents=True)
+    FORMATS[format_name](tmp, run.state.params, run.config, run.corpus.tokenizer)
+    if target.is_dir():
+        target.rmdir()
+    os.replace(tmp, target)
+    print(
+        f"Exported step {run.step:,} to {output}. Load it with"
+        f' transformers.BertForPreTraining.from_pretrained("{output}") or'
+        f' transformers.AutoModel.from_pretrained("{output}").'
+    )
+
+
+def main() -> None:
+    for name, value in (("workdir", _WORKDIR.value), ("output", _OUTPUT.value)):
+        if not value:
+            raise ConfigError(f"--{name} is missing; see --help")
+    export(_WORKDIR.value, _OUTPUT.value, _FORMAT.value, _STEP.value)
+
+
+if __name__ == "__main__":
+    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+    _OUTPUT = flags.DEFINE_string("output", None, "new directory to write")
+    _FORMAT = flags.DEFINE_enum("format", "huggingface", list(FORMATS), "of the output")
+    _STEP = flags.DEFINE_integer(
+        "step", None, "checkpoint to use; the newest if absent"
+    )
+    command_line.run(main, __doc__)

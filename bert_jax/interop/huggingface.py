@@ -1,0 +1,105 @@
+"""A directory that `transformers` loads: weights, config and tokenizer.
+
+Files: config.json, model.safetensors (encoder, pooler, masked-LM and next-sentence
+heads), tokenizer.json, tokenizer_config.json, vocab.txt.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+import tokenizers as tokenizers_lib
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data import tokenizers
+from bert_jax.interop import weight_names
+
+
+def write(
+    directory: Path,
+    params: Any,
+    config: ExperimentConfig,
+    tokenizer: tokenizers.WordPiece,
+) -> None:
+    """Writes the five files into an existing directory."""
+    safetensors.numpy.save_file(
+        weight_names.to_huggingface(params),
+        directory / "model.safetensors",
+        # Readers before transformers 5 refuse a file that does not say so.
+        metadata={"format": "pt"},
+    )
+    _write_json(directory / "config.json", model_config(config, tokenizer))
+    build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
+    _write_json(
+        directory / "tokenizer_config.json", tokenizer_config(config, tokenizer)
+    )
+    vocab = "\n".join(tokenizer.vocab) + "\n"
+    (directory / "vocab.txt").write_text(vocab, encoding="utf-8")
+
+
+def model_config(
+    config: ExperimentConfig, tokenizer: tokenizers.WordPiece
+) -> dict[str, Any]:
+    """Returns the contents of config.json."""
+    model = config.model
+    return {
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": len(tokenizer.vocab),
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_hidden_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "intermediate_size": model.intermediate_size,
+        "hidden_act": model.hidden_act,
+        "hidden_dropout_prob": model.hidden_dropout_prob,
+        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+        "max_position_embeddings": model.max_position_embeddings,
+        "type_vocab_size": model.type_vocab_size,
+        "initializer_range": model.initializer_range,
+        "layer_norm_eps": model.layer_norm_eps,
+        "pad_token_id": tokenizer.id(tokenizers.PAD),
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+    }
+
+
+def tokenizer_config(
+    config: ExperimentConfig, tokenizer: tokenizers.WordPiece
+) -> dict[str, Any]:
+    """Returns the contents of tokenizer_config.json."""
+    return {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": tokenizer.lowercase,
+        "strip_accents": tokenizer.lowercase,
+        "tokenize_chinese_chars": True,
+        "model_max_length": config.model.max_position_embeddings,
+        "pad_token": tokenizers.PAD,
+        "unk_token": tokenizers.UNK,
+        "cls_token": tokenizers.CLS,
+        "sep_token": tokenizers.SEP,
+        "mask_token": tokenizers.MASK,
+    }
+
+
+def build_tokenizer(tokenizer: tokenizers.WordPiece) -> tokenizers_lib.Tokenizer:
+    """Returns the pipeline of tokenizer.json: special tokens and [CLS] A [SEP] B [SEP].
+
+    Unlike in training, a literal "[MASK]" in a text becomes the mask: that is how
+    users of the exported model write one.
+    """
+    built = tokenizer.build()
+    built.add_special_tokens(list(tokenizers.SPECIAL_TOKENS))
+    cls, sep = tokenizers.CLS, tokenizers.SEP
+    built.post_processor = tokenizers_lib.processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.id(cls)), (sep, tokenizer.id(sep))],
+    )
+    built.decoder = tokenizers_lib.decoders.WordPiece(prefix="##")
+    return built
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,87 @@
+"""BERT-base as published: 12 layers of 768, 110 million parameters.
+
+    python -m bert_jax.prepare --config=configs/base.py
+    python -m bert_jax.train --config=configs/base.py --workdir=gs://... or DIR
+
+The released recipe, google-research/bert (README, modeling.py, optimization.py,
+create_pretraining_data.py) and Devlin et al. 2019, section 3 and appendix A.2. At that
+budget and a good corpus expect a held-out masked-LM loss near 1.4 nats (bert#90) and a
+next-sentence accuracy of 97 to 98% (bert#749); this project has not run it in full.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.seed = 12345  # create_pretraining_data.py random_seed
+    config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
+    config.accumulation_steps = 1
+    config.log_every_steps = 100
+
+    config.data = ml_collections.ConfigDict()
+    # The paper's Wikipedia and BookCorpus; the latter is no longer distributed, so
+    # Project Gutenberg's books take its place.
+    config.data.sources = ("tfds:wikipedia/20230601.en#text", "tfds:pg19#book_text")
+    config.data.corpus_dir = "corpora/wikipedia_pg19_uncased"
+    # About 5 billion tokens: some 5 million a shard, 10 MB in memory.
+    config.data.num_shards = 1024
+    config.data.num_streams = 64  # up to 64 hosts; divides the batch of 256
+    config.data.validation_fraction = 0.002  # some 10 million tokens
+    config.data.short_seq_prob = 0.1  # create_pretraining_data.py
+    config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
+
+    config.tokenizer = ml_collections.ConfigDict()
+    config.tokenizer.kind = "wordpiece"
+    config.tokenizer.vocab_file = ""  # or the released vocab.txt
+    config.tokenizer.vocab_size = 30522  # the released uncased vocabulary
+    config.tokenizer.lowercase = True
+
+    config.model = ml_collections.ConfigDict()  # the released bert_config.json
+    config.model.hidden_size = 768
+    config.model.num_hidden_layers = 12
+    config.model.num_attention_heads = 12
+    config.model.intermediate_size = 3072
+    config.model.hidden_act = "gelu_new"  # modeling.py since 2019-02-07; "gelu" before
+    config.model.hidden_dropout_prob = 0.1
+    config.model.attention_probs_dropout_prob = 0.1
+    config.model.max_position_embeddings = 512
+    config.model.type_vocab_size = 2
+    config.model.initializer_range = 0.02
+    config.model.layer_norm_eps = 1e-12  # tf.contrib.layers.layer_norm
+
+    # Appendix A.2: 1M steps of 256 sequences, the last tenth of them at 512 tokens.
+    config.phases = (
+        ml_collections.ConfigDict(
+            {
+                "num_steps": 900_000,
+                "sequence_length": 128,
+                "global_batch_size": 256,
+                "max_predictions": 20,  # README: sequence_length * masked_lm_prob
+            }
+        ),
+        ml_collections.ConfigDict(
+            {
+                "num_steps": 100_000,
+                "sequence_length": 512,
+                "global_batch_size": 256,
+                "max_predictions": 80,  # NVIDIA DeepLearningExamples, phase 2
+            }
+        ),
+    )
+
+    config.optimizer = ml_collections.ConfigDict()
+    config.optimizer.learning_rate = 1e-4  # appendix A.2
+    config.optimizer.warmup_steps = 10_000  # appendix A.2
+    config.optimizer.weight_decay = 0.01  # appendix A.2; not LayerNorm, not biases
+    config.optimizer.beta1 = 0.9  # appendix A.2
+    config.optimizer.beta2 = 0.999  # appendix A.2
+    config.optimizer.epsilon = 1e-6  # optimization.py
+    config.optimizer.clip_norm = 1.0  # optimization.py
+
+    config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.checkpoint = ml_collections.ConfigDict({"every_steps": 5_000, "keep": 3})
+    config.eval = ml_collections.ConfigDict(
+        {"every_steps": 5_000, "num_sequences": 8_192}
+    )
+    return config
