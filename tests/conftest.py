@@ -1,0 +1,100 @@
+"""Strict JAX, eight simulated CPU devices, and small things many tests need."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import sharding
+from configs import tiny
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def make_config(**changes) -> config_lib.ExperimentConfig:
+    """Returns a very small config; keys with __ for dots: model__hidden_size=32."""
+    config = tiny.get_config()
+    defaults = {
+        "tokenizer__vocab_size": 97,
+        "model__hidden_size": 32,
+        "model__intermediate_size": 64,
+        "model__num_attention_heads": 4,
+        "model__max_position_embeddings": 32,
+        "optimizer__warmup_steps": 2,
+        "optimizer__learning_rate": 1e-3,
+    }
+    phase = {
+        "num_steps": 20,
+        "sequence_length": 16,
+        "global_batch_size": 8,
+        "max_predictions": 4,
+    }
+    phase |= changes.pop("phase", {})
+    for key, value in (defaults | changes).items():
+        *sections, name = key.split("__")
+        section = config
+        for part in sections:
+            section = section[part]
+        section[name] = value
+    for name, value in phase.items():
+        config.phases[0][name] = value
+    return config_lib.from_config_dict(config)
+
+
+def make_batch(
+    config: config_lib.ExperimentConfig, seed: int = 0
+) -> dict[str, np.ndarray]:
+    """Returns a random batch with padding, two segments and unused mask slots."""
+    random = np.random.default_rng(seed)
+    phase = config.phases[0]
+    B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
+    lengths_B1 = random.integers(T // 2, T + 1, (B, 1))
+    position_T = np.arange(T)[None]
+    real_BT = position_T < lengths_B1
+    num_masked_B1 = random.integers(1, P + 1, (B, 1))
+    used_BP = np.arange(P)[None] < num_masked_B1
+    positions_BP = np.sort(
+        np.stack([random.permutation(np.arange(1, T // 2))[:P] for _ in range(B)]), 1
+    )
+    batch = {
+        "input_ids": np.where(
+            real_BT, random.integers(5, config.tokenizer.vocab_size, (B, T)), 0
+        ),
+        "segment_ids": (position_T >= lengths_B1 // 2) & real_BT,
+        "position_ids": np.broadcast_to(position_T, (B, T)),
+        "sequence_ids": real_BT,
+        "masked_lm_positions": np.where(used_BP, positions_BP, 0),
+        "masked_lm_ids": np.where(
+            used_BP, random.integers(5, config.tokenizer.vocab_size, (B, P)), 0
+        ),
+        "next_sentence_positions": np.zeros((B, 1)),
+        "next_sentence_labels": random.integers(0, 2, (B, 1)),
+    }
+    batch = {name: rows.astype(np.int32) for name, rows in batch.items()}
+    batch["masked_lm_weights"] = used_BP.astype(np.float32)
+    batch["next_sentence_weights"] = np.ones((B, 1), np.float32)
+    return batch
+
+
+@pytest.fixture(autouse=True)
+def one_device_mesh():
+    """Every test starts on a mesh of one device; `use_mesh` takes another."""
+    return use_mesh(1, 1, 1)
+
+
+def use_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
+    """Makes and sets a mesh over the first data * fsdp * tensor simulated devices."""
+    mesh = jax.make_mesh(
+        (data, fsdp, tensor),
+        sharding.AXES,
+        axis_types=(jax.sharding.AxisType.Explicit,) * 3,
+        devices=jax.devices()[: data * fsdp * tensor],
+    )
+    jax.set_mesh(mesh)
+    return mesh

@@ -1,0 +1,92 @@
+"""Tests of bert_jax.data.sentences."""
+
+import time
+
+import pytest
+
+from bert_jax.data import sentences
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["One sentence without a stop"],
+        ["It rained.", "We stayed in."],
+        ["Really?", "Yes!", "Good."],
+        ["What?!", "Nothing..."],
+        ['He said "Stop."', "She did not."],
+        ["(It was late.)", "They left."],
+        ["It cost 3.5 euros.", "That is 2.", "40 more came."],
+        ["They met.", '"Hello," she said.'],
+        ["See www.example.com for more.", "Or ask."],
+    ],
+    ids=lambda expected: expected[0],
+)
+def test_ends_at_a_stop_before_a_capital(expected):
+    assert sentences.split(" ".join(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Dr. Smith met Mr. Jones on Jan. 5 near St. Paul.",
+        "J. R. R. Tolkien wrote it.",
+        "Some animals, e.g. Cats and i.e. Dogs, were there.",
+        "The U.S. Army and Fig. 3 of vol. 2 show it.",
+        "It stopped ... and then went on.",
+        "He asked why? and she left.",
+        "Version 3.13 of a.b.C is out",
+    ],
+)
+def test_does_not_end_inside_a_sentence(text):
+    assert sentences.split(text) == [text]
+
+
+def test_the_pronoun_is_not_an_initial():
+    assert sentences.split("So did I. Then we left.") == ["So did I.", "Then we left."]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (
+            "\u4f60\u597d\u3002\u518d\u89c1\u3002",
+            ["\u4f60\u597d\u3002", "\u518d\u89c1\u3002"],
+        ),
+        (
+            "\u4f55\uff1f \u306f\u3044\uff01\u3058\u3083",
+            ["\u4f55\uff1f", "\u306f\u3044\uff01", "\u3058\u3083"],
+        ),
+        (
+            "\u300c\u306f\u3044\u3002\u300d\u5f7c\u306f\u3002",
+            ["\u300c\u306f\u3044\u3002\u300d", "\u5f7c\u306f\u3002"],
+        ),
+        (
+            "Kya? \u0928\u0939\u0940\u0964 Han.",
+            ["Kya?", "\u0928\u0939\u0940\u0964", "Han."],
+        ),
+    ],
+)
+def test_stops_of_other_scripts(text, expected):
+    assert sentences.split(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t\n "])
+def test_nothing_in_nothing_out(text):
+    assert sentences.split(text) == []
+
+
+def test_white_space_is_stripped_and_no_word_is_lost():
+    text = "  First one.   Second one!\tThird\n one?  And ' \" ( . ) the rest "
+    found = sentences.split(text)
+    assert found[:2] == ["First one.", "Second one!"]
+    assert " ".join(found).split() == text.split()
+    assert all(sentence == sentence.strip() for sentence in found)
+
+
+def test_is_linear_in_the_length_of_a_text():
+    """A sentence of a megabyte, or of stops only, must not take minutes."""
+    for text in ("word " * 200_000, "Mr. A " * 50_000, "." * 300_000, '."' * 100_000):
+        start = time.perf_counter()
+        sentences.split(text)
+        assert time.perf_counter() - start < 10

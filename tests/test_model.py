@@ -1,0 +1,215 @@
+"""The network: sizes, what sees what, and parity with transformers."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax import model
+from configs import base, large
+from tests.conftest import make_batch, make_config, use_mesh
+
+F32 = jnp.dtype(jnp.float32)
+
+
+def build(config, seed=0):
+    graphdef, params = model.build(
+        config.model, config.tokenizer.vocab_size, jax.random.key(seed)
+    )
+    return nnx.merge(graphdef, params)
+
+
+def with_random_vectors(bert, seed=1):
+    """Biases start at 0 and scales at 1, where a swapped or lost one goes unseen."""
+    graphdef, params = nnx.split(bert)
+    random = np.random.default_rng(seed)
+    params = jax.tree.map(
+        lambda x: x + jnp.asarray(random.normal(0, 0.05, x.shape), F32), params
+    )
+    return nnx.merge(graphdef, params)
+
+
+@pytest.mark.parametrize(
+    ("module", "count"), [(base, 110_106_428), (large, 336_226_108)]
+)
+def test_number_of_parameters_is_the_released_models(module, count):
+    config = config_lib.from_config_dict(module.get_config())
+    key = jax.random.key(0)
+    params = jax.eval_shape(lambda: model.build(config.model, 30522, key)[1])
+    assert sum(x.size for x in jax.tree.leaves(params)) == count
+
+
+def test_initial_weights_have_the_released_distributions():
+    config = make_config(model__hidden_size=128, tokenizer__vocab_size=2000)
+    bert = build(config)
+    for kernel in (
+        bert.bert.embeddings.word[...],
+        bert.bert.layers[0].attention.query.kernel[...],
+        bert.bert.layers[1].output.kernel[...],
+    ):
+        # A normal of 0.02 cut off at two deviations, not scaled back up to 0.02.
+        assert abs(float(jnp.std(kernel)) - 0.0176) < 0.0005
+        assert float(jnp.max(jnp.abs(kernel))) <= 0.04 + 1e-6
+    assert not jnp.any(bert.bert.layers[0].output.bias[...])
+    assert jnp.all(bert.bert.layers[0].output_norm.scale[...] == 1)
+
+
+def encode(bert, batch, **kwargs):
+    batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
+    return np.asarray(bert.bert.encode(batch, dropout_key=None, dtype=F32, **kwargs))
+
+
+def test_padding_changes_nothing():
+    config = make_config()
+    bert = build(config)
+    batch = make_batch(config)
+    expected = encode(bert, batch)
+    padding = batch["sequence_ids"] == 0
+    changed = batch | {"input_ids": np.where(padding, 11, batch["input_ids"])}
+    np.testing.assert_allclose(
+        encode(bert, changed)[~padding], expected[~padding], atol=1e-6
+    )
+
+
+def test_every_token_sees_every_real_token_and_no_other():
+    """Proved by gradients: of one output token with respect to all input tokens."""
+    config = make_config(phase={"global_batch_size": 1})
+    bert = with_random_vectors(build(config))
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    T = config.phases[0].sequence_length
+    batch["sequence_ids"] = (jnp.arange(T) < T - 3).astype(jnp.int32)[None]
+    mask = model.attention_mask(batch["sequence_ids"], batch["sequence_ids"])
+
+    is_fourth = (jnp.arange(T) == 4).astype(F32)[None, :, None]
+
+    def fourth_token(x_BTD):
+        return jnp.sum(bert.bert.layers[0](x_BTD, x_BTD, mask, None) * is_fourth)
+
+    x_BTD = jax.random.normal(jax.random.key(2), (1, T, 32))
+    seen = jnp.any(jax.grad(fourth_token)(x_BTD)[0] != 0, axis=-1)
+    np.testing.assert_array_equal(seen, np.arange(T) < T - 3)
+
+
+def test_pairs_of_one_row_do_not_see_each_other():
+    """Two pairs packed in a row give what each gives alone."""
+    config = make_config(phase={"global_batch_size": 2})
+    bert = with_random_vectors(build(config))
+    alone = make_batch(config)
+    T = config.phases[0].sequence_length
+    alone["sequence_ids"] = (np.arange(T)[None] < T // 2).astype(np.int32).repeat(2, 0)
+    half = slice(0, T // 2)
+    packed = {
+        name: np.concatenate([alone[name][:1, half], alone[name][1:, half]], axis=1)
+        for name in ("input_ids", "segment_ids", "position_ids")
+    }
+    packed["sequence_ids"] = np.repeat([[1, 2]], T // 2, axis=1).astype(np.int32)
+    together, apart = encode(bert, packed), encode(bert, alone)
+    np.testing.assert_allclose(together[0, half], apart[0, half], atol=1e-5)
+    np.testing.assert_allclose(together[0, T // 2 :], apart[1, half], atol=1e-5)
+
+
+def test_states_at_positions_are_those_of_the_whole_row():
+    config = make_config()
+    bert = with_random_vectors(build(config))
+    batch = make_batch(config)
+    positions = batch["masked_lm_positions"]
+    whole = np.take_along_axis(encode(bert, batch), positions[:, :, None], axis=1)
+    some = encode(bert, batch, positions_BQ=jnp.asarray(positions))
+    np.testing.assert_allclose(some, whole, atol=1e-5)
+
+
+def test_layer_norm_matches_float64_even_far_from_zero():
+    norm = model.LayerNorm(64, 1e-12)
+    x = np.random.default_rng(0).normal(100.0, 0.1, (4, 64)).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
+    np.testing.assert_allclose(norm(jnp.asarray(x)), exact, atol=2e-3)
+
+
+def test_bfloat16_stays_near_float32():
+    config = make_config()
+    bert = build(config)
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    exact, _ = bert(batch, dropout_key=None, dtype=F32)
+    rough, _ = bert(batch, dropout_key=None, dtype=jnp.dtype(jnp.bfloat16))
+    assert rough.dtype == jnp.float32
+    np.testing.assert_allclose(rough, exact, atol=2e-2)
+
+
+def test_dropout_drops_its_share_and_keeps_the_mean():
+    x = jnp.ones((64, 32, 128))
+    y = model.dropout(x, 0.1, jnp.array([3, 4], jnp.uint32))
+    share = float(jnp.mean((y == 0).astype(F32)))
+    assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / x.size)
+    np.testing.assert_allclose(np.unique(y), [0, 1 / 0.9], rtol=1e-6)
+    # No dim of the array is treated alike: neighbours agree no more often than chance.
+    for axis in range(3):
+        same = float(jnp.mean(((y == 0) & (jnp.roll(y, 1, axis) == 0)).astype(F32)))
+        assert abs(same - 0.01) < 5e-4
+
+
+def test_dropout_depends_on_the_seed_and_not_on_the_mesh():
+    seeds = np.array([[3, 4], [3, 5], [4, 4]], np.uint32)
+    one, other, third = (
+        np.asarray(model.dropout(jnp.ones((8, 4, 16)), 0.5, jnp.asarray(seed)))
+        for seed in seeds
+    )
+    assert not np.array_equal(one, other) and not np.array_equal(one, third)
+    mesh = use_mesh(2, 2, 2)
+    x = jax.device_put(
+        np.ones((8, 4, 16), np.float32),
+        jax.NamedSharding(mesh, jax.P(("data", "fsdp"), None, "tensor")),
+    )
+    split = jax.jit(lambda x, s: model.dropout(x, 0.5, s))(x, seeds[0])
+    np.testing.assert_array_equal(split, one)
+
+
+def test_dropout_off_is_the_identity():
+    x = jnp.ones((2, 3))
+    assert model.dropout(x, 0.5, None) is x
+    assert model.dropout(x, 0.0, jnp.zeros(2, jnp.uint32)) is x
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
+def test_logits_equal_those_of_transformers(tmp_path, hidden_act):
+    """Through our own export, so that names, transposes and config.json are tested."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from bert_jax.data import tokenizers
+    from bert_jax.interop import huggingface
+
+    config = make_config(model__hidden_act=hidden_act)
+    bert = with_random_vectors(build(config))
+    vocab = (*tokenizers.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
+    huggingface.write(
+        tmp_path, nnx.split(bert)[1], config, tokenizers.WordPiece(vocab, True)
+    )
+    theirs, report = transformers.BertForPreTraining.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == hidden_act
+    batch = make_batch(config)
+    T = config.phases[0].sequence_length
+    batch["masked_lm_positions"] = np.broadcast_to(
+        np.arange(T, dtype=np.int32), batch["input_ids"].shape
+    )
+    ours = bert(
+        {name: jnp.asarray(rows) for name, rows in batch.items()},
+        dropout_key=None,
+        dtype=F32,
+    )
+    with torch.no_grad():
+        expected = theirs.eval()(
+            input_ids=torch.tensor(batch["input_ids"]),
+            token_type_ids=torch.tensor(batch["segment_ids"]),
+            attention_mask=torch.tensor(batch["sequence_ids"]),
+        )
+    np.testing.assert_allclose(ours[0], expected.prediction_logits, atol=2e-5)
+    np.testing.assert_allclose(
+        ours[1][:, 0], expected.seq_relationship_logits, atol=2e-5
+    )

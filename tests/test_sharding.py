@@ -1,0 +1,92 @@
+"""The mesh, the rules, and where every parameter and moment lies."""
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import optim, sharding, steps
+from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.model import path_name
+from tests.conftest import make_batch, make_config, use_mesh
+
+P = jax.P
+
+
+def test_spec_translates_logical_dims():
+    assert sharding.spec("batch", "seq", "replicated") == P(("data", "fsdp"), None, None)
+    assert sharding.spec("embed", "heads") == P("fsdp", "tensor")
+
+
+def test_spec_refuses_unknown_dims_and_an_axis_used_twice():
+    with pytest.raises(ValueError, match="no rule for dim='width'"):
+        sharding.spec("width")
+    with pytest.raises(ValueError, match="two dims on one mesh axis"):
+        sharding.spec("batch", "embed")
+
+
+def test_mesh_shape_takes_what_remains():
+    resolve = sharding.resolve_mesh_shape
+    assert resolve(MeshConfig(data=-1, fsdp=2, tensor=1), 8) == (4, 2, 1)
+    assert resolve(MeshConfig(data=2, fsdp=2, tensor=2), 8) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 1), (16, 1, 1), (-1, 3, 1), (2, 2, 1)])
+def test_mesh_that_does_not_fit_is_refused(sizes):
+    data, fsdp, tensor = sizes
+    with pytest.raises(ConfigError, match=r"config\.mesh .* does not fit 8 device"):
+        sharding.resolve_mesh_shape(
+            MeshConfig(data=data, fsdp=fsdp, tensor=tensor), 8
+        )
+
+
+def test_layout_of_every_parameter_and_moment():
+    use_mesh(2, 2, 2)
+    config = make_config(model__num_hidden_layers=1)
+    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    _, init = steps.init_state(config, tx)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(init())
+    layouts = {path_name(path): leaf.sharding.spec for path, leaf in leaves}
+    norm = {"scale": P(None), "bias": P(None)}
+    attention = {"kernel": P("fsdp", "tensor"), "bias": P("tensor")}
+    output = {"kernel": P("tensor", "fsdp"), "bias": P(None)}
+    square = {"kernel": P("fsdp", None), "bias": P(None)}
+    layer = "bert.layers.0"
+    modules = {
+        "bert.embeddings.norm": norm,
+        f"{layer}.attention.query": attention,
+        f"{layer}.attention.key": attention,
+        f"{layer}.attention.value": attention,
+        f"{layer}.attention.output": output,
+        f"{layer}.attention_norm": norm,
+        f"{layer}.intermediate": attention,
+        f"{layer}.output": output,
+        f"{layer}.output_norm": norm,
+        "bert.pooler": square,
+        "transform": square,
+        "transform_norm": norm,
+        "next_sentence": square,
+    }
+    expected = {
+        "bert.embeddings.word": P(None, "fsdp"),
+        "bert.embeddings.position": P(None, "fsdp"),
+        "bert.embeddings.segment": P(None, "fsdp"),
+        "decoder_bias": P(None),
+    }
+    expected |= {f"{m}.{p}": s for m, ps in modules.items() for p, s in ps.items()}
+    for tree in ("params", "opt_state.1.mu", "opt_state.1.nu"):
+        found = {
+            name.removeprefix(f"{tree}."): spec
+            for name, spec in layouts.items()
+            if name.startswith(f"{tree}.")
+        }
+        assert found == expected, tree
+
+
+def test_place_batch_splits_rows_over_data_and_fsdp():
+    mesh = use_mesh(2, 2, 2)
+    config = make_config()
+    batch = make_batch(config)
+    placed = sharding.place_batch(batch, mesh)
+    shard = placed["input_ids"].addressable_shards[0]
+    assert shard.data.shape == (2, config.phases[0].sequence_length)
+    np.testing.assert_array_equal(placed["input_ids"], batch["input_ids"])

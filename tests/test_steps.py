@@ -1,0 +1,120 @@
+"""The train step: one answer on every mesh and for every number of microbatches."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import optim, sharding, steps
+from tests.conftest import make_batch, make_config, use_mesh
+
+DROPOUT = {
+    "model__hidden_dropout_prob": 0.1,
+    "model__attention_probs_dropout_prob": 0.1,
+}
+
+
+def train(config, mesh_shape, batches):
+    """Returns the state and the loss of each step from the config's first weights."""
+    mesh = use_mesh(*mesh_shape)
+    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, init = steps.init_state(config, tx)
+    step = jax.jit(
+        steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+    )
+    state, losses = init(), []
+    for batch in batches:
+        state, metrics = step(state, sharding.place_batch(batch, mesh))
+        jax.block_until_ready(state)  # simulated devices deadlock otherwise
+        losses.append(float(metrics["loss"]))
+    return state, losses
+
+
+@pytest.mark.parametrize("mesh_shape", [(8, 1, 1), (1, 8, 1), (1, 1, 4), (2, 2, 2)])
+def test_sharded_equals_unsharded(mesh_shape):
+    """Twenty steps with dropout: same masks, and losses within rounding."""
+    config = make_config(**DROPOUT)
+    batches = [make_batch(config, seed) for seed in range(20)]
+    _, expected = train(config, (1, 1, 1), batches)
+    _, found = train(config, mesh_shape, batches)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert expected[-1] != expected[0]
+
+
+def test_accumulation_is_the_whole_batch():
+    """Microbatches have different numbers of masks: only a global division agrees."""
+    batches = [make_batch(make_config(), seed) for seed in range(5)]
+    expected, expected_losses = train(make_config(), (1, 1, 1), batches)
+    for mesh_shape in ((1, 1, 1), (2, 1, 1)):
+        found, losses = train(make_config(accumulation_steps=4), mesh_shape, batches)
+        np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+        for a, b in zip(
+            jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
+        ):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_small_model_overfits_one_batch():
+    config = make_config(
+        optimizer__learning_rate=1e-2, phase={"num_steps": 80, "global_batch_size": 4}
+    )
+    _, losses = train(config, (1, 1, 1), [make_batch(config)] * 80)
+    assert losses[0] > 4.5
+    assert losses[-1] < 0.5
+
+
+def test_same_seed_same_bits_and_other_seed_other_dropout():
+    config = make_config(**DROPOUT)
+    batches = [make_batch(config, seed) for seed in range(3)]
+    first, _ = train(config, (1, 1, 1), batches)
+    second, _ = train(config, (1, 1, 1), batches)
+    for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(a, b)
+    _, losses = train(config, (1, 1, 1), batches)
+    _, other = train(make_config(seed=1, **DROPOUT), (1, 1, 1), batches)
+    assert losses != other
+
+
+def test_unused_mask_slots_do_not_count():
+    config = make_config()
+    batch = make_batch(config)
+    unused = batch["masked_lm_weights"] == 0
+    changed = batch | {
+        "masked_lm_ids": np.where(unused, 50, batch["masked_lm_ids"]).astype(np.int32)
+    }
+    _, losses = train(config, (1, 1, 1), [batch])
+    _, same = train(config, (1, 1, 1), [changed])
+    assert losses == same
+
+
+def test_metrics_are_means_over_the_batch():
+    config = make_config()
+    mesh = use_mesh(1, 1, 1)
+    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, init = steps.init_state(config, tx)
+    batch = make_batch(config)
+    placed = sharding.place_batch(batch, mesh)
+    state = init()
+    step = jax.jit(steps.make_train_step(config, graphdef, tx, schedule))
+    eval_step = jax.jit(steps.make_eval_step(config, graphdef))
+    _, metrics = step(state, placed)
+    sums, counts = eval_step(state.params, placed)
+    assert float(counts["masked_lm_loss"]) == batch["masked_lm_weights"].sum()
+    assert float(counts["next_sentence_loss"]) == len(batch["input_ids"])
+    for name in sums:
+        np.testing.assert_allclose(
+            metrics[name], sums[name] / counts[name], rtol=1e-5, err_msg=name
+        )
+    np.testing.assert_allclose(
+        metrics["loss"], metrics["masked_lm_loss"] + metrics["next_sentence_loss"]
+    )
+    np.testing.assert_allclose(
+        metrics["padding_efficiency"], batch["sequence_ids"].mean(), rtol=1e-6
+    )
+    assert float(metrics["grad_norm"]) > 0
+    assert float(metrics["learning_rate"]) == 0.0  # of step 0 of the warmup
+
+
+def test_compute_dtype_follows_the_backend():
+    assert steps.compute_dtype(make_config()) == jnp.float32  # auto, on a CPU
+    assert steps.compute_dtype(make_config(compute_dtype="bfloat16")) == jnp.bfloat16
