@@ -123,7 +123,7 @@ def _keys(value: object, path: str) -> list[str]:
 
 
 def _configs_here() -> str:
-    return ", ".join(sorted(glob.glob("configs/*.py"))) or "a config file"
+    return ", ".join(sorted(glob.glob("configs/[!_]*.py"))) or "a config file"
 
 
 def _help(doc: str) -> str:

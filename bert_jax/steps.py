@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, optim, sharding
+from bert_jax import losses, model, sharding
 from bert_jax.config import ExperimentConfig
 
 Batch = dict[str, jax.Array]

@@ -25,7 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.tokenizer = ml_collections.ConfigDict()
     config.tokenizer.kind = "wordpiece"
     config.tokenizer.vocab_file = ""
-    config.tokenizer.vocab_size = 8000
+    config.tokenizer.vocab_size = 4000
     config.tokenizer.lowercase = True
 
     config.model = ml_collections.ConfigDict()
@@ -53,7 +53,7 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     config.optimizer = ml_collections.ConfigDict()
-    config.optimizer.learning_rate = 1.5e-3
+    config.optimizer.learning_rate = 4e-3
     config.optimizer.warmup_steps = 160
     config.optimizer.weight_decay = 0.01
     config.optimizer.beta1 = 0.9

@@ -192,7 +192,9 @@ def test_logits_equal_those_of_transformers(tmp_path, hidden_act):
         tmp_path, output_loading_info=True
     )
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    assert json.loads((tmp_path / "config.json").read_text())["hidden_act"] == hidden_act
+    assert (
+        json.loads((tmp_path / "config.json").read_text())["hidden_act"] == hidden_act
+    )
     batch = make_batch(config)
     T = config.phases[0].sequence_length
     batch["masked_lm_positions"] = np.broadcast_to(

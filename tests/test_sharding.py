@@ -13,7 +13,9 @@ P = jax.P
 
 
 def test_spec_translates_logical_dims():
-    assert sharding.spec("batch", "seq", "replicated") == P(("data", "fsdp"), None, None)
+    assert sharding.spec("batch", "seq", "replicated") == P(
+        ("data", "fsdp"), None, None
+    )
     assert sharding.spec("embed", "heads") == P("fsdp", "tensor")
 
 
@@ -34,9 +36,7 @@ def test_mesh_shape_takes_what_remains():
 def test_mesh_that_does_not_fit_is_refused(sizes):
     data, fsdp, tensor = sizes
     with pytest.raises(ConfigError, match=r"config\.mesh .* does not fit 8 device"):
-        sharding.resolve_mesh_shape(
-            MeshConfig(data=data, fsdp=fsdp, tensor=tensor), 8
-        )
+        sharding.resolve_mesh_shape(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), 8)
 
 
 def test_layout_of_every_parameter_and_moment():

@@ -84,9 +84,19 @@ def test_white_space_is_stripped_and_no_word_is_lost():
     assert all(sentence == sentence.strip() for sentence in found)
 
 
-def test_is_linear_in_the_length_of_a_text():
-    """A sentence of a megabyte, or of stops only, must not take minutes."""
-    for text in ("word " * 200_000, "Mr. A " * 50_000, "." * 300_000, '."' * 100_000):
-        start = time.perf_counter()
-        sentences.split(text)
-        assert time.perf_counter() - start < 10
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 200_000,
+        "Mr. A " * 20_000,
+        "No. " * 20_000,
+        "." * 20_000,
+        ". " * 20_000,
+    ],
+    ids=["one sentence", "abbreviations", "short", "dots", "spaced dots"],
+)
+def test_is_linear_in_the_length_of_a_text(text):
+    """A line of dot leaders, or a book without a stop, must not take minutes."""
+    start = time.perf_counter()
+    sentences.split(text)
+    assert time.perf_counter() - start < 2

@@ -1,0 +1,246 @@
+"""Tests of bert_jax.data.masking."""
+
+import fractions
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from bert_jax.data import masking
+
+MIN_P = 1e-4  # of a goodness-of-fit test; seeds are fixed
+PAD, CLS, SEP, MASK, FIRST = 0, 1, 2, 3, 4
+VOCAB_SIZE = 50
+
+
+def make_rows(num_rows, length, *, full=False, seed=0):
+    """Returns ids [CLS] A [SEP] B [SEP] [PAD]... and which of them are candidates."""
+    rng = np.random.default_rng(seed)
+    position = np.arange(length)
+    end = rng.integers(4, length, (num_rows, 1))  # of the last [SEP]
+    if full:
+        end[:] = length - 1
+    middle = rng.integers(2, end - 1)
+    ids = rng.integers(FIRST, VOCAB_SIZE, (num_rows, length))
+    candidates = (position > 0) & (position < end) & (position != middle)
+    ids = np.where(position == 0, CLS, np.where(candidates, ids, SEP))
+    ids = np.where(position > end, PAD, ids)
+    return ids.astype(np.int32), candidates
+
+
+def make_keys(num_rows, seed=0):
+    return np.random.default_rng(seed + 1000).integers(
+        0, 2**32, (num_rows, 2), np.uint32
+    )
+
+
+def mask(ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE):
+    counts = np.broadcast_to(np.asarray(count, np.int32), len(ids))
+    outputs = masking.mask_rows(
+        tf.constant(ids),
+        tf.constant(candidates),
+        tf.constant(counts),
+        tf.constant(keys),
+        max_predictions=max_predictions,
+        mask_id=MASK,
+        vocab_size=vocab_size,
+    )
+    return [output.numpy() for output in outputs]
+
+
+# ---------------------------------------------------------------------- how many
+
+
+@pytest.mark.parametrize(
+    "sequence_length, max_predictions, prob",
+    [(128, 20, 0.15), (512, 76, 0.15), (512, 512, 0.15), (64, 10, 0.5), (8, 3, 0.0)],
+)
+def test_num_to_predict_table(sequence_length, max_predictions, prob):
+    table = masking.num_to_predict_table(sequence_length, max_predictions, prob)
+    assert table.dtype == np.int32 and table.shape == (sequence_length + 1,)
+    for length in range(sequence_length + 1):
+        expected = min(max_predictions, max(1, int(round(length * prob))))
+        assert table[length] == expected
+
+
+def test_num_to_predict_rounds_half_to_even():
+    table = masking.num_to_predict_table(16, 16, 0.5)
+    assert table[[1, 3, 5, 7, 9]].tolist() == [1, 2, 2, 4, 4]
+    # 0.15 is a little below 3/20: 10 and 30 tokens still make 1.5 and 4.5 exactly.
+    assert fractions.Fraction(0.15) < fractions.Fraction(3, 20)
+    table = masking.num_to_predict_table(128, 20, 0.15)
+    assert table[[0, 5, 10, 30, 128]].tolist() == [1, 1, 2, 4, 19]
+
+
+def test_row_masks_as_many_as_asked():
+    ids, candidates = make_rows(500, 64)
+    counts = np.random.default_rng(0).integers(1, 5, 500)
+    counts = np.minimum(counts, candidates.sum(1))
+    _, _, _, weights = mask(ids, candidates, counts, make_keys(500))
+    np.testing.assert_array_equal(weights.sum(1), counts)
+
+
+def test_fewer_candidates_than_wanted():
+    """All of them are masked, and the other slots stay empty."""
+    ids, candidates = make_rows(200, 32)
+    masked, positions, _, weights = mask(ids, candidates, 20, make_keys(200))
+    assert (candidates.sum(1) < 20).any()
+    np.testing.assert_array_equal(weights.sum(1), np.minimum(candidates.sum(1), 20))
+    for row in np.flatnonzero(candidates.sum(1) <= 20):
+        chosen = positions[row][weights[row] > 0]
+        assert chosen.tolist() == np.flatnonzero(candidates[row]).tolist()
+    np.testing.assert_array_equal(masked[~candidates], ids[~candidates])
+
+
+# -------------------------------------------------------------------- which slots
+
+
+@pytest.mark.parametrize("length", [8, 48, 64, 65, 512])
+def test_rows_are_well_formed(length):
+    ids, candidates = make_rows(300, length)
+    max_predictions = min(20, length)
+    counts = np.random.default_rng(length).integers(1, max_predictions + 1, 300)
+    masked, positions, labels, weights = mask(
+        ids, candidates, counts, make_keys(300), max_predictions
+    )
+    dtypes = [output.dtype for output in (masked, positions, labels, weights)]
+    assert dtypes == [np.int32, np.int32, np.int32, np.float32]
+    used = weights > 0
+    assert set(np.unique(weights)) <= {0.0, 1.0}
+    # Used slots come first, in rising order; the others are zero throughout.
+    assert (used == (np.arange(max_predictions) < used.sum(1)[:, None])).all()
+    assert (np.diff(positions, axis=1) > 0)[used[:, 1:]].all()
+    assert (positions[~used] == 0).all() and (labels[~used] == 0).all()
+    # Never [CLS], [SEP] or padding.
+    rows = np.broadcast_to(np.arange(300)[:, None], positions.shape)
+    assert candidates[rows[used], positions[used]].all()
+    # The labels are what stood there; all else stays as it was.
+    np.testing.assert_array_equal(labels[used], ids[rows[used], positions[used]])
+    chosen = np.zeros(ids.shape, bool)
+    chosen[rows[used], positions[used]] = True
+    np.testing.assert_array_equal(masked[~chosen], ids[~chosen])
+
+
+def test_every_position_is_equally_likely():
+    count, num_rows = 20, 12_000
+    ids, candidates = make_rows(num_rows, 64, full=True)
+    candidates = np.broadcast_to((np.arange(64) > 0) & (np.arange(64) < 63), ids.shape)
+    _, positions, _, weights = mask(ids, candidates, count, make_keys(num_rows))
+    assert weights.sum() == 240_000
+    num_candidates = 62
+    found = np.bincount(positions.ravel(), minlength=64)[1:63]
+    expected = weights.sum() / num_candidates
+    # Chosen without replacement, counts spread less than a multinomial's.
+    chi2 = ((found - expected) ** 2 / expected).sum()
+    chi2 *= (num_candidates - 1) / (num_candidates - count)
+    assert MIN_P < scipy.stats.chi2(num_candidates - 1).sf(chi2) < 1 - MIN_P
+
+
+def test_positions_are_chosen_independently_of_each_other():
+    """Whether one is chosen tells no more of another than that k of m are."""
+    count, num_rows, num_candidates = 10, 12_000, 62
+    ids = np.full((num_rows, 64), FIRST, np.int32)
+    candidates = np.broadcast_to((np.arange(64) > 0) & (np.arange(64) < 63), ids.shape)
+    _, positions, _, _ = mask(ids, candidates, count, make_keys(num_rows, 1), count)
+    chosen = np.zeros((num_rows, 64))
+    chosen[np.arange(num_rows)[:, None], positions] = 1
+    together = (chosen.T @ chosen)[1:63, 1:63]
+    together = together[np.triu_indices(num_candidates, 1)]
+    share = count * (count - 1) / num_candidates / (num_candidates - 1)
+    deviation = math.sqrt(num_rows * share * (1 - share))
+    assert abs(together - num_rows * share).max() < 5.5 * deviation
+    assert abs(together.std() / deviation - 1) < 0.1
+
+
+# -------------------------------------------------------- what stands there instead
+
+
+def test_eighty_ten_ten():
+    """Of 240,000: [MASK] 80%, kept 10%, and any of the vocabulary 10%."""
+    original = 30
+    ids = np.full((12_000, 64), original, np.int32)
+    candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
+    masked, positions, _, weights = mask(ids, candidates, 20, make_keys(12_000))
+    assert weights.sum() == 240_000
+    found = np.take_along_axis(masked, positions, 1).ravel()
+    probabilities = np.full(VOCAB_SIZE, 0.1 / VOCAB_SIZE)
+    probabilities[MASK] += 0.8
+    probabilities[original] += 0.1
+    counts = np.bincount(found, minlength=VOCAB_SIZE)
+    assert len(counts) == VOCAB_SIZE
+    assert scipy.stats.chisquare(counts, probabilities * len(found)).pvalue > MIN_P
+    for share, where in ((0.8, MASK), (0.1, original)):
+        share += 0.1 / VOCAB_SIZE
+        bound = 5 * math.sqrt(share * (1 - share) / len(found))
+        assert abs((found == where).mean() - share) < bound
+
+
+def test_what_replaces_does_not_depend_on_where():
+    ids = np.full((12_000, 32), 30, np.int32)
+    candidates = np.broadcast_to(np.arange(32) > 0, ids.shape)
+    masked, positions, _, _ = mask(ids, candidates, 10, make_keys(12_000, 2), 10)
+    found = np.take_along_axis(masked, positions, 1)
+    kind = np.where(found == MASK, 0, np.where(found == 30, 1, 2))
+    table = np.zeros((31, 3))
+    np.add.at(table, (positions - 1, kind), 1)
+    assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
+
+
+@pytest.mark.parametrize("vocab_size", [5, 30_522, 250_000])
+def test_random_tokens_span_the_vocabulary(vocab_size):
+    ids = np.full((5000, 64), 4, np.int32)
+    candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
+    keys = make_keys(5000, vocab_size)
+    masked, _, _, _ = mask(ids, candidates, 20, keys, vocab_size=vocab_size)
+    random = masked[(masked != 4) & (masked != MASK)]
+    assert random.min() >= 0 and random.max() < vocab_size
+    assert random.min() <= vocab_size / 100
+    assert random.max() > vocab_size * 0.99 - 2
+
+
+# ---------------------------------------------------------------------------- keys
+
+
+def test_same_key_same_mask_wherever_the_row_stands():
+    ids, candidates = make_rows(64, 64)
+    keys = make_keys(64)
+    whole = mask(ids, candidates, 5, keys)
+    some = np.array([40, 3, 17, 3])
+    for all_rows, few_rows in zip(
+        whole, mask(ids[some], candidates[some], 5, keys[some]), strict=True
+    ):
+        np.testing.assert_array_equal(all_rows[some], few_rows)
+
+
+@pytest.mark.parametrize("word", [0, 1])
+def test_different_keys_different_masks(word):
+    """The first word chooses positions, the second what replaces them."""
+    ids, candidates = make_rows(2000, 64, full=True)
+    keys, other = make_keys(2000), make_keys(2000)
+    other[:, word] = make_keys(2000, seed=9)[:, word]
+    first, second = (mask(ids, candidates, 10, k, 10) for k in (keys, other))
+    same_positions = (first[1] == second[1]).all(1)
+    assert same_positions.mean() < 0.01 if word == 0 else same_positions.all()
+    assert (first[0] == second[0]).all(1).mean() < 0.1
+
+
+def test_rows_with_different_keys_are_masked_differently():
+    ids, candidates = make_rows(1, 64, full=True)
+    ids, candidates = np.repeat(ids, 500, 0), np.repeat(candidates, 500, 0)
+    _, positions, _, _ = mask(ids, candidates, 10, make_keys(500), 10)
+    assert len(np.unique(positions, axis=0)) == 500
+
+
+def test_mix32():
+    """The hash in Python's integers; a change of it would change every mask."""
+
+    def mix32(x):
+        x = (x ^ x >> 16) * 0x7FEB352D % 2**32
+        x = (x ^ x >> 15) * 0x846CA68B % 2**32
+        return x ^ x >> 16
+
+    words = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    found = masking.mix32(tf.constant(words, tf.uint32)).numpy()
+    assert found.tolist() == [mix32(word) for word in words]

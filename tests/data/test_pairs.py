@@ -1,0 +1,431 @@
+"""Tests of bert_jax.data.pairs against the released procedure in plain loops."""
+
+import random as python_random
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from bert_jax.data import pairs
+
+MIN_P = 1e-4  # of a two-sample test; seeds are fixed, so it passes or fails for good
+
+
+# ------------------------------------------------- the procedure, a token at a time
+
+
+def reference_pairs(documents, sequence_length, short_seq_prob, rng):
+    """Yields (A, B, is_random) of one pass; tokens are their positions."""
+    max_num_tokens = sequence_length - 3
+    for index, document in enumerate(documents):
+        target = max_num_tokens
+        if rng.random() < short_seq_prob:
+            target = rng.randint(2, max_num_tokens)
+        chunk, length, i = [], 0, 0
+        while i < len(document):
+            chunk.append(document[i])
+            length += len(document[i])
+            if i == len(document) - 1 or length >= target:
+                a_end = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+                a = sum(chunk[:a_end], [])
+                is_random = len(chunk) == 1 or rng.random() < 0.5
+                if is_random:
+                    b = reference_random(documents, index, target - len(a), rng)
+                    i -= len(chunk) - a_end
+                else:
+                    b = sum(chunk[a_end:], [])
+                a, b = reference_truncate(a, b, max_num_tokens, rng)
+                yield a, b, is_random
+                chunk, length = [], 0
+            i += 1
+
+
+def reference_random(documents, index, wanted, rng):
+    for _ in range(10):
+        other = rng.randint(0, len(documents) - 1)
+        if other != index:
+            break
+    document = documents[other]
+    b = []
+    for sentence in document[rng.randint(0, len(document) - 1) :]:
+        b += sentence
+        if len(b) >= wanted:
+            break
+    return b
+
+
+def reference_truncate(a, b, max_num_tokens, rng):
+    a, b = list(a), list(b)
+    while len(a) + len(b) > max_num_tokens:
+        longer = a if len(a) > len(b) else b
+        longer.pop(0 if rng.random() < 0.5 else -1)
+    return a, b
+
+
+# --------------------------------------------------------------- what is compared
+
+
+def make_lengths(num_documents, seed, max_sentences=15, max_tokens=40):
+    """Returns tokens per sentence and sentences per document."""
+    rng = np.random.default_rng(seed)
+    document_lengths = rng.integers(1, max_sentences + 1, num_documents)
+    sentence_lengths = rng.integers(1, max_tokens + 1, document_lengths.sum())
+    # Some sentences are longer than a row.
+    sentence_lengths[rng.random(len(sentence_lengths)) < 0.02] = 150
+    return sentence_lengths, document_lengths
+
+
+def make_documents(*args, **kwargs):
+    return pairs.Documents.from_lengths(*make_lengths(*args, **kwargs))
+
+
+def as_lists(documents):
+    tokens, sentences = documents.token_offsets, documents.sentence_offsets
+    return [
+        [list(range(tokens[s], tokens[s + 1])) for s in range(start, stop)]
+        for start, stop in zip(sentences[:-1], sentences[1:], strict=True)
+    ]
+
+
+def as_pairs(drawn):
+    """Returns the reference's token lists as slices."""
+    for a, b, _ in drawn:
+        assert a == list(range(a[0], a[0] + len(a)))
+        assert b == list(range(b[0], b[0] + len(b)))
+    rows = [(a[0], len(a), b[0], len(b), is_random) for a, b, is_random in drawn]
+    *columns, is_random = np.array(rows).T
+    return pairs.Pairs(*columns, is_random.astype(bool))
+
+
+def sentence_of(documents, token):
+    return np.searchsorted(documents.token_offsets, token, side="right") - 1
+
+
+def document_of(documents, token):
+    sentence = sentence_of(documents, token)
+    return np.searchsorted(documents.sentence_offsets, sentence, side="right") - 1
+
+
+def draw(documents, sequence_length=64, short_seq_prob=0.1, key=(0,)):
+    return pairs.draw_pairs(
+        documents, sequence_length, short_seq_prob, pairs.CounterRandom(*key)
+    )
+
+
+def is_whole_chunk(documents, drawn, target):
+    """Returns whether the sentence that A begins in fills a chunk by itself."""
+    sentence = sentence_of(documents, drawn.a_start)
+    last = documents.sentence_offsets[document_of(documents, drawn.a_start) + 1] - 1
+    return (np.diff(documents.token_offsets)[sentence] >= target) | (sentence == last)
+
+
+def observe(documents, drawn, max_num_tokens):
+    """Returns everything whose distribution is compared, by name."""
+    a_end, b_end = drawn.a_start + drawn.a_length, drawn.b_start + drawn.b_length
+    offsets = documents.token_offsets
+    a_first, b_first = (
+        sentence_of(documents, drawn.a_start),
+        sentence_of(documents, drawn.b_start),
+    )
+    own = document_of(documents, drawn.a_start)
+    return {
+        "A tokens": drawn.a_length,
+        "B tokens": drawn.b_length,
+        "B tokens of random": drawn.b_length[drawn.is_random],
+        "B tokens of following": drawn.b_length[~drawn.is_random],
+        "A and B tokens": drawn.a_length + drawn.b_length,
+        "sentences of A": sentence_of(documents, a_end - 1) - a_first,
+        "sentences of B": sentence_of(documents, b_end - 1) - b_first,
+        "tokens cut before A": drawn.a_start - offsets[a_first],
+        "tokens cut before B": drawn.b_start - offsets[b_first],
+        "where A begins": a_first - documents.sentence_offsets[own],
+        "where random B begins": (
+            b_first - documents.sentence_offsets[document_of(documents, drawn.b_start)]
+        )[drawn.is_random],
+        "label": drawn.is_random,
+        "label of full rows": drawn.is_random[
+            drawn.a_length + drawn.b_length == max_num_tokens
+        ],
+        "is full": drawn.a_length + drawn.b_length == max_num_tokens,
+        "one-sentence chunk": is_whole_chunk(documents, drawn, max_num_tokens),
+    }
+
+
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 1.0])
+def test_distributions_are_those_of_the_procedure(short_seq_prob):
+    length = 64
+    documents = make_documents(6000, seed=1)
+    rng = python_random.Random(2)
+    expected = as_pairs(
+        list(reference_pairs(as_lists(documents), length, short_seq_prob, rng))
+    )
+    drawn = draw(documents, length, short_seq_prob, key=(3,))
+    assert min(len(expected), len(drawn)) >= 20_000
+    assert abs(len(drawn) / len(expected) - 1) < 0.03
+    ours = observe(documents, drawn, length - 3)
+    theirs = observe(documents, expected, length - 3)
+    for name, values in ours.items():
+        if values.dtype == bool:
+            table = [np.bincount(v, minlength=2) for v in (values, theirs[name])]
+            p_value = scipy.stats.chi2_contingency(table).pvalue
+        else:
+            p_value = scipy.stats.ks_2samp(values, theirs[name]).pvalue
+        assert p_value > MIN_P, name
+
+
+def test_short_targets_are_drawn_once_a_document():
+    """With sentences of one token every chunk but the last has the target's length."""
+    documents = pairs.Documents.from_lengths(np.ones(60_000, int), np.full(300, 200))
+    drawn = draw(documents, 64, short_seq_prob=1.0)
+    true = drawn.take(np.flatnonzero(~drawn.is_random))
+    targets = []
+    for document in range(300):
+        start, stop = documents.sentence_offsets[document : document + 2]
+        mine = (true.a_start >= start) & (true.a_start < stop)
+        inner = mine & (true.b_start + true.b_length < stop)
+        found = set((true.a_length + true.b_length)[inner].tolist())
+        assert len(found) <= 1
+        targets += found
+    # Uniform in [2, 61]: all of the range is drawn.
+    assert min(targets) < 6 and max(targets) > 57
+    assert min(targets) >= 2 and max(targets) <= 61
+    uniform = scipy.stats.randint(2, 62)
+    assert scipy.stats.ks_1samp(targets, uniform.cdf).pvalue > MIN_P
+
+
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.3])
+def test_share_of_short_documents(short_seq_prob):
+    """Sentences of one token: where B follows, A and B have the target's length."""
+    documents = pairs.Documents.from_lengths(np.ones(400_000, int), np.full(4000, 100))
+    drawn = draw(documents, 64, short_seq_prob)
+    own = document_of(documents, drawn.a_start)
+    first = np.searchsorted(own, np.arange(4000))  # pair of each document
+    first = first[~drawn.is_random[first]]
+    targets = (drawn.a_length + drawn.b_length)[first]
+    expected = short_seq_prob * 59 / 60  # a short target may be 61 as well
+    bound = 5 * np.sqrt(expected * (1 - expected) / len(targets))
+    assert abs((targets < 61).mean() - expected) <= bound
+
+
+# --------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("sequence_length", [8, 9, 32, 64, 128, 512])
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 0.9])
+def test_pairs_are_well_formed(sequence_length, short_seq_prob):
+    documents = make_documents(300, seed=sequence_length)
+    drawn = draw(documents, sequence_length, short_seq_prob)
+    max_num_tokens = sequence_length - 3
+    a_end, b_end = drawn.a_start + drawn.a_length, drawn.b_start + drawn.b_length
+    assert drawn.a_length.min() >= 1 and drawn.b_length.min() >= 1
+    assert (drawn.a_length + drawn.b_length).max() <= max_num_tokens
+    own, other = (document_of(documents, s) for s in (drawn.a_start, drawn.b_start))
+    np.testing.assert_array_equal(document_of(documents, a_end - 1), own)
+    np.testing.assert_array_equal(document_of(documents, b_end - 1), other)
+    # Random: from elsewhere, ten tries in 300 documents never fail.
+    np.testing.assert_array_equal(own != other, drawn.is_random)
+    # Following: right after A, unless tokens were cut off between them.
+    gap = (drawn.b_start - a_end)[~drawn.is_random]
+    full = (drawn.a_length + drawn.b_length == max_num_tokens)[~drawn.is_random]
+    assert gap.min() >= 0 and (gap[~full] == 0).all()
+    # In document order.
+    assert (np.diff(own) >= 0).all()
+    assert set(own) == set(range(300))
+
+
+def tiles(documents, drawn):
+    """Returns whether A and, where it follows, B lie end to end over all documents."""
+    follows = ~drawn.is_random
+    starts = np.concatenate([drawn.a_start, drawn.b_start[follows]])
+    lengths = np.concatenate([drawn.a_length, drawn.b_length[follows]])
+    order = np.argsort(starts)
+    ends = (starts + lengths)[order]
+    return (
+        starts.min() == 0
+        and (ends[:-1] == starts[order][1:]).all()
+        and ends[-1] == documents.token_offsets[-1]
+    )
+
+
+def test_sentences_that_a_random_b_displaced_are_used_again():
+    """With a target past every document nothing is cut: no sentence may be missing."""
+    documents = make_documents(500, seed=5)
+    drawn = draw(documents, sequence_length=100_000, short_seq_prob=0.0)
+    assert drawn.is_random.any() and not drawn.is_random.all()
+    assert tiles(documents, drawn)
+
+
+@pytest.mark.parametrize("sequence_length, short_seq_prob", [(8, 0.5), (32, 0.1)])
+def test_every_sentence_is_used_once(sequence_length, short_seq_prob):
+    """Sentences of one token reach a target exactly, so nothing is cut here either."""
+    _, document_lengths = make_lengths(500, seed=6, max_sentences=100)
+    documents = pairs.Documents.from_lengths(
+        np.ones(document_lengths.sum(), int), document_lengths
+    )
+    assert tiles(documents, draw(documents, sequence_length, short_seq_prob))
+
+
+def test_one_document():
+    """Ten tries find no other document: B is of the same one, and labelled random."""
+    documents = pairs.Documents.from_lengths(np.full(2000, 5), np.array([2000]))
+    drawn = draw(documents)
+    assert 0.4 < drawn.is_random.mean() < 0.6
+    assert (drawn.b_start + drawn.b_length).max() <= 10_000
+    random = drawn.take(np.flatnonzero(drawn.is_random))
+    assert (random.b_start != random.a_start + random.a_length).mean() > 0.9
+
+
+def test_two_documents_of_one_sentence():
+    documents = pairs.Documents.from_lengths(np.array([4, 100]), np.array([1, 1]))
+    drawn = draw(documents, sequence_length=16, short_seq_prob=0.0)
+    assert drawn.is_random.tolist() == [True, True]
+    assert sentence_of(documents, drawn.a_start).tolist() == [0, 1]
+    assert sentence_of(documents, drawn.b_start).tolist() == [1, 0]
+    # The longer one is cut: 13 - 4 tokens are left of it.
+    assert [drawn.a_length.tolist(), drawn.b_length.tolist()] == [[4, 9], [9, 4]]
+
+
+def test_ten_tries_to_find_another_document():
+    """Of two documents one's own is left over once in 2**10 draws."""
+    random = pairs.CounterRandom(1)
+    own = np.zeros(200_000, np.int64)
+    missed = (pairs._other_documents(own, 2, random) == own).sum()
+    expected = len(own) / 2**pairs.MAX_TRIES
+    assert abs(missed - expected) < 5 * np.sqrt(expected)
+
+
+def test_random_documents_are_drawn_evenly():
+    own = np.repeat(np.arange(20), 2000)
+    other = pairs._other_documents(own, 20, pairs.CounterRandom(2))
+    table = np.zeros((20, 20))
+    np.add.at(table, (own, other), 1)
+    assert table.diagonal().sum() == 0
+    off_diagonal = table[~np.eye(20, dtype=bool)]
+    assert scipy.stats.chisquare(off_diagonal, ddof=19).pvalue > MIN_P
+
+
+def columns(drawn):
+    return np.stack(
+        [drawn.a_start, drawn.a_length, drawn.b_start, drawn.b_length, drawn.is_random]
+    )
+
+
+def test_same_key_same_pairs_other_key_other_pairs():
+    documents = make_documents(200, seed=7)
+    first, second, other = (
+        draw(documents, key=key) for key in ((1, 2), (1, 2), (1, 3))
+    )
+    np.testing.assert_array_equal(columns(first), columns(second))
+    assert len(first) != len(other) or (columns(first) != columns(other)).mean() > 0.5
+
+
+# --------------------------------------------------------------------- truncation
+
+
+def truncate(a, b, max_num_tokens, key=0):
+    """Truncates A at tokens 100 on and B at tokens 500 on."""
+    size = np.broadcast_shapes(np.shape(a), np.shape(b))
+    full = pairs.Pairs(
+        np.full(size, 100),
+        np.broadcast_to(a, size),
+        np.full(size, 500),
+        np.broadcast_to(b, size),
+        np.zeros(size, bool),
+    )
+    return pairs._truncate(full, max_num_tokens, pairs.CounterRandom(key))
+
+
+@pytest.mark.parametrize(
+    "a, b, max_num_tokens, expected",
+    [
+        (3, 4, 7, (3, 4)),  # fits
+        (10, 4, 9, (5, 4)),  # only the longer one is cut
+        (3, 9, 7, (3, 4)),
+        (4, 4, 7, (4, 3)),  # a tie goes to B
+        (5, 4, 7, (4, 3)),  # A to 4, then a tie
+        (7, 7, 9, (5, 4)),  # B, A, B, A, B
+        (9, 6, 8, (4, 4)),  # A to 6, then B, A, B, A
+        (1, 50, 2, (1, 1)),
+    ],
+)
+def test_truncation_by_hand(a, b, max_num_tokens, expected):
+    cut = truncate([a], [b], max_num_tokens)
+    assert (cut.a_length[0], cut.b_length[0]) == expected
+    assert 100 <= cut.a_start[0] <= 100 + a - expected[0]
+    assert 500 <= cut.b_start[0] <= 500 + b - expected[1]
+
+
+@pytest.mark.parametrize("max_num_tokens", [2, 5, 12, 13])
+def test_truncation_of_every_small_pair(max_num_tokens):
+    a, b = (x.ravel() for x in np.mgrid[1:21, 1:21])
+    cut = truncate(a, b, max_num_tokens)
+    rng = python_random.Random(0)
+    for i in range(len(a)):
+        expected = reference_truncate(range(a[i]), range(b[i]), max_num_tokens, rng)
+        assert (cut.a_length[i], cut.b_length[i]) == tuple(map(len, expected))
+
+
+def test_truncation_is_off_the_front_or_the_back_by_a_fair_coin():
+    cut = truncate(np.full(20_000, 25), np.full(20_000, 5), 20)
+    off_front = np.bincount(cut.a_start - 100, minlength=11)
+    expected = 20_000 * scipy.stats.binom(10, 0.5).pmf(np.arange(11))
+    assert scipy.stats.chisquare(off_front, expected).pvalue > MIN_P
+    assert (cut.b_start == 500).all()
+
+
+# ------------------------------------------------------------------ CounterRandom
+
+
+def test_golden_values():
+    """A NumPy that changes these changes every corpus order: resumed runs differ."""
+    random = pairs.CounterRandom(1, 2, 3)
+    assert random.words(3).tolist() == [
+        13279728891206244966,
+        234311473967787377,
+        1837962869696963184,
+    ]
+    assert random.uniform(3).tolist() == [
+        0.8874396368723878,
+        0.4642904820586716,
+        0.6059034872164907,
+    ]
+    assert random.below(np.array([10, 100, 1000])).tolist() == [5, 80, 69]
+    tosses = np.array([0, 1, 10, 63, 64, 200])
+    assert random.heads(tosses).tolist() == [0, 0, 4, 29, 30, 89]
+    assert tosses.tolist() == [0, 1, 10, 63, 64, 200]
+
+
+def test_keys_differ_in_every_part():
+    keys = [(0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (7, 7, 7)]
+    assert len({int(pairs.CounterRandom(*key).words(1)[0]) for key in keys}) == 6
+
+
+def test_uniform():
+    values = pairs.CounterRandom(4).uniform(100_000)
+    assert 0 <= values.min() < 1e-4 and 1 - 1e-4 < values.max() < 1
+    assert scipy.stats.kstest(values, "uniform").pvalue > MIN_P
+
+
+def test_below():
+    bound = np.repeat([1, 2, 7, 100], 20_000)
+    values = pairs.CounterRandom(5).below(bound).reshape(4, -1)
+    for row, size in zip(values, (1, 2, 7, 100), strict=True):
+        counts = np.bincount(row, minlength=size)
+        assert len(counts) == size
+        assert size == 1 or scipy.stats.chisquare(counts).pvalue > MIN_P
+
+
+@pytest.mark.parametrize("tosses", [1, 2, 62, 63, 64, 126, 127, 1000])
+def test_heads(tosses):
+    """Tosses past 63 come from more words, none used twice: the spread shows it."""
+    size = 20_000
+    heads = pairs.CounterRandom(6, tosses).heads(np.full(size, tosses))
+    assert 0 <= heads.min() and heads.max() <= tosses
+    deviation = np.sqrt(tosses) / 2
+    assert abs(heads.mean() - tosses / 2) < 5 * deviation / np.sqrt(size)
+    assert abs(heads.std() / deviation - 1) < 0.03
+
+
+def test_heads_of_no_tosses():
+    assert pairs.CounterRandom(7).heads(np.zeros(3, np.int64)).tolist() == [0, 0, 0]
+    assert len(pairs.CounterRandom(7).heads(np.zeros(0, np.int64))) == 0

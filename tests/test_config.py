@@ -1,0 +1,122 @@
+"""Config files load and mistakes in them are one clear line."""
+
+import glob
+import importlib.util
+import json
+
+import pytest
+
+from bert_jax import config as config_lib
+from configs import base, large, tiny
+from tests.conftest import make_config
+
+
+@pytest.mark.parametrize("path", sorted(glob.glob("configs/[a-z]*.py")))
+def test_every_config_file_is_valid_and_survives_json(path):
+    spec = importlib.util.spec_from_file_location("config_file", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    config = config_lib.from_config_dict(module.get_config())
+    assert config_lib.from_json(config.to_json()) == config
+    assert module.__doc__, "a config says how it is run and what to expect"
+
+
+def test_base_and_large_are_the_published_recipe():
+    for module, sizes in ((base, (12, 768, 12, 3072)), (large, (24, 1024, 16, 4096))):
+        config = config_lib.from_config_dict(module.get_config())
+        model = config.model
+        assert sizes == (
+            model.num_hidden_layers,
+            model.hidden_size,
+            model.num_attention_heads,
+            model.intermediate_size,
+        )
+        phases = [
+            (p.num_steps, p.sequence_length, p.max_predictions, p.global_batch_size)
+            for p in config.phases
+        ]
+        assert phases == [(900_000, 128, 20, 256), (100_000, 512, 80, 256)]
+        assert config.optimizer.learning_rate == 1e-4
+        assert config.optimizer.warmup_steps == 10_000
+        assert config.num_steps == 1_000_000
+
+
+def test_an_unknown_key_names_the_nearest():
+    values = json.loads(make_config().to_json())
+    values["optimizer"]["learning_rat"] = 1.0
+    with pytest.raises(
+        config_lib.ConfigError, match=r"learning_rat is not.*optimizer\.learning_rate"
+    ):
+        config_lib.from_config_dict(values)
+
+
+def test_a_missing_key_is_named():
+    values = json.loads(make_config().to_json())
+    del values["model"]["hidden_size"]
+    with pytest.raises(config_lib.ConfigError, match=r"config\.model\.hidden_size"):
+        config_lib.from_config_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("model", "hidden_size", "768"),
+        ("model", "hidden_size", 7.5),
+        ("tokenizer", "lowercase", 1),
+        ("data", "sources", "embedded:"),
+        ("optimizer", "learning_rate", True),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(section, key, value):
+    values = json.loads(make_config().to_json())
+    values[section][key] = value
+    with pytest.raises(config_lib.ConfigError, match=rf"config\.{section}\.{key} is"):
+        config_lib.from_config_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__hidden_size": 30}, r"hidden_size=30 .*num_attention_heads=4"),
+        ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
+        ({"compute_dtype": "float16"}, r"compute_dtype='float16' .*bfloat16"),
+        ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
+        ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
+        ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
+        ({"data__sources": ()}, r"data\.sources=\(\) names no source"),
+        ({"data__num_streams": 3}, r"global_batch_size=8 .*num_streams=3; try 6 or 9"),
+        (
+            {"data__num_shards": 3, "data__num_streams": 2},
+            r"num_streams=2 must divide num_shards=3",
+        ),
+        ({"accumulation_steps": 3}, r"global_batch_size=8 .*accumulation_steps=3"),
+        ({"accumulation_steps": 0}, r"accumulation_steps=0 must be at least 1"),
+        ({"optimizer__learning_rate": 0.0}, r"learning_rate=0.0 must be above 0"),
+        ({"mesh__data": 0}, r"config\.mesh .*at least 1, or -1"),
+        ({"mesh__fsdp": -1}, r"config\.mesh .*at most one"),
+        ({"model__type_vocab_size": 1}, r"type_vocab_size=1"),
+        ({"seed": -1}, r"seed=-1"),
+        ({"phase": {"sequence_length": 64}}, r"max_position_embeddings=32"),
+        ({"phase": {"sequence_length": 4}}, r"sequence_length=4 must be at least 8"),
+        ({"phase": {"max_predictions": 17}}, r"max_predictions=17 is over"),
+        ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
+    ],
+)
+def test_contradictions_name_key_value_and_remedy(changes, message):
+    with pytest.raises(config_lib.ConfigError, match=message):
+        make_config(**changes)
+
+
+def test_no_phase_is_refused():
+    config = tiny.get_config()
+    config.phases = ()
+    with pytest.raises(config_lib.ConfigError, match="needs at least one phase"):
+        config_lib.from_config_dict(config)
+
+
+def test_whole_numbers_pass_for_floats():
+    assert make_config(optimizer__clip_norm=2.0).optimizer.clip_norm == 2.0
+    values = json.loads(make_config().to_json())
+    values["optimizer"]["clip_norm"] = 2
+    config = config_lib.from_config_dict(values)
+    assert isinstance(config.optimizer.clip_norm, float)

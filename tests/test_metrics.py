@@ -1,0 +1,116 @@
+"""FLOPs counted independently, and writers that survive a kill."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing import event_accumulator
+
+from bert_jax import config as config_lib
+from bert_jax import metrics, steps
+from configs import base
+from tests.conftest import make_batch, make_config
+
+
+def count_products(jaxpr) -> int:
+    """Returns the FLOPs of every dot_general in a jaxpr and the jaxprs inside it."""
+    flops = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            lhs = equation.invars[0].aval.shape
+            size = int(np.prod([lhs[dim] for dim in contracted]))
+            flops += 2 * size * int(np.prod(equation.outvars[0].aval.shape))
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                flops += count_products(inner)
+    return flops
+
+
+def test_flops_are_those_of_the_programs_matrix_products():
+    config = make_config(model__num_hidden_layers=3)
+    phase = config.phases[0]
+    graphdef, _ = steps.init_state(config, None)
+    key = jax.random.key(0)
+    from bert_jax import model
+
+    _, params = model.build(config.model, config.tokenizer.vocab_size, key)
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    jaxpr = jax.make_jaxpr(
+        lambda p, b: steps.loss_sums(
+            graphdef, p, b, dropout_key=None, dtype=jnp.dtype(jnp.float32)
+        )
+    )(params, batch)
+    B, T, D = phase.global_batch_size, phase.sequence_length, config.model.hidden_size
+    # The segment embedding is looked up by a product with one-hot rows.
+    counted = count_products(jaxpr.jaxpr) / B - 2 * T * 2 * D
+    formula = metrics.train_flops_per_sequence(
+        config.model, config.tokenizer.vocab_size, phase
+    )
+    assert formula / 3 == pytest.approx(counted, rel=1e-6)
+
+
+def test_flops_of_base_are_near_the_usual_formula():
+    """Below 69.9 G a sequence at 128 tokens by what the last layer leaves out."""
+    config = config_lib.from_config_dict(base.get_config())
+    flops = metrics.train_flops_per_sequence(config.model, 30522, config.phases[0])
+    assert 65e9 < flops < 69.9e9
+
+
+def test_peak_of_an_unknown_device_is_measured():
+    assert 1e8 < metrics.peak_flops() < 1e14
+
+
+def test_writer_writes_json_lines_and_tensorboard(tmp_path):
+    writer = metrics.MetricsWriter(str(tmp_path), 0)
+    writer.write(5, {"loss": 1.5})
+    writer.write(10, {"loss": 1.25})
+    writer.close()
+    assert metrics.read(str(tmp_path)) == [
+        {"step": 5, "loss": 1.5},
+        {"step": 10, "loss": 1.25},
+    ]
+    events = event_accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(5, 1.5), (10, 1.25)]
+
+
+def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "loss": 1.0}) for step in (10, 20, 30)]
+    path.write_text("\n".join(lines) + '\n{"step": 40, "lo')  # cut off by a kill
+    writer = metrics.MetricsWriter(str(tmp_path), 20)
+    writer.write(30, {"loss": 2.0})
+    writer.close()
+    assert [(li["step"], li["loss"]) for li in metrics.read(str(tmp_path))] == [
+        (10, 1.0),
+        (20, 1.0),
+        (30, 2.0),
+    ]
+
+
+class FakeWriter:
+    def __init__(self):
+        self.lines = {}
+
+    def write(self, step, line):
+        self.lines[step] = line
+
+
+def test_log_lines_are_means_written_one_step_late():
+    config = make_config(log_every_steps=2)
+    writer, shown = FakeWriter(), []
+    log = metrics.StepLog(config, writer, lambda step, line: shown.append(step))
+    for step in range(1, 6):
+        values = {"loss": jnp.float32(step), "learning_rate": jnp.float32(step)}
+        log.add(step, 0, values)
+        assert shown == {1: [], 2: [], 3: [2], 4: [2], 5: [2, 4]}[step]
+    log.flush()
+    assert [line["loss"] for line in writer.lines.values()] == [1.5, 3.5, 5.0]
+    assert [line["learning_rate"] for line in writer.lines.values()] == [2.0, 4.0, 5.0]
+    assert writer.lines[4]["sequences_per_sec"] > 0
+    tokens = writer.lines[4]["tokens_per_sec"] / writer.lines[4]["sequences_per_sec"]
+    assert tokens == pytest.approx(config.phases[0].sequence_length)

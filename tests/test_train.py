@@ -1,0 +1,221 @@
+"""The main job as a subprocess: it learns, resumes bit for bit, and explains itself."""
+
+import json
+import pathlib
+import shutil
+import signal
+import time
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests.commands import run, run_well, small_run, start, write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    """A directory with a text file and, after the first use, its corpus."""
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def straight(text) -> pathlib.Path:
+    """The workdir of an undisturbed run of 60 steps."""
+    workdir = text / "straight"
+    stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={workdir}")
+    (text / "stdout.txt").write_text(stdout)
+    return workdir
+
+
+def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    """Returns everything in a checkpoint: parameters, moments, counts."""
+    path = workdir / "checkpoints" / str(step) / "state"
+    return ocp.PyTreeCheckpointer().restore(path)
+
+
+def assert_same_bits(found: pathlib.Path, expected: pathlib.Path, step: int) -> None:
+    a, b = arrays(found, step), arrays(expected, step)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def lines(workdir: pathlib.Path) -> list[dict]:
+    return [json.loads(t) for t in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_everything_it_promises(straight):
+    assert sorted(p.name for p in (straight / "checkpoints").iterdir()) == ["30", "60"]
+    assert (straight / "config.json").is_file()
+    assert (straight / "loss_curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list(straight.glob("events.out.tfevents.*"))
+    log = [line for line in lines(straight) if "loss" in line]
+    assert [line["step"] for line in log] == [10, 20, 30, 40, 50, 60]
+    assert set(log[0]) == {
+        "step",
+        "loss",
+        "masked_lm_loss",
+        "masked_lm_accuracy",
+        "next_sentence_loss",
+        "next_sentence_accuracy",
+        "learning_rate",
+        "grad_norm",
+        "sequences_per_sec",
+        "tokens_per_sec",
+        "mfu",
+        "padding_efficiency",
+    }
+    assert log[-1]["loss"] < log[0]["loss"]
+    assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)
+    assert 0.3 < log[0]["padding_efficiency"] <= 1
+
+
+def test_the_output_tells_what_happened(straight, text):
+    stdout = (text / "stdout.txt").read_text()
+    assert "corpus:" in stdout and "documents" in stdout
+    assert "step 60 held out: masked LM loss" in stdout
+    assert "Trained to step 60" in stdout
+    assert f"python -m bert_jax.export --workdir={straight}" in stdout
+
+
+def test_killed_and_resumed_equals_straight(straight, text):
+    """kill -9 after the first checkpoint; parameters, moments and counts to the bit."""
+    workdir = text / "killed"
+    arguments = [*small_run(text), f"--workdir={workdir}"]
+    process = start("bert_jax.train", *arguments)
+    while not (workdir / "checkpoints" / "30").is_dir():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (workdir / "checkpoints" / "60").exists()
+    assert "continuing at step 30" in run_well("bert_jax.train", *arguments)
+    assert_same_bits(workdir, straight, 60)
+    values = ("step", "loss", "eval_masked_lm_loss", "grad_norm")
+    assert [[line.get(v) for v in values] for line in lines(workdir)] == [
+        [line.get(v) for v in values] for line in lines(straight)
+    ]
+
+
+def test_a_finished_run_is_left_as_it_is(straight, text):
+    before = lines(straight)
+    stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
+    assert "Trained to step 60" in stdout
+    assert lines(straight) == before
+
+
+def test_eight_devices_train_like_one(straight, text):
+    workdir = text / "mesh"
+    mesh = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}
+    run_well(
+        "bert_jax.train",
+        *small_run(text, **mesh),
+        f"--workdir={workdir}",
+        devices=8,
+    )
+    for found, expected in zip(lines(workdir), lines(straight), strict=True):
+        name = "loss" if "loss" in expected else "eval_masked_lm_loss"
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+
+
+def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
+    config = tmp_path / "two_phases.py"
+    config.write_text(
+        "import ml_collections\n"
+        "from configs import tiny\n"
+        "def get_config():\n"
+        "    config = tiny.get_config()\n"
+        "    second = ml_collections.ConfigDict(config.phases[0].to_dict())\n"
+        "    config.phases = (config.phases[0], second)\n"
+        "    return config\n"
+    )
+    arguments = small_run(
+        text,
+        **{
+            "phases[0].num_steps": 20,
+            "phases[0].sequence_length": 16,
+            "phases[1].num_steps": 20,
+            "phases[1].sequence_length": 32,
+            "phases[1].global_batch_size": 8,
+            "phases[1].max_predictions": 5,
+            "checkpoint.every_steps": 10,
+            "checkpoint.keep": 9,
+        },
+    )
+    arguments[0] = f"--config={config}"
+    run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'a'}")
+    # Back to the middle of the second phase.
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "checkpoints" / "40")
+    stdout = run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'b'}")
+    assert "continuing at step 30" in stdout
+    assert_same_bits(tmp_path / "b", tmp_path / "a", 40)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mesh.data": 3}, "config.mesh (data=3, fsdp=1, tensor=1) does not fit"),
+        ({"phases[0].global_batch_size": 12, "mesh.data": 8}, "try 8 or 16"),
+        (
+            {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 8},
+            "config.mesh.tensor=8 must divide config.model.num_attention_heads=2",
+        ),
+        ({"data.sources": "('text:nothing/*.txt',)"}, "no file matches"),
+        ({"data.sources": "('web:x',)"}, "'web:x'; a source is one of"),
+        ({"tokenizer.vocab_size": 130}, "config.tokenizer.vocab_size=130"),
+        ({"optimizer.learning_rat": 1}, "--config.optimizer.learning_rate"),
+        ({"seed": "abc"}, "--config.seed=abc does not fit"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(straight, text, changes, message):
+    workdir = text / "mistake"
+    if "data.sources" in changes:
+        changes = changes | {"data.corpus_dir": text / "no_corpus"}
+    result = run(
+        "bert_jax.train", *small_run(text, **changes), f"--workdir={workdir}", devices=8
+    )
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert not workdir.exists() and not (text / "no_corpus").exists()
+
+
+def test_a_workdir_of_another_run_is_refused(straight, text):
+    result = run(
+        "bert_jax.train",
+        *small_run(text, **{"optimizer.learning_rate": 0.5}),
+        f"--workdir={straight}",
+    )
+    assert result.returncode == 2
+    assert "config.optimizer.learning_rate=0.5" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing; give it one of: configs/base.py"),
+        (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
+        (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
+        (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
+        (
+            ["--config=configs/large.py", "--config.data.corpus_dir=/nonexistent/dir"],
+            "run: python -m bert_jax.prepare --config=configs/large.py"
+            " --config.data.corpus_dir=/nonexistent/dir",
+        ),
+    ],
+)
+def test_usage_mistakes(arguments, message):
+    result = run("bert_jax.train", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_help_names_flags_and_configs():
+    stdout = run_well("bert_jax.train", "--help")
+    assert "--workdir" in stdout and "--config.KEY=VALUE" in stdout
+    assert "configs/tiny.py" in stdout
