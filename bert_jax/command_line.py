@@ -26,12 +26,12 @@ def define_config() -> flags.FlagHolder:
     )
 
 
-def run(main: Callable[[], None], doc: str) -> None:
+def run(main: Callable[[], None], doc: str | None) -> None:
     """Parses the flags, calls main, and exits with 2 on a user's mistake."""
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv
     if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
-        print(_help(doc))
+        print(_help(doc or ""))
         sys.exit(0)
     try:
         rest = flags.FLAGS(argv)[1:]

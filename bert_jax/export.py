@@ -1,6 +1,7 @@
 """Checkpoint -> a directory that other software loads.
 
-    python -m bert_jax.export --workdir=DIR --output=DIR2 [--format=huggingface] [--step=N]
+    python -m bert_jax.export --workdir=DIR --output=DIR2 [--format=huggingface]
+        [--step=N]
 
 DIR2 must not exist or be empty; it appears when it is complete.
 """
@@ -43,9 +44,9 @@ def export(workdir: str, output: str, format_name: str, step: int | None) -> Non
 
 
 def main() -> None:
-    for name, value in (("workdir", _WORKDIR.value), ("output", _OUTPUT.value)):
-        if not value:
-            raise ConfigError(f"--{name} is missing; see --help")
+    if not _WORKDIR.value or not _OUTPUT.value:
+        missing = "output" if _WORKDIR.value else "workdir"
+        raise ConfigError(f"--{missing} is missing; see --help")
     export(_WORKDIR.value, _OUTPUT.value, _FORMAT.value, _STEP.value)
 
 

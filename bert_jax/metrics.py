@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tensorboard.compat.proto import event_pb2, summary_pb2
+from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
@@ -103,14 +104,14 @@ class MetricsWriter:
         """Writes a line {"step": step, **metrics} and each metric as a scalar."""
         self._file.write(json.dumps({"step": step, **metrics}) + "\n")
         values = [
-            summary_pb2.Summary.Value(tag=name, simple_value=value)
+            Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
         ]
         self._events.add_event(
-            event_pb2.Event(
+            Event(
                 wall_time=time.time(),
                 step=step,
-                summary=summary_pb2.Summary(value=values),
+                summary=Summary(value=values),
             )
         )
 

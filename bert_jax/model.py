@@ -150,7 +150,7 @@ class SelfAttention(nnx.Module):
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         D, stddev = config.hidden_size, config.initializer_range
 
-        def projection(*dims: str) -> Linear:
+        def projection(*dims: Any) -> Linear:
             return Linear((D, D), dims, stddev=stddev, rngs=rngs)
 
         self.query = projection("embed", "heads")

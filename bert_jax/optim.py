@@ -1,5 +1,4 @@
-"""The optimizer of the released code: clipping, AdamW without bias correction, a line up
-and a line down.
+"""The released optimizer: clipping, AdamW without bias correction, a line up and down.
 
 Source: google-research/bert optimization.py.
 """
@@ -50,7 +49,7 @@ def warmup_linear_decay(
     peak * (1 - warmup_steps / num_steps).
     """
 
-    def schedule(step: jax.Array) -> jax.Array:
+    def schedule(step: Any) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
         decay = peak * jnp.maximum(1.0 - step / num_steps, 0.0)
         warmup = peak * step / max(warmup_steps, 1)
@@ -66,10 +65,10 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     the factor fuses into the moments' updates, which saves a pass over the gradient.
     """
 
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        factor = jnp.minimum(1.0, max_norm / optax.global_norm(grads))
-        return jax.tree.map(lambda g: g * factor, grads), state
+        factor = jnp.minimum(1.0, max_norm / optax.global_norm(updates))
+        return jax.tree.map(lambda g: g * factor, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
@@ -85,13 +84,11 @@ def scale_by_bert_adam(
             nu=jax.tree.map(jnp.zeros_like, params),
         )
 
-    def update(
-        grads: Any, state: BertAdamState, params: Any = None
-    ) -> tuple[Any, BertAdamState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, grads)
+        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
         nu = jax.tree.map(
-            lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, grads
+            lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, updates
         )
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
         return updates, BertAdamState(mu, nu)

@@ -61,7 +61,8 @@ def open_run(workdir: str, step: int | None) -> Run:
     available = checkpoints.steps()
     if not available or (step is not None and step not in available):
         raise ConfigError(
-            f"--workdir={workdir} has no checkpoint{f' of step {step}' if step else ''};"
+            f"--workdir={workdir} has no checkpoint"
+            f"{'' if step is None else f' of step {step}'};"
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step

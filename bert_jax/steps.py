@@ -28,7 +28,7 @@ class TrainState:
 
 
 def compute_dtype(config: ExperimentConfig) -> jnp.dtype:
-    """Returns the dtype of activations: what the config says, or what the chip likes."""
+    """Returns the dtype of activations: the config's, or what the chip likes."""
     if config.compute_dtype == "auto":
         on_cpu = jax.default_backend() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)

@@ -176,8 +176,8 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
         return corpus_lib.read(config)
     if not prepare.is_small(config):
         raise ConfigError(
-            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and the"
-            " sources are too large to prepare unasked; run: python -m bert_jax.prepare"
+            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
+            " the sources are too large to prepare unasked; run: python -m bert_jax.prepare"
             f" {command_line.config_arguments()}"
         )
     return prepare.prepare(config)
@@ -232,9 +232,10 @@ def describe(
     start = f"continuing at step {first_step:,}" if first_step else "from new weights"
     return "\n".join(
         [
-            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers of"
-            f" {model.hidden_size}, {steps.compute_dtype(config)}",
-            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, mesh {axes}",
+            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
+            f" of {model.hidden_size}, {steps.compute_dtype(config)}",
+            f"device: {jax.device_count()} x {jax.devices()[0].device_kind},"
+            f" mesh {axes}",
             f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
             f"train:  {phases} tokens, {start}, workdir {workdir}",
         ]

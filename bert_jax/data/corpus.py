@@ -123,8 +123,8 @@ def read(config: ExperimentConfig) -> Corpus:
     tokenizer = tokenizers.WordPiece(vocab, config.tokenizer.lowercase)
     if tokenizer.digest != manifest["tokenizer_sha256"]:
         raise ConfigError(
-            f"{os.path.join(directory, VOCAB)} is not the vocabulary that the corpus was"
-            " made with; prepare the corpus again"
+            f"{os.path.join(directory, VOCAB)} is not the vocabulary that the corpus"
+            " was made with; prepare the corpus again"
         )
     if config.tokenizer.vocab_file:
         given = tokenizers.load(config.tokenizer)
@@ -275,13 +275,13 @@ def _check_enough(
     writers: dict[tuple[str, int], "_ShardWriter"],
     counts: dict[str, int],
 ) -> None:
-    """Raises ConfigError when next-sentence pairs cannot be drawn from the documents."""
+    """Raises ConfigError when the documents do not allow next-sentence pairs."""
     sources = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     if kept == 0:
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {counts['read']} documents, none with"
-            " text in it"
+            f"config.data.sources ({sources}) gave {counts['read']} documents, none"
+            " with text in it"
         )
     if all(writer.max_sentences < 2 for writer in writers.values()):
         raise ConfigError(
@@ -419,8 +419,8 @@ def _read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 arrays.append(np.frombuffer(data, kind))
     except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({error.message.splitlines()[0]}); prepare the corpus"
-            " again in an empty directory"
+            f"{path} cannot be read ({error.message.splitlines()[0]}); prepare the"
+            " corpus again in an empty directory"
         ) from None
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()

@@ -7,8 +7,12 @@ Source: google-research/bert create_pretraining_data.py, create_masked_lm_predic
 Shapes: B row, T token, P masked position.
 """
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
+
+Tensor = Any  # tf.Tensor, whose shipped types know few of its operators
 
 _GOLDEN = np.uint32(0x9E3779B9)
 
@@ -30,15 +34,15 @@ def num_to_predict_table(
 
 
 def mask_rows(
-    ids_BT: tf.Tensor,
-    candidates_BT: tf.Tensor,
-    num_to_predict_B: tf.Tensor,
-    keys_B2: tf.Tensor,
+    ids_BT: Tensor,
+    candidates_BT: Tensor,
+    num_to_predict_B: Tensor,
+    keys_B2: Tensor,
     *,
     max_predictions: int,
     mask_id: int,
     vocab_size: int,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Masks each row.
 
     Of the chosen tokens 80% become [MASK], 10% stay, 10% become any token of the
@@ -76,11 +80,11 @@ def mask_rows(
 
 
 def _choose(
-    candidates_BT: tf.Tensor,
-    num_to_predict_B: tf.Tensor,
-    key_B1: tf.Tensor,
+    candidates_BT: Tensor,
+    num_to_predict_B: Tensor,
+    key_B1: Tensor,
     max_predictions: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Returns positions int32[B, P], rising, and which of them are used."""
     length = candidates_BT.shape[1]
     bits = (length - 1).bit_length()
@@ -104,12 +108,12 @@ def _choose(
 
 
 def _replace(
-    ids_BP: tf.Tensor,
-    positions_BP: tf.Tensor,
-    key_B1: tf.Tensor,
+    ids_BP: Tensor,
+    positions_BP: Tensor,
+    key_B1: Tensor,
     mask_id: int,
     vocab_size: int,
-) -> tf.Tensor:
+) -> Tensor:
     """Returns what stands at the chosen positions: [MASK], the token, or any token."""
     counter_BP = tf.cast(positions_BP, tf.uint32) * tf.constant(_GOLDEN)
     first_BP = mix32(key_B1 ^ counter_BP)
@@ -126,7 +130,7 @@ def _replace(
     return tf.where(is_mask_BP, mask_id, tf.where(keep_BP, ids_BP, any_BP))
 
 
-def mix32(x: tf.Tensor) -> tf.Tensor:
+def mix32(x: Tensor) -> Tensor:
     """Returns a bijective hash of uint32 words; the same function as model.mix32."""
     x = (x ^ tf.bitwise.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ tf.bitwise.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)

@@ -13,6 +13,7 @@ Shapes: B row of the batch, T token, P masked position, K sentence pair in a row
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,7 @@ import tensorflow as tf
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.data import masking, pairs, tokenizers
 from bert_jax.data.corpus import Corpus, Shard
+from bert_jax.data.masking import Tensor
 
 Batch = dict[str, np.ndarray]
 
@@ -132,7 +134,7 @@ def batches(
         for stream in streams
     ]
     if len(parts) == 1:
-        dataset = parts[0]
+        dataset: Any = parts[0]
     else:
         # One element of each stream in turn, and a step is one round.
         dataset = tf.data.Dataset.choose_from_datasets(
@@ -155,7 +157,7 @@ def _stream_dataset(
         for epoch, i, row in stream.visits(phase.sequence_length, first_row):
             yield _visit(corpus, config, phase, stream, epoch, i, row)
 
-    dataset = tf.data.Dataset.from_generator(
+    dataset: Any = tf.data.Dataset.from_generator(
         visits,
         output_signature=(
             tf.TensorSpec([None], token_dtype),
@@ -165,7 +167,7 @@ def _stream_dataset(
     )
     assemble = _Assembler(corpus.tokenizer, config, phase)
 
-    def chunks(tokens: tf.Tensor, rows: tf.Tensor, keys: tf.Tensor) -> tf.data.Dataset:
+    def chunks(tokens: Tensor, rows: Tensor, keys: tf.Tensor) -> tf.data.Dataset:
         starts = tf.data.Dataset.range(0, tf.shape(rows, tf.int64)[0], CHUNK_ROWS)
         return starts.map(
             lambda i: assemble(
@@ -246,8 +248,8 @@ class _Assembler:
         self.vocab_size = len(tokenizer.vocab)
 
     def __call__(
-        self, tokens: tf.Tensor, rows: tf.Tensor, keys_B2: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+        self, tokens: Tensor, rows: Tensor, keys_B2: Tensor
+    ) -> dict[str, Tensor]:
         """Returns a chunk of the batch described in `batches`."""
         a_start, a_length, b_start, b_length, is_random = tf.unstack(
             rows[:, :, None], num=5, axis=1

@@ -18,6 +18,7 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bert_jax.config import ConfigError
 from bert_jax.data import sentences
@@ -236,8 +237,8 @@ def _tfds(argument: str) -> Iterator[Document]:
 
     name, _, field = argument.partition("#")
     try:
-        builder = tfds.builder(name)
-    except tfds.core.registered.DatasetNotFoundError:
+        builder: Any = tfds.builder(name)
+    except tfds.core.DatasetNotFoundError:
         raise ConfigError(
             f"config.data.sources: TensorFlow Datasets has no {name!r};"
             " see https://www.tensorflow.org/datasets/catalog"
@@ -273,7 +274,7 @@ def _embedded(argument: str) -> Iterator[Document]:
     roots = [stdlib]
     for package in EMBEDDED_PACKAGES:
         found = importlib.util.find_spec(package)
-        roots += [Path(p) for p in (found.submodule_search_locations if found else [])]
+        roots += [Path(p) for p in ((found and found.submodule_search_locations) or [])]
     for root in roots:
         for path in sorted(root.rglob("*.py")):
             parts = path.relative_to(root).parts

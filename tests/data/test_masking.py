@@ -188,7 +188,7 @@ def test_what_replaces_does_not_depend_on_where():
     assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
 
 
-@pytest.mark.parametrize("vocab_size", [5, 30_522, 250_000])
+@pytest.mark.parametrize("vocab_size", [100, 30_522, 250_000])
 def test_random_tokens_span_the_vocabulary(vocab_size):
     ids = np.full((5000, 64), 4, np.int32)
     candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)

@@ -1,0 +1,161 @@
+"""Sequences a second of one train step, beside Hugging Face BERT with torch AdamW.
+
+    python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
+        [--repeats=7] [--dtype=auto|float32|bfloat16] [--peer=1]
+
+Both sides do a whole step on the same batch: forward, backward, clipping by global norm
+and AdamW, dropout 0.1, masked-LM and next-sentence loss. Floor of the work: the FLOPs
+in the row over the machine's matrix rate.
+"""
+
+import argparse
+import sys
+
+import jax
+import numpy as np
+
+from benchmarks import rows
+from bert_jax import config as config_lib
+from bert_jax import metrics, optim, sharding, steps
+from configs import base, large
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=("base", "large"), default="base")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
+    )
+    parser.add_argument("--peer", type=int, choices=(0, 1), default=1)
+    args = parser.parse_args()
+    config = make_config(args)
+    batch = make_batch(config)
+    step = our_step(config, batch)
+    functions = {"ours": step}
+    if args.peer:
+        functions["theirs"] = torch_step(config, batch)
+    rows.alternate(functions, 2)  # compiles, and lets allocators settle
+    seconds = rows.alternate(functions, args.repeats)
+    rates = {name: [args.batch / s for s in each] for name, each in seconds.items()}
+    phase = config.phases[0]
+    flops = metrics.train_flops_per_sequence(
+        config.model, config.tokenizer.vocab_size, phase
+    )
+    median = sorted(rates["ours"])[len(rates["ours"]) // 2]
+    rows.print_row(
+        "train_step",
+        f"{args.size} {args.batch}x{args.length} {steps.compute_dtype(config)}",
+        "sequences/s",
+        rates["ours"],
+        "transformers BertForPreTraining + torch.optim.AdamW" if args.peer else None,
+        rates.get("theirs"),
+        device=jax.devices()[0].device_kind,
+        gflops_per_sequence=round(flops / 1e9, 2),
+        mfu=round(median * flops / metrics.peak_flops(), 3),
+    )
+
+
+def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
+    config = {"base": base, "large": large}[args.size].get_config()
+    phase = config.phases[0 if args.length <= 128 else 1]
+    phase.sequence_length = args.length
+    phase.global_batch_size = args.batch
+    config.phases = (phase,)
+    config.data.num_streams = 1
+    config.compute_dtype = args.dtype
+    return config_lib.from_config_dict(config)
+
+
+def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
+    """Returns full rows of random tokens with every mask slot used."""
+    random = np.random.default_rng(0)
+    phase = config.phases[0]
+    B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
+    vocab_size = config.tokenizer.vocab_size
+    positions = [np.sort(random.permutation(T - 1)[:P] + 1) for _ in range(B)]
+    batch = {
+        "input_ids": random.integers(1000, vocab_size, (B, T)),
+        "segment_ids": np.broadcast_to(np.arange(T) >= T // 2, (B, T)),
+        "position_ids": np.broadcast_to(np.arange(T), (B, T)),
+        "sequence_ids": np.ones((B, T)),
+        "masked_lm_positions": np.stack(positions),
+        "masked_lm_ids": random.integers(1000, vocab_size, (B, P)),
+        "next_sentence_positions": np.zeros((B, 1)),
+        "next_sentence_labels": random.integers(0, 2, (B, 1)),
+    }
+    batch = {name: array.astype(np.int32) for name, array in batch.items()}
+    batch["masked_lm_weights"] = np.ones((B, P), np.float32)
+    batch["next_sentence_weights"] = np.ones((B, 1), np.float32)
+    return batch
+
+
+def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
+    mesh = sharding.make_mesh(config.mesh)
+    jax.set_mesh(mesh)
+    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, init = steps.init_state(config, tx)
+    step = jax.jit(
+        steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+    )
+    state = init()
+    placed = sharding.place_batch(batch, mesh)
+
+    def run() -> None:
+        nonlocal state
+        state, _ = step(state, placed)
+        jax.block_until_ready(state)
+
+    return run
+
+
+def torch_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        sys.exit("the peer needs: pip install -r requirements-parity.txt; or --peer=0")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = steps.compute_dtype(config)
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            hidden_size=config.model.hidden_size,
+            num_hidden_layers=config.model.num_hidden_layers,
+            num_attention_heads=config.model.num_attention_heads,
+            intermediate_size=config.model.intermediate_size,
+            hidden_act="gelu_new",
+        )
+    ).to(device)
+    model.train()
+    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    labels = np.full_like(batch["input_ids"], -100)
+    np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch["segment_ids"],
+        "attention_mask": batch["sequence_ids"],
+        "labels": labels,
+        "next_sentence_label": batch["next_sentence_labels"][:, 0],
+    }
+    inputs = {
+        name: torch.tensor(array, dtype=torch.long, device=device)
+        for name, array in inputs.items()
+    }
+
+    def run() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=dtype.name == "bfloat16"):
+            loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+        adamw.zero_grad()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

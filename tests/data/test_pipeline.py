@@ -1,0 +1,496 @@
+"""Tests of bert_jax.data.pipeline on corpora in which every token is unique.
+
+So a token tells where it came from, and a row can be held against the text.
+"""
+
+import collections
+import itertools
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import prepare
+from bert_jax.data import corpus, masking, pairs, pipeline, tokenizers
+from configs import tiny
+
+BATCH, LENGTH, PREDICTIONS = 16, 32, 5
+NUM_STREAMS = 4
+KEYS = {
+    "input_ids": LENGTH,
+    "segment_ids": LENGTH,
+    "position_ids": LENGTH,
+    "sequence_ids": LENGTH,
+    "masked_lm_positions": PREDICTIONS,
+    "masked_lm_ids": PREDICTIONS,
+    "masked_lm_weights": PREDICTIONS,
+    "next_sentence_positions": 1,
+    "next_sentence_labels": 1,
+    "next_sentence_weights": 1,
+}
+
+
+class Made:
+    """A corpus, its config, and where every token of its text stands.
+
+    document_of holds, by token id, the number of its document; tokens of a document
+    have consecutive ids, special tokens and spare ids have document -1.
+    """
+
+    def __init__(self, directory, num_shards, sentence_tokens, num_documents=60):
+        rng = random.Random(num_shards)
+        vocab = [f"w{i}" for i in range(20)] + list(tokenizers.SPECIAL_TOKENS)
+        lines, self.document_of = [], [-1] * len(vocab)
+        for document in range(num_documents):
+            for _ in range(rng.randint(1, 24) if document else 2):
+                words = [
+                    f"w{len(vocab) + i}" for i in range(rng.randint(1, sentence_tokens))
+                ]
+                vocab += words
+                self.document_of += [document] * len(words)
+                lines.append(" ".join(words))
+            lines.append("")
+        self.document_of = np.array(self.document_of)
+        directory.mkdir()
+        (directory / "vocab.txt").write_text("\n".join(vocab))
+        (directory / "text.txt").write_text("\n".join(lines))
+        config = tiny.get_config()
+        config.data.sources = (f"text:{directory}/text.txt",)
+        config.data.corpus_dir = str(directory / "corpus")
+        config.data.num_shards = num_shards
+        config.data.num_streams = NUM_STREAMS
+        config.data.validation_fraction = 0.2
+        config.tokenizer.vocab_file = str(directory / "vocab.txt")
+        config.tokenizer.vocab_size = len(vocab)
+        phase = {
+            "num_steps": 10,
+            "sequence_length": LENGTH,
+            "global_batch_size": BATCH,
+            "max_predictions": PREDICTIONS,
+        }
+        config.phases = (phase, phase | {"sequence_length": 64, "max_predictions": 9})
+        self.config = config_lib.from_config_dict(config)
+        self.corpus = prepare.prepare(self.config)
+        self.special = {t: vocab.index(t) for t in tokenizers.SPECIAL_TOKENS}
+
+    def with_streams(self, num_streams):
+        tree = json.loads(self.config.to_json())
+        tree["data"]["num_streams"] = num_streams
+        return config_lib.from_config_dict(tree)
+
+    def batches(
+        self, count, first_step=0, *, num_streams=NUM_STREAMS, split="train", **options
+    ):
+        config = self.with_streams(num_streams)
+        options = {"seed": 1, "phase_index": 0} | options
+        iterator = pipeline.batches(
+            self.corpus, config, split=split, first_step=first_step, **options
+        )
+        return list(itertools.islice(iterator, count))
+
+    def tokens(self, split):
+        return {
+            int(token)
+            for shard in self.corpus.shards[split]
+            for token in self.corpus.load(shard)[0]
+        }
+
+    def steps_per_epoch(self, num_streams):
+        """Steps in which every stream has gone through an epoch, with one to spare."""
+        streams = pipeline.make_streams(self.corpus, "train", num_streams, 1, 0)
+        rows = max(
+            sum(stream.rows_per_visit(shard, LENGTH) for _, shard in stream.shards)
+            for stream in streams
+        )
+        return math.ceil(rows / (BATCH // num_streams)) + 1
+
+
+@pytest.fixture(scope="module")
+def one_shard(tmp_path_factory):
+    return Made(tmp_path_factory.mktemp("one") / "made", 1, 9)
+
+
+@pytest.fixture(scope="module")
+def four_shards(tmp_path_factory):
+    return Made(tmp_path_factory.mktemp("four") / "made", 4, 9)
+
+
+@pytest.fixture(scope="module")
+def short_sentences(tmp_path_factory):
+    """Sentences of one token: a chunk has the target's length, so nothing is cut."""
+    return Made(tmp_path_factory.mktemp("short") / "made", 2, 1)
+
+
+@pytest.fixture(scope="module")
+def many_batches(one_shard):
+    """Twenty steps of more streams than shards."""
+    return one_shard.batches(20)
+
+
+def rows_of(batches):
+    """Returns the batches as one, row after row."""
+    return {key: np.concatenate([b[key] for b in batches]) for key in batches[0]}
+
+
+def unmasked(rows):
+    """Returns input_ids as they were before masking."""
+    ids = rows["input_ids"].copy()
+    row, slot = np.nonzero(rows["masked_lm_weights"])
+    ids[row, rows["masked_lm_positions"][row, slot]] = rows["masked_lm_ids"][row, slot]
+    return ids
+
+
+def segments(rows):
+    """Returns A, B and the label of each row."""
+    ids = unmasked(rows)
+    result = []
+    for row in range(len(ids)):
+        length = rows["sequence_ids"][row].sum()
+        num_a = length - rows["segment_ids"][row].sum()
+        a, b = ids[row, 1 : num_a - 1], ids[row, num_a : length - 1]
+        result.append((tuple(a), tuple(b), int(rows["next_sentence_labels"][row, 0])))
+    return result
+
+
+def assert_equal(first, second):
+    assert len(first) == len(second)
+    for a, b in zip(first, second, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key], err_msg=key)
+
+
+def differ(first, second):
+    """Returns whether most rows of two lists of batches differ."""
+    a, b = rows_of(first)["input_ids"], rows_of(second)["input_ids"]
+    return a.shape != b.shape or (a != b).any(1).mean() > 0.9
+
+
+# -------------------------------------------------------------------------- rows
+
+
+def test_keys_shapes_and_dtypes(many_batches):
+    batch = many_batches[0]
+    assert {key: array.shape for key, array in batch.items()} == {
+        key: (BATCH, size) for key, size in KEYS.items()
+    }
+    floats = {"masked_lm_weights", "next_sentence_weights"}
+    for key, array in batch.items():
+        assert array.dtype == (np.float32 if key in floats else np.int32), key
+
+
+def test_rows_are_well_formed(one_shard, many_batches):
+    rows, special = rows_of(many_batches), one_shard.special
+    ids = unmasked(rows)
+    length = rows["sequence_ids"].sum(1)
+    position = np.arange(LENGTH)
+    np.testing.assert_array_equal(
+        rows["sequence_ids"], (position < length[:, None]).astype(int)
+    )
+    assert (rows["position_ids"] == position).all()
+    assert (ids[:, 0] == special["[CLS]"]).all()
+    np.testing.assert_array_equal((ids == special["[SEP]"]).sum(1), 2)
+    first_sep = (ids == special["[SEP]"]).argmax(1)
+    last_sep = length - 1
+    assert (ids[np.arange(len(ids)), last_sep] == special["[SEP]"]).all()
+    assert (first_sep >= 2).all() and (last_sep >= first_sep + 2).all()
+    is_b = (position > first_sep[:, None]) & (position <= last_sep[:, None])
+    np.testing.assert_array_equal(rows["segment_ids"], is_b.astype(int))
+    is_pad = position > last_sep[:, None]
+    np.testing.assert_array_equal(ids == special["[PAD]"], is_pad)
+    np.testing.assert_array_equal(rows["input_ids"][is_pad], special["[PAD]"])
+    assert is_pad.any()
+    # All else is text.
+    text = ~is_pad & (position != 0) & (ids != special["[SEP]"])
+    assert (one_shard.document_of[ids[text]] >= 0).all()
+    assert (rows["next_sentence_positions"] == 0).all()
+    assert (rows["next_sentence_weights"] == 1).all()
+    assert set(np.unique(rows["next_sentence_labels"])) == {0, 1}
+
+
+def test_masks(one_shard, many_batches):
+    """As many as the length asks for, on text only, rising, then empty slots."""
+    rows = rows_of(many_batches)
+    table = masking.num_to_predict_table(LENGTH, PREDICTIONS, 0.15)
+    count = rows["masked_lm_weights"].sum(1).astype(int)
+    candidates = rows["sequence_ids"].sum(1) - 3
+    wanted = table[rows["sequence_ids"].sum(1)]
+    np.testing.assert_array_equal(count, np.minimum(wanted, candidates))
+    used = rows["masked_lm_weights"] == 1
+    np.testing.assert_array_equal(used, np.arange(PREDICTIONS) < count[:, None])
+    assert (np.diff(rows["masked_lm_positions"], axis=1) > 0)[used[:, 1:]].all()
+    assert (one_shard.document_of[rows["masked_lm_ids"][used]] >= 0).all()
+    assert (rows["masked_lm_positions"][~used] == 0).all()
+    assert (rows["masked_lm_ids"][~used] == 0).all()
+    masks = (rows["input_ids"] == one_shard.special["[MASK]"]).sum()
+    assert abs(masks / used.sum() - 0.8) < 5 * math.sqrt(0.16 / used.sum())
+
+
+@pytest.mark.parametrize("phase_index", [0, 1])
+def test_rows_are_text_of_the_corpus(four_shards, phase_index):
+    """Undoing the masks gives slices of documents; B follows A where labelled so."""
+    rows = rows_of(four_shards.batches(20, num_streams=1, phase_index=phase_index))
+    max_num_tokens = rows["input_ids"].shape[1] - 3
+    document_of = four_shards.document_of
+    for a, b, label in segments(rows):
+        for segment in (a, b):
+            assert segment == tuple(range(segment[0], segment[0] + len(segment)))
+            assert document_of[segment[0]] == document_of[segment[-1]] >= 0
+        assert (document_of[a[0]] != document_of[b[0]]) == label
+        if label == 0:
+            full = len(a) + len(b) == max_num_tokens
+            assert b[0] == a[-1] + 1 or (full and b[0] > a[-1])
+
+
+def test_phases(one_shard):
+    """Each has its own sizes and its own draws."""
+    first, second = (one_shard.batches(2, num_streams=1, phase_index=i) for i in (0, 1))
+    assert second[0]["input_ids"].shape == (BATCH, 64)
+    assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
+    assert rows_of(second)["sequence_ids"].sum(1).max() > LENGTH
+    assert segments(rows_of(first)) != segments(rows_of(second))
+
+
+# ----------------------------------------------------------------- from any step
+
+
+@pytest.mark.parametrize("num_streams", [1, 2, 4])
+def test_batch_of_a_step_is_the_same_however_reached(four_shards, num_streams):
+    """Also in the second and third epoch."""
+    made = four_shards
+    epoch = made.steps_per_epoch(num_streams)
+    count = 2 * epoch + 3
+    walked = made.batches(count, num_streams=num_streams)
+    for step in (epoch - 2, count - 2):
+        direct = made.batches(2, first_step=step, num_streams=num_streams)
+        assert_equal(direct, walked[step : step + 2])
+
+
+def test_more_streams_than_shards_from_any_step(one_shard):
+    epoch = one_shard.steps_per_epoch(NUM_STREAMS)
+    walked = one_shard.batches(epoch + 4)
+    for step in (1, epoch - 1):
+        assert_equal(one_shard.batches(2, first_step=step), walked[step : step + 2])
+
+
+def test_position_of_a_row_is_plain_arithmetic():
+    """`visits` from any row is the tail of `visits` from the first."""
+    shards = [
+        corpus.Shard(f"s{i}", 1, 1, 1, {"16": count, "64": count}, "")
+        for i, count in enumerate((3, 10, 1))
+    ]
+    stream = pipeline.Stream(0, tuple(enumerate(shards)), 0, 1, (1, 0, 0))
+
+    def rows(first_row, count):
+        found = []
+        for epoch, i, first in stream.visits(32, first_row):
+            size = stream.rows_per_visit(shards[i], 32)
+            found += [(epoch, i, row) for row in range(first, size)]
+            if len(found) >= count:
+                return found[:count]
+
+    epoch = sum(stream.rows_per_visit(shard, 32) for shard in shards)
+    whole = rows(0, 5 * epoch)
+    assert len(set(whole)) == len(whole)
+    assert [number for number, _, _ in whole] == [i // epoch for i in range(len(whole))]
+    for first_row in range(3 * epoch):
+        assert rows(first_row, epoch) == whole[first_row : first_row + epoch]
+
+
+def test_shards_are_visited_in_another_order_each_epoch():
+    shards = tuple((i, None) for i in range(6))
+    orders = [
+        tuple(pipeline.Stream(index, shards, 0, 1, (1, 0, 0)).order(epoch).tolist())
+        for index in (0, 1)
+        for epoch in range(10)
+    ]
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert len(set(orders)) > 15
+
+
+# ------------------------------------------------------------------------- hosts
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_hosts_together_give_the_batch_of_one(four_shards, split):
+    """Train: a shard a stream; validation: the streams share one shard."""
+    made = four_shards
+    whole = made.batches(4, first_step=5, split=split)
+    for num_hosts in (2, 4):
+        parts = [
+            made.batches(
+                4,
+                first_step=5,
+                split=split,
+                host=host,
+                num_hosts=num_hosts,
+            )
+            for host in range(num_hosts)
+        ]
+        assert all(
+            batch["input_ids"].shape == (BATCH // num_hosts, LENGTH)
+            for part in parts
+            for batch in part
+        )
+        together = [rows_of(batches) for batches in zip(*parts, strict=True)]
+        assert_equal(together, whole)
+
+
+def test_streams_cover_all_shards(four_shards):
+    for num_streams in (1, 2, 4, 8, 16):
+        streams = pipeline.make_streams(four_shards.corpus, "train", num_streams, 1, 0)
+        assert [stream.index for stream in streams] == list(range(num_streams))
+        covered = [(i, stream.share) for stream in streams for i, _ in stream.shards]
+        shares = max(1, num_streams // 4)
+        assert sorted(covered) == list(itertools.product(range(4), range(shares)))
+        assert {stream.num_shares for stream in streams} == {shares}
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, split):
+    """Even where a shard has fewer rows than streams: else a stream never ends."""
+    made = Made(tmp_path / "made", 1, 9, num_documents=6)
+    config = made.with_streams(16)
+    phase = config.phases[1]
+    assert made.corpus.shards[split]
+    for stream in pipeline.make_streams(made.corpus, split, 16, 1, 1):
+        for i, (_, shard) in enumerate(stream.shards):
+            _, rows, keys = pipeline._visit(made.corpus, config, phase, stream, 0, i, 0)
+            expected = stream.rows_per_visit(shard, phase.sequence_length)
+            assert len(rows) == len(keys) == expected
+
+
+# ------------------------------------------------------------------------ epochs
+
+
+def epoch_rows(made, epoch, num_streams=1):
+    """Returns the rows of one epoch of every stream, one after the other."""
+    streams = pipeline.make_streams(made.corpus, "train", num_streams, 1, 0)
+    sizes = [
+        sum(stream.rows_per_visit(shard, LENGTH) for _, shard in stream.shards)
+        for stream in streams
+    ]
+    per_step = BATCH // num_streams
+    num_steps = math.ceil(max(sizes) * (epoch + 1) / per_step)
+    batches = made.batches(num_steps, num_streams=num_streams)
+    return rows_of(
+        [
+            {
+                key: np.concatenate(
+                    [b[key][i * per_step : (i + 1) * per_step] for b in batches]
+                )[size * epoch : size * (epoch + 1)]
+                for key in batches[0]
+            }
+            for i, size in enumerate(sizes)
+        ]
+    )
+
+
+@pytest.mark.parametrize("num_streams", [1, 2, 4])
+def test_an_epoch_has_every_pair_of_a_pass(short_sentences, num_streams):
+    """Every sentence is in an A, or in a B that follows; nothing is cut here.
+
+    Two shards, so with four streams two share the rows of each.
+    """
+    for epoch in (0, 1):
+        used = set()
+        for a, b, label in segments(epoch_rows(short_sentences, epoch, num_streams)):
+            used.update(a, () if label else b)
+        assert used == short_sentences.tokens("train")
+
+
+def test_an_epoch_of_longer_sentences(four_shards):
+    """A sentence may lose tokens to truncation, but each document is read."""
+    rows = segments(epoch_rows(four_shards, 0))
+    used = {token for a, b, _ in rows for token in (*a, *b)}
+    train = four_shards.tokens("train")
+    assert used <= train and len(used) > 0.9 * len(train)
+    documents = four_shards.document_of
+    assert {documents[i] for i in used} == {documents[i] for i in train}
+
+
+def test_epochs_differ_in_pairs_and_masks(short_sentences):
+    epochs = [epoch_rows(short_sentences, epoch) for epoch in range(4)]
+    first, second = epochs[:2]
+    assert (first["input_ids"] != second["input_ids"]).any(1).mean() > 0.9
+    pairs_of = [set(segments(rows)) for rows in (first, second)]
+    assert len(pairs_of[0] & pairs_of[1]) < 0.5 * len(pairs_of[0])
+    # Rows that happen to have the same text are masked anew.
+    masks = collections.defaultdict(list)
+    for rows in epochs:
+        for row, positions in zip(
+            segments(rows), rows["masked_lm_positions"], strict=True
+        ):
+            if len(row[0]) + len(row[1]) >= 6:
+                masks[row].append(tuple(positions))
+    repeated = [found for found in masks.values() if len(found) > 1]
+    assert len(repeated) >= 5
+    assert sum(len(set(found)) == 1 for found in repeated) < len(repeated) / 2
+
+
+def test_rows_are_shuffled_within_a_visit(one_shard):
+    rows = segments(rows_of(one_shard.batches(8, num_streams=1)))
+    starts = [a[0] for a, _, _ in rows]
+    rises = np.mean(np.diff(starts) > 0)
+    assert 0.3 < rises < 0.7
+
+
+def test_rows_per_epoch_is_the_expected_number_and_two_deviations():
+    """Also between two lengths of the manifest, where pairs go by a power law."""
+    shard = corpus.Shard("s", 1, 1, 1, {"16": 400, "64": 100, "256": 25}, "")
+    for length, expected in ((16, 400), (32, 200), (64, 100), (128, 50), (256, 25)):
+        rows = expected + 2 * math.sqrt(expected)
+        assert rows - 1e-6 <= shard.rows_per_epoch(length) < rows + 1 + 1e-6
+
+
+def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
+    """Two streams of a shard each: every draw of five epochs has its own numbers."""
+    keys = []
+
+    class Recorded(pairs.CounterRandom):
+        def __init__(self, *key):
+            keys.append(key)
+            super().__init__(*key)
+
+    monkeypatch.setattr(pairs, "CounterRandom", Recorded)
+    made, phase = short_sentences, short_sentences.config.phases[0]
+    for stream in pipeline.make_streams(made.corpus, "train", 2, 1, 0):
+        for epoch, i, row in itertools.islice(stream.visits(LENGTH, 0), 5):
+            pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
+    monkeypatch.undo()
+    assert len(keys) >= 2 * 5 * 4  # order, pairs, shuffle, rows
+    first = {}
+    for key in keys:
+        word = int(pairs.CounterRandom(*key).words(1)[0])
+        assert word not in first, (key, first[word])
+        first[word] = key
+
+
+# --------------------------------------------------------------- seeds and splits
+
+
+def test_seeds_differ_and_repeat(one_shard):
+    first, second, other = (
+        one_shard.batches(4, num_streams=1, seed=seed) for seed in (1, 1, 2)
+    )
+    assert_equal(first, second)
+    assert differ(first, other)
+
+
+def test_validation_text_is_not_trained_on(four_shards):
+    made, num_streams = four_shards, 1
+    used = {}
+    for split in ("train", "validation"):
+        count = made.steps_per_epoch(num_streams)
+        rows = segments(
+            rows_of(made.batches(count, split=split, num_streams=num_streams))
+        )
+        used[split] = {token for a, b, _ in rows for token in (*a, *b)}
+        assert used[split] <= made.tokens(split)
+        assert len(used[split]) > 0.9 * len(made.tokens(split))
+    documents = {split: set(made.document_of[list(used[split])]) for split in used}
+    assert not documents["train"] & documents["validation"]
+    assert len(documents["train"] | documents["validation"]) == 60
