@@ -191,11 +191,10 @@ def _validate(config: ExperimentConfig) -> None:
         bool(config.phases), "config.phases", config.phases, "needs at least one phase"
     )
     _require(
-        data.num_shards % data.num_streams == 0
-        or data.num_streams % data.num_shards == 0,
+        data.num_shards % data.num_streams == 0,
         "config.data.num_streams",
         data.num_streams,
-        f"must divide num_shards={data.num_shards} or be a multiple of it",
+        f"must divide num_shards={data.num_shards}",
     )
     for i, phase in enumerate(config.phases):
         _validate_phase(phase, f"config.phases[{i}]", config)

@@ -80,7 +80,7 @@ class _Remembered:
 
     def __iter__(self) -> Iterator[list[str]]:
         for document in self._documents:
-            self._left -= sum(map(len, document))
+            self._left -= sum(len(sentence.encode()) for sentence in document)
             if self._left < 0:
                 self._kept = None
             if self._kept is not None:

@@ -177,8 +177,8 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     if not prepare.is_small(config):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
-            " the sources are too large to prepare unasked; run: python -m bert_jax.prepare"
-            f" {command_line.config_arguments()}"
+            " the sources are too large to prepare unasked; run:"
+            f" python -m bert_jax.prepare {command_line.config_arguments()}"
         )
     return prepare.prepare(config)
 

@@ -34,8 +34,7 @@ BLOCK_TOKENS = 2**16
 # Documents tokenised in one call.
 BATCH_DOCUMENTS = 256
 # Row lengths for which the manifest says how many pairs one pass over a shard makes.
-REFERENCE_LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-REFERENCE_SHORT_SEQ_PROB = 0.1
+REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,22 +43,34 @@ class Shard:
     num_documents: int
     num_sentences: int
     num_tokens: int
-    num_pairs: dict[str, int]  # by row length, see REFERENCE_LENGTHS
+    num_pairs: dict[str, list[int]]  # by row length, see `_reference_pairs`
     sha256: str
 
-    def rows_per_epoch(self, sequence_length: int) -> int:
-        """Returns how many rows an epoch takes from this shard at a row length.
+    def rows_per_epoch(self, sequence_length: int, short_seq_prob: float) -> int:
+        """Returns how many rows an epoch takes from this shard.
 
         A pass over the documents makes a few more or fewer pairs each time; a fixed
-        number makes the position of any row plain arithmetic. It is the count of a
-        reference pass, read off a log-log line between the lengths in the manifest,
-        and two standard deviations more, so that an epoch leaves no pair out: it is
-        filled up from a second pass.
+        number makes the position of any row plain arithmetic. It is the expected count
+        and two standard deviations more, so that an epoch seldom leaves a pair out; it
+        is filled up from a second pass.
         """
         lengths = [math.log(int(length)) for length in self.num_pairs]
-        counts = [math.log(count) for count in self.num_pairs.values()]
-        expected = math.exp(np.interp(math.log(sequence_length), lengths, counts))
-        return math.ceil(expected + 2 * math.sqrt(expected))
+        full, short, spread = (
+            math.exp(
+                np.interp(
+                    math.log(sequence_length),
+                    lengths,
+                    [math.log(max(counts[i], 1)) for counts in self.num_pairs.values()],
+                )
+            )
+            for i in range(3)
+        )
+        p = short_seq_prob
+        expected = (1 - p) * full + p * short
+        # Which documents are short, and the coins of about one draw a pair.
+        variance = p * (1 - p) * spread + expected
+        # Rounded first: the last bits of exp and log differ between machines.
+        return math.ceil(round(expected + 2 * math.sqrt(variance), 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +119,12 @@ def read(config: ExperimentConfig) -> Corpus:
             content = file.read()
         manifest = json.loads(content)
         version = manifest["format_version"]
+        if version == FORMAT_VERSION:
+            made_with, digest = manifest["recipe"], manifest["tokenizer_sha256"]
+            shards = {
+                split: tuple(Shard(**shard) for shard in manifest["splits"][split])
+                for split in ("train", "validation")
+            }
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise ConfigError(
             f"{path} is not a corpus manifest; prepare the corpus again"
@@ -117,13 +134,16 @@ def read(config: ExperimentConfig) -> Corpus:
             f"{path} has format_version {version}, this code reads {FORMAT_VERSION};"
             " prepare the corpus again, or use the version that made it"
         )
-    _check_recipe(manifest["recipe"], config)
-    with tf.io.gfile.GFile(os.path.join(directory, VOCAB)) as file:
-        vocab = tuple(file.read().rstrip("\n").split("\n"))
+    _check_recipe(made_with, config)
+    vocab_path = os.path.join(directory, VOCAB)
+    vocab: tuple[str, ...] = ()
+    if tf.io.gfile.exists(vocab_path):
+        with tf.io.gfile.GFile(vocab_path) as file:
+            vocab = tuple(file.read().rstrip("\n").split("\n"))
     tokenizer = tokenizers.WordPiece(vocab, config.tokenizer.lowercase)
-    if tokenizer.digest != manifest["tokenizer_sha256"]:
+    if tokenizer.digest != digest:
         raise ConfigError(
-            f"{os.path.join(directory, VOCAB)} is not the vocabulary that the corpus"
+            f"{vocab_path} is not the vocabulary that the corpus"
             " was made with; prepare the corpus again"
         )
     if config.tokenizer.vocab_file:
@@ -133,10 +153,6 @@ def read(config: ExperimentConfig) -> Corpus:
                 f"config.tokenizer.vocab_file={config.tokenizer.vocab_file!r} is not"
                 f" the vocabulary of the corpus in {directory!r}; {_REMEDY}"
             )
-    shards = {
-        split: tuple(Shard(**shard) for shard in manifest["splits"][split])
-        for split in ("train", "validation")
-    }
     return Corpus(directory, tokenizer, shards, hashlib.sha256(content).hexdigest())
 
 
@@ -254,7 +270,7 @@ def _tokenize(
             else:
                 writers["train", number % config.data.num_shards].add(ids)
         num_read += len(batch)
-        num_bytes += sum(map(len, texts))
+        num_bytes += sum(len(text.encode()) for text in texts)
         on_progress(num_read, num_bytes)
     return {"read": num_read, "empty": num_empty}
 
@@ -297,11 +313,13 @@ def _check_enough(
             " random next sentence comes from another document, so at least 2 are"
             " needed: separate documents by blank lines or headings"
         )
-    if any(writer.num_documents == 0 for writer in train):
-        empty = sum(writer.num_documents == 0 for writer in train)
+    poor = sum(writer.num_documents < 2 for writer in train)
+    if poor:
         raise ConfigError(
-            f"config.data.num_shards={config.data.num_shards} leaves {empty} shard(s)"
-            f" without a document ({num_train} in all); set config.data.num_shards=1"
+            f"config.data.num_shards={config.data.num_shards} leaves {poor} shard(s)"
+            f" with fewer than 2 of the {num_train} training documents, and a random"
+            " next sentence comes from the same shard; set config.data.num_shards=1"
+            " and config.data.num_streams=1"
         )
     fraction = config.data.validation_fraction
     if fraction and writers["validation", 0].num_documents == 0:
@@ -357,14 +375,7 @@ class _ShardWriter:
         tokens, sentence_lengths, document_lengths = _read_shard(self._tmp)
         documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
         num_pairs = {
-            str(length): len(
-                pairs.draw_pairs(
-                    documents,
-                    length,
-                    REFERENCE_SHORT_SEQ_PROB,
-                    pairs.CounterRandom(length),
-                )
-            )
+            str(length): _reference_pairs(documents, length)
             for length in REFERENCE_LENGTHS
         }
         with tf.io.gfile.GFile(self._tmp, "rb") as file:
@@ -384,6 +395,25 @@ class _ShardWriter:
             self._file.close()
         if tf.io.gfile.exists(self._tmp):
             tf.io.gfile.remove(self._tmp)
+
+
+def _reference_pairs(documents: pairs.Documents, length: int) -> list[int]:
+    """Counts the pairs of two passes at a row length.
+
+    Returns:
+      The pairs when no document aims short, the pairs when every document does, and
+      the sum over documents of the squared difference: from these follow the mean and
+      the variance of a pass in which each document aims short with some probability.
+    """
+    first_tokens = documents.token_offsets[documents.sentence_offsets]
+    counts = []
+    for short_seq_prob in (0.0, 1.0):
+        random = pairs.CounterRandom(length)
+        drawn = pairs.draw_pairs(documents, length, short_seq_prob, random)
+        document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
+        counts.append(np.bincount(document, minlength=len(first_tokens) - 1))
+    full, short = counts
+    return [int(full.sum()), int(short.sum()), int(np.square(short - full).sum())]
 
 
 def _to_record(arrays: dict[str, np.ndarray]) -> bytes:
@@ -422,6 +452,10 @@ def _read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             f"{path} cannot be read ({error.message.splitlines()[0]}); prepare the"
             " corpus again in an empty directory"
         ) from None
+    if not blocks["token_ids"]:
+        raise ConfigError(
+            f"{path} is empty or cut off; prepare the corpus again in an empty directory"
+        )
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()
     )
@@ -430,6 +464,11 @@ def _read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _write_text(path: str, text: str) -> None:
     tmp = path + ".tmp"
-    with tf.io.gfile.GFile(tmp, "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(tmp, path, overwrite=True)
+    try:
+        with tf.io.gfile.GFile(tmp, "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(tmp, path, overwrite=True)
+    except BaseException:
+        if tf.io.gfile.exists(tmp):
+            tf.io.gfile.remove(tmp)
+        raise

@@ -41,53 +41,47 @@ class Stream:
     Attributes:
       index: which one, from 0.
       shards: those it visits, with their index in the split.
-      share, num_shares: of each visit's rows it gives every num_shares-th, from
-        `share`; 0 of 1 unless there are more streams than shards.
-      key: of every draw: seed, split and phase.
+      rows: of one visit to each of them.
+      key: part of the key of every draw: seed, split and phase.
     """
 
     index: int
     shards: tuple[tuple[int, Shard], ...]
-    share: int
-    num_shares: int
+    rows: tuple[int, ...]
     key: tuple[int, ...]
-
-    def rows_per_visit(self, shard: Shard, sequence_length: int) -> int:
-        return max(1, shard.rows_per_epoch(sequence_length) // self.num_shares)
 
     def order(self, epoch: int) -> np.ndarray:
         """Returns the order in which an epoch visits the shards."""
-        random = pairs.CounterRandom(*self.key, _ORDER, epoch, self.index)
+        random = pairs.CounterRandom(_ORDER, *self.key, epoch, self.index)
         return np.argsort(random.words(len(self.shards)), kind="stable")
 
-    def visits(
-        self, sequence_length: int, first_row: int
-    ) -> Iterator[tuple[int, int, int]]:
+    def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
         """Yields (epoch, index into shards, first row of that visit) from a row on."""
-        rows = [self.rows_per_visit(shard, sequence_length) for _, shard in self.shards]
-        epoch, row = divmod(first_row, sum(rows))
+        epoch, row = divmod(first_row, sum(self.rows))
         while True:
             for i in self.order(epoch):
-                if row < rows[i]:
+                if row < self.rows[i]:
                     yield epoch, int(i), row
-                row = max(0, row - rows[i])
+                row = max(0, row - self.rows[i])
             epoch += 1
 
 
 def make_streams(
-    corpus: Corpus, split: str, num_streams: int, seed: int, phase: int
+    corpus: Corpus, config: ExperimentConfig, split: str, seed: int, phase_index: int
 ) -> list[Stream]:
-    """Deals the shards of a split to streams, or streams to shards if those are few."""
+    """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
+    num_streams = config.data.num_streams if split == "train" else 1
     shards = list(enumerate(corpus.shards[split]))
-    num_shares = max(1, num_streams // len(shards))
-    num_groups = num_streams // num_shares
+    length = config.phases[phase_index].sequence_length
     return [
         Stream(
             index=i,
-            shards=tuple(shards[i % num_groups :: num_groups]),
-            share=i // num_groups,
-            num_shares=num_shares,
-            key=(seed, _SPLIT_KEYS[split], phase),
+            shards=tuple(shards[i::num_streams]),
+            rows=tuple(
+                shard.rows_per_epoch(length, config.data.short_seq_prob)
+                for _, shard in shards[i::num_streams]
+            ),
+            key=(seed, _SPLIT_KEYS[split], phase_index),
         )
         for i in range(num_streams)
     ]
@@ -111,7 +105,8 @@ def batches(
     Args:
       corpus: opened by `corpus.read`.
       config: of the run.
-      split: "train" or "validation".
+      split: "train", of which each host reads its own streams, or "validation", a
+        small split of which every host reads all and keeps its rows.
       seed: of pairs, order and masks.
       phase_index: of config.phases; a phase starts an epoch of its own.
       first_step: of the phase, from 0.
@@ -123,51 +118,34 @@ def batches(
       [B, K] next_sentence_positions, next_sentence_labels, next_sentence_weights.
     """
     phase = config.phases[phase_index]
-    num_streams = config.data.num_streams
-    streams = make_streams(corpus, split, num_streams, seed, phase_index)
-    per_host = num_streams // num_hosts
-    streams = streams[host * per_host : (host + 1) * per_host]
-    rows_per_step = phase.global_batch_size // num_streams
+    streams = make_streams(corpus, config, split, seed, phase_index)
+    rows_per_step = phase.global_batch_size // len(streams)
+    mine = range(len(streams))
+    if split == "train":
+        per_host = len(streams) // num_hosts
+        mine = mine[host * per_host : (host + 1) * per_host]
     first_row = first_step * rows_per_step
-    parts = [
-        _stream_dataset(corpus, config, phase, stream, first_row).rebatch(rows_per_step)
-        for stream in streams
-    ]
-    if len(parts) == 1:
-        dataset: Any = parts[0]
-    else:
-        # One element of each stream in turn, and a step is one round.
-        dataset = tf.data.Dataset.choose_from_datasets(
-            parts, tf.data.Dataset.range(len(parts)).repeat()
-        ).rebatch(rows_per_step * len(parts))
-    return dataset.prefetch(2).as_numpy_iterator()
 
+    def visits(index: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for epoch, i, row in streams[index].visits(first_row):
+            yield _visit(corpus, config, phase, streams[index], epoch, i, row)
 
-def _stream_dataset(
-    corpus: Corpus,
-    config: ExperimentConfig,
-    phase: PhaseConfig,
-    stream: Stream,
-    first_row: int,
-) -> tf.data.Dataset:
-    """Returns the rows of one stream in chunks."""
+    assemble = _Assembler(corpus.tokenizer, config, phase)
     token_dtype = tf.uint16 if len(corpus.tokenizer.vocab) <= 2**16 else tf.uint32
 
-    def visits() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        for epoch, i, row in stream.visits(phase.sequence_length, first_row):
-            yield _visit(corpus, config, phase, stream, epoch, i, row)
+    def stream_dataset(index: Tensor) -> tf.data.Dataset:
+        dataset: Any = tf.data.Dataset.from_generator(
+            visits,
+            args=(index,),
+            output_signature=(
+                tf.TensorSpec([None], token_dtype),
+                tf.TensorSpec([None, 5], tf.int32),
+                tf.TensorSpec([None, 2], tf.uint32),
+            ),
+        )
+        return dataset.prefetch(1).flat_map(chunks).rebatch(rows_per_step)
 
-    dataset: Any = tf.data.Dataset.from_generator(
-        visits,
-        output_signature=(
-            tf.TensorSpec([None], token_dtype),
-            tf.TensorSpec([None, 5], tf.int32),
-            tf.TensorSpec([None, 2], tf.uint32),
-        ),
-    )
-    assemble = _Assembler(corpus.tokenizer, config, phase)
-
-    def chunks(tokens: Tensor, rows: Tensor, keys: tf.Tensor) -> tf.data.Dataset:
+    def chunks(tokens: Tensor, rows: Tensor, keys: Tensor) -> tf.data.Dataset:
         starts = tf.data.Dataset.range(0, tf.shape(rows, tf.int64)[0], CHUNK_ROWS)
         return starts.map(
             lambda i: assemble(
@@ -176,7 +154,19 @@ def _stream_dataset(
             num_parallel_calls=tf.data.AUTOTUNE,
         )
 
-    return dataset.prefetch(1).flat_map(chunks)
+    # A step is one round through the streams, one element of each.
+    dataset: Any = tf.data.Dataset.range(mine.start, mine.stop).interleave(
+        stream_dataset, cycle_length=len(mine), block_length=1
+    )
+    dataset = dataset.rebatch(rows_per_step * len(mine)).prefetch(2)
+    if split == "train":
+        return dataset.as_numpy_iterator()
+    size = phase.global_batch_size // num_hosts
+    keep = slice(host * size, (host + 1) * size)
+    return (
+        {name: rows[keep] for name, rows in batch.items()}
+        for batch in dataset.as_numpy_iterator()
+    )
 
 
 def _visit(
@@ -195,12 +185,12 @@ def _visit(
       is_random) and uint32[rows, 2] mask keys, from `first_row` of the visit on.
     """
     shard_index, shard = stream.shards[index]
+    num_rows = stream.rows[index]
     tokens, documents = corpus.load(shard)
-    visit_key = (*stream.key, epoch, shard_index)
-    num_rows = shard.rows_per_epoch(phase.sequence_length)
+    key = (*stream.key, epoch, shard_index)
     drawn: list[pairs.Pairs] = []
     while sum(map(len, drawn)) < num_rows:
-        random = pairs.CounterRandom(*visit_key, _PAIRS, len(drawn))
+        random = pairs.CounterRandom(_PAIRS, *key, len(drawn))
         drawn.append(
             pairs.draw_pairs(
                 documents, phase.sequence_length, config.data.short_seq_prob, random
@@ -213,17 +203,14 @@ def _visit(
         ]
     ).astype(np.int32)
     # Every pair of the passes before the last, and of that one as many as are missing.
-    random = pairs.CounterRandom(*visit_key, _SHUFFLE)
+    random = pairs.CounterRandom(_SHUFFLE, *key)
     num_full = len(columns) - len(drawn[-1])
     last = num_full + np.argsort(random.words(len(drawn[-1])), kind="stable")
     chosen = np.concatenate([np.arange(num_full), last[: num_rows - num_full]])
     chosen = chosen[np.argsort(random.words(num_rows), kind="stable")]
-    keys = pairs.CounterRandom(*visit_key, _ROWS).words(num_rows)
-    mine = slice(stream.share, None, stream.num_shares)
-    limit = stream.rows_per_visit(shard, phase.sequence_length)
-    rows = columns[chosen][mine][first_row:limit]
-    keys = keys[mine][first_row:limit].view(np.uint32).reshape(-1, 2)
-    return tokens, rows, keys
+    keys = pairs.CounterRandom(_ROWS, *key).words(num_rows)
+    keys = keys.view(np.uint32).reshape(-1, 2)
+    return tokens, columns[chosen][first_row:], keys[first_row:]
 
 
 class _Assembler:

@@ -5,11 +5,12 @@ import re
 # A stop, closing quotes or brackets, white space, and something that can begin a
 # sentence. CJK stops need no white space after them.
 _END = re.compile(
-    r"""[.!?\u061f\u0964]+["'\u201d\u2019\u00bb)\]]*\s+(?=["'\u201c\u2018\u00ab(\[]*(\S))
+    r"""(?<![.!?\u061f\u0964])[.!?\u061f\u0964]+["'\u201d\u2019\u00bb)\]]*\s+(?=["'\u201c\u2018\u00ab(\[]*(\S))
     |[\u3002\uff01\uff1f]+["'\u201d\u2019\u300d\u300f\uff09]*\s*(?=(\S))""",
     re.VERBOSE,
 )
 _LAST_WORD = re.compile(r"([\w.]+)\.$")
+_LIST_NUMBER = re.compile(r"\s*\d+\.$")
 
 # Lower case, without the last full stop.
 ABBREVIATIONS = frozenset(
@@ -31,7 +32,7 @@ def split(text: str) -> list[str]:
     sentences, start = [], 0
     for match in _END.finditer(text):
         following = match.group(1) or match.group(2)
-        if following.islower() or _is_abbreviation(text, start, match):
+        if following.islower() or _goes_on(text, start, match):
             continue
         sentences.append(text[start : match.end()].strip())
         start = match.end()
@@ -39,9 +40,12 @@ def split(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _is_abbreviation(text: str, start: int, match: re.Match[str]) -> bool:
-    if not match.group().rstrip() == ".":
+def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
+    """Returns whether the stop ends an abbreviation, an initial or a list's number."""
+    if match.group().rstrip() != ".":
         return False
+    if _LIST_NUMBER.match(text, start, match.start() + 1):
+        return True
     # The longest abbreviation is short: a slice keeps long sentences linear.
     before = text[max(start, match.start() - 16) : match.start() + 1]
     word = _LAST_WORD.search(before)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bert_jax.config import ConfigError
 from bert_jax.data import sentences
 
@@ -28,7 +30,7 @@ Document = list[str]  # sentences
 # Packages with much prose in their docstrings; all are requirements of this one.
 EMBEDDED_PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
 
-_HEADING = re.compile(r"^(#{1,6}\s+\S.*|\s*=\s+[^=\s].*[^=\s]\s+=\s*)$")
+_HEADING = re.compile(r"^(#{1,6}\s+\S.*|\s*=\s+[^=\s](.*[^=\s])?\s+=\s*)$")
 _WIKI_SUBHEADING = re.compile(r"^\s*(=\s+){2,}.*=\s*$")
 _DOC_START = re.compile(r"^<doc\s[^>]*>\s*$")
 _SAMPLE_LINES = 2000
@@ -50,7 +52,7 @@ def check(specs: tuple[str, ...]) -> None:
     for spec in specs:
         kind, argument = _parse(spec)
         if kind in _FILE_KINDS:
-            _files(argument.partition("#")[0])
+            _files(_pattern(kind, argument))
         if kind in ("jsonl", "tfds") and "#" not in argument:
             raise ConfigError(
                 f"config.data.sources has {spec!r} without a field;"
@@ -64,7 +66,7 @@ def size_bytes(specs: tuple[str, ...]) -> int | None:
     for spec in specs:
         kind, argument = _parse(spec)
         if kind in _FILE_KINDS:
-            pattern = argument.partition("#")[0]
+            pattern = _pattern(kind, argument)
             if "://" in pattern:
                 return None
             total += sum(os.path.getsize(path) for path in _files(pattern))
@@ -81,6 +83,10 @@ def _parse(spec: str) -> tuple[str, str]:
             " text:GLOB, jsonl:GLOB#field, wikiextractor:GLOB, tfds:NAME#field"
         )
     return kind, argument
+
+
+def _pattern(kind: str, argument: str) -> str:
+    return argument.partition("#")[0] if kind == "jsonl" else argument
 
 
 def _files(pattern: str) -> list[str]:
@@ -225,6 +231,8 @@ def _wikiextractor(pattern: str) -> Iterator[Document]:
                 paragraphs = None
             elif paragraphs is not None and line.strip():
                 paragraphs.append(line)
+        if paragraphs is not None:  # the file ends inside a document
+            yield _sentences(paragraphs[1:])
         if not found:
             raise ConfigError(
                 f"{path} has no <doc ...> line; is it WikiExtractor output?"
@@ -247,6 +255,12 @@ def _tfds(argument: str) -> Iterator[Document]:
         raise ConfigError(
             f"config.data.sources: {name} has no field {field!r}; it has"
             f" {', '.join(builder.info.features or {})}"
+        )
+    feature = builder.info.features[field]
+    if feature.shape != () or np.dtype(feature.np_dtype) != object:
+        raise ConfigError(
+            f"config.data.sources: field {field!r} of {name} is not text; its fields"
+            f" are {', '.join(builder.info.features)}"
         )
     builder.download_and_prepare()
     # In the order written: the order of documents must not depend on threads.

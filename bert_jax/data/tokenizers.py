@@ -10,7 +10,9 @@ Source: google-research/bert tokenization.py.
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator
+import string
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 import tokenizers
@@ -22,7 +24,10 @@ SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 # google-research/bert tokenization.py:303; the library's default is 100.
 MAX_CHARS_PER_WORD = 200
 # A vocabulary of tens of thousands of pieces is settled well before this much text.
-TRAINING_BYTES = 256 * 2**20
+TRAINING_BYTES = 128 * 2**20
+# Characters that become pieces of their own; rarer ones make a word [UNK], as in the
+# released vocabularies. Unbounded, a text in many scripts leaves no room for words.
+MAX_ALPHABET = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,28 +119,56 @@ def train(
     A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
     as the released vocabularies have them: spare rows for tokens added later.
     """
+    texts = _text_sample(documents)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     _set_text_rules(tokenizer, lowercase)
+    alphabet = _alphabet(tokenizer, texts, min(MAX_ALPHABET, max(64, vocab_size // 8)))
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a
+        # hash table, which differs from run to run (tokenizers 0.23).
+        special_tokens=[
+            *SPECIAL_TOKENS,
+            *(f"##{c}" for c in alphabet if not _is_punctuation(c)),
+        ],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_text_sample(documents), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     by_id = {i: token for token, i in tokenizer.get_vocab().items()}
     vocab = [by_id[i] for i in range(len(by_id))][:vocab_size]
     unused = [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
     return (*vocab, *unused)
 
 
-def _text_sample(documents: Iterable[list[str]]) -> Iterator[str]:
-    num_bytes = 0
+def _text_sample(documents: Iterable[list[str]]) -> list[str]:
+    texts, num_bytes = [], 0
     for document in documents:
-        text = "\n".join(document)
-        yield text
-        num_bytes += len(text.encode())
+        texts.append("\n".join(document))
+        num_bytes += len(texts[-1].encode())
         if num_bytes > TRAINING_BYTES:
-            return
+            break
+    return texts
+
+
+def _is_punctuation(character: str) -> bool:
+    """Returns whether the pre-tokeniser makes the character a word of its own."""
+    return character in string.punctuation or unicodedata.category(
+        character
+    ).startswith("P")
+
+
+def _alphabet(
+    tokenizer: tokenizers.Tokenizer, texts: list[str], size: int
+) -> list[str]:
+    """Returns the commonest characters of the normalised texts, sorted."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    characters = [c for c in counts if not c.isspace()]
+    characters.sort(key=lambda c: (-counts[c], c))
+    return sorted(characters[:size])
 
 
 def _set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:

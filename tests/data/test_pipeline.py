@@ -447,7 +447,7 @@ def test_rows_per_epoch_is_the_expected_number_and_two_deviations():
 
 
 def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
-    """Two streams of a shard each: every draw of five epochs has its own numbers."""
+    """Three streams of a shard each: every draw of five epochs has its own key."""
     keys = []
 
     class Recorded(pairs.CounterRandom):
@@ -457,11 +457,12 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
 
     monkeypatch.setattr(pairs, "CounterRandom", Recorded)
     made, phase = short_sentences, short_sentences.config.phases[0]
-    for stream in pipeline.make_streams(made.corpus, "train", 2, 1, 0):
-        for epoch, i, row in itertools.islice(stream.visits(LENGTH, 0), 5):
-            pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
+    for split, num_streams in (("train", 2), ("validation", 1)):
+        for stream in pipeline.make_streams(made.corpus, split, num_streams, 1, 0):
+            for epoch, i, row in itertools.islice(stream.visits(LENGTH, 0), 5):
+                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
     monkeypatch.undo()
-    assert len(keys) >= 2 * 5 * 4  # order, pairs, shuffle, rows
+    assert len(keys) >= 3 * 5 * 4  # order, pairs, shuffle, rows
     first = {}
     for key in keys:
         word = int(pairs.CounterRandom(*key).words(1)[0])
