@@ -209,6 +209,7 @@ def write(
       ConfigError: when the documents give too little to draw pairs from.
     """
     directory = config.data.corpus_dir
+    is_new = not tf.io.gfile.exists(directory)
     tf.io.gfile.makedirs(directory)
     dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
     num_shards = {"train": config.data.num_shards, "validation": 1}
@@ -229,6 +230,8 @@ def write(
     except BaseException:
         for writer in writers.values():
             writer.discard()
+        if is_new and not tf.io.gfile.listdir(directory):
+            tf.io.gfile.rmtree(directory)
         raise
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -454,7 +457,8 @@ def _read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ) from None
     if not blocks["token_ids"]:
         raise ConfigError(
-            f"{path} is empty or cut off; prepare the corpus again in an empty directory"
+            f"{path} is empty or cut off; prepare the corpus again in an empty"
+            " directory"
         )
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()

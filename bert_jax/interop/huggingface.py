@@ -70,7 +70,10 @@ def tokenizer_config(
 ) -> dict[str, Any]:
     """Returns the contents of tokenizer_config.json."""
     return {
-        "tokenizer_class": "BertTokenizer",
+        # Not BertTokenizer: that one ignores tokenizer.json's 200 characters a word and
+        # builds its own with 100 (transformers 5.23).
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
         "strip_accents": tokenizer.lowercase,
         "tokenize_chinese_chars": True,

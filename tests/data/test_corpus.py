@@ -1,6 +1,7 @@
 """Tests of bert_jax.data.corpus, and of bert_jax.prepare around it."""
 
 import json
+import math
 import os
 import random
 
@@ -10,7 +11,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import prepare
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, tokenizers
+from bert_jax.data import corpus, pairs, tokenizers
 from configs import tiny
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -38,12 +39,12 @@ def make_config(directory, vocab_size=55, **data):
     return config_lib.from_config_dict(config)
 
 
-def make_documents(count, seed=0):
+def make_documents(count, seed=0, max_sentences=8):
     rng = random.Random(seed)
     return [
         [
             " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
-            for _ in range(rng.randint(1, 8))
+            for _ in range(rng.randint(1, max_sentences))
         ]
         for _ in range(count)
     ]
@@ -141,7 +142,75 @@ def test_manifest_counts(written):
     assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
     for shard in shards:
         assert [*map(int, shard.num_pairs)] == list(corpus.REFERENCE_LENGTHS)
-        assert shard.num_pairs["16"] > shard.num_pairs["1024"] > 0
+        full, short, spread = np.array([*shard.num_pairs.values()]).T
+        assert min(*full, *short) >= shard.num_documents
+        assert full[0] > full[-1] and short[0] > short[-1]  # longer rows, fewer
+        assert (short[:3] > full[:3]).all()
+        # Of differences that sum to short - full.
+        assert (spread >= (short - full) ** 2 / shard.num_documents).all()
+
+
+def test_short_documents_are_counted_one_by_one(tmp_path):
+    """A document of one sentence makes one pair, short or not."""
+    short_ones = [[word] for word in WORDS]
+    config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
+    write(config, [*short_ones, ["w1 w2"] * 200])
+    (shard,) = corpus.read(config).shards["train"]
+    counts = np.array([*shard.num_pairs.values()])
+    assert (counts[:, :2] > len(short_ones)).all()
+    differences = counts[:, 1] - counts[:, 0]  # all of them the long document's
+    assert differences.any()
+    assert counts[:, 2].tolist() == (differences**2).tolist()
+
+
+def test_rows_per_epoch_is_the_expected_number_and_two_deviations():
+    """Also between two lengths of the manifest, where pairs go by a power law."""
+    counts = {"16": [400, 800, 3200], "64": [100, 200, 800], "256": [25, 50, 200]}
+    shard = corpus.Shard("s", 1, 1, 1, counts, "")
+    for length, full in ((16, 400), (32, 200), (64, 100), (128, 50), (256, 25)):
+        for p in (0.0, 0.1, 0.5, 1.0):
+            expected = full * (1 + p)
+            variance = p * (1 - p) * 8 * full + expected
+            rows = expected + 2 * math.sqrt(variance)
+            assert rows - 1e-2 <= shard.rows_per_epoch(length, p) < rows + 1.01
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """The shape of a shard of long and short documents, and its manifest entry."""
+    config = make_config(
+        tmp_path_factory.mktemp("large"),
+        num_shards=1,
+        num_streams=1,
+        validation_fraction=0.0,
+    )
+    write(config, make_documents(6000, max_sentences=60))
+    found = corpus.read(config)
+    (shard,) = found.shards["train"]
+    return shard, found.load(shard)[1]
+
+
+@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("length", [32, 90, 128, 512])
+def test_rows_per_epoch_is_a_little_more_than_a_pass(large, length, short_seq_prob):
+    """Too few rows would leave pairs out in each epoch, too many repeat some.
+
+    90 is no length of the manifest.
+    """
+    shard, documents = large
+    rows = shard.rows_per_epoch(length, short_seq_prob)
+    passes = np.array(
+        [
+            len(
+                pairs.draw_pairs(
+                    documents, length, short_seq_prob, pairs.CounterRandom(1, i)
+                )
+            )
+            for i in range(20)
+        ]
+    )
+    assert 0.96 * rows <= passes.mean() <= rows
+    assert (passes > 1.01 * rows).sum() <= 1
 
 
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
@@ -368,10 +437,18 @@ def test_one_document(tmp_path):
     fails(config, [["w1", "w2", "w3"]], r"gave 1 training document\(s\)")
 
 
-def test_a_shard_without_documents(tmp_path):
-    config = make_config(tmp_path, num_shards=64, num_streams=1)
-    message = r"num_shards=64 leaves \d+ shard.*\(\d+ in all\)"
-    fails(config, make_documents(30), message)
+@pytest.mark.parametrize("num_shards, count", [(2, 3), (64, 30)])
+def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
+    """Its random next sentences would come from the document itself."""
+    config = make_config(
+        tmp_path, num_shards=num_shards, num_streams=1, validation_fraction=0.0
+    )
+    documents = [["w1 w2", f"w{i}", "w3"] for i in range(count)]
+    message = (
+        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 of the"
+        rf" {count} training documents.*num_shards=1 and config.data.num_streams=1"
+    )
+    fails(config, documents, message)
 
 
 def test_nothing_held_out(tmp_path):

@@ -14,11 +14,10 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import prepare
-from bert_jax.data import corpus, masking, pairs, pipeline, tokenizers
+from bert_jax.data import masking, pairs, pipeline, tokenizers
 from configs import tiny
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
-NUM_STREAMS = 4
 KEYS = {
     "input_ids": LENGTH,
     "segment_ids": LENGTH,
@@ -34,7 +33,7 @@ KEYS = {
 
 
 class Made:
-    """A corpus, its config, and where every token of its text stands.
+    """A corpus, its config of a stream a shard, and where each token of it stands.
 
     document_of holds, by token id, the number of its document; tokens of a document
     have consecutive ids, special tokens and spare ids have document -1.
@@ -61,7 +60,7 @@ class Made:
         config.data.sources = (f"text:{directory}/text.txt",)
         config.data.corpus_dir = str(directory / "corpus")
         config.data.num_shards = num_shards
-        config.data.num_streams = NUM_STREAMS
+        config.data.num_streams = num_shards
         config.data.validation_fraction = 0.2
         config.tokenizer.vocab_file = str(directory / "vocab.txt")
         config.tokenizer.vocab_size = len(vocab)
@@ -81,10 +80,14 @@ class Made:
         tree["data"]["num_streams"] = num_streams
         return config_lib.from_config_dict(tree)
 
+    def streams(self, split="train", *, num_streams=None, seed=1, phase_index=0):
+        config = self.with_streams(num_streams) if num_streams else self.config
+        return pipeline.make_streams(self.corpus, config, split, seed, phase_index)
+
     def batches(
-        self, count, first_step=0, *, num_streams=NUM_STREAMS, split="train", **options
+        self, count, first_step=0, *, num_streams=None, split="train", **options
     ):
-        config = self.with_streams(num_streams)
+        config = self.with_streams(num_streams) if num_streams else self.config
         options = {"seed": 1, "phase_index": 0} | options
         iterator = pipeline.batches(
             self.corpus, config, split=split, first_step=first_step, **options
@@ -100,11 +103,7 @@ class Made:
 
     def steps_per_epoch(self, num_streams):
         """Steps in which every stream has gone through an epoch, with one to spare."""
-        streams = pipeline.make_streams(self.corpus, "train", num_streams, 1, 0)
-        rows = max(
-            sum(stream.rows_per_visit(shard, LENGTH) for _, shard in stream.shards)
-            for stream in streams
-        )
+        rows = max(sum(s.rows) for s in self.streams(num_streams=num_streams))
         return math.ceil(rows / (BATCH // num_streams)) + 1
 
 
@@ -125,9 +124,9 @@ def short_sentences(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def many_batches(one_shard):
-    """Twenty steps of more streams than shards."""
-    return one_shard.batches(20)
+def many_batches(four_shards):
+    """Twenty steps of four streams."""
+    return four_shards.batches(20)
 
 
 def rows_of(batches):
@@ -182,8 +181,8 @@ def test_keys_shapes_and_dtypes(many_batches):
         assert array.dtype == (np.float32 if key in floats else np.int32), key
 
 
-def test_rows_are_well_formed(one_shard, many_batches):
-    rows, special = rows_of(many_batches), one_shard.special
+def test_rows_are_well_formed(four_shards, many_batches):
+    rows, special = rows_of(many_batches), four_shards.special
     ids = unmasked(rows)
     length = rows["sequence_ids"].sum(1)
     position = np.arange(LENGTH)
@@ -205,13 +204,13 @@ def test_rows_are_well_formed(one_shard, many_batches):
     assert is_pad.any()
     # All else is text.
     text = ~is_pad & (position != 0) & (ids != special["[SEP]"])
-    assert (one_shard.document_of[ids[text]] >= 0).all()
+    assert (four_shards.document_of[ids[text]] >= 0).all()
     assert (rows["next_sentence_positions"] == 0).all()
     assert (rows["next_sentence_weights"] == 1).all()
     assert set(np.unique(rows["next_sentence_labels"])) == {0, 1}
 
 
-def test_masks(one_shard, many_batches):
+def test_masks(four_shards, many_batches):
     """As many as the length asks for, on text only, rising, then empty slots."""
     rows = rows_of(many_batches)
     table = masking.num_to_predict_table(LENGTH, PREDICTIONS, 0.15)
@@ -222,10 +221,10 @@ def test_masks(one_shard, many_batches):
     used = rows["masked_lm_weights"] == 1
     np.testing.assert_array_equal(used, np.arange(PREDICTIONS) < count[:, None])
     assert (np.diff(rows["masked_lm_positions"], axis=1) > 0)[used[:, 1:]].all()
-    assert (one_shard.document_of[rows["masked_lm_ids"][used]] >= 0).all()
+    assert (four_shards.document_of[rows["masked_lm_ids"][used]] >= 0).all()
     assert (rows["masked_lm_positions"][~used] == 0).all()
     assert (rows["masked_lm_ids"][~used] == 0).all()
-    masks = (rows["input_ids"] == one_shard.special["[MASK]"]).sum()
+    masks = (rows["input_ids"] == four_shards.special["[MASK]"]).sum()
     assert abs(masks / used.sum() - 0.8) < 5 * math.sqrt(0.16 / used.sum())
 
 
@@ -247,7 +246,7 @@ def test_rows_are_text_of_the_corpus(four_shards, phase_index):
 
 def test_phases(one_shard):
     """Each has its own sizes and its own draws."""
-    first, second = (one_shard.batches(2, num_streams=1, phase_index=i) for i in (0, 1))
+    first, second = (one_shard.batches(2, phase_index=i) for i in (0, 1))
     assert second[0]["input_ids"].shape == (BATCH, 64)
     assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
     assert rows_of(second)["sequence_ids"].sum(1).max() > LENGTH
@@ -269,30 +268,19 @@ def test_batch_of_a_step_is_the_same_however_reached(four_shards, num_streams):
         assert_equal(direct, walked[step : step + 2])
 
 
-def test_more_streams_than_shards_from_any_step(one_shard):
-    epoch = one_shard.steps_per_epoch(NUM_STREAMS)
-    walked = one_shard.batches(epoch + 4)
-    for step in (1, epoch - 1):
-        assert_equal(one_shard.batches(2, first_step=step), walked[step : step + 2])
-
-
 def test_position_of_a_row_is_plain_arithmetic():
     """`visits` from any row is the tail of `visits` from the first."""
-    shards = [
-        corpus.Shard(f"s{i}", 1, 1, 1, {"16": count, "64": count}, "")
-        for i, count in enumerate((3, 10, 1))
-    ]
-    stream = pipeline.Stream(0, tuple(enumerate(shards)), 0, 1, (1, 0, 0))
+    sizes = (3, 10, 1)
+    stream = pipeline.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
 
     def rows(first_row, count):
         found = []
-        for epoch, i, first in stream.visits(32, first_row):
-            size = stream.rows_per_visit(shards[i], 32)
-            found += [(epoch, i, row) for row in range(first, size)]
+        for epoch, i, first in stream.visits(first_row):
+            found += [(epoch, i, row) for row in range(first, sizes[i])]
             if len(found) >= count:
                 return found[:count]
 
-    epoch = sum(stream.rows_per_visit(shard, 32) for shard in shards)
+    epoch = sum(sizes)
     whole = rows(0, 5 * epoch)
     assert len(set(whole)) == len(whole)
     assert [number for number, _, _ in whole] == [i // epoch for i in range(len(whole))]
@@ -301,9 +289,9 @@ def test_position_of_a_row_is_plain_arithmetic():
 
 
 def test_shards_are_visited_in_another_order_each_epoch():
-    shards = tuple((i, None) for i in range(6))
+    shards, rows = tuple((i, None) for i in range(6)), (1,) * 6
     orders = [
-        tuple(pipeline.Stream(index, shards, 0, 1, (1, 0, 0)).order(epoch).tolist())
+        tuple(pipeline.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
         for index in (0, 1)
         for epoch in range(10)
     ]
@@ -316,7 +304,7 @@ def test_shards_are_visited_in_another_order_each_epoch():
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_hosts_together_give_the_batch_of_one(four_shards, split):
-    """Train: a shard a stream; validation: the streams share one shard."""
+    """Train: each host reads streams of its own; validation: a slice of one."""
     made = four_shards
     whole = made.batches(4, first_step=5, split=split)
     for num_hosts in (2, 4):
@@ -339,28 +327,63 @@ def test_hosts_together_give_the_batch_of_one(four_shards, split):
         assert_equal(together, whole)
 
 
-def test_streams_cover_all_shards(four_shards):
-    for num_streams in (1, 2, 4, 8, 16):
-        streams = pipeline.make_streams(four_shards.corpus, "train", num_streams, 1, 0)
-        assert [stream.index for stream in streams] == list(range(num_streams))
-        covered = [(i, stream.share) for stream in streams for i, _ in stream.shards]
-        shares = max(1, num_streams // 4)
-        assert sorted(covered) == list(itertools.product(range(4), range(shares)))
-        assert {stream.num_shares for stream in streams} == {shares}
+@pytest.mark.parametrize("num_streams", [1, 2, 4])
+def test_streams_cover_all_shards(four_shards, num_streams):
+    """Each shard is one stream's, and validation is one stream."""
+    config = four_shards.config
+    for split, expected in (("train", num_streams), ("validation", 1)):
+        streams = four_shards.streams(split, num_streams=num_streams)
+        assert [stream.index for stream in streams] == list(range(expected))
+        covered = [shard for stream in streams for shard in stream.shards]
+        shards = four_shards.corpus.shards[split]
+        assert sorted(covered, key=lambda shard: shard[0]) == list(enumerate(shards))
+        assert len({len(stream.shards) for stream in streams}) == 1
+        for stream in streams:
+            assert stream.rows == tuple(
+                shard.rows_per_epoch(LENGTH, config.data.short_seq_prob)
+                for _, shard in stream.shards
+            )
+
+
+def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
+    one, four = (
+        four_shards.batches(3, split="validation", num_streams=n) for n in (1, 4)
+    )
+    assert_equal(one, four)
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, split):
-    """Even where a shard has fewer rows than streams: else a stream never ends."""
-    made = Made(tmp_path / "made", 1, 9, num_documents=6)
-    config = made.with_streams(16)
-    phase = config.phases[1]
-    assert made.corpus.shards[split]
-    for stream in pipeline.make_streams(made.corpus, split, 16, 1, 1):
-        for i, (_, shard) in enumerate(stream.shards):
-            _, rows, keys = pipeline._visit(made.corpus, config, phase, stream, 0, i, 0)
-            expected = stream.rows_per_visit(shard, phase.sequence_length)
-            assert len(rows) == len(keys) == expected
+def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, split):
+    """A pass with fewer pairs is filled up from a second one, and none left out."""
+    made = Made(tmp_path / "made", 1, 9, num_documents=20)
+    (stream,) = made.streams(split, phase_index=1)
+    num_rows = stream.rows[0]
+    passes = []
+
+    def recorded(*args):
+        passes.append(draw_pairs(*args))
+        return passes[-1]
+
+    draw_pairs = pairs.draw_pairs
+    monkeypatch.setattr(pairs, "draw_pairs", recorded)
+    for epoch in range(10):
+        passes.clear()
+        args = (made.corpus, made.config, made.config.phases[1], stream, epoch, 0)
+        tokens, rows, keys = pipeline._visit(*args, 0)
+        assert len(tokens) == stream.shards[0][1].num_tokens
+        assert rows.shape == (num_rows, 5) and keys.shape == (num_rows, 2)
+        drawn = [
+            collections.Counter(
+                zip(p.a_start, p.a_length, p.b_start, p.b_length, strict=True)
+            )
+            for p in passes
+        ]
+        found = collections.Counter(map(tuple, rows[:, :4]))
+        assert sum(drawn[:-1], collections.Counter()) <= found
+        assert found <= sum(drawn, collections.Counter())
+        _, tail, tail_keys = pipeline._visit(*args, 2)
+        np.testing.assert_array_equal(tail, rows[2:])
+        np.testing.assert_array_equal(tail_keys, keys[2:])
 
 
 # ------------------------------------------------------------------------ epochs
@@ -368,11 +391,7 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, split):
 
 def epoch_rows(made, epoch, num_streams=1):
     """Returns the rows of one epoch of every stream, one after the other."""
-    streams = pipeline.make_streams(made.corpus, "train", num_streams, 1, 0)
-    sizes = [
-        sum(stream.rows_per_visit(shard, LENGTH) for _, shard in stream.shards)
-        for stream in streams
-    ]
+    sizes = [sum(stream.rows) for stream in made.streams(num_streams=num_streams)]
     per_step = BATCH // num_streams
     num_steps = math.ceil(max(sizes) * (epoch + 1) / per_step)
     batches = made.batches(num_steps, num_streams=num_streams)
@@ -389,12 +408,9 @@ def epoch_rows(made, epoch, num_streams=1):
     )
 
 
-@pytest.mark.parametrize("num_streams", [1, 2, 4])
+@pytest.mark.parametrize("num_streams", [1, 2])
 def test_an_epoch_has_every_pair_of_a_pass(short_sentences, num_streams):
-    """Every sentence is in an A, or in a B that follows; nothing is cut here.
-
-    Two shards, so with four streams two share the rows of each.
-    """
+    """Every sentence is in an A, or in a B that follows; nothing is cut here."""
     for epoch in (0, 1):
         used = set()
         for a, b, label in segments(epoch_rows(short_sentences, epoch, num_streams)):
@@ -432,22 +448,14 @@ def test_epochs_differ_in_pairs_and_masks(short_sentences):
 
 
 def test_rows_are_shuffled_within_a_visit(one_shard):
-    rows = segments(rows_of(one_shard.batches(8, num_streams=1)))
+    rows = segments(rows_of(one_shard.batches(8)))
     starts = [a[0] for a, _, _ in rows]
     rises = np.mean(np.diff(starts) > 0)
     assert 0.3 < rises < 0.7
 
 
-def test_rows_per_epoch_is_the_expected_number_and_two_deviations():
-    """Also between two lengths of the manifest, where pairs go by a power law."""
-    shard = corpus.Shard("s", 1, 1, 1, {"16": 400, "64": 100, "256": 25}, "")
-    for length, expected in ((16, 400), (32, 200), (64, 100), (128, 50), (256, 25)):
-        rows = expected + 2 * math.sqrt(expected)
-        assert rows - 1e-6 <= shard.rows_per_epoch(length) < rows + 1 + 1e-6
-
-
 def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
-    """Three streams of a shard each: every draw of five epochs has its own key."""
+    """Three streams of two phases: every draw of five epochs has its own key."""
     keys = []
 
     class Recorded(pairs.CounterRandom):
@@ -456,13 +464,17 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
             super().__init__(*key)
 
     monkeypatch.setattr(pairs, "CounterRandom", Recorded)
-    made, phase = short_sentences, short_sentences.config.phases[0]
-    for split, num_streams in (("train", 2), ("validation", 1)):
-        for stream in pipeline.make_streams(made.corpus, split, num_streams, 1, 0):
-            for epoch, i, row in itertools.islice(stream.visits(LENGTH, 0), 5):
+    made = short_sentences
+    for phase_index, split in itertools.product((0, 1), ("train", "validation")):
+        phase = made.config.phases[phase_index]
+        for stream in made.streams(split, phase_index=phase_index):
+            for epoch, i, row in itertools.islice(stream.visits(0), 5):
                 pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
     monkeypatch.undo()
-    assert len(keys) >= 3 * 5 * 4  # order, pairs, shuffle, rows
+    assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs, shuffle, rows
+    # What a draw is for comes first: keys of one kind have one length.
+    assert len({key[0] for key in keys}) == len({(key[0], len(key)) for key in keys})
+    assert {key[0] for key in keys} == {0, 1, 2, 3}
     first = {}
     for key in keys:
         word = int(pairs.CounterRandom(*key).words(1)[0])
@@ -474,21 +486,16 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
 
 
 def test_seeds_differ_and_repeat(one_shard):
-    first, second, other = (
-        one_shard.batches(4, num_streams=1, seed=seed) for seed in (1, 1, 2)
-    )
+    first, second, other = (one_shard.batches(4, seed=seed) for seed in (1, 1, 2))
     assert_equal(first, second)
     assert differ(first, other)
 
 
 def test_validation_text_is_not_trained_on(four_shards):
-    made, num_streams = four_shards, 1
-    used = {}
+    made, used = four_shards, {}
     for split in ("train", "validation"):
-        count = made.steps_per_epoch(num_streams)
-        rows = segments(
-            rows_of(made.batches(count, split=split, num_streams=num_streams))
-        )
+        count = made.steps_per_epoch(1)
+        rows = segments(rows_of(made.batches(count, split=split, num_streams=1)))
         used[split] = {token for a, b, _ in rows for token in (*a, *b)}
         assert used[split] <= made.tokens(split)
         assert len(used[split]) > 0.9 * len(made.tokens(split))

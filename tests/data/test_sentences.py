@@ -47,6 +47,20 @@ def test_the_pronoun_is_not_an_initial():
 
 
 @pytest.mark.parametrize(
+    "expected",
+    [
+        ["1. First of all."],
+        ["1. First.", "2. Second.", "10. Last"],
+        ["12. (An aside.)", "And on."],
+        ["It was 1984.", "We left."],
+    ],
+    ids=lambda expected: expected[0],
+)
+def test_the_number_of_a_list_is_not_a_sentence(expected):
+    assert sentences.split(" ".join(expected)) == expected
+
+
+@pytest.mark.parametrize(
     "text, expected",
     [
         (

@@ -178,6 +178,20 @@ Four. Five.
     ]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_wikiextractor_file_that_ends_inside_a_document(tmp_path, end):
+    text = """<doc id="1" url="" title="First">
+First
+One is first. Two is next.
+Three.
+</doc>
+<doc id="2" url="" title="Second">
+Second
+Four. Five."""
+    path = write(tmp_path / "wiki_00", text + end)
+    assert read("wikiextractor", path) == ONE_DOCUMENT_EACH
+
+
 def test_wikiextractor_of_another_file(tmp_path):
     path = write(tmp_path / "plain.txt", "One.\nTwo.\n")
     with pytest.raises(ConfigError, match="plain.txt has no <doc"):
@@ -227,7 +241,7 @@ def test_tfds_without_the_field(tfds_directory):
 
 
 def test_tfds_with_a_field_of_numbers(tfds_directory):
-    with pytest.raises(ConfigError, match="'n'"):
+    with pytest.raises(ConfigError, match="field 'n' of tiny_bert_texts is not text"):
         read("tfds", "tiny_bert_texts", "#n")
 
 

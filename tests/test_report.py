@@ -1,0 +1,60 @@
+"""What a person reads at the end of a run."""
+
+import pytest
+
+from bert_jax import report
+
+TRAIN = {
+    "masked_lm_loss": 6.0,
+    "masked_lm_accuracy": 0.1,
+    "next_sentence_loss": 0.7,
+    "next_sentence_accuracy": 0.5,
+    "loss": 6.7,
+    "sequences_per_sec": 10.0,
+    "tokens_per_sec": 640.0,
+    "mfu": 0.25,
+}
+HELD_OUT = {
+    "eval_masked_lm_loss": 4.5,
+    "eval_masked_lm_accuracy": 0.27,
+    "eval_next_sentence_loss": 0.5,
+    "eval_next_sentence_accuracy": 0.8,
+}
+LINES = [{"step": step, **TRAIN} for step in (10, 20)] + [{"step": 20, **HELD_OUT}]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(7.4, "7 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"), (59.6, "1 min 00 s")],
+)
+def test_durations_read_well(seconds, text):
+    assert report.duration(seconds) == text
+
+
+def test_closing_words_compare_with_guessing():
+    words = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57)
+    assert "4.50 nats, against 6.00" in words and "80% of the time" in words
+    assert "--workdir=runs/x" in words
+    assert "little else" not in words
+    poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57)
+    assert "word frequencies and little else" in poor
+
+
+def test_closing_words_without_held_out_text():
+    words = report.closing_words("runs/x", 20, 60, LINES[:2], None, None)
+    assert "Trained to step 20" in words and "held-out" not in words
+
+
+def test_plot_is_a_picture_with_and_without_held_out_points(tmp_path):
+    for lines, entropy in ((LINES, 6.0), (LINES[:2], None)):
+        path = report.plot_curves(str(tmp_path), lines, entropy)
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+def test_progress_prints_plain_lines_without_a_terminal(capsys):
+    progress = report.Progress(0, 100)
+    progress.update(10, TRAIN)
+    progress.close()
+    line = capsys.readouterr().out
+    for part in ("step 10/100", "loss 6.700", "10 seq/s", "640 tok/s", "25.0%", "left"):
+        assert part in line
