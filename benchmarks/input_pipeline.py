@@ -9,6 +9,8 @@ floor is a few operations per token and mask.
 """
 
 import argparse
+import contextlib
+import sys
 import tempfile
 import time
 
@@ -28,7 +30,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         config = make_config(args, directory)
-        corpus = prepare.prepare(config)
+        with contextlib.redirect_stdout(sys.stderr):  # rows alone on stdout
+            corpus = prepare.prepare(config)
         batches = pipeline.batches(
             corpus, config, split="train", seed=0, phase_index=0, first_step=0
         )

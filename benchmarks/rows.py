@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -10,16 +11,54 @@ from collections.abc import Callable
 
 
 def alternate(
-    functions: dict[str, Callable[[], None]], repeats: int
+    builders: dict[str, Callable[..., Callable[[], None]]],
+    arguments: tuple[object, ...],
+    repeats: int,
+    warmups: int = 1,
 ) -> dict[str, list[float]]:
-    """Returns seconds of each call, the functions in turn, so that noise hits all."""
-    seconds: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            seconds[name].append(time.perf_counter() - start)
+    """Returns the seconds of a call of functions that take turns, one number a turn.
+
+    Turns, so that the machine's noise hits all alike. Each function is built and run in
+    a process of its own, which waits while the others run: in one process the memory
+    and the threads that one library keeps slow the next one down. A turn is three calls
+    of which the first is not timed: it finds the caches full of the others' data.
+
+    Args:
+      builders: by name; builder(*arguments) returns the function to time.
+      arguments: picklable.
+      repeats: turns of each function.
+      warmups: turns before those, for compilation and memory.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = {}, []
+    for name, builder in builders.items():
+        pipes[name], theirs = context.Pipe()
+        process = context.Process(
+            target=_serve, args=(theirs, builder, arguments), daemon=True
+        )
+        process.start()
+        processes.append(process)
+        theirs.close()
+    seconds: dict[str, list[float]] = {name: [] for name in builders}
+    for repeat in range(-warmups, repeats):
+        for name, pipe in pipes.items():
+            pipe.send("run")
+            elapsed = pipe.recv()
+            if repeat >= 0:
+                seconds[name].append(elapsed)
+    for process in processes:
+        process.terminate()
     return seconds
+
+
+def _serve(pipe, builder, arguments: tuple[object, ...]) -> None:
+    function = builder(*arguments)
+    while pipe.recv():
+        function()
+        start = time.perf_counter()
+        function()
+        function()
+        pipe.send((time.perf_counter() - start) / 2)
 
 
 def print_row(

@@ -9,6 +9,7 @@ in the row over the machine's matrix rate.
 """
 
 import argparse
+import importlib.util
 import sys
 
 import jax
@@ -32,13 +33,14 @@ def main() -> None:
     parser.add_argument("--peer", type=int, choices=(0, 1), default=1)
     args = parser.parse_args()
     config = make_config(args)
-    batch = make_batch(config)
-    step = our_step(config, batch)
-    functions = {"ours": step}
+    builders = {"ours": our_step}
     if args.peer:
-        functions["theirs"] = torch_step(config, batch)
-    rows.alternate(functions, 2)  # compiles, and lets allocators settle
-    seconds = rows.alternate(functions, args.repeats)
+        if not importlib.util.find_spec("torch"):
+            sys.exit(
+                "the peer needs pip install -r requirements-parity.txt; or --peer=0"
+            )
+        builders["theirs"] = torch_step
+    seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
     rates = {name: [args.batch / s for s in each] for name, each in seconds.items()}
     phase = config.phases[0]
     flops = metrics.train_flops_per_sequence(
@@ -112,11 +114,9 @@ def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
 
 
 def torch_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
-    try:
-        import torch
-        import transformers
-    except ImportError:
-        sys.exit("the peer needs: pip install -r requirements-parity.txt; or --peer=0")
+    import torch
+    import transformers
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = steps.compute_dtype(config)
     model = transformers.BertForPreTraining(

@@ -54,8 +54,6 @@ class Checkpoints:
         corpus_sha256: str,
     ) -> None:
         """Starts saving `state`, which may be donated as soon as this returns."""
-        if step in self._manager.all_steps():
-            return
         arrays = _by_path(state)
         meta = {
             "config": json.loads(config.to_json()),

@@ -6,6 +6,7 @@ traceback.
 
 import difflib
 import glob
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,22 @@ def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
     return from_config_dict(holder.value)
 
 
+def local_directory(flag: str, path: str) -> str:
+    """Returns the path of a directory flag.
+
+    Raises:
+      ConfigError: when it is a URL or a file.
+    """
+    if "://" in path:
+        raise ConfigError(
+            f"--{flag}={path} is not a local directory; give one, and copy it to the"
+            " bucket when the command is done"
+        )
+    if Path(path).is_file():
+        raise ConfigError(f"--{flag}={path} is a file; give a directory")
+    return path
+
+
 def config_name(holder: flags.FlagHolder) -> str:
     """Returns "tiny" for --config=configs/tiny.py."""
     path = config_flags.get_config_filename(flags.FLAGS[holder.name])
@@ -81,12 +98,14 @@ def config_name(holder: flags.FlagHolder) -> str:
 
 
 def config_arguments() -> str:
-    """Returns the --config arguments of this call, to be shown in another command."""
-    return " ".join(
-        f"'{arg}'" if set(arg) & set("[]()*#\"' ") else arg
-        for arg in sys.argv[1:]
-        if arg.startswith("--config")
-    )
+    """Returns the --config arguments of this call, quoted for another command line."""
+    found, take_next = [], False
+    for argument in sys.argv[1:]:
+        is_config = argument.lstrip("-").startswith("config")
+        if take_next or (argument.startswith("-") and is_config):
+            found.append(argument)
+        take_next = argument.startswith("-") and is_config and "=" not in argument
+    return shlex.join(found)
 
 
 def _config_mistake(error: Exception, argv: list[str]) -> str:

@@ -49,17 +49,23 @@ def evaluate(
     params: Any,
     batches: list[pipeline.Batch],
     mesh: jax.sharding.Mesh,
+    accumulation_steps: int,
 ) -> dict[str, float]:
-    """Returns the mean of each metric over all masked positions or pairs."""
+    """Returns the mean of each metric over all masked positions or pairs.
+
+    Takes a batch in as many parts as training does, so that it needs no more memory.
+    """
     totals: dict[str, list[float]] = {}
     for batch in batches:
-        sums, counts = jax.device_get(
-            eval_step(params, sharding.place_batch(batch, mesh))
-        )
-        for name in sums:
-            total = totals.setdefault(name, [0.0, 0.0])
-            total[0] += float(sums[name])
-            total[1] += float(counts[name])
+        for i in range(accumulation_steps):
+            part = {name: rows[i::accumulation_steps] for name, rows in batch.items()}
+            sums, counts = jax.device_get(
+                eval_step(params, sharding.place_batch(part, mesh))
+            )
+            for name in sums:
+                total = totals.setdefault(name, [0.0, 0.0])
+                total[0] += float(sums[name])
+                total[1] += float(counts[name])
     return {name: total / count for name, (total, count) in totals.items()}
 
 
@@ -82,6 +88,7 @@ def next_sentence_majority(batches: list[pipeline.Batch]) -> float:
 def main() -> None:
     if not _WORKDIR.value:
         raise ConfigError("--workdir is missing; give it the directory of a run")
+    command_line.local_directory("workdir", _WORKDIR.value)
     run = runs.open_run(_WORKDIR.value, _STEP.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
@@ -89,7 +96,13 @@ def main() -> None:
             " prepare one with config.data.validation_fraction above 0"
         )
     batches = eval_batches(run.corpus, run.config, run.phase_index)
-    metrics = evaluate(run.eval_step, run.state.params, batches, run.mesh)
+    metrics = evaluate(
+        run.eval_step,
+        run.state.params,
+        batches,
+        run.mesh,
+        run.accumulation_steps,
+    )
     result = {
         "step": run.step,
         **metrics,

@@ -8,6 +8,7 @@ DIR2 must not exist or be empty; it appears when it is complete.
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 from absl import flags
@@ -29,13 +30,17 @@ def export(workdir: str, output: str, format_name: str, step: int | None) -> Non
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise ConfigError(f"--output={output} is in use; give a new directory")
     run = runs.open_run(workdir, step)
-    tmp = target.with_name(target.name + ".tmp")
-    shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir(parents=True)
-    FORMATS[format_name](tmp, run.state.params, run.config, run.corpus.tokenizer)
-    if target.is_dir():
-        target.rmdir()
-    os.replace(tmp, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    try:
+        FORMATS[format_name](tmp, run.state.params, run.config, run.corpus.tokenizer)
+        tmp.chmod(0o755)  # mkdtemp keeps it to its owner
+        if target.is_dir():
+            target.rmdir()
+        os.replace(tmp, target)
+    except BaseException:
+        shutil.rmtree(tmp)
+        raise
     print(
         f"Exported step {run.step:,} to {output}. Load it with"
         f' transformers.BertForPreTraining.from_pretrained("{output}") or'
@@ -47,6 +52,8 @@ def main() -> None:
     if not _WORKDIR.value or not _OUTPUT.value:
         missing = "output" if _WORKDIR.value else "workdir"
         raise ConfigError(f"--{missing} is missing; see --help")
+    command_line.local_directory("workdir", _WORKDIR.value)
+    command_line.local_directory("output", _OUTPUT.value)
     export(_WORKDIR.value, _OUTPUT.value, _FORMAT.value, _STEP.value)
 
 

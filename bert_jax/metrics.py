@@ -1,7 +1,9 @@
 """Rates, FLOPs and where the numbers of a run are written.
 
 MFU is the share of the devices' peak matrix rate that goes into the model's own matrix
-products: forward once, backward twice, only for what the step computes.
+products: forward once, backward twice, only for what the step computes. The peak is the
+data sheet's for bfloat16, whatever the compute dtype; that of an unknown device, a CPU
+above all, is a float32 product measured at the start.
 """
 
 import json
@@ -14,7 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
+from tensorboard.compat.proto.event_pb2 import (  # pyright: ignore
+    Event,
+    SessionLog,
+)
 from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -99,6 +104,11 @@ class MetricsWriter:
             os.replace(tmp, path)
         self._file = path.open("a", buffering=1)
         self._events = EventFileWriter(workdir)
+        # Tells TensorBoard to forget what an earlier call wrote of later steps.
+        start = SessionLog(status=SessionLog.START)
+        self._events.add_event(
+            Event(wall_time=time.time(), step=first_step + 1, session_log=start)
+        )
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Writes a line {"step": step, **metrics} and each metric as a scalar."""
@@ -114,6 +124,10 @@ class MetricsWriter:
                 summary=Summary(value=values),
             )
         )
+
+    def flush(self) -> None:
+        self._file.flush()
+        self._events.flush()
 
     def close(self) -> None:
         self._file.close()

@@ -54,7 +54,6 @@ class Linear(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""
         kernel = self.kernel[...].astype(x.dtype)
-        bias = self.bias[...].astype(x.dtype)
         input_dim = "replicated" if self.input_dim == "embed" else self.input_dim
         # One matrix of rows: as a product of 3-d arrays the weight gradient needs a
         # transposed copy of its inputs, which costs XLA on CPU a third of its speed.
@@ -62,7 +61,8 @@ class Linear(nnx.Module):
             x, (-1, x.shape[-1]), out_sharding=sharding.spec("batch", input_dim)
         )
         y = jnp.dot(rows, kernel, out_sharding=sharding.spec("batch", self.output_dim))
-        y += bias[None, :]
+        # In float32, and with it the bias gradient: a sum over every row of the batch.
+        y = (y.astype(jnp.float32) + self.bias[...][None, :]).astype(x.dtype)
         between = ["replicated"] * (x.ndim - 2)
         return jnp.reshape(
             y,
@@ -119,22 +119,24 @@ class Embeddings(nnx.Module):
         dtype: jnp.dtype,
     ) -> jax.Array:
         out = sharding.spec("batch", "seq", "replicated")
-        word_VD = _replicated(self.word[...], dtype)
-        position_LD = _replicated(self.position[...], dtype)
-        segment_2D = _replicated(self.segment[...], dtype)
+        # Looked up in float32: the gradient of a frequent token's row is the sum of
+        # thousands of terms, of which bfloat16 would lose most.
+        word_VD = _replicated(self.word[...])
+        position_LD = _replicated(self.position[...])
+        segment_2D = _replicated(self.segment[...])
         # Two rows: a product with one-hot rows has a cheap gradient, a gather's is
         # a scatter of B * T rows onto two.
-        one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=dtype)
+        one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
         x_BTD = (
             word_VD.at[input_ids_BT].get(out_sharding=out)
             + position_LD.at[position_ids_BT].get(out_sharding=out)
             + jnp.einsum("BTs,sD->BTD", one_hot_BT2, segment_2D, out_sharding=out)
         )
-        return dropout(self.norm(x_BTD), self.dropout_rate, seed)
+        return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
     def logits(self, x_BPD: jax.Array) -> jax.Array:
         """Returns float32[B, P, V], the product with every word embedding."""
-        word_VD = _replicated(self.word[...], x_BPD.dtype)
+        word_VD = _replicated(self.word[...].astype(x_BPD.dtype))
         return jnp.einsum(
             "BPD,VD->BPV",
             x_BPD,
@@ -432,6 +434,6 @@ def mix32(x: jax.Array) -> jax.Array:
     return x ^ (x >> 16)
 
 
-def _replicated(table: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Gathers a table from the devices that share it, in the compute dtype."""
-    return jax.reshard(table.astype(dtype), jax.P(None, None))
+def _replicated(table: jax.Array) -> jax.Array:
+    """Gathers a table from the devices that share it."""
+    return jax.reshard(table, jax.P(None, None))

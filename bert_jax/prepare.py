@@ -44,7 +44,9 @@ def prepare(config: ExperimentConfig) -> corpus.Corpus:
         )
         # A small corpus is read once; a large one twice, within bounded memory.
         sample = _Remembered(_documents(config), SMALL_BYTES)
-        tokenizer = tokenizers.load_or_train(config.tokenizer, sample)
+        lowercase = config.tokenizer.lowercase
+        vocab = tokenizers.train(sample, config.tokenizer.vocab_size, lowercase)
+        tokenizer = tokenizers.WordPiece(vocab, lowercase)
         documents = sample.again() or _documents(config)
     progress = _Progress(start)
     corpus.write(config, tokenizer, documents, progress)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ class Run:
     step: int
     phase_index: int  # the phase that the step is in
     graphdef: nnx.GraphDef
+    accumulation_steps: int  # the run's, as far as it divides over this mesh
     state: steps.TrainState
     eval_step: Callable[..., Any]
 
@@ -52,8 +54,6 @@ def open_run(workdir: str, step: int | None) -> Run:
             f"--workdir={workdir} has no {CONFIG_FILE}; give the directory of a run of"
             " python -m bert_jax.train"
         )
-    # The run may have had another number of devices.
-    config = dataclasses.replace(config, mesh=MeshConfig(data=-1, fsdp=1, tensor=1))
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
@@ -66,7 +66,8 @@ def open_run(workdir: str, step: int | None) -> Run:
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    mesh = sharding.make_mesh(config.mesh)
+    phase_index, _ = phase_of(config, max(step - 1, 0))
+    mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)
     tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
     graphdef, init = steps.init_state(config, tx)
@@ -77,11 +78,33 @@ def open_run(workdir: str, step: int | None) -> Run:
         corpus=corpus,
         mesh=mesh,
         step=step,
-        phase_index=phase_of(config, max(step - 1, 0))[0],
+        phase_index=phase_index,
         graphdef=graphdef,
+        accumulation_steps=_accumulation_steps(config, phase_index, mesh),
         state=state,
         eval_step=jax.jit(steps.make_eval_step(config, graphdef)),
     )
+
+
+def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
+    """Returns the run's own mesh, or on other devices as many as divide the batch."""
+    size = config.phases[phase_index].global_batch_size
+    try:
+        mesh = sharding.make_mesh(config.mesh)
+        if size % sharding.batch_divisor(mesh) == 0:
+            return mesh
+    except ConfigError:
+        pass  # the run had another number of devices
+    num = math.gcd(size, jax.device_count())
+    data_only = MeshConfig(data=num, fsdp=1, tensor=1)
+    return sharding.make_mesh(data_only, jax.devices()[:num])
+
+
+def _accumulation_steps(
+    config: ExperimentConfig, phase_index: int, mesh: jax.sharding.Mesh
+) -> int:
+    rows = config.phases[phase_index].global_batch_size // sharding.batch_divisor(mesh)
+    return math.gcd(config.accumulation_steps, rows)
 
 
 def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:

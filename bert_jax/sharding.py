@@ -70,10 +70,21 @@ def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def make_mesh(config: MeshConfig) -> jax.sharding.Mesh:
-    """Builds the explicit mesh over all devices of the run."""
-    shape = resolve_mesh_shape(config, jax.device_count())
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Explicit,) * len(AXES))
+def make_mesh(
+    config: MeshConfig, devices: list[jax.Device] | None = None
+) -> jax.sharding.Mesh:
+    """Builds the explicit mesh over `devices`, or over all of them.
+
+    Raises:
+      ConfigError: when the mesh is not as large as the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh(
+        resolve_mesh_shape(config, len(devices)),
+        AXES,
+        axis_types=(AxisType.Explicit,) * len(AXES),
+        devices=devices,
+    )
 
 
 def batch_divisor(mesh: jax.sharding.Mesh) -> int:

@@ -47,7 +47,8 @@ def init_state(
         return model.build(config.model, config.tokenizer.vocab_size, key)
 
     def init() -> TrainState:
-        _, params = build(jax.random.key(config.seed))
+        init_key, _ = run_keys(config)
+        _, params = build(init_key)
         return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
 
     graphdef, _ = nnx.split(
@@ -58,6 +59,12 @@ def init_state(
         )
     )
     return graphdef, jax.jit(init)
+
+
+def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
+    """Returns the keys of the first weights and of dropout."""
+    init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
+    return init_key, dropout_key
 
 
 def make_train_step(
@@ -74,7 +81,8 @@ def make_train_step(
     dtype = compute_dtype(config)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        _, dropout_key = run_keys(config)
+        key = jax.random.fold_in(dropout_key, state.step)
         counts = loss_counts(batch)
 
         def loss(params: Any, microbatch: Batch, key: jax.Array):

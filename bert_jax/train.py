@@ -6,6 +6,7 @@
 Continues by itself when the workdir holds a checkpoint.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,12 @@ from bert_jax.data import pipeline
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
     # ---- Check everything a person can get wrong before anything is written.
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"this run has {jax.process_count()} processes; training runs in one"
+            " process with all of its devices for now"
+        )
+    command_line.local_directory("workdir", workdir)
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
@@ -66,27 +73,31 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     log = metrics.StepLog(config, writer, progress.update)
 
     step = first_step
-    for phase_index, batch in global_batches(config, corpus, mesh, first_step):
-        state, step_metrics = train_step(state, batch)
-        step += 1
-        if jax.default_backend() == "cpu":
-            # Simulated devices deadlock in collectives when steps queue up (seen with
-            # jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
-            jax.block_until_ready(state)
-        log.add(step, phase_index, step_metrics)
-        is_last = step == config.num_steps
-        if held_out.exists and (is_last or step % config.eval.every_steps == 0):
-            log.flush()
-            line = held_out.evaluate(state, phase_index)
-            writer.write(step, line)
-            progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
-            log.stop_clock()
-        if is_last or step % config.checkpoint.every_steps == 0:
-            checkpoints.save(step, state, config, corpus.sha256)
+    try:
+        for phase_index, batch in global_batches(config, corpus, mesh, first_step):
+            state, step_metrics = train_step(state, batch)
+            step += 1
+            log.add(step, phase_index, step_metrics)
+            if jax.default_backend() == "cpu":
+                # Simulated devices deadlock in collectives when steps queue up (seen with
+                # jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
+                jax.block_until_ready(state)
+            is_last = step == config.num_steps
+            if held_out.exists and (is_last or step % config.eval.every_steps == 0):
+                log.flush()
+                line = held_out.evaluate(state, phase_index)
+                writer.write(step, line)
+                progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
+                log.stop_clock()
+            if is_last or step % config.checkpoint.every_steps == 0:
+                log.flush()  # what a resumed run will not see again
+                writer.flush()
+                checkpoints.save(step, state, config, corpus.sha256)
+    finally:
+        progress.close()
 
     # ---- The end: everything on disk, a picture and a paragraph.
     log.flush()
-    progress.close()
     checkpoints.close()
     writer.close()
     lines = metrics.read(workdir)
@@ -116,22 +127,32 @@ class HeldOut:
     ):
         self._config, self._corpus = config, corpus
         self._mesh, self._eval_step = mesh, eval_step
-        self._batches: dict[int, list[pipeline.Batch]] = {}
         self.exists = bool(corpus.shards["validation"])
-        self.unigram_entropy: float | None = None
-        self.next_sentence_majority: float | None = None
+        self.batches = functools.cache(
+            functools.partial(evaluate.eval_batches, corpus, config)
+        )
 
     def evaluate(self, state: steps.TrainState, phase_index: int) -> dict[str, float]:
         """Returns the held-out metrics under names that begin with eval_."""
-        if phase_index not in self._batches:
-            batches = evaluate.eval_batches(self._corpus, self._config, phase_index)
-            self._batches = {phase_index: batches}
-            self.unigram_entropy = evaluate.unigram_entropy(self._corpus)
-            self.next_sentence_majority = evaluate.next_sentence_majority(batches)
         result = evaluate.evaluate(
-            self._eval_step, state.params, self._batches[phase_index], self._mesh
+            self._eval_step,
+            state.params,
+            self.batches(phase_index),
+            self._mesh,
+            self._config.accumulation_steps,
         )
         return {f"eval_{name}": value for name, value in result.items()}
+
+    @functools.cached_property
+    def unigram_entropy(self) -> float | None:
+        return evaluate.unigram_entropy(self._corpus) if self.exists else None
+
+    @functools.cached_property
+    def next_sentence_majority(self) -> float | None:
+        if not self.exists:
+            return None
+        last_phase = len(self._config.phases) - 1
+        return evaluate.next_sentence_majority(self.batches(last_phase))
 
 
 def global_batches(

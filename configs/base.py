@@ -1,7 +1,7 @@
 """BERT-base as published: 12 layers of 768, 110 million parameters.
 
     python -m bert_jax.prepare --config=configs/base.py
-    python -m bert_jax.train --config=configs/base.py --workdir=gs://... or DIR
+    python -m bert_jax.train --config=configs/base.py --workdir=DIR
 
 The released recipe, google-research/bert (README, modeling.py, optimization.py,
 create_pretraining_data.py) and Devlin et al. 2019, section 3 and appendix A.2. At that
@@ -26,7 +26,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.corpus_dir = "corpora/wikipedia_pg19_uncased"
     # About 5 billion tokens: some 5 million a shard, 10 MB in memory.
     config.data.num_shards = 1024
-    config.data.num_streams = 64  # up to 64 hosts; divides the batch of 256
+    config.data.num_streams = 64  # divides the batch of 256 and the shards
     config.data.validation_fraction = 0.002  # some 10 million tokens
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py

@@ -140,6 +140,30 @@ def test_bfloat16_stays_near_float32():
     np.testing.assert_allclose(rough, exact, atol=2e-2)
 
 
+def test_gradient_of_a_frequent_token_keeps_its_digits_in_bfloat16():
+    """Thousands of equal tokens: summed in bfloat16 their gradient would stop growing."""
+    config = make_config(
+        model__num_hidden_layers=1,
+        phase={"global_batch_size": 256, "sequence_length": 32},
+    )
+    bert = build(config)
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    batch["input_ids"] = jnp.full_like(batch["input_ids"], 7)
+    batch["sequence_ids"] = jnp.ones_like(batch["sequence_ids"])
+    graphdef, params = nnx.split(bert.bert.embeddings)
+
+    def total(params, dtype):
+        embeddings = nnx.merge(graphdef, params)
+        ids = (batch["input_ids"], batch["segment_ids"], batch["position_ids"])
+        return jnp.sum(embeddings(*ids, None, dtype)[:, :, :3].astype(F32))
+
+    exact, rough = (
+        jax.grad(total)(params, jnp.dtype(dtype))["word"][...][7]
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    assert jnp.linalg.norm(rough - exact) < 0.02 * jnp.linalg.norm(exact)
+
+
 def test_dropout_drops_its_share_and_keeps_the_mean():
     x = jnp.ones((64, 32, 128))
     y = model.dropout(x, 0.1, jnp.array([3, 4], jnp.uint32))

@@ -104,7 +104,7 @@ def test_killed_and_resumed_equals_straight(straight, text):
 def test_a_finished_run_is_left_as_it_is(straight, text):
     before = lines(straight)
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
-    assert "Trained to step 60" in stdout
+    assert "Trained to step 60" in stdout and "On held-out text" in stdout
     assert lines(straight) == before
 
 
@@ -203,10 +203,12 @@ def test_a_workdir_of_another_run_is_refused(straight, text):
         (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
         (
-            ["--config=configs/large.py", "--config.data.corpus_dir=/nonexistent/dir"],
+            ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
             "run: python -m bert_jax.prepare --config=configs/large.py"
-            " --config.data.corpus_dir=/nonexistent/dir",
+            """ '--config.data.sources=('"'"'tfds:a b#c'"'"',)'""",
         ),
+        (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
+        (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
     ],
 )
 def test_usage_mistakes(arguments, message):

@@ -14,6 +14,7 @@ uint32 for a vocabulary over 65,536), `sentence_lengths` (uint32, tokens) and
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -67,8 +68,8 @@ class Shard:
         )
         p = short_seq_prob
         expected = (1 - p) * full + p * short
-        # Which documents are short, and the coins of about one draw a pair.
-        variance = p * (1 - p) * spread + expected
+        # Which documents are short and how short, and about one coin a pair.
+        variance = p * spread + expected
         # Rounded first: the last bits of exp and log differ between machines.
         return math.ceil(round(expected + 2 * math.sqrt(variance), 3))
 
@@ -84,7 +85,8 @@ class Corpus:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
 
         Raises:
-          ConfigError: when the file is missing, damaged or not the manifest's.
+          ConfigError: when the file is missing or damaged, or holds not as much as the
+            manifest says.
         """
         path = os.path.join(self.directory, shard.file)
         tokens, sentence_lengths, document_lengths = _read_shard(path)
@@ -113,7 +115,10 @@ def read(config: ExperimentConfig) -> Corpus:
     directory = config.data.corpus_dir
     path = os.path.join(directory, MANIFEST)
     if not exists(directory):
-        raise ConfigError(f"config.data.corpus_dir={directory!r} has no {MANIFEST}")
+        raise ConfigError(
+            f"config.data.corpus_dir={directory!r} has no {MANIFEST} (looked from"
+            f" {os.getcwd()}); make it with python -m bert_jax.prepare"
+        )
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             content = file.read()
@@ -344,16 +349,20 @@ class _ShardWriter:
         self.max_sentences = 0
         self._tmp = path + ".tmp"
         self._file: tf.io.TFRecordWriter | None = None
-        self._ids: list[list[int]] = []
+        self._ids: list[np.ndarray] = []
+        self._sentence_lengths: list[int] = []
         self._document_lengths: list[int] = []
         self._num_buffered = 0
 
     def add(self, sentences: list[list[int]]) -> None:
         self.num_documents += 1
         self.max_sentences = max(self.max_sentences, len(sentences))
-        self._ids += sentences
+        lengths = [len(sentence) for sentence in sentences]
+        ids = itertools.chain.from_iterable(sentences)
+        self._ids.append(np.fromiter(ids, self.dtype, sum(lengths)))
+        self._sentence_lengths += lengths
         self._document_lengths.append(len(sentences))
-        self._num_buffered += sum(map(len, sentences))
+        self._num_buffered += sum(lengths)
         if self._num_buffered >= BLOCK_TOKENS:
             self._flush()
 
@@ -363,12 +372,13 @@ class _ShardWriter:
         if self._file is None:
             self._file = tf.io.TFRecordWriter(self._tmp)
         arrays = {
-            "token_ids": np.concatenate([np.array(s, self.dtype) for s in self._ids]),
-            "sentence_lengths": np.array([len(s) for s in self._ids], np.uint32),
+            "token_ids": np.concatenate(self._ids),
+            "sentence_lengths": np.array(self._sentence_lengths, np.uint32),
             "document_lengths": np.array(self._document_lengths, np.uint32),
         }
         self._file.write(_to_record(arrays))
-        self._ids, self._document_lengths, self._num_buffered = [], [], 0
+        self._ids, self._sentence_lengths = [], []
+        self._document_lengths, self._num_buffered = [], 0
 
     def close(self) -> Shard:
         """Finishes the file under its own name and returns its manifest entry."""

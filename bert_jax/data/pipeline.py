@@ -29,6 +29,8 @@ Batch = dict[str, np.ndarray]
 # operation, few enough to stay in a core's cache.
 CHUNK_ROWS = 512
 
+SPECIAL_FIRST = (tokenizers.PAD, tokenizers.CLS, tokenizers.SEP)
+
 # What a random draw is for: part of every key, so that no two draws share a stream.
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
@@ -181,12 +183,16 @@ def _visit(
     """Draws and shuffles a visit's pairs.
 
     Returns:
-      The shard's tokens, int32[rows, 5] (A start, A length, B start, B length,
-      is_random) and uint32[rows, 2] mask keys, from `first_row` of the visit on.
+      The ids of SPECIAL_FIRST and then the shard's tokens, int32[rows, 5] (A start,
+      A length, B start, B length, is_random) and uint32[rows, 2] mask keys, from
+      `first_row` of the visit on.
     """
     shard_index, shard = stream.shards[index]
     num_rows = stream.rows[index]
     tokens, documents = corpus.load(shard)
+    # What `_Assembler` puts between the segments, so that one gather fetches a row.
+    special = [corpus.tokenizer.id(token) for token in SPECIAL_FIRST]
+    tokens = np.concatenate([np.array(special, tokens.dtype), tokens])
     key = (*stream.key, epoch, shard_index)
     drawn: list[pairs.Pairs] = []
     while sum(map(len, drawn)) < num_rows:
@@ -227,10 +233,6 @@ class _Assembler:
         self.num_to_predict = masking.num_to_predict_table(
             phase.sequence_length, phase.max_predictions, config.data.masked_lm_prob
         )
-        self.special_ids = [
-            tokenizer.id(token)
-            for token in (tokenizers.PAD, tokenizers.CLS, tokenizers.SEP)
-        ]
         self.mask_id = tokenizer.id(tokenizers.MASK)
         self.vocab_size = len(tokenizer.vocab)
 
@@ -247,21 +249,18 @@ class _Assembler:
         in_a_BT = (position_T >= 1) & (position_T < first_sep)
         in_b_BT = (position_T > first_sep) & (position_T < last_sep)
         real_BT = position_T <= last_sep
-        pad, cls, sep = self.special_ids
-        # Tokens of a shard behind the special ones, so that one gather fetches a row.
+        pad, cls, sep = range(len(SPECIAL_FIRST))
+        num_special = len(SPECIAL_FIRST)
         source_BT = tf.where(
             in_a_BT,
-            a_start + (position_T - 1) + 3,
+            a_start + (position_T - 1) + num_special,
             tf.where(
                 in_b_BT,
-                b_start + (position_T - first_sep - 1) + 3,
-                tf.where(real_BT, tf.where(position_T == 0, 1, 2), 0),
+                b_start + (position_T - first_sep - 1) + num_special,
+                tf.where(real_BT, tf.where(position_T == 0, cls, sep), pad),
             ),
         )
-        special = tf.constant([pad, cls, sep], tokens.dtype)
-        ids_BT = tf.cast(
-            tf.gather(tf.concat([special, tokens], axis=0), source_BT), tf.int32
-        )
+        ids_BT = tf.cast(tf.gather(tokens, source_BT), tf.int32)
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(
             ids_BT,
             in_a_BT | in_b_BT,

@@ -215,6 +215,8 @@ def _jsonl(argument: str) -> Iterator[Document]:
                     f" {field!r}; name the field in config.data.sources as"
                     " jsonl:GLOB#field"
                 )
+            # Half a surrogate pair, as JSON can spell it, is no text.
+            text = text.encode("utf-8", "replace").decode("utf-8")
             yield _sentences(text.splitlines())
 
 

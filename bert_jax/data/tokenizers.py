@@ -59,14 +59,6 @@ class WordPiece:
         return tokenizer
 
 
-def load_or_train(config: TokenizerConfig, documents: Iterable[list[str]]) -> WordPiece:
-    """Returns the config's tokenizer; reads `documents` only to train a vocabulary."""
-    if config.vocab_file:
-        return load(config)
-    vocab = train(documents, config.vocab_size, config.lowercase)
-    return WordPiece(vocab, config.lowercase)
-
-
 def load(config: TokenizerConfig) -> WordPiece:
     """Reads config.vocab_file, a token a line in id order.
 
@@ -123,14 +115,21 @@ def train(
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     _set_text_rules(tokenizer, lowercase)
     alphabet = _alphabet(tokenizer, texts, min(MAX_ALPHABET, max(64, vocab_size // 8)))
+    # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
+    # table, which differs from run to run (tokenizers 0.23).
+    first = [
+        *SPECIAL_TOKENS,
+        *(f"##{c}" for c in alphabet if not _is_punctuation(c)),
+    ]
+    needed = len(first) + len(alphabet)
+    if vocab_size < needed:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={vocab_size} has no room for the {needed}"
+            f" special tokens and characters of the text; try {2 * needed}"
+        )
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a
-        # hash table, which differs from run to run (tokenizers 0.23).
-        special_tokens=[
-            *SPECIAL_TOKENS,
-            *(f"##{c}" for c in alphabet if not _is_punctuation(c)),
-        ],
+        special_tokens=first,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
