@@ -16,14 +16,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tensorboard.compat.proto.event_pb2 import (  # pyright: ignore
-    Event,
-    SessionLog,
-)
-from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
+from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
+
+# Classes that protobuf makes at import, where type checkers cannot see them.
+Event = getattr(event_pb2, "Event")  # noqa: B009
+SessionLog = getattr(event_pb2, "SessionLog")  # noqa: B009
+Summary = getattr(summary_pb2, "Summary")  # noqa: B009
 
 # Dense bfloat16 FLOP/s of one device by the start of jax's device_kind. Sources:
 # cloud.google.com/tpu/docs (v2..7x), NVIDIA data sheets (SXM).

@@ -5,6 +5,9 @@ Layouts are given by logical dim name, so that no other file names a mesh axis:
 parameters at their initialiser, activations on the few operations JAX asks about.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
@@ -71,7 +74,7 @@ def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
 
 
 def make_mesh(
-    config: MeshConfig, devices: list[jax.Device] | None = None
+    config: MeshConfig, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
     """Builds the explicit mesh over `devices`, or over all of them.
 

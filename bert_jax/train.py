@@ -79,8 +79,8 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
             step += 1
             log.add(step, phase_index, step_metrics)
             if jax.default_backend() == "cpu":
-                # Simulated devices deadlock in collectives when steps queue up (seen with
-                # jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
+                # Simulated devices deadlock in collectives when steps queue up (seen
+                # with jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
                 jax.block_until_ready(state)
             is_last = step == config.num_steps
             if held_out.exists and (is_last or step % config.eval.every_steps == 0):

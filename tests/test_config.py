@@ -84,7 +84,10 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
         ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
         ({"data__sources": ()}, r"data\.sources=\(\) names no source"),
-        ({"data__num_streams": 3}, r"global_batch_size=8 .*num_streams=3; try 6 or 9"),
+        (
+            {"data__num_shards": 3, "data__num_streams": 3},
+            r"global_batch_size=8 .*num_streams=3; try 6 or 9",
+        ),
         (
             {"data__num_shards": 3, "data__num_streams": 2},
             r"num_streams=2 must divide num_shards=3",

@@ -141,7 +141,7 @@ def test_bfloat16_stays_near_float32():
 
 
 def test_gradient_of_a_frequent_token_keeps_its_digits_in_bfloat16():
-    """Thousands of equal tokens: summed in bfloat16 their gradient would stop growing."""
+    """Thousands of equal tokens, whose sum in bfloat16 would stop growing."""
     config = make_config(
         model__num_hidden_layers=1,
         phase={"global_batch_size": 256, "sequence_length": 32},

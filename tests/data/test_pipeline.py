@@ -370,7 +370,7 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, spl
         passes.clear()
         args = (made.corpus, made.config, made.config.phases[1], stream, epoch, 0)
         tokens, rows, keys = pipeline._visit(*args, 0)
-        assert len(tokens) == stream.shards[0][1].num_tokens
+        assert len(tokens) == 3 + stream.shards[0][1].num_tokens
         assert rows.shape == (num_rows, 5) and keys.shape == (num_rows, 2)
         drawn = [
             collections.Counter(

@@ -218,10 +218,10 @@ def test_trained_vocabulary_covers_its_text(lowercase):
     assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
 
 
-def test_load_or_train_reads_no_documents_for_a_file(tmp_path):
-    config = write_vocab(tmp_path / "v.txt", [*SPECIAL, "a"])
-    remaining = iter([["a"]])
-    assert tokenizers.load_or_train(config, remaining) == tokenizers.load(config)
-    assert list(remaining) == [["a"]]
-    trained = tokenizers.load_or_train(make_config(vocab_size=30), [["a b"]])
-    assert len(trained.vocab) == 30
+def test_a_vocabulary_without_room_for_the_characters_is_refused():
+    """Special tokens first: a smaller one could even lack [MASK]."""
+    with pytest.raises(
+        ConfigError, match=r"vocab_size=6 has no room for the 9 .*try 18"
+    ):
+        tokenizers.train([["a b"]], 6, True)
+    assert len(tokenizers.train([["a b"]], 9, True)) == 9
