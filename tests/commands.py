@@ -30,7 +30,7 @@ def start(module: str, *args: str, devices: int = 1, cwd=ROOT) -> subprocess.Pop
 
 def run(module: str, *args: str, **kwargs) -> subprocess.CompletedProcess:
     process = start(module, *args, **kwargs)
-    stdout, stderr = process.communicate(timeout=300)
+    stdout, stderr = process.communicate(timeout=1500)
     return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
 
 
