@@ -65,6 +65,7 @@ def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
     phase = config.phases[0 if args.length <= 128 else 1]
     phase.sequence_length = args.length
     phase.global_batch_size = args.batch
+    phase.max_predictions = min(phase.max_predictions, args.length // 2)
     config.phases = (phase,)
     config.data.num_streams = 1
     config.compute_dtype = args.dtype
