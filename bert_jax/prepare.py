@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bert_jax import command_line
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus, sources, tokenizers
+from bert_jax.data import corpus, corpus_writer, sources, tokenizers
 
 # Above this much local text `train` does not prepare by itself: minutes of work
 # should be asked for.
@@ -49,7 +49,7 @@ def prepare(config: ExperimentConfig) -> corpus.Corpus:
         tokenizer = tokenizers.WordPiece(vocab, lowercase)
         documents = sample.again() or _documents(config)
     progress = _Progress(start)
-    corpus.write(config, tokenizer, documents, progress)
+    corpus_writer.write(config, tokenizer, documents, progress)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
     print(

@@ -11,7 +11,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import prepare
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, pairs, tokenizers
+from bert_jax.data import corpus, corpus_writer, pairs, tokenizers
 from configs import tiny
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -51,7 +51,7 @@ def make_documents(count, seed=0, max_sentences=8):
 
 
 def write(config, documents):
-    corpus.write(
+    corpus_writer.write(
         config, tokenizers.load(config.tokenizer), documents, lambda *counts: None
     )
 
@@ -144,7 +144,7 @@ def test_manifest_counts(written):
     assert sum(shard.num_sentences for shard in shards) == len(sentences)
     assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
     for shard in shards:
-        assert [*map(int, shard.num_pairs)] == list(corpus.REFERENCE_LENGTHS)
+        assert [*map(int, shard.num_pairs)] == list(corpus_writer.REFERENCE_LENGTHS)
         full, short, spread = np.array([*shard.num_pairs.values()]).T
         assert min(*full, *short) >= shard.num_documents
         assert full[0] > full[-1] and short[0] > short[-1]  # longer rows, fewer
@@ -220,8 +220,8 @@ def test_rows_per_epoch_is_a_little_more_than_a_pass(large, length, short_seq_pr
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
     """Blocks only bound memory: the documents are those of one block."""
     _, documents, one_block = written
-    monkeypatch.setattr(corpus, "BLOCK_TOKENS", 40)
-    monkeypatch.setattr(corpus, "BATCH_DOCUMENTS", 7)
+    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 40)
+    monkeypatch.setattr(corpus_writer, "BATCH_DOCUMENTS", 7)
     config = make_config(tmp_path, corpus_dir=str(tmp_path / "blocks"))
     write(config, documents)
     found = corpus.read(config)
@@ -261,7 +261,9 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(tmp_path, vocab_size, dtype):
     )
     vocab = tokenizers.load(config.tokenizer).vocab
     last = tokenizers.WordPiece((*vocab[:-1], "last"), lowercase=True)
-    corpus.write(config, last, [["w1", "last w2"], ["w3", "w4"]], lambda *counts: None)
+    corpus_writer.write(
+        config, last, [["w1", "last w2"], ["w3", "w4"]], lambda *counts: None
+    )
     path = config.tokenizer.vocab_file
     with open(path, "w") as file:
         file.write("\n".join(last.vocab) + "\n")
@@ -378,8 +380,8 @@ class Interrupted(BaseException):
 
 
 def test_failure_while_reading_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK_TOKENS", 1)  # every document goes to disk
-    monkeypatch.setattr(corpus, "BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 1)  # every document goes to disk
+    monkeypatch.setattr(corpus_writer, "BATCH_DOCUMENTS", 1)
     config = make_config(tmp_path)
     seen = []
 
@@ -412,7 +414,7 @@ def test_progress_counts_documents_and_bytes(tmp_path):
     config, documents = make_config(tmp_path), make_documents(600)
     documents[7] = ["\u4f60\u597d", "w1"]  # six bytes of UTF-8, two characters
     calls = []
-    corpus.write(
+    corpus_writer.write(
         config,
         tokenizers.load(config.tokenizer),
         documents,
@@ -577,7 +579,7 @@ def test_truncated_shard(written, keep):
 
 
 def test_shard_without_its_last_record(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK_TOKENS", 200)
+    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 200)
     config = make_config(tmp_path)
     write(config, make_documents(60))
     found = corpus.read(config)
