@@ -12,6 +12,7 @@ Shapes: B row of the batch, T token, P masked position, K sentence pair in a row
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -147,13 +148,16 @@ def batches(
         )
         return dataset.prefetch(1).flat_map(chunks).rebatch(rows_per_step)
 
+    # Chunks of a stream that are made at once: together the streams use every core.
+    num_parallel = max(2, -(-(os.cpu_count() or 1) // len(mine)))
+
     def chunks(tokens: Tensor, rows: Tensor, keys: Tensor) -> tf.data.Dataset:
         starts = tf.data.Dataset.range(0, tf.shape(rows, tf.int64)[0], CHUNK_ROWS)
         return starts.map(
             lambda i: assemble(
                 tokens, rows[i : i + CHUNK_ROWS], keys[i : i + CHUNK_ROWS]
             ),
-            num_parallel_calls=tf.data.AUTOTUNE,
+            num_parallel_calls=num_parallel,
         )
 
     # A step is one round through the streams, one element of each.
@@ -161,6 +165,11 @@ def batches(
         stream_dataset, cycle_length=len(mine), block_length=1
     )
     dataset = dataset.rebatch(rows_per_step * len(mine)).prefetch(2)
+    options = tf.data.Options()
+    # Its thread sleeps for up to a minute at a time and cannot be woken to end (seen
+    # with TensorFlow 2.21): a run would wait for it after its last step.
+    options.autotune.enabled = False
+    dataset = dataset.with_options(options)
     if split == "train":
         return dataset.as_numpy_iterator()
     size = phase.global_batch_size // num_hosts
