@@ -15,6 +15,7 @@ import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
+from bert_jax import host_memory
 from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
 
 EXIT_USAGE = 2
@@ -29,6 +30,7 @@ def define_config() -> flags.FlagHolder:
 
 def run(main: Callable[[], None], doc: str | None) -> None:
     """Parses the flags, calls main, and exits with 2 on a user's mistake."""
+    host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv
     if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):

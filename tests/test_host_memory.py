@@ -1,0 +1,53 @@
+"""Freed memory is not mapped and zeroed anew."""
+
+import subprocess
+import sys
+
+import pytest
+
+COUNT_FAULTS = """
+import ctypes, resource, sys, threading
+from bert_jax import host_memory
+
+if sys.argv[1] == "keep":
+    host_memory.keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+ctypes.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+
+def allocate():
+    block = libc.malloc(64 * 2**20)
+    ctypes.memset(block, 1, 64 * 2**20)
+    libc.free(block)
+
+
+def faults_of_a_second_block():
+    allocate()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    allocate()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+
+# XLA works in threads, and threads have arenas of their own by default.
+thread = threading.Thread(target=faults_of_a_second_block)
+thread.start()
+thread.join()
+"""
+
+
+def faults(mode):
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_FAULTS, mode],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone")
+def test_a_second_block_reuses_the_pages_of_the_first():
+    assert faults("default") > 1000  # what the setting is for: else it is not needed
+    assert faults("keep") < 100
