@@ -31,8 +31,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.invalid_utf8 = "error"
     # The longest paragraph of 28 MB of novels has 15 kB.
     config.data.max_line_bytes = 2**20
-    # Room for any book (Shakespeare's complete works have 5.4 MB), in bounded memory.
-    config.data.max_document_bytes = 8 * 2**20
+    # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
+    config.data.max_document_bytes = 4 * 2**20
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
 

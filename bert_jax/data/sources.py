@@ -356,44 +356,31 @@ def _jsonl(
         yield from _assemble(stream, path, data_config, counts)
 
 
-def _wikiextractor(
-    pattern: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    for path in _files(pattern):
-        # Opened twice, so nothing of the first look is counted.
-        source_lines = _plain_lines(path, data_config, collections.Counter())
-        first = next((line for line in source_lines if line.strip()), "")
-        if first.lstrip().startswith("{"):
-            stream = _json_stream(path, "text", data_config, counts)
-        else:
-            source_lines = _plain_lines(path, data_config, counts)
-            stream = _wiki_stream(source_lines, path, pattern)
-        yield from _assemble(stream, path, data_config, counts)
-
-
 def _json_stream(
     path: str, field: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> _Stream:
-    """Yields the lines of the text in one field of a JSON object a line."""
+    for where, found in _json_objects(path, data_config, counts):
+        yield from _field_of(found, field, where).splitlines()
+        yield None
+
+
+def _json_objects(
+    path: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields "file:line" and the object of every line that is not blank."""
     limit = JSON_OVERHEAD * data_config.max_document_bytes
     numbered = lines.read(path, limit, data_config.invalid_utf8, counts)
     for number, parts in itertools.groupby(numbered, key=lambda part: part[0]):
         line, *more = [part for _, part in itertools.islice(parts, 2)]
         if more:
             counts["json_lines_too_long"] += 1
-        elif not lines.is_utf8(line):  # to be skipped, and kept apart from below
+        elif not lines.is_utf8(line):  # "skip", and no object is to hide it
             counts["documents_not_utf8"] += 1
         elif line.strip():
-            found = _json_object(line, f"{path}:{number}", field)
-            text = _field_of(found, field, f"{path}:{number}")
-            # WikiExtractor repeats the title on the first line in one of its versions.
-            title = found.get("title") if field == "text" else None
-            text_lines = text.splitlines()
-            yield from text_lines[1:] if title in text_lines[:1] else text_lines
-            yield None
+            yield f"{path}:{number}", _json_object(line, f"{path}:{number}")
 
 
-def _json_object(line: str, where: str, field: str) -> dict[str, Any]:
+def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
         problem = f"is {type(found).__name__}, not an object"
@@ -402,10 +389,7 @@ def _json_object(line: str, where: str, field: str) -> dict[str, Any]:
     except RecursionError:
         found, problem = None, "is nested too deeply"
     if not isinstance(found, dict):
-        raise ConfigError(
-            f"{where} {problem}; each line must be a JSON object with a text field"
-            f" {field!r}"
-        )
+        raise ConfigError(f"{where} {problem}; each line must be a JSON object")
     return found
 
 
@@ -433,6 +417,32 @@ def _field_of(found: dict[str, Any], field: str, where: str) -> str:
     return value if lines.is_utf8(value) else value.encode("utf-8", "replace").decode()
 
 
+def _wikiextractor(
+    pattern: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[Document]:
+    for path in _files(pattern):
+        # Opened twice, so nothing of the first look is counted.
+        source_lines = _plain_lines(path, data_config, collections.Counter())
+        first = next((line for line in source_lines if line.strip()), "")
+        if first.lstrip().startswith("{"):
+            stream = _wiki_json_stream(path, data_config, counts)
+        else:
+            source_lines = _plain_lines(path, data_config, counts)
+            stream = _wiki_stream(source_lines, path, pattern)
+        unescaped = (line and _unescaped(line) for line in stream)
+        yield from _assemble(unescaped, path, data_config, counts)
+
+
+def _wiki_json_stream(
+    path: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> _Stream:
+    for where, found in _json_objects(path, data_config, counts):
+        text_lines = _field_of(found, "text", where).splitlines()
+        # Some versions repeat the title on the first line, some do not.
+        yield from text_lines[found.get("title") in text_lines[:1] :]
+        yield None
+
+
 def _wiki_stream(source_lines: Iterator[str], path: str, pattern: str) -> _Stream:
     """Yields the lines between <doc ...> and </doc>, without the title."""
     is_inside = found = is_title = has_text = False
@@ -452,6 +462,15 @@ def _wiki_stream(source_lines: Iterator[str], path: str, pattern: str) -> _Strea
             f"{path} has no <doc ...> line; is it WikiExtractor output?"
             f" For plain text write text:{pattern}"
         )
+
+
+def _unescaped(line: str) -> str:
+    """Undoes what WikiExtractor does to text by default; & comes last."""
+    if "&" not in line:
+        return line
+    for entity, character in (("lt", "<"), ("gt", ">"), ("quot", '"'), ("amp", "&")):
+        line = line.replace(f"&{entity};", character)
+    return line
 
 
 # ------------------------------------------------------------- TensorFlow Datasets

@@ -446,6 +446,23 @@ def test_a_blank_line_between_nearly_all_sentences(tmp_path):
     write(make_config(tmp_path), documents[1:])  # nine in ten are enough
 
 
+def test_prepare_of_a_file_that_is_not_utf8_leaves_nothing(tmp_path):
+    config = make_config(tmp_path)
+    write_source(config, make_documents(60))
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 caf\xe9 w2\n")
+    with pytest.raises(ConfigError, match=r"text.txt:\d+ is not UTF-8"):
+        prepare.prepare(config)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_empty_documents_change_nothing(tmp_path, written):
+    config, documents, found = written
+    config = make_config(tmp_path, corpus_dir=str(tmp_path / "with_empty_ones"))
+    write(config, [d for document in documents for d in ([], document, [" "])])
+    assert corpus.read(config).shards == found.shards
+
+
 def test_prepare_of_one_document_names_the_alternative(tmp_path):
     """A blank line after every sentence is, in a single file, one document."""
     config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
@@ -520,7 +537,7 @@ def changed(config, section, **values):
     [
         ("data", "invalid_utf8", "skip", "data.invalid_utf8='skip', .*'error'"),
         ("data", "max_line_bytes", 2**19, "data.max_line_bytes=524288, .*1048576"),
-        ("data", "max_document_bytes", 2**22, "data.max_document_bytes=4194304, "),
+        ("data", "max_document_bytes", 2**21, "data.max_document_bytes=2097152, "),
         ("data", "sources", ["text:b"], r"data.sources=\['text:b'\].*text.txt'\]"),
         ("data", "num_shards", 4, "data.num_shards=4, .* made with 2;"),
         ("data", "validation_fraction", 0.1, "validation_fraction=0.1, .* with 0.2;"),
