@@ -92,12 +92,17 @@ def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
     lower = word.lower()
     if lower in ABBREVIATIONS:
         return True
-    if lower in NUMBERED_ABBREVIATIONS:
+    is_initials = _is_initials(word)
+    if lower in NUMBERED_ABBREVIATIONS and not is_initials:
         return text[match.end()].isdigit()
-    # "I" ends sentences more often than it abbreviates a name.
-    if lower not in FINAL_ABBREVIATIONS and (
-        word == "I" or not _INITIALS.fullmatch(word) or len(word) == 1 and word == lower
-    ):
-        return False
-    after = _NEXT_WORD.match(text, match.end())
-    return not after or after[1] not in STARTERS
+    if lower in FINAL_ABBREVIATIONS or is_initials:
+        after = _NEXT_WORD.match(text, match.end())
+        return not after or after[1] not in STARTERS
+    return False
+
+
+def _is_initials(word: str) -> bool:
+    """Returns whether a word is like the J of J. Smith, U.S or p.m."""
+    if len(word) == 1:  # "I" ends sentences more often than it abbreviates a name
+        return word.isupper() and word != "I"
+    return "." in word and bool(_INITIALS.fullmatch(word))
