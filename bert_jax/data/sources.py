@@ -228,15 +228,15 @@ def _plain_lines(
 def _layout(source_lines: Iterator[str]) -> tuple[_Stream, bool]:
     """Tells how a text file is laid out, from its first 2,000 lines or mebibyte.
 
-    0. Its lines are broken at a width (see `_is_wrapped`): they are joined first, up
+    1. Its lines are broken at a width (see `_is_wrapped`): they are joined first, up
        to the next blank line.
-    1. It has headings (Markdown `# ...`, or `= Title =` as in WikiText): running text,
+    2. It has headings (Markdown `# ...`, or `= Title =` as in WikiText): running text,
        a document under each heading; blank lines only separate paragraphs.
-    2. At least nine in ten of its lines hold one sentence, and blank lines stand
+    3. At least nine in ten of its lines hold one sentence, and blank lines stand
        between groups of several: a sentence a line, a blank line between documents.
-    3. Every group between blank lines is a single line: running text, a paragraph a
+    4. Every group between blank lines is a single line: running text, a paragraph a
        line with blank lines between; the file is one document.
-    4. Otherwise: running text, a blank line between documents, a paragraph a line.
+    5. Otherwise: running text, a blank line between documents, a paragraph a line.
 
     Returns:
       The stream of lines with the ends of documents, and whether they are sentences.
