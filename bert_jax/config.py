@@ -22,11 +22,14 @@ class ConfigError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    sources: tuple[str, ...]  # specs: embedded:, text:GLOB, jsonl:GLOB#field, ...
+    sources: tuple[str, ...]  # specs, see data/sources.py
     corpus_dir: str
     num_shards: int  # files the training documents are dealt to, by digest
     num_streams: int  # parallel readers of the corpus; hosts share them out
     validation_fraction: float  # of documents, by digest
+    invalid_utf8: str  # error | replace (by U+FFFD) | skip (the document)
+    max_line_bytes: int  # of UTF-8; longer lines are cut at a space
+    max_document_bytes: int  # of UTF-8; longer documents are cut between lines
     short_seq_prob: float  # documents whose pairs aim at a random shorter length
     masked_lm_prob: float  # masked tokens per token of the row
 
@@ -187,6 +190,19 @@ def _validate(config: ExperimentConfig) -> None:
         f"must be a multiple of num_attention_heads={model.num_attention_heads}",
     )
     _require(bool(data.sources), "config.data.sources", data.sources, "names no source")
+    # Room for a sentence, and for a character that is never cut in two.
+    _require(
+        data.max_line_bytes >= 1024,
+        "config.data.max_line_bytes",
+        data.max_line_bytes,
+        "must be at least 1024",
+    )
+    _require(
+        data.max_document_bytes >= data.max_line_bytes,
+        "config.data.max_document_bytes",
+        data.max_document_bytes,
+        f"must be at least max_line_bytes={data.max_line_bytes}",
+    )
     _require(
         bool(config.phases), "config.phases", config.phases, "needs at least one phase"
     )
@@ -303,6 +319,10 @@ def _validate_choices(config: ExperimentConfig) -> None:
         "config.compute_dtype": (
             config.compute_dtype,
             ("auto", "float32", "bfloat16"),
+        ),
+        "config.data.invalid_utf8": (
+            config.data.invalid_utf8,
+            ("error", "replace", "skip"),
         ),
         "config.tokenizer.kind": (config.tokenizer.kind, ("wordpiece",)),
         "config.model.hidden_act": (config.model.hidden_act, ("gelu_new", "gelu")),

@@ -6,14 +6,14 @@ Reads config.data.sources, trains a vocabulary (or takes config.tokenizer.vocab_
 and writes the corpus to config.data.corpus_dir. A finished corpus is left alone.
 """
 
-import itertools
+import collections
 import sys
 import time
 from collections.abc import Iterator
 
 from bert_jax import command_line
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus, corpus_writer, sources, tokenizers
+from bert_jax.data import cleaning, corpus, corpus_writer, sources, tokenizers
 
 # Above this much local text `train` does not prepare by itself: minutes of work
 # should be asked for.
@@ -33,9 +33,10 @@ def prepare(config: ExperimentConfig) -> corpus.Corpus:
         return found
     sources.check(config.data.sources)
     start = time.time()
+    counts: collections.Counter[str] = collections.Counter()
     if config.tokenizer.vocab_file:
         tokenizer = tokenizers.load(config.tokenizer)
-        documents = _documents(config)
+        documents = _documents(config, counts)
     else:
         print(
             f"tokenizer: training {config.tokenizer.vocab_size:,} pieces on"
@@ -43,13 +44,13 @@ def prepare(config: ExperimentConfig) -> corpus.Corpus:
             flush=True,
         )
         # A small corpus is read once; a large one twice, within bounded memory.
-        sample = _Remembered(_documents(config), SMALL_BYTES)
+        sample = _Remembered(_documents(config, counts), SMALL_BYTES)
         lowercase = config.tokenizer.lowercase
         vocab = tokenizers.train(sample, config.tokenizer.vocab_size, lowercase)
         tokenizer = tokenizers.WordPiece(vocab, lowercase)
-        documents = sample.again() or _documents(config)
+        documents = sample.again() or _documents(config, counts)
     progress = _Progress(start)
-    corpus_writer.write(config, tokenizer, documents, progress)
+    corpus_writer.write(config, tokenizer, documents, counts, progress)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
     print(
@@ -68,8 +69,14 @@ def is_small(config: ExperimentConfig) -> bool:
     return num_bytes is not None and num_bytes <= SMALL_BYTES
 
 
-def _documents(config: ExperimentConfig) -> Iterator[list[str]]:
-    return itertools.chain.from_iterable(map(sources.documents, config.data.sources))
+def _documents(
+    config: ExperimentConfig, counts: collections.Counter[str]
+) -> Iterator[list[str]]:
+    """Yields the sentences of every document; counts what cleaning does, from 0."""
+    counts.clear()
+    for source in config.data.sources:
+        for document in sources.documents(source, config.data, counts):
+            yield cleaning.sentences(document, config.data, counts)
 
 
 class _Remembered:

@@ -28,6 +28,11 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.num_shards = 1024
     config.data.num_streams = 64  # divides the batch of 256 and the shards
     config.data.validation_fraction = 0.002  # some 10 million tokens
+    config.data.invalid_utf8 = "error"
+    # The longest paragraph of 28 MB of novels has 15 kB.
+    config.data.max_line_bytes = 2**20
+    # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
+    config.data.max_document_bytes = 4 * 2**20
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
 

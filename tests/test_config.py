@@ -83,6 +83,12 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
         ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
         ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
+        ({"data__invalid_utf8": "ignore"}, r"invalid_utf8='ignore' .*replace, skip"),
+        ({"data__max_line_bytes": 100}, r"max_line_bytes=100 must be at least 1024"),
+        (
+            {"data__max_document_bytes": 2**16},
+            r"max_document_bytes=65536 must be at least max_line_bytes=1048576",
+        ),
         ({"data__sources": ()}, r"data\.sources=\(\) names no source"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},

@@ -1,6 +1,6 @@
 """From raw text to batches; the only part of training that uses TensorFlow.
 
-Execution order: sources -> sentences -> tokenizers -> corpus_writer -> corpus (on disk)
+Execution order: sources -> cleaning -> tokenizers -> corpus_writer -> corpus (on disk)
 -> pairs -> masking -> pipeline.
 """
 

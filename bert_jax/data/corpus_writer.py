@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ def write(
     config: ExperimentConfig,
     tokenizer: tokenizers.WordPiece,
     documents: Iterable[list[str]],
+    cleaning_counts: Mapping[str, int],
     on_progress: Callable[[int, int], None],
 ) -> None:
     """Tokenises documents into config.data.corpus_dir.
@@ -37,6 +38,8 @@ def write(
       config: what `corpus.recipe` lists and where to write.
       tokenizer: text -> ids.
       documents: each a list of sentences.
+      cleaning_counts: of what cleaning changed or dropped in them; complete when the
+        documents have all been taken.
       on_progress: called with the documents and text bytes read so far.
 
     Raises:
@@ -72,6 +75,7 @@ def write(
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "documents": counts,
+        "cleaning": dict(sorted(cleaning_counts.items())),
         "splits": splits,
     }
     _write_text(
@@ -91,7 +95,7 @@ def _tokenize(
 ) -> dict[str, int]:
     """Deals every document to its writer and returns counts of documents."""
     encoder = tokenizer.build()
-    num_read = num_bytes = num_empty = 0
+    num_read = num_bytes = num_empty = num_single = 0
     for batch in _batches(documents, BATCH_DOCUMENTS):
         texts = ["\n".join(document) for document in batch]
         encodings = iter(
@@ -104,14 +108,16 @@ def _tokenize(
             number = int.from_bytes(digest, "little")
             if not ids:
                 num_empty += 1
-            elif number < config.data.validation_fraction * 2**64:
+                continue
+            num_single += len(ids) == 1
+            if number < config.data.validation_fraction * 2**64:
                 writers["validation", 0].add(ids)
             else:
                 writers["train", number % config.data.num_shards].add(ids)
         num_read += len(batch)
         num_bytes += sum(len(text.encode()) for text in texts)
         on_progress(num_read, num_bytes)
-    return {"read": num_read, "empty": num_empty}
+    return {"read": num_read, "empty": num_empty, "of_one_sentence": num_single}
 
 
 def _batches(documents: Iterable[list[str]], size: int) -> Iterator[list[list[str]]]:
@@ -138,11 +144,14 @@ def _check_enough(
             f"config.data.sources ({sources}) gave {counts['read']} documents, none"
             " with text in it"
         )
-    if all(writer.max_sentences < 2 for writer in writers.values()):
+    # google-research/bert#125: a blank line after every sentence makes of each a
+    # document, and then every next sentence is a random one.
+    if counts["of_one_sentence"] > 0.9 * kept:
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {kept} document(s), none with two"
-            " sentences, so there is no next sentence to predict; is there a blank"
-            " line between all lines? Documents are what blank lines separate"
+            f"config.data.sources ({sources}) gave {kept} document(s),"
+            f" {counts['of_one_sentence']} of one sentence, so there is no next"
+            " sentence to predict; is there a blank line between all lines? Blank"
+            " lines separate documents; if each file is one, write files:GLOB"
         )
     train = [w for (split, _), w in writers.items() if split == "train"]
     num_train = sum(writer.num_documents for writer in train)
@@ -150,7 +159,8 @@ def _check_enough(
         raise ConfigError(
             f"config.data.sources ({sources}) gave {num_train} training document(s); a"
             " random next sentence comes from another document, so at least 2 are"
-            " needed: separate documents by blank lines or headings"
+            " needed: separate documents by blank lines or headings, or give each its"
+            " own file and write files:GLOB"
         )
     poor = sum(writer.num_documents < 2 for writer in train)
     if poor:
@@ -177,7 +187,6 @@ class _ShardWriter:
         self.path = path
         self.dtype = dtype
         self.num_documents = 0
-        self.max_sentences = 0
         self._tmp = path + ".tmp"
         self._file: tf.io.TFRecordWriter | None = None
         self._ids: list[np.ndarray] = []
@@ -187,7 +196,6 @@ class _ShardWriter:
 
     def add(self, sentences: list[list[int]]) -> None:
         self.num_documents += 1
-        self.max_sentences = max(self.max_sentences, len(sentences))
         lengths = [len(sentence) for sentence in sentences]
         ids = itertools.chain.from_iterable(sentences)
         self._ids.append(np.fromiter(ids, self.dtype, sum(lengths)))

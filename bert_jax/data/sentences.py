@@ -2,22 +2,55 @@
 
 import re
 
-# A stop, closing quotes or brackets, white space, and something that can begin a
-# sentence. CJK stops need no white space after them.
-_END = re.compile(
-    r"""(?<![.!?\u061f\u0964])[.!?\u061f\u0964]+["'\u201d\u2019\u00bb)\]]*\s+(?=["'\u201c\u2018\u00ab(\[]*(\S))
-    |[\u3002\uff01\uff1f]+["'\u201d\u2019\u300d\u300f\uff09]*\s*(?=(\S))""",
-    re.VERBOSE,
-)
-_LAST_WORD = re.compile(r"([\w.]+)\.$")
-_LIST_NUMBER = re.compile(r"\s*\d+\.$")
+# Latin, Arabic, Urdu, Indic, Armenian, Ethiopic, Burmese and Khmer stops.
+_STOPS = ".!?\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4"
+# Chinese and Japanese, also full-width and half-width; no white space follows them.
+_CJK_STOPS = "\u3002\uff0e\uff61\uff01\uff1f"
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\u300b\u3011\uff09"
+_OPENERS = "\"'\u201c\u2018\u00ab(\\["
 
-# Lower case, without the last full stop.
+
+def _ends(stops: str, cjk_stops: str = "") -> re.Pattern[str]:
+    """Compiles stops, closing quotes or brackets, white space, and what comes after.
+
+    The pattern begins with a set of characters, which `re` searches for several times
+    faster than for anything else. Of a run of stops only the first begins a match, so
+    that the time is linear.
+    """
+    any_stop = f"[{stops}{cjk_stops}]"
+    run = rf"{any_stop}(?<!{any_stop}{any_stop}){any_stop}*+"
+    end = rf"[{_CLOSERS}]*+\s++(?=[{_OPENERS}]*(\S))"
+    if cjk_stops:
+        end = rf"(?:(?<=[{cjk_stops}])[{_CLOSERS}]*+\s*+(?=(\S))|{end})"
+    return re.compile(run + end)
+
+
+_ASCII_END = _ends(".!?")
+_END = _ends(_STOPS, _CJK_STOPS)
+# What never begins a sentence, besides lower-case letters.
+_INSIDE = frozenset(".,;:!?)]}%\u2026")
+_LAST_WORD = re.compile(r"[\w.]*$")
+_NEXT_WORD = re.compile(rf"[{_OPENERS}]*+(\w*)")
+_INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
+
+# Lower case, without the last full stop. The first never end a sentence; the second may
+# before a word that begins many; the third are common words unless a number follows.
 ABBREVIATIONS = frozenset(
-    """al approx apr art aug ave bros ca cap capt cf ch co col corp dec dept dr ed eds
-    e.g eg esp est etc feb fig figs fri gen gov hon i.e ie inc jan jr lieut lt ltd maj
-    mar messrs mme mon mr mrs ms mt mus nos nov oct op pp ph.d prof pt pub rep rev sec
-    sen sept sgt sr st sun thu thur thurs trans tue tues u.k u.s univ vol vols vs wed
+    """approx ca cap capt cf ch col dr e.g eg eds figs gen gov hon i.e ie lieut lt maj
+    messrs mlle mme mr mrs ms mt nos pp prof rep rev sec sen sgt st trans viz vol vols
+    vs""".split()
+)
+FINAL_ABBREVIATIONS = frozenset(
+    """al apr aug ave bros co corp dec dept ed esp esq est etc feb fri inc jan jr ltd
+    mon mus nov oct op ph.d pt sept sr thu thur thurs tue tues univ
+    """.split()
+)
+NUMBERED_ABBREVIATIONS = frozenset("art fig lat mar no p sat sun wed".split())
+# "I" and "A" are not among them: they are initials as well.
+STARTERS = frozenset(
+    """After Although And As At But During For From Had He Her His However If In It Its
+    My No Not On Our She Since So That The Their Then There These They This Those Though
+    To Was We What When Where While Who With Yet You
     """.split()
 )
 
@@ -26,13 +59,16 @@ def split(text: str) -> list[str]:
     """Returns the sentences of a paragraph, stripped, none empty.
 
     A sentence ends at a stop followed by white space and anything but a lower-case
-    letter, unless the stop belongs to an abbreviation or an initial; Chinese and
-    Japanese stops end one wherever they stand.
+    letter or punctuation, unless the stop belongs to an abbreviation or an initial;
+    Chinese and Japanese stops end one wherever they stand.
     """
     sentences, start = [], 0
-    for match in _END.finditer(text):
-        following = match.group(1) or match.group(2)
-        if following.islower() or _goes_on(text, start, match):
+    pattern = _ASCII_END if text.isascii() else _END
+    for match in pattern.finditer(text):
+        following = match[match.lastindex or 0]
+        if following.islower() or following in _INSIDE:
+            continue
+        if _is_full_stop(text, match.start()) and _goes_on(text, start, match):
             continue
         sentences.append(text[start : match.end()].strip())
         start = match.end()
@@ -40,19 +76,33 @@ def split(text: str) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+def _is_full_stop(text: str, stop: int) -> bool:
+    """Returns whether there is one full stop, and no quote or bracket after it."""
+    return text[stop] == "." and text[stop + 1].isspace()
+
+
 def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
-    """Returns whether the stop ends an abbreviation, an initial or a list's number."""
-    if match.group().rstrip() != ".":
-        return False
-    if _LIST_NUMBER.match(text, start, match.start() + 1):
-        return True
+    """Returns whether the full stop ends an abbreviation, an initial or a number."""
+    stop = match.start()
     # The longest abbreviation is short: a slice keeps long sentences linear.
-    before = text[max(start, match.start() - 16) : match.start() + 1]
-    word = _LAST_WORD.search(before)
-    if not word:
-        return False
-    initial = len(word.group(1)) == 1 and word.group(1).isupper()
-    # "I" ends sentences more often than it abbreviates a name.
-    return (initial and word.group(1) != "I") or (
-        word.group(1).lower() in ABBREVIATIONS
-    )
+    found = _LAST_WORD.search(text[max(start, stop - 16) : stop])
+    word = found.group() if found else ""
+    if word.isdigit():  # of a list, when there is nothing before it
+        return not text[start : stop - len(word)].strip()
+    lower = word.lower()
+    if lower in ABBREVIATIONS:
+        return True
+    is_initials = _is_initials(word)
+    if lower in NUMBERED_ABBREVIATIONS and not is_initials:
+        return text[match.end()].isdigit()
+    if lower in FINAL_ABBREVIATIONS or is_initials:
+        after = _NEXT_WORD.match(text, match.end())
+        return not after or after[1] not in STARTERS
+    return False
+
+
+def _is_initials(word: str) -> bool:
+    """Returns whether a word is like the J of J. Smith, U.S or p.m."""
+    if len(word) == 1:  # "I" ends sentences more often than it abbreviates a name
+        return word.isupper() and word != "I"
+    return "." in word and bool(_INITIALS.fullmatch(word))

@@ -51,9 +51,8 @@ def make_documents(count, seed=0, max_sentences=8):
 
 
 def write(config, documents):
-    corpus_writer.write(
-        config, tokenizers.load(config.tokenizer), documents, lambda *counts: None
-    )
+    tokenizer = tokenizers.load(config.tokenizer)
+    corpus_writer.write(config, tokenizer, documents, {"dropped": 3}, lambda *_: None)
 
 
 def load_text(found, split, i):
@@ -155,7 +154,7 @@ def test_manifest_counts(written):
 
 def test_short_documents_are_counted_one_by_one(tmp_path):
     """A document of one sentence makes one pair, short or not."""
-    short_ones = [[word] for word in WORDS]
+    short_ones = [[word] for word in WORDS[:9]]
     config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
     write(config, [*short_ones, ["w1 w2"] * 200])
     (shard,) = corpus.read(config).shards["train"]
@@ -249,7 +248,9 @@ def test_sentences_without_tokens_are_dropped(tmp_path):
     found = corpus.read(config)
     assert load_text(found, "train", 0) == [["w1 w2", "w3"], ["w4", "w5"]]
     with open(os.path.join(found.directory, "manifest.json")) as file:
-        assert json.load(file)["documents"] == {"read": 4, "empty": 2}
+        manifest = json.load(file)
+    assert manifest["documents"] == {"read": 4, "empty": 2, "of_one_sentence": 0}
+    assert manifest["cleaning"] == {"dropped": 3}  # as it was given
 
 
 @pytest.mark.parametrize(
@@ -261,9 +262,8 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(tmp_path, vocab_size, dtype):
     )
     vocab = tokenizers.load(config.tokenizer).vocab
     last = tokenizers.WordPiece((*vocab[:-1], "last"), lowercase=True)
-    corpus_writer.write(
-        config, last, [["w1", "last w2"], ["w3", "w4"]], lambda *counts: None
-    )
+    documents = [["w1", "last w2"], ["w3", "w4"]]
+    corpus_writer.write(config, last, documents, {}, lambda *counts: None)
     path = config.tokenizer.vocab_file
     with open(path, "w") as file:
         file.write("\n".join(last.vocab) + "\n")
@@ -418,6 +418,7 @@ def test_progress_counts_documents_and_bytes(tmp_path):
         config,
         tokenizers.load(config.tokenizer),
         documents,
+        {},
         lambda *counts: calls.append(counts),
     )
     assert calls == sorted(calls) and len(calls) == 3
@@ -435,7 +436,59 @@ def test_empty_source(tmp_path):
 
 def test_single_sentence_documents_only(tmp_path):
     documents = [[word] for word in WORDS]
-    fails(make_config(tmp_path), documents, "50 document.*none with two sentences")
+    fails(make_config(tmp_path), documents, r"50 document\(s\), 50 of one sentence")
+
+
+def test_a_blank_line_between_nearly_all_sentences(tmp_path):
+    """google-research/bert#125: every next sentence would be a random one."""
+    documents = [[f"w{i} w{i + 1}"] for i in range(46)] + [["w1", "w2"]] * 5
+    fails(make_config(tmp_path), documents, "46 of one sentence.*blank line between")
+    write(make_config(tmp_path), documents[1:])  # nine in ten are enough
+
+
+def test_prepare_of_a_file_that_is_not_utf8_leaves_nothing(tmp_path):
+    config = make_config(tmp_path)
+    write_source(config, make_documents(60))
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 caf\xe9 w2\n")
+    with pytest.raises(ConfigError, match=r"text.txt:\d+ is not UTF-8"):
+        prepare.prepare(config)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_empty_documents_change_nothing(tmp_path, written):
+    config, documents, found = written
+    config = make_config(tmp_path, corpus_dir=str(tmp_path / "with_empty_ones"))
+    write(config, [d for document in documents for d in ([], document, [" "])])
+    assert corpus.read(config).shards == found.shards
+
+
+def test_prepare_of_one_document_names_the_alternative(tmp_path):
+    """A blank line after every sentence is, in a single file, one document."""
+    config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
+    (tmp_path / "text.txt").write_text("\n\n".join(WORDS))
+    with pytest.raises(ConfigError, match="1 training document.*write files:GLOB"):
+        prepare.prepare(config)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_prepare_counts_what_cleaning_did_once(tmp_path, monkeypatch):
+    """Also when the text is read a second time, after the vocabulary's training."""
+    monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
+    tree = json.loads(make_config(tmp_path).to_json())
+    tree["tokenizer"] |= {"vocab_file": "", "vocab_size": 90}
+    tree["data"]["invalid_utf8"] = "replace"
+    config = config_lib.from_config_dict(tree)
+    write_source(config, make_documents(60))
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
+    prepare.prepare(config)
+    with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
+        manifest = json.load(file)
+    assert manifest["cleaning"] == {
+        "control_characters_dropped": 1,
+        "lines_repaired": 1,
+    }
 
 
 def test_one_document(tmp_path):
@@ -482,6 +535,9 @@ def changed(config, section, **values):
 @pytest.mark.parametrize(
     "section, key, value, message",
     [
+        ("data", "invalid_utf8", "skip", "data.invalid_utf8='skip', .*'error'"),
+        ("data", "max_line_bytes", 2**19, "data.max_line_bytes=524288, .*1048576"),
+        ("data", "max_document_bytes", 2**21, "data.max_document_bytes=2097152, "),
         ("data", "sources", ["text:b"], r"data.sources=\['text:b'\].*text.txt'\]"),
         ("data", "num_shards", 4, "data.num_shards=4, .* made with 2;"),
         ("data", "validation_fraction", 0.1, "validation_fraction=0.1, .* with 0.2;"),

@@ -19,6 +19,22 @@ from bert_jax.data import sentences
         ["It cost 3.5 euros.", "That is 2.", "40 more came."],
         ["They met.", '"Hello," she said.'],
         ["See www.example.com for more.", "Or ask."],
+        ["He came from the U.S.", "The others did not."],
+        ["We met at 5 p.m.", "It was late."],
+        ["It sells cars, trucks etc.", "They are old."],
+        ["So he chose plan B.", "There was no other."],
+        ["They sat in the sun.", "Nobody spoke."],
+        ["Is it a work of art?", "It is a work of art.", "Look!"],
+        ["I say no.", "Never again."],
+        ["'So it is,' he said.", "'Is it?'", "'It is.'"],
+        ["He waited....", "Nobody came."],
+        [
+            "(See above.)",
+            "[And below.]",
+            "\u00abVoil\u00e0.\u00bb",
+            "\u201cWell.\u201d",
+        ],
+        ["He won by 3.5%.", "$4.2 were left."],
     ],
     ids=lambda expected: expected[0],
 )
@@ -36,6 +52,13 @@ def test_ends_at_a_stop_before_a_capital(expected):
         "It stopped ... and then went on.",
         "He asked why? and she left.",
         "Version 3.13 of a.b.C is out",
+        "J.R.R. Tolkien and J.-P. Sartre never met George W. Bush.",
+        "The K.I. Courier had its office in Washington D.C. Monday morning.",
+        "It reached No. 1, as p. 12 and Fig. 3 of art. 5 show.",
+        "They left at 5 p.m. Malaysian time with Messrs. Hill and Co. Ltd. Osaka.",
+        "And then . . . he . . . left us",
+        "Prof. Dr. Karl Meyer lives in Mt. Pleasant.",
+        "Dr.\u00a0Smith saw \u201cMrs. Jones\u201d.",
     ],
 )
 def test_does_not_end_inside_a_sentence(text):
@@ -72,6 +95,24 @@ def test_the_number_of_a_list_is_not_a_sentence(expected):
             ["\u4f55\uff1f", "\u306f\u3044\uff01", "\u3058\u3083"],
         ),
         (
+            "\u4ed6\u8d70\u4e863.5\u516c\u91cc\u3002\u201c\u7d2f\u5417\uff1f\u201d\u5979\u95ee\u3002OK\uff01",
+            [
+                "\u4ed6\u8d70\u4e863.5\u516c\u91cc\u3002",
+                "\u201c\u7d2f\u5417\uff1f\u201d",
+                "\u5979\u95ee\u3002",
+                "OK\uff01",
+            ],
+        ),
+        (
+            "\u3048\uff1f\uff01\u305d\u3046\uff61\u7d42\u308f\u308a\uff0e\u6b21",
+            [
+                "\u3048\uff1f\uff01",
+                "\u305d\u3046\uff61",
+                "\u7d42\u308f\u308a\uff0e",
+                "\u6b21",
+            ],
+        ),
+        (
             "\u300c\u306f\u3044\u3002\u300d\u5f7c\u306f\u3002",
             ["\u300c\u306f\u3044\u3002\u300d", "\u5f7c\u306f\u3002"],
         ),
@@ -106,8 +147,18 @@ def test_white_space_is_stripped_and_no_word_is_lost():
         "No. " * 20_000,
         "." * 20_000,
         ". " * 20_000,
+        ". " + "(" * 20_000 + " a",
+        "\u3002" * 20_000,
     ],
-    ids=["one sentence", "abbreviations", "short", "dots", "spaced dots"],
+    ids=[
+        "one sentence",
+        "abbreviations",
+        "short",
+        "dots",
+        "spaced dots",
+        "open",
+        "cjk",
+    ],
 )
 def test_is_linear_in_the_length_of_a_text(text):
     """A line of dot leaders, or a book without a stop, must not take minutes."""

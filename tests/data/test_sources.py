@@ -1,22 +1,42 @@
 """Tests of bert_jax.data.sources: every kind of source and what it refuses."""
 
-import itertools
+import bz2
+import collections
+import gzip
 import json
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.config import ConfigError
-from bert_jax.data import sources
+from bert_jax.data import cleaning, sources
+from tests.conftest import make_config
+
+DATA = make_config().data
 
 
-def read(kind, path, suffix=""):
-    return list(sources.documents(f"{kind}:{path}{suffix}"))
+def raw(spec, counts=None, data=DATA):
+    counts = collections.Counter() if counts is None else counts
+    return list(sources.documents(spec, data, counts))
 
 
-def text_documents(text):
-    return list(sources.text_documents(text.split("\n")))
+def read(kind, path, suffix="", counts=None, **changes):
+    """Returns the documents of a source as lists of sentences."""
+    data = make_config(**{f"data__{key}": value for key, value in changes.items()}).data
+    counts = collections.Counter() if counts is None else counts
+    found = raw(f"{kind}:{path}{suffix}", counts, data)
+    return [cleaning.sentences(document, data, counts) for document in found]
+
+
+@pytest.fixture
+def text_documents(tmp_path):
+    """Reads a text as a file of its own."""
+    path = tmp_path / "layout.txt"
+    return lambda text: read("text", write(path, text))
 
 
 def write(path, text, encoding="utf-8"):
@@ -29,7 +49,7 @@ def write(path, text, encoding="utf-8"):
 ONE_DOCUMENT_EACH = [["One is first.", "Two is next.", "Three."], ["Four.", "Five."]]
 
 
-def test_layout_markdown_headings():
+def test_layout_markdown_headings(text_documents):
     text = """# First
 
 One is first. Two is next.
@@ -42,7 +62,7 @@ Four. Five.
     assert text_documents(text) == ONE_DOCUMENT_EACH
 
 
-def test_layout_wikitext_titles():
+def test_layout_wikitext_titles(text_documents):
     """Section headings neither end a document nor are text of it."""
     text = """ = First =
  
@@ -62,12 +82,12 @@ def test_layout_wikitext_titles():
     ]
 
 
-def test_wikitext_title_of_one_character():
+def test_wikitext_title_of_one_character(text_documents):
     text = " = Q = \n \n One . Two .\n = Z = \n \n Three . Four .\n"
     assert text_documents(text) == [["One .", "Two ."], ["Three .", "Four ."]]
 
 
-def test_text_before_the_first_heading_is_a_document():
+def test_text_before_the_first_heading_is_a_document(text_documents):
     assert text_documents("Zero.\n# One\nFirst. Second.") == [
         ["Zero."],
         ["First.", "Second."],
@@ -75,34 +95,97 @@ def test_text_before_the_first_heading_is_a_document():
 
 
 @pytest.mark.parametrize("line", ["#hashtag", "a = b", "= = =", "== x ==", "####### x"])
-def test_lines_that_are_no_headings(line):
+def test_lines_that_are_no_headings(line, text_documents):
     assert sum(map(len, text_documents(f"{line}\n\nText."))) == 2
 
 
-def test_layout_a_sentence_a_line():
+def test_layout_a_sentence_a_line(text_documents):
     text = "One is first.\nTwo is next.\nThree.\n\n\nFour.\n Five.  \n"
     assert text_documents(text) == ONE_DOCUMENT_EACH
 
 
-def test_a_sentence_a_line_is_kept_as_given():
+def test_a_sentence_a_line_is_kept_as_given(text_documents):
     """Lines are not split again: nine in ten hold one sentence by the splitter."""
     lines = [f"Line {i}" for i in range(18)] + ["Two here. In a line."]
     assert text_documents("\n".join(lines)) == [lines]
 
 
-def test_layout_a_paragraph_a_line_with_blank_lines_between():
+def test_layout_a_paragraph_a_line_with_blank_lines_between(text_documents):
     """One group per line would make every paragraph a document of its own."""
     text = "One is first. Two is next.\n\nThree.\n\nFour. Five.\n"
     assert text_documents(text) == [sum(ONE_DOCUMENT_EACH, [])]
 
 
-def test_layout_running_text_with_a_blank_line_between_documents():
+def test_layout_running_text_with_a_blank_line_between_documents(text_documents):
     text = "One is first. Two is next.\nThree.\n\nFour. Five.\n"
     assert text_documents(text) == ONE_DOCUMENT_EACH
 
 
-def test_empty_file_has_no_sentences():
-    assert sum(map(len, text_documents(""))) == 0
+def random_text(num_words, seed=0):
+    """Returns sentences of made-up words, a paragraph of running text."""
+    rng = np.random.default_rng(seed)
+    words = ["".join(chr(97 + c) for c in rng.integers(0, 26, n)) for n in range(1, 12)]
+    text = " ".join(words[i] for i in rng.integers(0, len(words), num_words))
+    found = [text[i : i + 90].strip().capitalize() for i in range(0, len(text), 90)]
+    return ". ".join(found) + "."
+
+
+@pytest.mark.parametrize("kind", ["text", "files"])
+@pytest.mark.parametrize("width", [50, 72, 80])
+def test_wrapped_lines_are_joined(tmp_path, kind, width):
+    """Text broken at a width reads as the same text with a paragraph a line."""
+    paragraphs = [random_text(120, seed) for seed in range(12)]
+    wrapped = ["\n".join(textwrap.wrap(text, width)) for text in paragraphs]
+    path = write(tmp_path / "wrapped.txt", "\n\n".join(wrapped))
+    twin = write(tmp_path / "twin.txt", "\n\n".join(paragraphs))
+    assert read(kind, path) == read(kind, twin)
+    assert len(read(kind, path)) == 1
+
+
+def test_wrapped_text_under_headings(tmp_path):
+    paragraphs = [random_text(120, seed) for seed in range(4)]
+    first, second, third, last = ("\n".join(textwrap.wrap(t, 72)) for t in paragraphs)
+    text = f"# One\n\n{first}\n\n{second}\n\n# Two\n{third}\n# Three\n\n{last}\n"
+    twin = "# One\n\n{}\n\n{}\n\n# Two\n{}\n# Three\n\n{}".format(*paragraphs)
+    found = read("text", write(tmp_path / "a.txt", text))
+    assert len(found) == 3
+    assert found == read("text", write(tmp_path / "b.txt", twin))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Shall I compare thee to a summer's day,", "So long as men can see"] * 20,
+        [f"Entry number {i} of a list" for i in range(40)],
+        [f"{random_text(9, i)}" for i in range(60)],
+    ],
+    ids=["poem", "list", "a sentence a line"],
+)
+def test_lines_that_are_not_wrapped(tmp_path, lines):
+    document = "\n".join(lines)
+    path = write(tmp_path / "a.txt", f"{document}\n\n{document}")
+    assert read("text", path) == [lines, lines]
+
+
+@pytest.mark.parametrize(
+    "separator", ["\r", "\r\n", "\u2028", "\u2029", "\x85", "\v", "\f", "\x1c"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One here\nTwo there\n\nThree\nFour\nFive",
+        "# Title\n\nOne. Two.\nThree. Four.\n# Next\nFive. Six.",
+        "One. Two.\nThree. Four.\n\nFive. Six.",
+    ],
+    ids=["a sentence a line", "headings", "running"],
+)
+def test_any_line_end_reads_as_its_twin_with_lf(tmp_path, text, separator):
+    twin = read("text", write(tmp_path / "twin.txt", text))
+    path = tmp_path / "other.txt"
+    path.write_bytes(text.replace("\n", separator).encode())
+    assert read("text", path) == twin
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", separator).encode())
+    assert read("text", path) == twin
 
 
 def test_text_reads_files_in_order_of_name_with_any_line_end(tmp_path):
@@ -118,8 +201,154 @@ def test_text_reads_files_in_order_of_name_with_any_line_end(tmp_path):
 
 def test_text_that_is_not_utf8(tmp_path):
     path = write(tmp_path / "latin.txt", "caf\u00e9", "latin-1")
-    with pytest.raises(ConfigError, match="latin.txt is not UTF-8"):
+    with pytest.raises(ConfigError, match="latin.txt:1 is not UTF-8.*-f LATIN1"):
         read("text", path)
+
+
+# ----------------------------------------------------------------------- files
+
+
+def test_files_are_a_document_each_without_their_headings(tmp_path):
+    book = """# Title: A Book
+
+## Author: Somebody
+
+-------
+
+### Chapter 1
+
+One is first. Two is next.
+
+* * *
+
+Three.
+"""
+    write(tmp_path / "a.md", book)
+    write(tmp_path / "b.md", "Four. Five.")
+    assert read("files", tmp_path / "*.md") == ONE_DOCUMENT_EACH
+    first, second = raw(f"files:{tmp_path}/*.md")
+    assert first.origin == f"{tmp_path}/a.md, document 1"
+    assert not first.is_split
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
+@pytest.mark.parametrize("name", ["b.txt", "b.txt.packed"])
+def test_compressed_files_are_told_by_their_content(tmp_path, compress, name):
+    (tmp_path / name).write_bytes(compress(b"One. Two."))
+    assert read("files", tmp_path / "b*") == [["One.", "Two."]]
+
+
+# ---------------------------------------------------------- sizes and wrong bytes
+
+LIMITS = {"max_line_bytes": 1024, "max_document_bytes": 4096}
+
+
+def test_long_documents_come_in_parts(tmp_path):
+    lines = [f"Line {i} of a very long document." for i in range(1000)]
+    path = write(tmp_path / "a.txt", "\n".join(lines) + "\n\nA short one.\nEnd.")
+    counts = collections.Counter()
+    found = read("text", path, "", counts, **LIMITS)
+    assert sum(found[:-1], []) == lines and found[-1] == ["A short one.", "End."]
+    sizes = [len("\n".join(document)) + 1 for document in found]
+    assert max(sizes) <= 4096 and min(sizes[:-2]) > 4000
+    assert counts == {"documents_cut": len(found) - 2}
+
+
+@pytest.mark.parametrize("kind", ["text", "files", "wikiextractor", "jsonl"])
+def test_long_lines_come_in_parts_and_no_word_is_lost(tmp_path, kind):
+    words = [f"word{i}" for i in range(1500)]
+    text = " ".join(words)
+    if kind == "wikiextractor":
+        text = f"<doc id=1>\nTitle\n{text}\n</doc>"
+    if kind == "jsonl":
+        text = json.dumps({"text": text})
+    path = write(tmp_path / "a", text)
+    counts = collections.Counter()
+    limits = LIMITS | ({"max_document_bytes": 2**14} if kind == "jsonl" else {})
+    found = read(kind, path, "#text" if kind == "jsonl" else "", counts, **limits)
+    sentences = sum(found, [])
+    assert " ".join(sentences).split() == words
+    assert 512 < max(map(len, sentences)) <= 1024
+    assert counts["lines_cut"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["text", "files", "wikiextractor", "jsonl"])
+def test_wrong_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
+    """A whole document is skipped, and no other; for files it is the file."""
+    wrong, good = b"Caf\xe9 one. Bad \xff\xfe two.", b"Three. Four."
+    if kind == "text":
+        content = b"\n\n".join([good + b"\nMore. Two.", wrong, good])
+        expected = [["Three.", "Four.", "More.", "Two."], ["Three.", "Four."]]
+    elif kind == "wikiextractor":
+        pages = [b"<doc id=1>\nTitle\n%s\n</doc>\n" % text for text in (wrong, good)]
+        content, expected = b"".join(pages), [["Three.", "Four."]]
+    elif kind == "jsonl":
+        content = b'{"text": "%s"}\n{"text": "%s"}' % (wrong, good)
+        expected = [["Three.", "Four."]]
+    else:
+        (tmp_path / "b").write_bytes(good)
+        content, expected = wrong, [["Three.", "Four."]]
+    (tmp_path / "a").write_bytes(content)
+    suffix = "#text" if kind == "jsonl" else ""
+    with pytest.raises(ConfigError, match=r"/a:\d is not UTF-8.*0xe9 as byte"):
+        read(kind, tmp_path / "*", suffix)
+    counts = collections.Counter()
+    found = read(kind, tmp_path / "*", suffix, counts, invalid_utf8="replace")
+    assert ["Caf\ufffd one.", "Bad \ufffd two."] in found
+    assert counts == {"lines_repaired": 1}
+    counts = collections.Counter()
+    found = read(kind, tmp_path / "*", suffix, counts, invalid_utf8="skip")
+    assert found == expected
+    assert counts == {"documents_not_utf8": 1}
+
+
+MEASURE = """
+import collections, resource, sys
+from bert_jax.data import cleaning, sources
+from tests.conftest import make_config
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(l.split()[1]) for l in file if l.startswith("VmHWM")) / 1024
+
+data = make_config().data
+counts = collections.Counter()
+before, num_bytes = peak(), 0
+for document in sources.documents(sys.argv[1], data, counts):
+    num_bytes += sum(map(len, cleaning.sentences(document, data, counts)))
+print(before, peak(), num_bytes)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", ["line", "gzip", "document", "short lines", "one word", "jsonl"]
+)
+def test_memory_is_bounded_by_the_limits_not_by_the_input(tmp_path, case):
+    """100 MB in a line, in a document, or without a space: 300 MB besides imports."""
+    size = (20 if case == "short lines" else 100) * 2**20
+    path = tmp_path / "a.txt"
+    sentence = b"A sentence of some words, neither long nor short. "
+    unit = {
+        "line": sentence,
+        "gzip": sentence,
+        "document": sentence[:-1] + b"\n",
+        "short lines": b"ab\n",
+        "one word": "\u4e00\U0001f600".encode() * 8,
+        "jsonl": b'{"text": "%s"}\n' % (sentence * 2000),
+    }[case]
+    with (gzip.open if case == "gzip" else open)(path, "wb") as file:
+        for _ in range(size // (len(unit) * 64)):
+            file.write(unit * 64)
+    spec = f"jsonl:{path}#text" if case == "jsonl" else f"text:{path}"
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURE, spec], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    before, peak, num_chars = map(float, result.stdout.split())
+    assert num_chars > size / 7  # all was read: up to four bytes a character
+    assert peak - before < 300
+    assert peak < 1024
 
 
 # ----------------------------------------------------------------------- jsonl
@@ -137,14 +366,59 @@ def test_jsonl(tmp_path):
     assert read("jsonl", path, "#body") == [first, [], second]
 
 
+def test_jsonl_field_by_a_dotted_path(tmp_path):
+    """A field that has a dot in its own name is found as well."""
+    objects = [{"a": {"b": {"c": "Deep. Deeper."}}, "a.b": "Flat."}]
+    path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, objects)))
+    assert read("jsonl", path, "#a.b.c") == [["Deep.", "Deeper."]]
+    assert read("jsonl", path, "#a.b") == [["Flat."]]
+
+
+def test_jsonl_line_ends_inside_a_string_are_text(tmp_path):
+    """U+2028 may stand in a JSON string; it ends a line of the text, not the object."""
+    path = write(tmp_path / "x.jsonl", '{"body": "One\u2028two\\nthree\\u0085four"}')
+    assert read("jsonl", path, "#body") == [["One", "two", "three", "four"]]
+
+
+def test_jsonl_half_a_surrogate_pair_is_no_text(tmp_path):
+    path = write(tmp_path / "x.jsonl", '{"body": "a \\ud800 b \\udcff c"}')
+    assert read("jsonl", path, "#body", invalid_utf8="skip") == [["a ? b ? c"]]
+
+
 @pytest.mark.parametrize(
-    "line",
-    ['{"text": "a"}', '{"body": 3}', '{"body": null}', "[1]", "{", "3", '"body"'],
+    "line, message",
+    [
+        ('{"text": "a", "n": 1}', "has no field 'body'; .* there is: text, n;"),
+        ('{"body": 3, "n": 1}', "has int in the field 'body', not text; .* body, n"),
+        ('{"body": null}', "has NoneType in the field 'body', not text"),
+        ('{"body": ["a"]}', "has list in the field 'body', not text"),
+        ("[1]", "is list, not an object"),
+        ("{", r"is not JSON \(.* at column 2\)"),
+        ("3", "is int, not an object"),
+        ('"body"', "is str, not an object"),
+        ("[" * 100_000, "is nested too deeply"),
+    ],
+    ids=lambda text: text[:20],
 )
-def test_jsonl_line_without_the_field(tmp_path, line):
+def test_jsonl_line_without_the_field(tmp_path, line, message):
     path = write(tmp_path / "x.jsonl", '{"body": "Fine."}\n' + line)
-    with pytest.raises(ConfigError, match="x.jsonl:2 .*'body'"):
+    with pytest.raises(ConfigError, match=f"x.jsonl:2 {message}"):
         read("jsonl", path, "#body")
+
+
+def test_jsonl_missing_inner_field_names_those_that_are_there(tmp_path):
+    path = write(tmp_path / "x.jsonl", '{"a": {"c": "x", "d": "y"}}')
+    with pytest.raises(ConfigError, match="'a.b'; at 'b' there is: c, d"):
+        read("jsonl", path, "#a.b")
+
+
+def test_jsonl_line_too_long_is_dropped_and_counted(tmp_path):
+    long = json.dumps({"body": "word " * 2000})
+    path = write(tmp_path / "x.jsonl", f'{long}\n{{"body": "Kept."}}\n{long}')
+    counts = collections.Counter()
+    limits = {"max_line_bytes": 1024, "max_document_bytes": 2048}
+    assert read("jsonl", path, "#body", counts, **limits) == [["Kept."]]
+    assert counts["json_lines_too_long"] == 2
 
 
 # --------------------------------------------------------------- wikiextractor
@@ -192,6 +466,35 @@ Four. Five."""
     assert read("wikiextractor", path) == ONE_DOCUMENT_EACH
 
 
+def test_wikiextractor_json(tmp_path):
+    """The title is dropped where it is repeated, as one of its versions does."""
+    objects = [
+        {"id": "1", "title": "First", "text": "One is first. Two is next.\nThree."},
+        {"id": "2", "title": "A redirect", "text": ""},
+        {"id": "3", "title": "Second", "text": "Second\n\nFour. Five."},
+    ]
+    path = write(tmp_path / "wiki_00", "\n" + "\n".join(map(json.dumps, objects)))
+    first, second = ONE_DOCUMENT_EACH
+    assert read("wikiextractor", path) == [first, [], second]
+
+
+@pytest.mark.parametrize("form", ["doc", "json"])
+def test_wikiextractor_text_is_unescaped_once(tmp_path, form):
+    text = "R&amp;B is &lt;b&gt;. Write &amp;lt; or &quot;&lt;&quot;."
+    page = f"<doc id=1>\nT\n{text}\n</doc>"
+    if form == "json":
+        page = json.dumps({"title": "T", "text": text})
+    assert read("wikiextractor", write(tmp_path / "wiki_00", page)) == [
+        ["R&B is <b>.", 'Write &lt; or "<".']
+    ]
+
+
+def test_wikiextractor_empty_file_among_others(tmp_path):
+    write(tmp_path / "wiki_00", "")
+    write(tmp_path / "wiki_01", '<doc id="1">\nTitle\nOne. Two.\n</doc>\n')
+    assert read("wikiextractor", tmp_path / "wiki_*") == [["One.", "Two."]]
+
+
 def test_wikiextractor_of_another_file(tmp_path):
     path = write(tmp_path / "plain.txt", "One.\nTwo.\n")
     with pytest.raises(ConfigError, match="plain.txt has no <doc"):
@@ -207,7 +510,11 @@ class TinyBertTexts(tfds.core.GeneratorBasedBuilder):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self):
-        features = {"body": tfds.features.Text(), "n": tfds.features.Scalar(np.int64)}
+        features = {
+            "body": tfds.features.Text(),
+            "n": tfds.features.Scalar(np.int64),
+            "page": {"html": tfds.features.Text()},
+        }
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict(features)
         )
@@ -217,7 +524,8 @@ class TinyBertTexts(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self):
         for i in range(20):
-            yield i, {"body": f"Text {i} begins. It goes on.\nCaf\u00e9.", "n": i}
+            body = f"Text {i} begins. It goes on.\nCaf\u00e9."
+            yield i, {"body": body, "n": i, "page": {"html": f"Page {i}."}}
 
 
 @pytest.fixture
@@ -235,76 +543,123 @@ def test_tfds(tfds_directory):
     assert read("tfds", "tiny_bert_texts", "#body") == found
 
 
-def test_tfds_without_the_field(tfds_directory):
-    with pytest.raises(ConfigError, match="no field 'text'; it has body, n"):
-        read("tfds", "tiny_bert_texts", "#text")
+def test_tfds_split_version_and_field_path(tfds_directory):
+    everything = read("tfds", "tiny_bert_texts:1.0.0", "#page.html")
+    assert sorted(everything) == sorted([f"Page {i}."] for i in range(20))
+    part = read("tfds", "tiny_bert_texts:train[:10%]", "#page.html")
+    assert part == everything[:2]
+    part = read("tfds", "tiny_bert_texts:1.0.0:train[18:]", "#page.html")
+    assert part == everything[18:]
 
 
-def test_tfds_with_a_field_of_numbers(tfds_directory):
-    with pytest.raises(ConfigError, match="field 'n' of tiny_bert_texts is not text"):
-        read("tfds", "tiny_bert_texts", "#n")
+class TinyBertText(TinyBertTexts):
+    """Has a field "text" besides another."""
+
+    def _info(self):
+        features = {"other": tfds.features.Text(), "text": tfds.features.Text()}
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(features)
+        )
+
+    def _generate_examples(self):
+        yield 0, {"other": "Other.", "text": b"Caf\xe9 one. Two."}
 
 
-def test_tfds_without_the_dataset(tfds_directory):
-    with pytest.raises(ConfigError, match="no 'no_such_tiny_texts'"):
-        read("tfds", "no_such_tiny_texts", "#text")
+def test_tfds_field_text_is_taken_unasked(tfds_directory):
+    assert read("tfds", "tiny_bert_text:train", invalid_utf8="replace") == [
+        ["Caf\ufffd one.", "Two."]
+    ]
+    with pytest.raises(ConfigError, match="tiny_bert_text train:1 is not UTF-8"):
+        read("tfds", "tiny_bert_text")
+
+
+def test_tfds_with_several_text_fields_asks_for_one(tfds_directory):
+    with pytest.raises(ConfigError, match="are body, page.html; name one"):
+        read("tfds", "tiny_bert_texts")
+
+
+@pytest.mark.parametrize(
+    "spec, message",
+    [
+        ("tiny_bert_texts#text", "'text' of .* does not exist; .* body, page.html"),
+        ("tiny_bert_texts#n", "'n' of tiny_bert_texts is not text; .* body"),
+        ("tiny_bert_texts:test#body", "no split 'test'; it has train, .*10%"),
+        ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; it has train"),
+        ("tiny_bert_texts:7.0.0#body", "has no 'tiny_bert_texts:7.0.0': "),
+        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts'; see"),
+        ("#text", "write tfds:NAME"),
+    ],
+)
+def test_tfds_mistakes(tfds_directory, spec, message):
+    with pytest.raises(ConfigError, match=message):
+        read("tfds", spec)
+
+
+class TinyBertBroken(TinyBertTexts):
+    def _generate_examples(self):
+        raise ConnectionError("the network is down")
+        yield
+
+
+def test_tfds_that_cannot_be_prepared(tfds_directory):
+    with pytest.raises(ConfigError, match="cannot prepare 'tiny_bert_broken': .*down"):
+        read("tfds", "tiny_bert_broken#body")
 
 
 # -------------------------------------------------------------------- embedded
 
 
-def test_embedded_gives_hundreds_of_documents_of_prose():
-    documents = list(itertools.islice(sources.documents("embedded:"), 400))
-    assert len(documents) == 400
-    assert sum(len(document) >= 2 for document in documents) > 200
-    words = [len(s.split()) for document in documents for s in document]
-    assert min(words) >= 3
-    assert 8 < np.mean(words) < 40
-
-
-def test_embedded_is_the_same_every_time():
-    first, second = (
-        list(itertools.islice(sources.documents("embedded:"), 150)) for _ in range(2)
-    )
-    assert first == second
-
-
 def test_embedded_takes_no_argument():
     with pytest.raises(ConfigError, match="'all'"):
-        next(sources.documents("embedded:all"))
+        raw("embedded:all")
 
 
 # ----------------------------------------------------------------- every source
 
 
-@pytest.mark.parametrize("spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:"])
+@pytest.mark.parametrize(
+    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:"]
+)
 def test_unknown_kind(spec):
     with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
-        next(sources.documents(spec))
+        raw(spec)
     with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
         sources.check((spec,))
 
 
-@pytest.mark.parametrize("kind", ["text", "jsonl", "wikiextractor"])
+@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
 def test_no_file_matches(tmp_path, kind):
     spec = f"{kind}:{tmp_path}/none*#text"
     with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
         sources.check((spec,))
     with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
-        next(sources.documents(spec))
+        raw(spec)
 
 
-@pytest.mark.parametrize("kind", ["text", "jsonl", "wikiextractor"])
+@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
 def test_a_directory_is_not_a_file(tmp_path, kind):
-    with pytest.raises(ConfigError, match="no file matches"):
-        sources.check((f"{kind}:{tmp_path}#text",))
+    with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
+        sources.check((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
 
 
 def test_check_asks_for_the_field(tmp_path):
     path = write(tmp_path / "x.jsonl", "{}")
-    for spec in (f"jsonl:{path}", "tfds:tiny_bert_texts"):
-        with pytest.raises(ConfigError, match=f"write {spec}#text"):
-            sources.check((spec,))
+    with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
+        sources.check((f"jsonl:{path}",))
+
+
+@pytest.mark.parametrize("content", ["", " \n\n\t\n"])
+@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
+def test_no_text_names_the_files(tmp_path, kind, content):
+    for name in "abcd":
+        write(tmp_path / name, content)
+    with pytest.raises(ConfigError, match=r"0 documents in 4 file\(s\), .*/c, \.\.\.$"):
+        read(kind, tmp_path / "*", "#text" if kind == "jsonl" else "")
+
+
+def test_headings_alone_are_no_text(tmp_path):
+    with pytest.raises(ConfigError, match="no text in 'files:"):
+        read("files", write(tmp_path / "a.md", "# Title\n\n## Author\n\n---\n"))
 
 
 def test_check_passes_what_can_be_read(tmp_path):
@@ -325,5 +680,7 @@ def test_size_of_local_sources(tmp_path):
         write(tmp_path / name, "x" * size)
     text, jsonl = f"text:{tmp_path}/*.txt", f"jsonl:{tmp_path}/a.txt#text"
     assert sources.size_bytes((text, "embedded:", jsonl)) == 25
+    (tmp_path / "a.txt.gz").write_bytes(b"x" * 10)
+    assert sources.size_bytes((f"files:{tmp_path}/*.gz",)) == 30
     assert sources.size_bytes((text, "tfds:any#text")) is None
     assert sources.size_bytes(("text:gs://bucket/*.txt",)) is None

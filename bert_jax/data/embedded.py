@@ -1,0 +1,84 @@
+"""Documentation inside this Python and our dependencies: real prose, no download.
+
+Nothing is imported: files are parsed, and a module's docstrings make a document.
+"""
+
+import ast
+import importlib.util
+import inspect
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from bert_jax.data import sentences
+
+# Packages with much prose in their docstrings; all are requirements of this one.
+PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
+
+
+def documents() -> Iterator[tuple[str, list[str]]]:
+    """Yields (name, sentences) of every reference topic and every module with prose."""
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    for topic, text in _string_items(stdlib / "pydoc_data" / "topics.py"):
+        yield f"topic {topic}", _prose(text)
+    roots = [stdlib]
+    for package in PACKAGES:
+        found = importlib.util.find_spec(package)
+        roots += [Path(p) for p in ((found and found.submodule_search_locations) or [])]
+    for root in roots:
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root).parts
+            skipped = {"test", "tests", "idle_test", "site-packages", "_vendor"}
+            if not skipped.intersection(parts):
+                document = [s for text in _docstrings(path) for s in _prose(text)]
+                if document:
+                    yield "/".join((root.name, *parts)), document
+
+
+def _parse_python(path: Path) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # other people's invalid escapes
+            return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _string_items(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields the items of the dictionaries of strings in a Python file."""
+    for node in ast.walk(_parse_python(path)):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                    if isinstance(key.value, str) and isinstance(value.value, str):
+                        yield key.value, value.value
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    """Yields a module's docstrings in reading order."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    pending: list[ast.AST] = [_parse_python(path)]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, kinds):
+            text = ast.get_docstring(node, clean=False)
+            if text:
+                yield text
+            pending += reversed(node.body)
+
+
+def _prose(text: str) -> list[str]:
+    """Returns the sentences of the paragraphs of a docstring that are prose."""
+    document = []
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        lines = block.splitlines() or [""]
+        is_code = lines[0].startswith((" " * 6, ">>>", "...", "|", "+-", "@"))
+        paragraph = " ".join(line.strip() for line in lines)
+        letters = sum(c.isalpha() or c == " " for c in paragraph)
+        if is_code or ">>>" in paragraph or letters < 0.8 * len(paragraph):
+            continue
+        paragraph = paragraph.replace("``", "").replace("**", "")
+        document += [s for s in sentences.split(paragraph) if len(s.split()) >= 3]
+    return document

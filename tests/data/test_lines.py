@@ -1,0 +1,174 @@
+"""Tests of bert_jax.data.lines: files to lines, and files that cannot be read."""
+
+import bz2
+import collections
+import gzip
+import io
+
+import numpy as np
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.data import lines
+
+
+def read(path, max_bytes=2**20, invalid_utf8="error", counts=None):
+    counts = collections.Counter() if counts is None else counts
+    return list(lines.read(str(path), max_bytes, invalid_utf8, counts))
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 64, 2**20])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress])
+def test_lines_are_pythons_whatever_the_chunks(
+    tmp_path, monkeypatch, chunk_bytes, pack
+):
+    """CRLF and characters fall across the ends of chunks; open() is the reference."""
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
+    rng = np.random.default_rng(0)
+    alphabet = list("ab \t\u00e9\u4f60\U0001f600\u2028\x85") + ["\n", "\r", "\r\n"] * 2
+    for _ in range(20):
+        text = "".join(rng.choice(alphabet, 60))
+        path = write(tmp_path / "a", pack(text.encode()))
+        expected = io.StringIO(text, newline=None).read().split("\n")
+        if expected[-1] == "":
+            expected.pop()
+        assert read(path) == list(enumerate(expected, start=1))
+
+
+def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path):
+    content = b"\xef\xbb\xbfa\n\xef\xbb\xbfb"
+    assert read(write(tmp_path / "a", content)) == [(1, "a"), (2, "\ufeffb")]
+
+
+@pytest.mark.parametrize("chunk_bytes", [5, 16, 2**20])
+@pytest.mark.parametrize("unit", ["ab ", "a", "\u4f60", "\U0001f600\u00e9 x"])
+def test_long_lines_come_in_the_same_parts_whatever_the_chunks(
+    tmp_path, monkeypatch, chunk_bytes, unit
+):
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
+    long = unit * 50
+    path = write(tmp_path / "a", f"short\n{long}\nend".encode())
+    found = read(path, max_bytes=16)
+    assert found[0] == (1, "short") and found[-1] == (3, "end")
+    parts = [line for number, line in found if number == 2]
+    assert parts == lines.cut(long, 16)
+    assert max(len(part.encode()) for part in parts) <= 16
+    assert "".join(parts).replace(" ", "") == long.replace(" ", "")
+
+
+def test_cut_prefers_the_last_space():
+    assert lines.cut("one two three", 9) == ["one two", "three"]
+    assert lines.cut("one two three", 7) == ["one two", "three"]
+    assert lines.cut("one two three", 6) == ["one", "two", "three"]
+    assert lines.cut("abcdefgh", 4) == ["abcd", "efgh"]
+    assert lines.cut("\u4f60\u597d", 4) == ["\u4f60", "\u597d"]
+    assert lines.cut("short", 9) == ["short"]
+
+
+# ------------------------------------------------------------------ wrong bytes
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"ok\ncaf\xe9 au lait", r"a:2 is .* 0xe9 as byte 4 .* iconv -f LATIN1 .*/a"),
+        (b"a \x93quote\x94", "a:1 is .* 0x93 as byte 3 .* iconv -f CP1252"),
+        ("\u4f60\u597d".encode()[:-1], "a:1 is .* byte 4 .*character is cut off"),
+        (b"\xc3\xa9t\xc3\xa9 \xff\xfe\xfd x", "a:1 .* 0xff as byte 7 .*is it text"),
+        (b"ok\n\n" + b"x" * 5000 + b" \x80", "a:3 is .* 0x80 as byte 5002"),
+        (b"\xed\xa0\x80 surrogate", "a:1 is .* 0xed as byte 1"),
+        (b"\xc0\xaf overlong", "a:1 is .* 0xc0 as byte 1"),
+    ],
+)
+def test_wrong_bytes_are_named_with_file_line_and_byte(tmp_path, content, message):
+    with pytest.raises(ConfigError, match=message + ".*set config.data.invalid_utf8"):
+        read(write(tmp_path / "a", content))
+
+
+@pytest.mark.parametrize("chunk_bytes", [3, 2**20])
+def test_wrong_bytes_replaced_or_left(tmp_path, monkeypatch, chunk_bytes):
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
+    path = write(tmp_path / "a", b"good\na\xff\xfeb\xe9\n\xc3\xa9\nend\xe4")
+    counts = collections.Counter()
+    found = [line for _, line in read(path, invalid_utf8="replace", counts=counts)]
+    assert found == ["good", "a\ufffdb\ufffd", "\u00e9", "end\ufffd"]
+    assert counts == {"lines_repaired": 2}
+    found = [line for _, line in read(path, invalid_utf8="skip", counts=counts)]
+    assert [lines.is_utf8(line) for line in found] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    "codec, name",
+    [
+        ("utf-16", "UTF-16"),
+        ("utf-32", "UTF-32"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+    ],
+)
+def test_other_encodings_are_named(tmp_path, codec, name):
+    path = write(tmp_path / "a b", "One is first. Caf\u00e9.".encode(codec))
+    for policy in ("error", "replace"):
+        with pytest.raises(ConfigError, match=f"a b is {name}, .*iconv -f {name} .*'$"):
+            read(path, invalid_utf8=policy)
+    counts = collections.Counter()
+    assert read(path, invalid_utf8="skip", counts=counts) == []
+    assert counts == {"files_skipped": 1}
+
+
+@pytest.mark.parametrize(
+    "content", [b"a\0b\0", b"\0\0\0\0\0\0\0\0", b"word\0word\0word"]
+)
+def test_some_zeros_do_not_make_utf16(tmp_path, content):
+    assert read(write(tmp_path / "a", content)) == [(1, content.decode())]
+
+
+# ---------------------------------------------------------- files that fail to open
+
+
+def test_compressed_data_that_is_cut_off(tmp_path):
+    text = "".join(f"line {i}\n" for i in range(5000)).encode()
+    for pack in (gzip.compress, bz2.compress):
+        for keep in (0.9, 0.5):
+            packed = pack(text)
+            path = write(tmp_path / "a", packed[: int(keep * len(packed))])
+            with pytest.raises(ConfigError, match="a is cut off: .*copy it again"):
+                read(path)
+
+
+def test_compressed_data_that_is_damaged(tmp_path):
+    packed = bytearray(gzip.compress(bytes(range(128)) * 500))
+    packed[-6] ^= 1  # of the checksum
+    with pytest.raises(ConfigError, match="a is damaged or not gzip"):
+        read(write(tmp_path / "a", bytes(packed)))
+    with pytest.raises(ConfigError, match="a.gz is damaged or not gzip"):
+        read(write(tmp_path / "a.gz", b"plain text"))
+    with pytest.raises(ConfigError, match="a.bz2 cannot be read"):
+        read(write(tmp_path / "a.bz2", b"plain text"))
+
+
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="none cannot be read .No such file"):
+        read(tmp_path / "none")
+    with pytest.raises(ConfigError, match="cannot be read .Is a directory"):
+        read(tmp_path)
+
+    def denied(path, mode):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("builtins.open", denied)
+    with pytest.raises(ConfigError, match="a cannot be read .Permission denied"):
+        read(tmp_path / "a")
+
+
+def test_remote_files_are_read_by_tensorflow(tmp_path):
+    """As gs:// would be: here a scheme that its local file system knows."""
+    path = write(tmp_path / "a", gzip.compress(b"One.\nTwo."))
+    assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]
+    with pytest.raises(ConfigError, match="none cannot be read"):
+        read(f"file://{tmp_path}/none")
