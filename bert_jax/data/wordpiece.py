@@ -32,7 +32,7 @@ TRAINING_BYTES = 128 * 2**20
 # Characters that become pieces of their own; rarer ones make a word [UNK], as in the
 # released vocabularies. Unbounded, a text in many scripts leaves no room for words.
 MAX_ALPHABET = 1000
-# An entry takes some 200 bytes; 28 MB of English books have 2**18 distinct strings
+# An entry takes some 200 bytes; 28 MB of English books have 191,430 distinct strings
 # between white space.
 MAX_REMEMBERED = 2**18
 # Longer strings between white space seldom come twice.
