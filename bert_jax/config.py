@@ -34,12 +34,15 @@ class DataConfig:
     masked_lm_prob: float  # masked tokens per token of the row
 
 
+TOKENIZER_KINDS = ("wordpiece", "sentencepiece_unigram", "sentencepiece_bpe")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    kind: str  # wordpiece
-    vocab_file: str  # "" trains a vocabulary on the sources
+    kind: str  # one of TOKENIZER_KINDS
+    vocab_file: str  # vocab.txt or a .model; "" trains one on the sources
     vocab_size: int
-    lowercase: bool
+    lowercase: bool  # WordPiece drops accents with it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -324,7 +327,7 @@ def _validate_choices(config: ExperimentConfig) -> None:
             config.data.invalid_utf8,
             ("error", "replace", "skip"),
         ),
-        "config.tokenizer.kind": (config.tokenizer.kind, ("wordpiece",)),
+        "config.tokenizer.kind": (config.tokenizer.kind, TOKENIZER_KINDS),
         "config.model.hidden_act": (config.model.hidden_act, ("gelu_new", "gelu")),
     }
     for key, (value, allowed) in choices.items():

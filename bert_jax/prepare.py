@@ -2,7 +2,7 @@
 
     python -m bert_jax.prepare --config=configs/X.py [--config.KEY=VALUE ...]
 
-Reads config.data.sources, trains a vocabulary (or takes config.tokenizer.vocab_file)
+Reads config.data.sources, trains a tokenizer (or takes config.tokenizer.vocab_file)
 and writes the corpus to config.data.corpus_dir. A finished corpus is left alone.
 """
 
@@ -45,9 +45,7 @@ def prepare(config: ExperimentConfig) -> corpus.Corpus:
         )
         # A small corpus is read once; a large one twice, within bounded memory.
         sample = _Remembered(_documents(config, counts), SMALL_BYTES)
-        lowercase = config.tokenizer.lowercase
-        vocab = tokenizers.train(sample, config.tokenizer.vocab_size, lowercase)
-        tokenizer = tokenizers.WordPiece(vocab, lowercase)
+        tokenizer = tokenizers.train(sample, config.tokenizer)
         documents = sample.again() or _documents(config, counts)
     progress = _Progress(start)
     corpus_writer.write(config, tokenizer, documents, counts, progress)

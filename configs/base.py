@@ -37,7 +37,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
 
     config.tokenizer = ml_collections.ConfigDict()
-    config.tokenizer.kind = "wordpiece"
+    config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
     config.tokenizer.vocab_file = ""  # or the released vocab.txt
     config.tokenizer.vocab_size = 30522  # the released uncased vocabulary
     config.tokenizer.lowercase = True

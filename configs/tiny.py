@@ -28,7 +28,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.masked_lm_prob = 0.15
 
     config.tokenizer = ml_collections.ConfigDict()
-    config.tokenizer.kind = "wordpiece"
+    config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
     config.tokenizer.vocab_file = ""
     config.tokenizer.vocab_size = 4000  # 8,000 learnt less in the same time
     config.tokenizer.lowercase = True

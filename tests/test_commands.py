@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
+import tokenizers
 
 from tests.commands import run, run_well, small_run, write_text
 
@@ -122,6 +123,37 @@ def test_vocabulary_without_mask_is_refused(tmp_path):
     assert result.returncode == 2
     assert "has no [MASK]; add a line [MASK]" in result.stderr
     assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sentencepiece_unigram",
+        pytest.param("sentencepiece_bpe", marks=pytest.mark.slow),
+    ],
+)
+def test_sentencepiece_from_text_to_export(tmp_path, kind):
+    write_text(tmp_path / "documents.txt")
+    arguments = small_run(
+        tmp_path,
+        **{
+            "tokenizer.kind": kind,
+            "tokenizer.vocab_size": 45,  # so few different words has the text
+            "phases[0].num_steps": 2,
+            "log_every_steps": 1,
+        },
+    )
+    stdout = run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
+    assert "tokenizer: training 45 pieces" in stdout and "step 2/2" in stdout
+    assert (tmp_path / "corpus/sentencepiece.model").is_file()
+    output = tmp_path / "exported"
+    run_well("bert_jax.export", f"--workdir={tmp_path / 'run'}", f"--output={output}")
+    assert (output / "sentencepiece.model").is_file()
+    assert not (output / "vocab.txt").exists()
+    exported = tokenizers.Tokenizer.from_file(str(output / "tokenizer.json"))
+    ids = exported.encode("The river follows the old garden.").ids
+    assert ids[0] == 2 and ids[-1] == 3 and 1 not in ids  # [CLS], [SEP], [UNK]
+    assert exported.decode(ids) == "the river follows the old garden."
 
 
 @pytest.mark.slow

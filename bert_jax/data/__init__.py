@@ -1,7 +1,7 @@
 """From raw text to batches; the only part of training that uses TensorFlow.
 
-Execution order: sources -> cleaning -> tokenizers -> corpus_writer -> corpus (on disk)
--> pairs -> masking -> pipeline.
+Execution order: sources -> cleaning -> tokenizers (wordpiece, sentencepiece) ->
+corpus_writer -> corpus (on disk) -> pairs -> masking -> pipeline.
 """
 
 import os

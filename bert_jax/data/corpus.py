@@ -3,7 +3,7 @@
 A directory with
 
     manifest.json            what it was made from, counts and checksums; written last
-    vocab.txt                the vocabulary, a token a line
+    vocab.txt                the tokenizer; a SentencePiece is sentencepiece.model
     train-00000-of-00004     TFRecord files: each record is a block of whole documents
     validation-00000-of-00001
 
@@ -27,7 +27,6 @@ from bert_jax.data import pairs, tokenizers
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-VOCAB = "vocab.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Shard:
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     directory: str
-    tokenizer: tokenizers.WordPiece
+    tokenizer: tokenizers.Tokenizer
     shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
     sha256: str  # of the manifest, which holds the digests of all files
 
@@ -132,16 +131,11 @@ def read(config: ExperimentConfig) -> Corpus:
             " prepare the corpus again, or use the version that made it"
         )
     _check_recipe(made_with, config)
-    vocab_path = os.path.join(directory, VOCAB)
-    vocab: tuple[str, ...] = ()
-    if tf.io.gfile.exists(vocab_path):
-        with tf.io.gfile.GFile(vocab_path) as file:
-            vocab = tuple(file.read().rstrip("\n").split("\n"))
-    tokenizer = tokenizers.WordPiece(vocab, config.tokenizer.lowercase)
+    tokenizer = tokenizers.read(directory, config.tokenizer)
     if tokenizer.digest != digest:
         raise ConfigError(
-            f"{vocab_path} is not the vocabulary that the corpus"
-            " was made with; prepare the corpus again"
+            f"{os.path.join(directory, tokenizer.FILE)} is not the vocabulary that the"
+            " corpus was made with; prepare the corpus again"
         )
     if config.tokenizer.vocab_file:
         given = tokenizers.load(config.tokenizer)

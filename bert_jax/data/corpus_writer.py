@@ -24,7 +24,7 @@ REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 
 def write(
     config: ExperimentConfig,
-    tokenizer: tokenizers.WordPiece,
+    tokenizer: tokenizers.Tokenizer,
     documents: Iterable[list[str]],
     cleaning_counts: Mapping[str, int],
     on_progress: Callable[[int, int], None],
@@ -78,9 +78,7 @@ def write(
         "cleaning": dict(sorted(cleaning_counts.items())),
         "splits": splits,
     }
-    _write_text(
-        os.path.join(directory, corpus.VOCAB), "\n".join(tokenizer.vocab) + "\n"
-    )
+    tokenizer.save(directory)
     _write_text(
         os.path.join(directory, corpus.MANIFEST), json.dumps(manifest, indent=2) + "\n"
     )
@@ -88,22 +86,19 @@ def write(
 
 def _tokenize(
     config: ExperimentConfig,
-    tokenizer: tokenizers.WordPiece,
+    tokenizer: tokenizers.Tokenizer,
     documents: Iterable[list[str]],
     writers: dict[tuple[str, int], "_ShardWriter"],
     on_progress: Callable[[int, int], None],
 ) -> dict[str, int]:
     """Deals every document to its writer and returns counts of documents."""
-    encoder = tokenizer.build()
+    encode = tokenizer.encoder()
     num_read = num_bytes = num_empty = num_single = 0
     for batch in _batches(documents, BATCH_DOCUMENTS):
         texts = ["\n".join(document) for document in batch]
-        encodings = iter(
-            encoder.encode_batch_fast([s for document in batch for s in document])
-        )
+        encoded = iter(encode([s for document in batch for s in document]))
         for document, text in zip(batch, texts, strict=True):
-            encoded = [next(encodings).ids for _ in document]
-            ids = [sentence for sentence in encoded if sentence]
+            ids = [s for s in itertools.islice(encoded, len(document)) if len(s)]
             digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
             number = int.from_bytes(digest, "little")
             if not ids:
@@ -194,11 +189,10 @@ class _ShardWriter:
         self._document_lengths: list[int] = []
         self._num_buffered = 0
 
-    def add(self, sentences: list[list[int]]) -> None:
+    def add(self, sentences: list[np.ndarray]) -> None:
         self.num_documents += 1
         lengths = [len(sentence) for sentence in sentences]
-        ids = itertools.chain.from_iterable(sentences)
-        self._ids.append(np.fromiter(ids, self.dtype, sum(lengths)))
+        self._ids.append(np.concatenate(sentences).astype(self.dtype))
         self._sentence_lengths += lengths
         self._document_lengths.append(len(sentences))
         self._num_buffered += sum(lengths)

@@ -233,7 +233,7 @@ class _Assembler:
 
     def __init__(
         self,
-        tokenizer: tokenizers.WordPiece,
+        tokenizer: tokenizers.Tokenizer,
         config: ExperimentConfig,
         phase: PhaseConfig,
     ):

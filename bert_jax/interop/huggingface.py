@@ -1,7 +1,7 @@
 """A directory that `transformers` loads: weights, config and tokenizer.
 
 Files: config.json, model.safetensors (encoder, pooler, masked-LM and next-sentence
-heads), tokenizer.json, tokenizer_config.json, vocab.txt.
+heads), tokenizer.json, tokenizer_config.json, and vocab.txt or sentencepiece.model.
 """
 
 import json
@@ -20,7 +20,7 @@ def write(
     directory: Path,
     params: Any,
     config: ExperimentConfig,
-    tokenizer: tokenizers.WordPiece,
+    tokenizer: tokenizers.Tokenizer,
 ) -> None:
     """Writes the five files into an existing directory."""
     safetensors.numpy.save_file(
@@ -34,12 +34,11 @@ def write(
     _write_json(
         directory / "tokenizer_config.json", tokenizer_config(config, tokenizer)
     )
-    vocab = "\n".join(tokenizer.vocab) + "\n"
-    (directory / "vocab.txt").write_text(vocab, encoding="utf-8")
+    tokenizer.save(directory)
 
 
 def model_config(
-    config: ExperimentConfig, tokenizer: tokenizers.WordPiece
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
     """Returns the contents of config.json."""
     model = config.model
@@ -66,7 +65,7 @@ def model_config(
 
 
 def tokenizer_config(
-    config: ExperimentConfig, tokenizer: tokenizers.WordPiece
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
     """Returns the contents of tokenizer_config.json."""
     return {
@@ -75,8 +74,6 @@ def tokenizer_config(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
-        "strip_accents": tokenizer.lowercase,
-        "tokenize_chinese_chars": True,
         "model_max_length": config.model.max_position_embeddings,
         "pad_token": tokenizers.PAD,
         "unk_token": tokenizers.UNK,
@@ -86,13 +83,13 @@ def tokenizer_config(
     }
 
 
-def build_tokenizer(tokenizer: tokenizers.WordPiece) -> tokenizers_lib.Tokenizer:
+def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer:
     """Returns the pipeline of tokenizer.json: special tokens and [CLS] A [SEP] B [SEP].
 
     Unlike in training, a literal "[MASK]" in a text becomes the mask: that is how
     users of the exported model write one.
     """
-    built = tokenizer.build()
+    built = tokenizer.huggingface()
     built.add_special_tokens(list(tokenizers.SPECIAL_TOKENS))
     cls, sep = tokenizers.CLS, tokenizers.SEP
     built.post_processor = tokenizers_lib.processors.TemplateProcessing(
@@ -100,7 +97,6 @@ def build_tokenizer(tokenizer: tokenizers.WordPiece) -> tokenizers_lib.Tokenizer
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(cls, tokenizer.id(cls)), (sep, tokenizer.id(sep))],
     )
-    built.decoder = tokenizers_lib.decoders.WordPiece(prefix="##")
     return built
 
 

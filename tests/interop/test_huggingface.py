@@ -5,6 +5,7 @@ import json
 import jax
 import pytest
 
+from bert_jax import config as config_lib
 from bert_jax import model
 from bert_jax.data import tokenizers
 from bert_jax.interop import huggingface
@@ -15,29 +16,39 @@ LINES = [
     "naïve CAFÉ -- 12% of \u4e2d\u6587, isn't it?",
     "a" * 150 + " " + "b" * 250,
     "",
+    "Wait -- ------- no...... (1,000,000)",
+    "\uff21\uff22 e\u0301 \U0001f600\U0001f601 \u200b|",
+    " two  spaces \u00a0 and\ttabs ",
+    "ΟΔΟΣ İstanbul \ue000 ﬁ ß \u0e01\u0e33",
 ]
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    texts = [[line] for line in LINES[:3]] * 3
-    return tokenizers.WordPiece(tokenizers.train(texts, 97, True), True)
+VOCAB_SIZE = 160
+
+
+@pytest.fixture(scope="module", params=config_lib.TOKENIZER_KINDS)
+def tokenizer(request):
+    texts = [[f"{line} {i} - ----- {i * 7919}."] for i in range(50) for line in LINES]
+    config = make_config(
+        tokenizer__kind=request.param, tokenizer__vocab_size=VOCAB_SIZE
+    )
+    return tokenizers.train(texts, config.tokenizer)
 
 
 def write(directory, tokenizer, **changes):
     config = make_config(**changes)
-    _, params = model.build(config.model, 97, jax.random.key(0))
+    _, params = model.build(config.model, VOCAB_SIZE, jax.random.key(0))
     huggingface.write(directory, params, config, tokenizer)
 
 
 def test_ids_are_ours_between_cls_and_sep(tokenizer):
     built = huggingface.build_tokenizer(tokenizer)
-    ours = tokenizer.build()
+    encode = tokenizer.encoder()
     cls, sep = tokenizer.id("[CLS]"), tokenizer.id("[SEP]")
     for line in LINES:
-        assert built.encode(line).ids == [cls, *ours.encode(line).ids, sep]
+        assert built.encode(line).ids == [cls, *encode([line])[0], sep]
     pair = built.encode(LINES[0], LINES[1])
-    assert pair.type_ids.count(1) == len(ours.encode(LINES[1]).ids) + 1
+    assert pair.type_ids.count(1) == len(encode([LINES[1]])[0]) + 1
 
 
 def test_transformers_reads_the_same_ids(tokenizer, tmp_path):
@@ -48,6 +59,8 @@ def test_transformers_reads_the_same_ids(tokenizer, tmp_path):
     for line in LINES:
         assert theirs(line)["input_ids"] == ours.encode(line).ids
     assert theirs.mask_token_id == tokenizer.id("[MASK]")
+    assert theirs("a [MASK] b")["input_ids"].count(theirs.mask_token_id) == 1
+    assert theirs.decode(theirs("the garden")["input_ids"][1:-1]) == "the garden"
     assert theirs.model_max_length == 32
 
 
@@ -55,8 +68,6 @@ def test_config_names_the_activation_and_sizes(tokenizer, tmp_path):
     write(tmp_path, tokenizer, model__hidden_act="gelu")
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["hidden_act"] == "gelu"
-    assert written["vocab_size"] == 97
+    assert written["vocab_size"] == VOCAB_SIZE
     assert written["layer_norm_eps"] == 1e-12
-    assert (tmp_path / "vocab.txt").read_text().split("\n")[:-1] == list(
-        tokenizer.vocab
-    )
+    assert (tmp_path / tokenizer.FILE).read_bytes() == tokenizer.content()

@@ -1,0 +1,145 @@
+"""Megabytes of text a second into WordPiece ids on one core, beside `tokenizers`.
+
+    python -m benchmarks.tokenize [--text=GLOB] [--vocab_file=vocab.txt]
+        [--lowercase=1] [--megabytes=4] [--repeats=5]
+
+Two rows, English of the embedded sources and made-up Chinese; or one row of the text
+files, with their vocabulary or one trained on them. Both sides give the ids of the same
+sentences, and that they are the same is checked first. Our encoder is built anew for
+every call and remembers nothing from the one before. Floor of the work: reading the
+text and writing the ids once.
+"""
+
+import argparse
+import os
+import random
+import sys
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+import tokenizers
+
+from benchmarks import rows
+from bert_jax.config import TokenizerConfig
+from bert_jax.data import sources, wordpiece
+
+# Not the library's clean_text: it drops these, the released code keeps them.
+KEPT_BY_ONE_SIDE = ("Co", "Cn")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--text", help="of text files; else two texts of our own")
+    parser.add_argument(
+        "--vocab_file", help="a released vocab.txt; else one is trained"
+    )
+    parser.add_argument("--lowercase", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--megabytes", type=float, default=4.0)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of the processes that are timed
+    texts = (
+        {args.text: sources.documents(f"text:{args.text}")}
+        if args.text
+        else {
+            "embedded English": sources.documents("embedded:"),
+            "made-up Chinese": made_up_chinese(),
+        }
+    )
+    for name, documents in texts.items():
+        measure(name, first_sentences(documents, int(args.megabytes * 1e6)), args)
+
+
+def measure(name: str, sentences: list[str], args: argparse.Namespace) -> None:
+    tokenizer = make_tokenizer(sentences, args)
+    check_same_ids(tokenizer, sentences)
+    megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
+    seconds = rows.alternate(
+        {"ours": our_call, "theirs": their_call}, (tokenizer, sentences), args.repeats
+    )
+    rates = {side: [megabytes / s for s in each] for side, each in seconds.items()}
+    rows.print_row(
+        "tokenize",
+        f"{name}, {len(tokenizer.vocab):,} pieces",
+        "MB/s",
+        rates["ours"],
+        f"tokenizers {tokenizers.__version__} encode_batch_fast",
+        rates["theirs"],
+        megabytes=round(megabytes, 2),
+        lowercase=tokenizer.lowercase,
+    )
+
+
+def our_call(tokenizer: wordpiece.WordPiece, sentences: list[str]):
+    return lambda: tokenizer.encoder()(sentences)
+
+
+def their_call(tokenizer: wordpiece.WordPiece, sentences: list[str]):
+    pipeline = their_pipeline(tokenizer)
+    return lambda: pipeline.encode_batch_fast(sentences)
+
+
+def their_pipeline(tokenizer: wordpiece.WordPiece) -> tokenizers.Tokenizer:
+    """Returns the library's own BERT pipeline, which is faster than our export."""
+    pipeline = tokenizer.huggingface()
+    pipeline.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=tokenizer.lowercase, strip_accents=tokenizer.lowercase
+    )
+    return pipeline
+
+
+def check_same_ids(tokenizer: wordpiece.WordPiece, sentences: list[str]) -> None:
+    theirs = their_pipeline(tokenizer).encode_batch_fast(sentences)
+    for text, ids, other in zip(
+        sentences, tokenizer.encoder()(sentences), theirs, strict=True
+    ):
+        if ids.tolist() != other.ids:
+            sys.exit(f"different ids of {text!r}: {ids.tolist()} and {other.ids}")
+
+
+def make_tokenizer(
+    sentences: list[str], args: argparse.Namespace
+) -> wordpiece.WordPiece:
+    config = TokenizerConfig(
+        kind="wordpiece",
+        vocab_file=args.vocab_file or "",
+        vocab_size=30522,  # the released uncased vocabulary's
+        lowercase=bool(args.lowercase),
+    )
+    if args.vocab_file:
+        content = Path(args.vocab_file).read_bytes()
+        return wordpiece.read(content, config, args.vocab_file)
+    return wordpiece.train([sentences], config)
+
+
+def first_sentences(documents: Iterable[list[str]], num_bytes: int) -> list[str]:
+    sentences = []
+    for document in documents:
+        for sentence in document:
+            if any(unicodedata.category(c) in KEPT_BY_ONE_SIDE for c in sentence):
+                continue
+            sentences.append(sentence)
+            num_bytes -= len(sentence.encode())
+            if num_bytes <= 0:
+                return sentences
+    return sentences
+
+
+def made_up_chinese() -> Iterable[list[str]]:
+    """Yields ideographs as frequent as the n-th word of a language: 1/n."""
+    source = random.Random(0)
+    ideographs = [chr(0x4E00 + i) for i in source.sample(range(20_000), 5000)]
+    weights = [1 / n for n in range(1, 5001)]
+    while True:
+        clauses = [
+            "".join(source.choices(ideographs, weights, k=source.randint(3, 15)))
+            for _ in range(source.randint(1, 5))
+        ]
+        if source.random() < 0.1:
+            clauses.append(f"{source.randint(1, 2100)}\u5e74BERT")
+        yield ["\uff0c".join(clauses) + "\u3002"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What every tokenizer has: the special tokens, pieces by id, a file, an encoder.
+
+Shapes: V piece of the vocabulary.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+import numpy as np
+import tensorflow as tf
+import tokenizers
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+
+# Sentences -> int32 ids of each; no special one but [UNK], whatever the text says.
+Encoder = Callable[[list[str]], list[np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """Text -> token ids: a value that can be compared, pickled and kept in a file."""
+
+    FILE: ClassVar[str]  # in a corpus directory and beside an exported model
+
+    vocab: tuple[str, ...]  # pieces in id order
+    lowercase: bool
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of everything that decides which ids a text gets."""
+        kind = f"{type(self).__name__} {self.lowercase}\n"
+        return hashlib.sha256(kind.encode() + self.content()).hexdigest()
+
+    @property
+    def continues_word(self) -> np.ndarray:
+        """bool[V], True where a piece goes on with the word of the piece before it."""
+        raise NotImplementedError
+
+    def id(self, token: str) -> int:
+        return self.vocab.index(token)
+
+    def encoder(self) -> Encoder:
+        """Returns the fast way from sentences to ids; a process builds it once."""
+        raise NotImplementedError
+
+    def huggingface(self) -> tokenizers.Tokenizer:
+        """Returns the `tokenizers` pipeline of the same ids, without special tokens."""
+        raise NotImplementedError
+
+    def content(self) -> bytes:
+        """Returns what the tokenizer's file holds."""
+        raise NotImplementedError
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes the file into a directory, whole or not at all."""
+        path = os.path.join(directory, self.FILE)
+        try:
+            with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
+                file.write(self.content())
+            tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
+        except BaseException:
+            if tf.io.gfile.exists(path + ".tmp"):
+                tf.io.gfile.remove(path + ".tmp")
+            raise
+
+
+def text_sample(documents: Iterable[list[str]], max_bytes: int) -> list[list[str]]:
+    """Returns the first documents, up to the one that fills `max_bytes` of UTF-8."""
+    sample, num_bytes = [], 0
+    for document in documents:
+        sample.append(document)
+        num_bytes += sum(len(sentence.encode()) for sentence in document)
+        if num_bytes > max_bytes:
+            break
+    return sample

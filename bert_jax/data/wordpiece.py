@@ -1,0 +1,343 @@
+"""WordPiece: train a vocabulary or read a released one; text -> ids as BERT does it.
+
+The text rules are the released code's, characters sorted by Python's own Unicode
+tables as there: words of up to 200 characters, and no text ever becomes a special
+token, not even a literal "[MASK]".
+
+Source: google-research/bert tokenization.py.
+"""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import re
+import string
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import tokenizers
+
+from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.data import vocabulary
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
+
+# google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
+MAX_CHARS_PER_WORD = 200
+# A vocabulary of tens of thousands of pieces is settled well before this much text.
+TRAINING_BYTES = 128 * 2**20
+# Characters that become pieces of their own; rarer ones make a word [UNK], as in the
+# released vocabularies. Unbounded, a text in many scripts leaves no room for words.
+MAX_ALPHABET = 1000
+# An entry takes some 200 bytes; 28 MB of English books have 191,430 distinct strings
+# between white space.
+MAX_REMEMBERED = 2**18
+# Longer strings between white space seldom come twice.
+MAX_REMEMBERED_CHARS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPiece(vocabulary.Tokenizer):
+    """A vocabulary in id order and whether text is lower-cased and loses accents."""
+
+    FILE: ClassVar[str] = "vocab.txt"
+
+    @property
+    def continues_word(self) -> np.ndarray:
+        return np.array([piece.startswith("##") for piece in self.vocab])
+
+    def encoder(self) -> vocabulary.Encoder:
+        return _Encoder(self)
+
+    def huggingface(self) -> tokenizers.Tokenizer:
+        """Returns the `tokenizers` pipeline of the same ids, without special tokens.
+
+        The library's Unicode tables are older than Python's, so a few characters
+        differ: punctuation and accents that came after Unicode 8 stay in their word,
+        so do the ideographs U+2B820 to U+2B91F, and a capital sigma before an
+        apostrophe is not seen to end its word.
+        """
+        tokenizer = tokenizers.Tokenizer(
+            tokenizers.models.WordPiece(
+                {token: i for i, token in enumerate(self.vocab)},
+                unk_token=UNK,
+                max_input_chars_per_word=MAX_CHARS_PER_WORD,
+            )
+        )
+        _set_text_rules(tokenizer, self.lowercase)
+        tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")
+        return tokenizer
+
+    def content(self) -> bytes:
+        return "".join(piece + "\n" for piece in self.vocab).encode()
+
+
+def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
+    """Returns the tokenizer of a vocabulary file, a token a line in id order.
+
+    Raises:
+      ConfigError: when the file is not UTF-8, lacks a special token, repeats a token
+        or has a blank line; `path` names it in the message.
+    """
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path}:{line} is not UTF-8; save the file as UTF-8"
+        ) from None
+    vocab = tuple(line.rstrip("\r") for line in lines)
+    if vocab[-1] == "":
+        vocab = vocab[:-1]
+    validate(vocab, path)
+    return WordPiece(vocab, config.lowercase)
+
+
+def validate(vocab: tuple[str, ...], path: str) -> None:
+    """Raises ConfigError when the vocabulary cannot be used for pretraining."""
+    for token in SPECIAL_TOKENS:
+        if token not in vocab:
+            raise ConfigError(
+                f"{path} has no {token}; add a line {token} (BERT needs"
+                f" {', '.join(SPECIAL_TOKENS)})"
+            )
+    if "" in vocab:
+        raise ConfigError(f"{path}:{vocab.index('') + 1} is blank; remove the line")
+    token, count = collections.Counter(vocab).most_common(1)[0]
+    if count > 1:
+        last = len(vocab) - vocab[::-1].index(token)
+        raise ConfigError(f"{path}:{last} repeats {token!r}; remove the line")
+
+
+def train(documents: Iterable[list[str]], config: TokenizerConfig) -> WordPiece:
+    """Returns a vocabulary of exactly config.vocab_size tokens, special tokens first.
+
+    A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
+    as the released vocabularies have them: spare rows for tokens added later.
+    """
+    vocab_size = config.vocab_size
+    sample = vocabulary.text_sample(documents, TRAINING_BYTES)
+    texts = ["\n".join(document) for document in sample]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    _set_text_rules(tokenizer, config.lowercase)
+    alphabet = _alphabet(tokenizer, texts, min(MAX_ALPHABET, max(64, vocab_size // 8)))
+    # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
+    # table, which differs from run to run (tokenizers 0.23).
+    first = [
+        *SPECIAL_TOKENS,
+        *(f"##{c}" for c in alphabet if not _is_punctuation(c)),
+    ]
+    needed = len(first) + len(alphabet)
+    if vocab_size < needed:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={vocab_size} has no room for the {needed}"
+            f" special tokens and characters of the text; try {2 * needed}"
+        )
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    by_id = {i: token for token, i in tokenizer.get_vocab().items()}
+    vocab = [by_id[i] for i in range(len(by_id))][:vocab_size]
+    unused = [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
+    return WordPiece((*vocab, *unused), config.lowercase)
+
+
+def _is_punctuation(character: str) -> bool:
+    """Returns whether the pre-tokeniser makes the character a word of its own."""
+    return character in string.punctuation or unicodedata.category(
+        character
+    ).startswith("P")
+
+
+def _alphabet(
+    tokenizer: tokenizers.Tokenizer, texts: list[str], size: int
+) -> list[str]:
+    """Returns the commonest characters of the normalised texts, sorted."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    characters = [c for c in counts if not c.isspace()]
+    characters.sort(key=lambda c: (-counts[c], c))
+    return sorted(characters[:size])
+
+
+# Lower-cased one by one, as the library does it, a sigma never is the final one.
+_FINAL_SIGMA = r"(?<=\p{L})\u03a3(?!\p{L})".replace(r"\u03a3", "\u03a3")
+
+
+def _set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
+    """Gives a pipeline the released code's rules, as far as the library has them."""
+    normalizers = [
+        # Its own clean_text also drops private and unassigned characters.
+        _replace(f"[{_character_classes().dropped}]", ""),
+        tokenizers.normalizers.BertNormalizer(
+            clean_text=False,
+            handle_chinese_chars=True,
+            strip_accents=lowercase,
+            lowercase=lowercase,
+        ),
+    ]
+    if lowercase:
+        normalizers.insert(1, _replace(_FINAL_SIGMA, "\u03c2"))
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(normalizers)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+
+
+def _replace(pattern: str, by: str) -> tokenizers.normalizers.Replace:
+    return tokenizers.normalizers.Replace(tokenizers.Regex(pattern), by)
+
+
+class _Encoder:
+    """Sentences -> ids; strings between white space are tokenised once.
+
+    What stands between white space decides its ids alone, so a string met before is
+    one look-up. Ideographs are words of their own, with or without white space.
+    """
+
+    def __init__(self, tokenizer: WordPiece):
+        self._ids_of = _Remembered(_Words(tokenizer))
+
+    def __call__(self, sentences: list[str]) -> list[np.ndarray]:
+        return [
+            np.frombuffer(
+                b"".join(map(self._ids_of.__getitem__, _strings(sentence))), np.int32
+            )
+            for sentence in sentences
+        ]
+
+
+# The text is cleaned of these first, so they join what Python's split would part.
+_SPLITTING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
+# google-research/bert tokenization.py:274, _is_chinese_char.
+_IDEOGRAPH = (
+    "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
+)
+_HAS_IDEOGRAPH = re.compile(f"[{_IDEOGRAPH}]")
+_AROUND_IDEOGRAPHS = re.compile(rf"[{_IDEOGRAPH}]|[^\s{_IDEOGRAPH}]+")
+
+
+def _strings(sentence: str) -> list[str]:
+    """Splits at white space and around ideographs."""
+    if not sentence.isprintable():
+        sentence = _SPLITTING_CONTROLS.sub("", sentence)
+    if sentence.isascii() or not _HAS_IDEOGRAPH.search(sentence):
+        return sentence.split()
+    return _AROUND_IDEOGRAPHS.findall(sentence)
+
+
+class _Remembered(dict[str, bytes]):
+    """String -> its ids, int32 in bytes; forgets everything when it is full."""
+
+    def __init__(self, words: "_Words"):
+        super().__init__()
+        self._words = words
+
+    def __missing__(self, text: str) -> bytes:
+        ids = self._words.ids(text)
+        if len(text) <= MAX_REMEMBERED_CHARS:
+            if len(self) == MAX_REMEMBERED:
+                self.clear()
+            self[text] = ids
+        return ids
+
+
+_ASCII_WORD = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z]")
+
+
+class _Words:
+    """A string without white space -> words -> the longest pieces, from the left.
+
+    Ids are int32 in bytes throughout: joining them is what is fast in Python.
+    """
+
+    def __init__(self, tokenizer: WordPiece):
+        self._lowercase = tokenizer.lowercase
+        ids = [id_.tobytes() for id_ in np.arange(len(tokenizer.vocab), dtype=np.int32)]
+        self._first = dict(zip(tokenizer.vocab, ids, strict=True))
+        self._later = {
+            piece[2:]: id_
+            for piece, id_ in self._first.items()
+            if piece.startswith("##")
+        }
+        self._unk = self._first[UNK]
+        self._longest = max(map(len, itertools.chain(self._first, self._later)))
+        classes = _character_classes()
+        self._dropped = re.compile(f"[{classes.dropped}]")
+        self._accents = re.compile(f"[{classes.accents}]")
+        self._word = re.compile(f"[{classes.punctuation}]|[^{classes.punctuation}]+")
+
+    def ids(self, text: str) -> bytes:
+        return b"".join(map(self._match, self._split(text)))
+
+    def _split(self, text: str) -> list[str]:
+        if text.isascii() and text.isprintable():
+            return _ASCII_WORD.findall(text.lower() if self._lowercase else text)
+        text = self._dropped.sub("", text)
+        if self._lowercase:
+            text = unicodedata.normalize("NFD", text.lower())
+            text = self._accents.sub("", text)
+        return self._word.findall(text)
+
+    def _match(self, word: str) -> bytes:
+        if len(word) > MAX_CHARS_PER_WORD:
+            return self._unk
+        ids, start, pieces = [], 0, self._first
+        while start < len(word):
+            for end in range(min(len(word), start + self._longest), start, -1):
+                found = pieces.get(word[start:end])
+                if found is not None:
+                    break
+            else:
+                return self._unk
+            ids.append(found)
+            start, pieces = end, self._later
+        return b"".join(ids)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CharacterClasses:
+    """Insides of the [] of a regular expression."""
+
+    dropped: str
+    accents: str
+    punctuation: str
+
+
+@functools.cache
+def _character_classes() -> _CharacterClasses:
+    """Sorts all characters.
+
+    Dropped are control and format characters but not tab and line ends, which are white
+    space; private ones stay. Every ASCII character that is no letter or digit is
+    punctuation.
+    """
+    kinds = {"Cc": "dropped", "Cf": "dropped", "Mn": "accents"}
+    found: dict[str, list[int]] = {"dropped": [0xFFFD], "accents": []}
+    found["punctuation"] = [ord(c) for c in string.punctuation if c in "$+<=>^`|~"]
+    for code in range(sys.maxunicode + 1):
+        category = unicodedata.category(chr(code))
+        kind = "punctuation" if category[0] == "P" else kinds.get(category)
+        if kind and chr(code) not in "\t\n\r":
+            found[kind].append(code)
+    return _CharacterClasses(**{kind: _ranges(found[kind]) for kind in found})
+
+
+def _ranges(codes: list[int]) -> str:
+    ranges: list[list[int]] = []
+    for code in sorted(codes):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(
+        f"{re.escape(chr(first))}-{re.escape(chr(last))}" for first, last in ranges
+    )

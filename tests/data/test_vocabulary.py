@@ -1,0 +1,10 @@
+"""Tests of bert_jax.data.vocabulary; what kinds share is in test_tokenizers."""
+
+from bert_jax.data import vocabulary
+
+
+def test_sample_is_counted_in_bytes():
+    documents = [["\u4f60\u597d", "a"], ["b"], ["c"]]  # seven bytes of UTF-8
+    assert vocabulary.text_sample(documents, 6) == documents[:1]
+    assert vocabulary.text_sample(documents, 7) == documents[:2]
+    assert vocabulary.text_sample(documents, 100) == documents

@@ -1,0 +1,376 @@
+"""Tests of bert_jax.data.wordpiece."""
+
+import pickle
+import random
+import string
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.data import tokenizers
+from bert_jax.data import wordpiece as wordpiece_lib
+
+SPECIAL = list(tokenizers.SPECIAL_TOKENS)
+
+
+def make_config(**changes):
+    values = {
+        "kind": "wordpiece",
+        "vocab_file": "",
+        "vocab_size": 300,
+        "lowercase": True,
+    }
+    return TokenizerConfig(**values | changes)
+
+
+def wordpiece(*tokens, lowercase=True):
+    return wordpiece_lib.WordPiece((*SPECIAL, *tokens), lowercase)
+
+
+def encode(tokenizer, text):
+    (ids,) = tokenizer.encoder()([text])
+    assert ids.dtype == np.int32
+    return [tokenizer.vocab[i] for i in ids]
+
+
+def reference(tokenizer, text):
+    """The released rules, a character at a time; returns tokens."""
+    cleaned = ""
+    for character in text:
+        category = unicodedata.category(character)
+        if character in " \t\n\r" or category == "Zs":
+            cleaned += " "
+        elif category in ("Cc", "Cf") or character in "\0\ufffd":
+            continue
+        elif is_ideograph(ord(character)):
+            cleaned += f" {character} "
+        else:
+            cleaned += character
+    tokens = []
+    for word in cleaned.split():
+        if tokenizer.lowercase:
+            decomposed = unicodedata.normalize("NFD", word.lower())
+            word = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+        apart = "".join(f" {c} " if is_punctuation(c) else c for c in word)
+        for part in apart.split():
+            tokens += longest_pieces(tokenizer.vocab, part)
+    return tokens
+
+
+def is_ideograph(code):
+    return any(
+        first <= code <= last
+        for first, last in (
+            (0x4E00, 0x9FFF),
+            (0x3400, 0x4DBF),
+            (0x20000, 0x2A6DF),
+            (0x2A700, 0x2B73F),
+            (0x2B740, 0x2B81F),
+            (0x2B820, 0x2CEAF),
+            (0xF900, 0xFAFF),
+            (0x2F800, 0x2FA1F),
+        )
+    )
+
+
+def is_punctuation(character):
+    return character in string.punctuation or unicodedata.category(
+        character
+    ).startswith("P")
+
+
+def longest_pieces(vocab, word):
+    tokens, rest = [], word
+    while rest and len(word) <= 200:
+        mark = "##" if tokens else ""
+        lengths = [n for n in range(len(rest), 0, -1) if mark + rest[:n] in vocab]
+        if not lengths:
+            return ["[UNK]"]
+        tokens.append(mark + rest[: lengths[0]])
+        rest = rest[lengths[0] :]
+    return tokens or ["[UNK]"]
+
+
+def documents():
+    """Words of which many pairs of letters are equally frequent, so ties abound."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(300)]
+    return [[" ".join(rng.choices(words, k=12)) for _ in range(5)] for _ in range(40)]
+
+
+# ---------------------------------------------------------------- text -> tokens
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_text_never_becomes_a_special_token(lowercase):
+    tokenizer = wordpiece(
+        "[", "]", "mask", "MASK", "cls", "CLS", "sep", "SEP", "pad", "PAD", "unk",
+        "UNK", "a", lowercase=lowercase
+    )  # fmt: skip
+    for token in SPECIAL:
+        name = token.strip("[]")
+        word = name.lower() if lowercase else name
+        for text in (token, f"a{token}a", f"a {token} a"):
+            found = encode(tokenizer, text)
+            assert not set(found) & set(SPECIAL)
+            assert "".join(found).strip("a") == f"[{word}]"
+
+
+def test_longest_piece_is_taken_first():
+    tokenizer = wordpiece("un", "##aff", "##able", "##a", "##ffable", "u")
+    assert encode(tokenizer, "unaffable") == ["un", "##aff", "##able"]
+
+
+def test_a_word_that_cannot_be_matched_is_one_unknown():
+    tokenizer = wordpiece("run", "##ning", "a")
+    assert encode(tokenizer, "a runningx a") == ["a", "[UNK]", "a"]
+
+
+@pytest.mark.parametrize(
+    "length, known", [(100, True), (101, True), (150, True), (200, True), (201, False)]
+)
+def test_words_of_up_to_200_characters_are_matched(length, known):
+    found = encode(wordpiece("a", "##a"), "a" * length)
+    assert found == (["a"] + ["##a"] * (length - 1) if known else ["[UNK]"])
+
+
+def test_lowercase_strips_accents():
+    tokenizer = wordpiece("cafe", "uber")
+    assert encode(tokenizer, "Caf\u00e9 \u00dcBER cafe\u0301") == [
+        "cafe",
+        "uber",
+        "cafe",
+    ]
+
+
+def test_cased_keeps_case_and_accents():
+    tokenizer = wordpiece("Caf\u00e9", "cafe", "Cafe", lowercase=False)
+    text = "Caf\u00e9 Cafe cafe CAFE"
+    assert encode(tokenizer, text) == ["Caf\u00e9", "Cafe", "cafe", "[UNK]"]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("a^b$c+d`e", ["a", "^", "b", "$", "c", "+", "d", "`", "e"]),
+        ("a\u2014b", ["a", "\u2014", "b"]),
+        ("\u4f60\u597d", ["\u4f60", "\u597d"]),
+        ("a\tb\nc\rd\u00a0e", ["a", "b", "c", "d", "e"]),
+        ("a\u0000\ufffd\u200db", ["ab"]),
+    ],
+)
+def test_words_end_at_punctuation_ideographs_and_white_space(text, expected):
+    assert encode(wordpiece(*dict.fromkeys(expected)), text) == expected
+
+
+def test_digest_depends_on_order_and_case():
+    base = wordpiece("a", "b")
+    assert base.digest == wordpiece("a", "b").digest
+    assert base.digest != wordpiece("b", "a").digest
+    assert base.digest != wordpiece("a", "b", lowercase=False).digest
+    assert base.digest != wordpiece("a").digest
+
+
+HARD = [
+    "",
+    " \t\n ",
+    "The [MASK] of [SEP][CLS], [unused0] ##ing",
+    "a\x00b a\x0bb a\x0cb a\x1cb a\x1fb a\x85b a\u200bb a\u00adb a\u180eb \x1c",
+    "a\u2028b a\u2029b a\u3000b a\u00a0b a\u1680b a\ufeffb a\ufffdb \ufffd",
+    "a\ue000b \uf0ee a\U000f0000b a\u0378b",
+    "\u4f60\u597d,abc\u4e16x \u3042\u4e00\u30a2\u200b\u4e01\x1c\u4e02",
+    "a\U00020000b a\U0002b820b a\U0002ceb0b a\uf900b \uf900",
+    "\u039f\u0394\u039f\u03a3 \u03a3 \u039f\u03a3\u0391 \u039f\u03a3'",
+    "\u039f\u03a3'\u0391",
+    "\u0130stanbul I\u0131 \u1e9e \u00df \ufb01 \u01c4 \u212b \u2126",
+    "caf\u00e9 cafe\u0301 \u0301a \u0301 e\u0301\u0327 \ud55c\uad6d \u0e01\u0e33\u0e31",
+    "a^b$c+d`e|f~g<h>i=j a_b a\u2014b \u00bfa\u00ab \u055a\u2e5d\u20ac",
+    "a" * 200 + " " + "a" * 201 + " " + "ab," * 90,
+]  # fmt: skip
+
+
+def characters_of_hard():
+    """A vocabulary of every small piece that a hard case can need, none longer."""
+    texts = HARD + [unicodedata.normalize("NFD", text.lower()) for text in HARD]
+    found = sorted({c for text in texts for c in text} - set(" \t\n\r"))
+    return [*found, *(f"##{c}" for c in found), "ab", "##ab"]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_hard_cases_equal_the_slow_reference(lowercase):
+    tokenizer = wordpiece(*characters_of_hard(), lowercase=lowercase)
+    encode_all = tokenizer.encoder()
+    for _ in range(2):  # the second time from memory
+        for text, ids in zip(HARD, encode_all(HARD), strict=True):
+            found = [tokenizer.vocab[i] for i in ids]
+            assert found == reference(tokenizer, text), ascii(text)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_every_character_is_dropped_kept_or_split_at_as_in_the_reference(lowercase):
+    """All but most of the letters, private and unassigned characters."""
+    tokenizer = wordpiece("a", "##b", "b", lowercase=lowercase)
+    texts = [
+        f"a{chr(code)}b"
+        for code in range(0x110000)
+        if unicodedata.category(chr(code)) not in ("Lo", "Cn", "Co", "Cs")
+        or code % 89 == 0
+    ]
+    for text, ids in zip(texts, tokenizer.encoder()(texts), strict=True):
+        found = [tokenizer.vocab[i] for i in ids]
+        assert found == reference(tokenizer, text), ascii(text)
+
+
+def test_random_text_equals_the_slow_reference(monkeypatch):
+    """With a memory so small that it is forgotten many times."""
+    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED", 50)
+    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED_CHARS", 9)
+    rng = random.Random(0)
+    alphabet = "abAB,.- \t\u00e9\u0301\u00c9\u4f60\u3042\u200b\x1c\ue000\u0131"
+    texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 40))) for _ in range(3000)]
+    tokenizer = wordpiece("a", "b", "ab", "##a", "##b", "##ba", "e", "\u4f60", ",")
+    encode_all = tokenizer.encoder()
+    for text, ids in zip(texts, encode_all(texts), strict=True):
+        assert [tokenizer.vocab[i] for i in ids] == reference(tokenizer, text)
+    assert 0 < len(encode_all._ids_of) <= 50
+    assert max(map(len, encode_all._ids_of)) <= 9
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_exported_pipeline_gives_the_same_ids(lowercase):
+    """But for what `WordPiece.huggingface` names."""
+    tokenizer = wordpiece(*characters_of_hard(), lowercase=lowercase)
+    exported = tokenizer.huggingface()
+    words = [word for text in HARD for word in text.split(" ")]
+    assert [
+        word
+        for word, ids in zip(words, tokenizer.encoder()(words), strict=True)
+        if exported.encode(word).ids != ids.tolist()
+    ] == [
+        "a\U0002b820b",
+        *(["\u039f\u03a3'\u0391"] if lowercase else []),
+        "\u055a\u2e5d\u20ac",
+    ]
+
+
+def test_continues_word():
+    tokenizer = wordpiece("a", "##a", "#", "##", "[unused0]")
+    found = tokenizer.continues_word
+    assert found.dtype == bool
+    assert found.tolist() == [False] * 5 + [False, True, False, True, False]
+
+
+def test_pickled_tokenizer_is_equal_and_encodes():
+    tokenizer = wordpiece("a", "##b")
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy == tokenizer and encode(copy, "ab") == ["a", "##b"]
+
+
+# -------------------------------------------------------------------- load a file
+
+
+def write_vocab(path, tokens, end="\n"):
+    path.write_bytes("".join(token + end for token in tokens).encode())
+    return make_config(vocab_file=str(path), vocab_size=len(tokens))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_load(tmp_path, end):
+    tokens = [*SPECIAL, "the", "##s", "caf\u00e9", "\u2028"]
+    config = write_vocab(tmp_path / "vocab.txt", tokens, end)
+    loaded = tokenizers.load(config)
+    assert loaded == wordpiece_lib.WordPiece(tuple(tokens), lowercase=True)
+    assert loaded.id("the") == 5
+
+
+def test_load_without_a_last_line_end(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL, "a"]))
+    assert (
+        len(tokenizers.load(make_config(vocab_file=str(path), vocab_size=6)).vocab) == 6
+    )
+
+
+@pytest.mark.parametrize("token", SPECIAL)
+def test_load_without_a_special_token(tmp_path, token):
+    config = write_vocab(tmp_path / "v.txt", [t for t in [*SPECIAL, "a"] if t != token])
+    with pytest.raises(ConfigError) as error:
+        tokenizers.load(config)
+    assert f"v.txt has no {token}; add" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "tokens, message",
+    [
+        ([*SPECIAL, "a", "b", "a"], "v.txt:8 repeats 'a'"),
+        ([*SPECIAL, "a", "[MASK]"], r"v.txt:7 repeats '\[MASK\]'"),
+        ([*SPECIAL, "a", "", "b"], "v.txt:7 is blank"),
+        ([*SPECIAL, "a", ""], "v.txt:7 is blank"),
+    ],
+)
+def test_load_a_repeated_or_blank_line(tmp_path, tokens, message):
+    config = write_vocab(tmp_path / "v.txt", tokens)
+    with pytest.raises(ConfigError, match=message):
+        tokenizers.load(config)
+
+
+def test_load_not_utf8(tmp_path):
+    path = tmp_path / "v.txt"
+    path.write_bytes("\n".join([*SPECIAL, "\u00e9"]).encode("latin-1"))
+    with pytest.raises(ConfigError, match="v.txt:6 is not UTF-8"):
+        tokenizers.load(make_config(vocab_file=str(path)))
+
+
+# -------------------------------------------------------------------------- train
+
+
+def train(documents, vocab_size, lowercase=True):
+    config = make_config(vocab_size=vocab_size, lowercase=lowercase)
+    return wordpiece_lib.train(documents, config).vocab
+
+
+def test_trained_vocabulary_has_the_size_asked_for():
+    vocab = train(documents(), 120)
+    assert len(vocab) == len(set(vocab)) == 120
+    assert list(vocab[:5]) == SPECIAL
+    assert not any(token.startswith("[unused") for token in vocab)
+    wordpiece_lib.validate(vocab, "trained")
+
+
+def test_too_little_text_leaves_unused_tokens():
+    vocab = train([["ab ab"], ["abc"]], 40)
+    assert len(vocab) == len(set(vocab)) == 40
+    unused = [token for token in vocab if token.startswith("[unused")]
+    assert unused == [f"[unused{i}]" for i in range(len(unused))]
+    assert list(vocab[-len(unused) :]) == unused
+    tokenizer = wordpiece_lib.WordPiece(vocab, lowercase=True)
+    assert encode(tokenizer, "abc [unused0]").count("[unused0]") == 0
+
+
+@pytest.mark.parametrize("vocab_size", [60, 150])
+def test_training_twice_gives_the_same_vocabulary(vocab_size):
+    """Else two machines that prepare the same text get different ids."""
+    first = train(documents(), vocab_size)
+    assert all(train(documents(), vocab_size) == first for _ in range(3))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_trained_vocabulary_covers_its_text(lowercase):
+    text = [["Zebra \u00c9t\u00e9 (quux)."], ["zebra, zebra!"]]
+    vocab = train(text, 100, lowercase)
+    tokenizer = wordpiece_lib.WordPiece(vocab, lowercase)
+    for document in text:
+        found = encode(tokenizer, document[0])
+        assert "[UNK]" not in found
+    assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
+
+
+def test_a_vocabulary_without_room_for_the_characters_is_refused():
+    """Special tokens first: a smaller one could even lack [MASK]."""
+    with pytest.raises(
+        ConfigError, match=r"vocab_size=6 has no room for the 9 .*try 18"
+    ):
+        train([["a b"]], 6)
+    assert len(train([["a b"]], 9)) == 9
