@@ -9,11 +9,13 @@ tfds:NAME[/CONFIG]#field   a text dataset of TensorFlow Datasets, split "train"
 
 import ast
 import glob
+import importlib.metadata
 import importlib.util
 import inspect
 import json
 import os
 import re
+import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator
@@ -73,6 +75,39 @@ def size_bytes(specs: tuple[str, ...]) -> int | None:
         elif kind != "embedded":
             return None
     return total
+
+
+def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
+    """Returns JSON values that change when the text behind the sources does.
+
+    Of files path, size and time of change, of the embedded text the versions of what it
+    stands in. A dataset is named with its version by who wants to be sure.
+    """
+    found: list[list[Any]] = []
+    for spec in specs:
+        kind, argument = _parse(spec)
+        if kind in _FILE_KINDS:
+            found += [_stat(path) for path in _files(_pattern(kind, argument))]
+        elif kind == "embedded":
+            found.append([sys.version, *map(_version, EMBEDDED_PACKAGES)])
+    return found
+
+
+def _stat(path: str) -> list[Any]:
+    if "://" in path:
+        from bert_jax.data.quiet_tensorflow import tf
+
+        stat = tf.io.gfile.stat(path)
+        return [path, stat.length, stat.mtime_nsec]
+    stat = os.stat(path)
+    return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
+
+
+def _version(package: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(package, [])
+    return ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in distributions
+    )
 
 
 def _parse(spec: str) -> tuple[str, str]:
