@@ -59,7 +59,8 @@ class Progress:
 
     def line(self) -> str:
         """Returns for example "tokenizing: 12 of 640 MB, 3.1 MB/s, 203 s left"."""
-        rate = (self._done - self._found_done) / (time.monotonic() - self._start)
+        elapsed_secs = max(time.monotonic() - self._start, 1e-3)
+        rate = (self._done - self._found_done) / elapsed_secs
         line = f"{self._doing}: {self._done:,.0f}"
         # The total is a guess: markup is text of a file but not of its documents.
         if self._total is not None and self._done <= self._total:
