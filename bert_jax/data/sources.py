@@ -77,6 +77,21 @@ def size_bytes(specs: tuple[str, ...]) -> int | None:
     return total
 
 
+def by_file(spec: str) -> list[str]:
+    """Returns specs that together give the documents of one, a spec a file."""
+    kind, argument = _parse(spec)
+    if kind not in _FILE_KINDS:
+        return [spec]
+    pattern = _pattern(kind, argument)
+    field = argument.removeprefix(pattern)
+    return [f"{kind}:{_escaped(path)}{field}" for path in _files(pattern)]
+
+
+def _escaped(path: str) -> str:
+    """Returns a pattern that only this path matches; buckets have their own rules."""
+    return path if "://" in path else glob.escape(path)
+
+
 def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
     """Returns JSON values that change when the text behind the sources does.
 
