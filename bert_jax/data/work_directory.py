@@ -39,17 +39,18 @@ def opened(corpus_dir: str, made_for: dict[str, Any]) -> Iterator[str]:
         holds shards that are not of this work.
     """
     path = _path(corpus_dir)
-    if _facts(path) is None and (foreign := corpus.shard_files(corpus_dir)):
-        raise ConfigError(
-            f"config.data.corpus_dir={corpus_dir!r} has {foreign[0]} but no"
-            f" {corpus.MANIFEST}, so it is no whole corpus; name an empty directory"
-        )
+    _refuse_shards_of_others(corpus_dir, _facts(path))
     facts = {
         "made_directory": not tf.io.gfile.exists(corpus_dir),
         "made_for": json.loads(json.dumps(made_for)),
     }
     with _locked(corpus_dir, path):
         found = _facts(path)
+        try:  # again: who had the lock may have finished since
+            _refuse_shards_of_others(corpus_dir, found)
+        except ConfigError:
+            shutil.rmtree(path)
+            raise
         if found is None or found["made_for"] != facts["made_for"]:
             _start_afresh(corpus_dir, path, found or facts, facts["made_for"])
         _remove_leavings(corpus_dir, path)
@@ -70,6 +71,20 @@ def _path(corpus_dir: str) -> str:
         return os.path.join(corpus_dir, NAME)
     name = "bert_jax-" + hashlib.sha256(corpus_dir.encode()).hexdigest()[:16]
     return os.path.join(tempfile.gettempdir(), name)
+
+
+def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> None:
+    if found is not None or not (names := corpus.shard_files(corpus_dir)):
+        return
+    if corpus.exists(corpus_dir):
+        raise ConfigError(
+            f"config.data.corpus_dir={corpus_dir!r} was prepared by another process in"
+            " the meantime; call again to use it"
+        )
+    raise ConfigError(
+        f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
+        f" {corpus.MANIFEST}, so it is no whole corpus; name an empty directory"
+    )
 
 
 @contextlib.contextmanager

@@ -75,6 +75,25 @@ def test_only_one_process_at_a_time(corpus_dir):
         assert own_files(work) == ["run-000000"]
 
 
+def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
+    corpus_dir, monkeypatch
+):
+    """It had the lock when we looked, and was done when we got it."""
+    leave(corpus_dir, {}, "run-000000", shards=[SHARD])
+    makedirs = os.makedirs
+
+    def finished_meanwhile(*args, **kwargs):
+        touch(corpus_dir, "manifest.json")
+        work_directory.remove(corpus_dir)
+        makedirs(*args, **kwargs)
+
+    monkeypatch.setattr(os, "makedirs", finished_meanwhile)
+    with pytest.raises(ConfigError, match="prepared by another process in the meant"):
+        with work_directory.opened(corpus_dir, {}):
+            pass
+    assert sorted(os.listdir(corpus_dir)) == ["manifest.json", SHARD]
+
+
 @pytest.mark.parametrize("was_there", [False, True])
 @pytest.mark.parametrize("was_killed", [False, True])
 def test_a_mistake_of_the_users_leaves_nothing(corpus_dir, was_there, was_killed):
