@@ -52,8 +52,12 @@ def make_documents(count, seed=0, max_sentences=8):
 
 
 def write_source(config, documents, number=0):
-    """Writes documents of several sentences to a source, a sentence a line."""
-    path = config.data.sources[number].removeprefix("text:")
+    """Writes documents to a source of one file."""
+    write_documents(config.data.sources[number].removeprefix("text:"), documents)
+
+
+def write_documents(path, documents):
+    """Writes documents of several sentences, a sentence a line."""
     with open(path, "w") as file:
         file.write("\n\n".join("\n".join(document) for document in documents))
 
