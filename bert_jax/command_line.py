@@ -30,6 +30,19 @@ def define_config() -> flags.FlagHolder:
 
 def run(main: Callable[[], None], doc: str | None) -> None:
     """Parses the flags, calls main, and exits with 2 on a user's mistake."""
+
+    def without_rest(rest: list[str]) -> None:
+        if rest:
+            raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
+        main()
+
+    run_with_rest(without_rest, doc, known_only=False)
+
+
+def run_with_rest(
+    main: Callable[[list[str]], None], doc: str | None, *, known_only: bool = True
+) -> None:
+    """As `run`, but main gets the arguments that are no flags of ours."""
     host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv
@@ -37,10 +50,7 @@ def run(main: Callable[[], None], doc: str | None) -> None:
         print(_help(doc or ""))
         sys.exit(0)
     try:
-        rest = flags.FLAGS(argv)[1:]
-        if rest:
-            raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
-        main()
+        main(flags.FLAGS(argv, known_only=known_only)[1:])
     except flags.IllegalFlagValueError as error:
         # "flag --config.seed=abc: invalid literal for int() with base 10: 'abc'"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")

@@ -8,6 +8,7 @@ here: every number a run uses stands in its config file.
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ class ConfigError(ValueError):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
     sources: tuple[str, ...]  # specs, see data/sources.py
+    source_weights: tuple[float, ...]  # times a source counts; () for once each
     corpus_dir: str
     num_shards: int  # files the training documents are dealt to, by digest
     num_streams: int  # parallel readers of the corpus; hosts share them out
@@ -206,6 +208,7 @@ def _validate(config: ExperimentConfig) -> None:
         data.max_document_bytes,
         f"must be at least max_line_bytes={data.max_line_bytes}",
     )
+    _validate_source_weights(data)
     _require(
         bool(config.phases), "config.phases", config.phases, "needs at least one phase"
     )
@@ -217,6 +220,22 @@ def _validate(config: ExperimentConfig) -> None:
     )
     for i, phase in enumerate(config.phases):
         _validate_phase(phase, f"config.phases[{i}]", config)
+
+
+def _validate_source_weights(data: DataConfig) -> None:
+    key, weights = "config.data.source_weights", data.source_weights
+    _require(
+        len(weights) in (0, len(data.sources)),
+        key,
+        weights,
+        f"must be empty or have one weight for each of the {len(data.sources)} sources",
+    )
+    _require(
+        all(0 < weight < math.inf for weight in weights),
+        key,
+        weights,
+        "must be finite and above 0; leave out a source that counts for nothing",
+    )
 
 
 def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> None:

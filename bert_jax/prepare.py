@@ -2,60 +2,90 @@
 
     python -m bert_jax.prepare --config=configs/X.py [--config.KEY=VALUE ...]
 
-Reads config.data.sources, trains a tokenizer (or takes config.tokenizer.vocab_file)
-and writes the corpus to config.data.corpus_dir. A finished corpus is left alone.
+Reads config.data.sources, trains a vocabulary (or takes config.tokenizer.vocab_file)
+and writes the corpus to config.data.corpus_dir, with --workers processes. Killed, it
+goes on where it was when it is called again. A finished corpus is left alone.
 """
 
 import collections
-import sys
+import dataclasses
+import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import tokenizers as tokenizers_lib
+from absl import flags
 
 from bert_jax import command_line
-from bert_jax.config import ExperimentConfig
-from bert_jax.data import cleaning, corpus, corpus_writer, sources, tokenizers
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import (
+    corpus,
+    corpus_writer,
+    encoding,
+    processes,
+    sorted_runs,
+    sources,
+    tokenizer_training,
+    tokenizers,
+    work_directory,
+)
+from bert_jax.progress import Progress
 
 # Above this much local text `train` does not prepare by itself: minutes of work
 # should be asked for.
 SMALL_BYTES = 64 * 2**20
-REPORT_SECS = 2.0
+# Text that one process encodes at a time: seconds of work, and small enough that what
+# waits for 64 processes is under 1 GB.
+BATCH_BYTES = 8 * 2**20
+
+Documents = Iterable[tuple[int, sources.Document]]  # with the number of their source
 
 
-def prepare(config: ExperimentConfig) -> corpus.Corpus:
+def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.Corpus:
     """Makes the config's corpus, unless it is there already, and opens it.
+
+    The files are the same for any number of workers, and any order of the documents
+    under a given vocabulary.
+
+    Args:
+      config: what to make of what, and where.
+      num_workers: processes; None for one a core.
 
     Raises:
       ConfigError: when a source, the vocabulary or the directory does not allow it.
     """
-    if corpus.exists(config.data.corpus_dir):
+    directory = config.data.corpus_dir
+    if corpus.exists(directory):
         found = corpus.read(config)
-        print(f"corpus: {config.data.corpus_dir} is prepared already", flush=True)
+        work_directory.remove(directory)
+        print(f"corpus: {directory} is prepared already", flush=True)
         return found
     sources.check(config.data.sources)
     start = time.time()
-    counts: collections.Counter[str] = collections.Counter()
-    if config.tokenizer.vocab_file:
-        tokenizer = tokenizers.load(config.tokenizer)
-        documents = _documents(config, counts)
-    else:
-        print(
-            f"tokenizer: training {config.tokenizer.vocab_size:,} pieces on"
-            f" {', '.join(config.data.sources)}",
-            flush=True,
-        )
-        # A small corpus is read once; a large one twice, within bounded memory.
-        sample = _Remembered(_documents(config, counts), SMALL_BYTES)
-        tokenizer = tokenizers.train(sample, config.tokenizer)
-        documents = sample.again() or _documents(config, counts)
-    progress = _Progress(start)
-    corpus_writer.write(config, tokenizer, documents, counts, progress)
+    num_workers = num_workers or len(os.sched_getaffinity(0))
+    with work_directory.opened(directory, _made_for(config)) as work:
+        # A small text is read once, and its shards are written sooner than processes
+        # have imported TensorFlow.
+        reading: collections.Counter[str] = collections.Counter()
+        kept = list(documents_of(config, reading)) if is_small(config) else None
+        tokenizer, trained_on = _tokenizer(config, work, kept)
+        documents = kept or documents_of(config, reading)
+        runs = _write_runs(config, tokenizer, documents, work, num_workers)
+        num_writers = 1 if kept is not None else num_workers
+        written = _write_shards(config, tokenizer, list(runs), work, num_writers)
+        counts = sum(map(collections.Counter, runs.values()), reading)
+        corpus_writer.finish(config, tokenizer, trained_on, counts, written)
+    work_directory.remove(directory)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
     print(
         f"corpus: {sum(s.num_documents for s in train):,} documents,"
         f" {sum(s.num_tokens for s in train):,} tokens to train on,"
         f" {sum(s.num_tokens for s in validation):,} held out,"
-        f" {time.time() - start:.0f} s -> {config.data.corpus_dir}",
+        f" {time.time() - start:.0f} s -> {directory}",
         flush=True,
     )
     return made
@@ -67,66 +97,121 @@ def is_small(config: ExperimentConfig) -> bool:
     return num_bytes is not None and num_bytes <= SMALL_BYTES
 
 
-def _documents(
+def documents_of(
     config: ExperimentConfig, counts: collections.Counter[str]
-) -> Iterator[list[str]]:
-    """Yields the sentences of every document; counts what cleaning does, from 0."""
-    counts.clear()
-    for source in config.data.sources:
-        for document in sources.documents(source, config.data, counts):
-            yield cleaning.sentences(document, config.data, counts)
+) -> Iterator[tuple[int, sources.Document]]:
+    """Yields all documents with the number of their source; see `sources.documents`."""
+    for number, spec in enumerate(config.data.sources):
+        for document in sources.documents(spec, config.data, counts):
+            yield number, document
 
 
-class _Remembered:
-    """An iterator that keeps what it gave, as long as that is small."""
-
-    def __init__(self, documents: Iterator[list[str]], max_bytes: int):
-        self._documents = documents
-        self._kept: list[list[str]] | None = []
-        self._left = max_bytes
-
-    def __iter__(self) -> Iterator[list[str]]:
-        for document in self._documents:
-            self._left -= sum(len(sentence.encode()) for sentence in document)
-            if self._left < 0:
-                self._kept = None
-            if self._kept is not None:
-                self._kept.append(document)
-            yield document
-
-    def again(self) -> list[list[str]] | None:
-        """Returns all documents if they were all given and kept, else None."""
-        if self._kept is not None and next(self._documents, None) is None:
-            return self._kept
-        return None
+def _made_for(config: ExperimentConfig) -> dict[str, Any]:
+    """Returns what everything in a work directory depends on."""
+    given = config.tokenizer.vocab_file and tokenizers.load(config.tokenizer).digest
+    return {
+        "format_version": corpus.FORMAT_VERSION,
+        "recipe": corpus.recipe(config),
+        "vocabulary": given,
+        "tokenizers": tokenizers_lib.__version__,
+        "inputs": sources.fingerprint(config.data.sources),
+        "batch_bytes": BATCH_BYTES,
+    }
 
 
-class _Progress:
-    """Prints a line now and then: a status line on a terminal, else plain lines."""
+def _tokenizer(
+    config: ExperimentConfig, work: str, documents: Documents | None
+) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
+    """Makes the tokenizer, or finds the one that was trained before we were killed."""
+    path = os.path.join(work, "trained_on.json")  # written after the tokenizer
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            return tokenizers.read(work, config.tokenizer), json.load(file)
+    tokenizer, trained_on = tokenizer_training.make(config, documents)
+    facts = trained_on and dataclasses.asdict(trained_on)
+    tokenizer.save(work)
+    sorted_runs.write_atomically(path, json.dumps(facts).encode())
+    return tokenizer, facts
 
-    def __init__(self, start: float):
-        self._start = start
-        self._last = start
 
-    def __call__(self, num_documents: int, num_bytes: int) -> None:
-        now = time.time()
-        if now - self._last < REPORT_SECS:
-            return
-        self._last = now
-        rate = num_bytes / 2**20 / (now - self._start)
-        print(
-            f"tokenizing: {num_documents:,} documents, {num_bytes / 2**20:,.0f} MB,"
-            f" {rate:.1f} MB/s",
-            end="\r" if sys.stdout.isatty() else "\n",
-            flush=True,
-        )
+def _write_runs(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.Tokenizer,
+    documents: Documents,
+    work: str,
+    num_workers: int,
+) -> dict[str, dict[str, int]]:
+    """Encodes all documents and returns the runs' paths, each with its counts."""
+    finished = sorted_runs.finished(work)
+    paths = []
+    num_bytes = sources.size_bytes(config.data.sources)
+    total = num_bytes / 2**20 if num_bytes else None
+
+    def missing() -> Iterator[sorted_runs.Batch]:
+        for batch in sorted_runs.batches(documents, BATCH_BYTES):
+            paths.append(sorted_runs.run_path(work, batch.number))
+            if paths[-1] in finished:
+                progress.add(batch.num_bytes / 2**20, found_done=True)
+            else:
+                yield batch
+
+    with Progress("tokenizing", total, "MB") as progress:
+        for done in processes.run(
+            sorted_runs.write,
+            missing(),
+            num_workers,
+            sorted_runs.start,
+            (work, config.data, tokenizer),
+        ):
+            progress.add(done / 2**20)
+    finished = sorted_runs.finished(work)
+    return {path: finished[path] for path in paths}
+
+
+def _write_shards(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.Tokenizer,
+    runs: list[str],
+    work: str,
+    num_workers: int,
+) -> dict[int, corpus_writer.WrittenShard]:
+    """Makes the shards of the runs, those that are not finished, and returns all."""
+    numbers = range(encoding.validation_shard(config.data) + 1)
+    files = [corpus_writer.shard_file(config.data, number) for number in numbers]
+    results = [os.path.join(work, file + ".json") for file in files]
+    id_dtype = encoding.id_dtype(tokenizer)
+
+    def missing() -> Iterator[corpus_writer.Merge]:
+        for number, file, result in zip(numbers, files, results, strict=True):
+            if os.path.exists(result):
+                progress.add(1, found_done=True)
+            else:
+                path = os.path.join(config.data.corpus_dir, file)
+                yield corpus_writer.Merge(path, number, tuple(runs), id_dtype, result)
+
+    with Progress("writing", len(files), "shards") as progress:
+        for _ in processes.run(corpus_writer.merge, missing(), num_workers):
+            progress.add(1)
+    return dict(enumerate(map(corpus_writer.read_written, results)))
 
 
 def main() -> None:
     config = command_line.load_config(_CONFIG)
-    prepare(config)
+    try:
+        prepare(config, _WORKERS.value)
+    except BrokenProcessPool:
+        raise ConfigError(
+            "a process was killed, most likely for want of memory; what is finished is"
+            " kept: call prepare again with fewer --workers"
+        ) from None
 
 
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()
+    _WORKERS = flags.DEFINE_integer(
+        "workers",
+        None,
+        "processes that tokenise and write; one a core if not given",
+        lower_bound=1,
+    )
     command_line.run(main, __doc__)

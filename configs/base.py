@@ -23,6 +23,7 @@ def get_config() -> ml_collections.ConfigDict:
     # The paper's Wikipedia and BookCorpus; the latter is no longer distributed, so
     # Project Gutenberg's books take its place.
     config.data.sources = ("tfds:wikipedia/20230601.en#text", "tfds:pg19#book_text")
+    config.data.source_weights = ()  # each counts once
     config.data.corpus_dir = "corpora/wikipedia_pg19_uncased"
     # About 5 billion tokens: some 5 million a shard, 10 MB in memory.
     config.data.num_shards = 1024

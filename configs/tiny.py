@@ -15,6 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     config.data = ml_collections.ConfigDict()
     config.data.sources = ("embedded:",)
+    config.data.source_weights = ()  # each counts once
     config.data.corpus_dir = "corpora/tiny"
     config.data.num_shards = 1
     config.data.num_streams = 1

@@ -88,6 +88,7 @@ def test_export_writes_the_five_files_with_every_tensor(trained, tmp_path):
         ("export", ["--workdir=RUN"], "--output is missing"),
         ("export", ["--workdir=RUN", "--output=O", "--format=onnx"], "huggingface"),
         ("prepare", [], "--config is missing"),
+        ("prepare", ["--workers=0"], "--workers=0 does not fit: 0 is not a positive"),
     ],
 )
 def test_mistakes_are_one_line(trained, module, arguments, message):

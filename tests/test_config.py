@@ -3,6 +3,7 @@
 import glob
 import importlib.util
 import json
+import math
 
 import pytest
 
@@ -90,6 +91,12 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
             r"max_document_bytes=65536 must be at least max_line_bytes=1048576",
         ),
         ({"data__sources": ()}, r"data\.sources=\(\) names no source"),
+        (
+            {"data__source_weights": (1.0, 2.0)},
+            r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
+        ),
+        ({"data__source_weights": (0.0,)}, r"source_weights=\(0.0,\) must .* above 0"),
+        ({"data__source_weights": (math.inf,)}, r"source_weights=\(inf,\) .* finite"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},
             r"global_batch_size=8 .*num_streams=3; try 6 or 9",

@@ -17,16 +17,23 @@ import hashlib
 import json
 import math
 import os
+import re
+from concurrent import futures
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import pairs, tokenizers
+from bert_jax.data.quiet_tensorflow import tf
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
+# A corpus up to this size is held against its digests when it is opened, which takes
+# at most a second; of a larger one, a shard's records are checked as it is loaded.
+DIGEST_BYTES = 2**28
+
+_SHARD_FILE = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Shard:
     num_sentences: int
     num_tokens: int
     num_pairs: dict[str, list[int]]  # by row length, see `corpus_writer`
+    num_bytes: int
     sha256: str
 
     def rows_per_epoch(self, sequence_length: int, short_seq_prob: float) -> int:
@@ -86,7 +94,7 @@ class Corpus:
         if found != expected:
             raise ConfigError(
                 f"{path} holds {found} documents, sentences and tokens, its manifest"
-                f" says {expected}; prepare the corpus again in an empty directory"
+                f" says {expected}; {_AGAIN}"
             )
         documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
         return tokens, documents
@@ -96,12 +104,20 @@ def exists(directory: str) -> bool:
     return tf.io.gfile.exists(os.path.join(directory, MANIFEST))
 
 
+def shard_files(directory: str) -> list[str]:
+    """Returns the names of the files of a directory that are named as shards are."""
+    if not tf.io.gfile.exists(directory):
+        return []
+    return sorted(filter(_SHARD_FILE.fullmatch, tf.io.gfile.listdir(directory)))
+
+
 def read(config: ExperimentConfig) -> Corpus:
     """Opens the corpus at config.data.corpus_dir and holds it against the config.
 
     Raises:
       ConfigError: when there is none, its format is newer than this code, or it was
-        made with other settings; the message names the first that differs.
+        made with other settings, or when a file is missing, damaged or none of it;
+        the message names the first.
     """
     directory = config.data.corpus_dir
     path = os.path.join(directory, MANIFEST)
@@ -131,6 +147,7 @@ def read(config: ExperimentConfig) -> Corpus:
             " prepare the corpus again, or use the version that made it"
         )
     _check_recipe(made_with, config)
+    _check_files(directory, shards)
     tokenizer = tokenizers.read(directory, config.tokenizer)
     if tokenizer.digest != digest:
         raise ConfigError(
@@ -147,6 +164,7 @@ def read(config: ExperimentConfig) -> Corpus:
     return Corpus(directory, tokenizer, shards, hashlib.sha256(content).hexdigest())
 
 
+_AGAIN = "prepare the corpus again in an empty directory"
 _REMEDY = "set config.data.corpus_dir to a new directory to prepare another corpus"
 
 
@@ -154,6 +172,7 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
     """Returns the settings a corpus depends on, by config key."""
     return {
         "data.sources": list(config.data.sources),
+        "data.source_weights": list(config.data.source_weights),
         "data.num_shards": config.data.num_shards,
         "data.validation_fraction": config.data.validation_fraction,
         "data.invalid_utf8": config.data.invalid_utf8,
@@ -182,6 +201,48 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
         )
 
 
+def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
+    """Raises ConfigError unless the shards are those that the manifest tells of."""
+    expected = {shard.file: shard for split in shards.values() for shard in split}
+    names = shard_files(directory)
+    for name in names:
+        if name not in expected:
+            raise ConfigError(
+                f"{os.path.join(directory, name)} is not of the corpus that"
+                f" {MANIFEST} beside it tells of; remove it"
+            )
+    for name in sorted(expected.keys() - set(names)):
+        raise ConfigError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
+    is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
+    with futures.ThreadPoolExecutor(16) as pool:  # of a bucket, each takes a while
+        for problem in pool.map(
+            lambda shard: _damage(directory, shard, is_small), expected.values()
+        ):
+            if problem:
+                raise ConfigError(f"{problem}; {_AGAIN}")
+
+
+def _damage(directory: str, shard: Shard, with_digest: bool) -> str | None:
+    """Returns what is wrong with a shard's file, or None."""
+    path = os.path.join(directory, shard.file)
+    num_bytes = tf.io.gfile.stat(path).length
+    if num_bytes != shard.num_bytes:
+        return f"{path} has {num_bytes} bytes, its manifest says {shard.num_bytes}"
+    if with_digest and digest(path) != (shard.num_bytes, shard.sha256):
+        return f"{path} was changed: its sha256 is not the manifest's"
+    return None
+
+
+def digest(path: str) -> tuple[int, str]:
+    """Returns the bytes of a file and their sha256."""
+    sha256, num_bytes = hashlib.sha256(), 0
+    with tf.io.gfile.GFile(path, "rb") as file:
+        while data := file.read(2**20):
+            sha256.update(data)
+            num_bytes += len(data)
+    return num_bytes, sha256.hexdigest()
+
+
 def read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns token ids, sentence lengths and document lengths of a whole file."""
     blocks: dict[str, list[np.ndarray]] = {
@@ -199,14 +260,10 @@ def read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 arrays.append(np.frombuffer(data, kind))
     except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
         raise ConfigError(
-            f"{path} cannot be read ({error.message.splitlines()[0]}); prepare the"
-            " corpus again in an empty directory"
+            f"{path} cannot be read ({error.message.splitlines()[0]}); {_AGAIN}"
         ) from None
     if not blocks["token_ids"]:
-        raise ConfigError(
-            f"{path} is empty or cut off; prepare the corpus again in an empty"
-            " directory"
-        )
+        raise ConfigError(f"{path} is empty or cut off; {_AGAIN}")
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()
     )

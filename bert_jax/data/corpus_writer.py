@@ -1,246 +1,186 @@
-"""Documents -> the token corpus on disk, in the format that corpus.py reads."""
+"""Encoded documents -> the token corpus on disk, in the format that corpus.py reads.
+
+Each shard is written on its own from the documents that belong to it, so it does not
+matter who writes which; the manifest comes last.
+"""
 
 import dataclasses
-import hashlib
-import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from bert_jax.config import ConfigError, ExperimentConfig
-from bert_jax.data import corpus, pairs, tokenizers
+from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
+from bert_jax.data import corpus, encoding, pairs, sorted_runs, tokenizers
+from bert_jax.data.quiet_tensorflow import tf
 
-# Tokens of a shard that are held back until they make a record.
+# Tokens that make a record, or more by the rest of a document.
 BLOCK_TOKENS = 2**16
-# Documents tokenised in one call.
-BATCH_DOCUMENTS = 256
 # Row lengths for which the manifest says how many pairs one pass over a shard makes.
 REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+# Of the token ids of a shard. Readers hold a whole one in memory, the writer two: with
+# this most it stays under 1 GB.
+MAX_SHARD_BYTES = 2**28
 
 
-def write(
-    config: ExperimentConfig,
-    tokenizer: tokenizers.Tokenizer,
-    documents: Iterable[list[str]],
-    cleaning_counts: Mapping[str, int],
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Tokenises documents into config.data.corpus_dir.
+@dataclasses.dataclass(frozen=True)
+class WrittenShard:
+    shard: corpus.Shard | None  # None: no document came here, and there is no file
+    num_repeated: int  # documents that were there already
+    num_copies: int  # further copies, by source weights
 
-    Documents go to a split and a shard by a digest of their text, so equal documents
-    stay together and held-out text is never trained on.
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+
+def read_written(path: str) -> WrittenShard:
+    """Reads the result file of a finished shard."""
+    with tf.io.gfile.GFile(path) as file:
+        values = json.loads(file.read())
+    shard = values.pop("shard")
+    return WrittenShard(shard and corpus.Shard(**shard), **values)
+
+
+def shard_file(data: DataConfig, shard: int) -> str:
+    if shard == encoding.validation_shard(data):
+        return "validation-00000-of-00001"
+    return f"train-{shard:05d}-of-{data.num_shards:05d}"
+
+
+class Merge(NamedTuple):
+    """What makes one shard of runs: a task for a process."""
+
+    path: str  # of the shard
+    shard: int
+    runs: tuple[str, ...]
+    id_dtype: np.dtype
+    result: str  # path of the file that says that the shard is finished
+
+
+def merge(task: Merge) -> None:
+    """Writes a shard from the runs, then what it is to its result file."""
+    segments = [
+        sorted_runs.read_segment(run, task.shard, task.id_dtype) for run in task.runs
+    ]
+    written = write_shard(task.path, segments)
+    sorted_runs.write_atomically(task.result, written.to_json().encode())
+
+
+def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
+    """Writes one shard, its documents ordered by key, repeated ones left out.
+
+    The same documents make the same file, however they are spread over segments.
 
     Args:
-      config: what `corpus.recipe` lists and where to write.
-      tokenizer: text -> ids.
-      documents: each a list of sentences.
-      cleaning_counts: of what cleaning changed or dropped in them; complete when the
-        documents have all been taken.
-      on_progress: called with the documents and text bytes read so far.
+      path: of the shard; nothing is written when there is no document.
+      segments: all that belongs to the shard.
 
     Raises:
-      ConfigError: when the documents give too little to draw pairs from.
+      ConfigError: when that is too much for one shard.
     """
-    directory = config.data.corpus_dir
-    is_new = not tf.io.gfile.exists(directory)
-    tf.io.gfile.makedirs(directory)
-    dtype = np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32
-    num_shards = {"train": config.data.num_shards, "validation": 1}
-    writers = {
-        (split, i): _ShardWriter(
-            os.path.join(directory, f"{split}-{i:05d}-of-{num:05d}"), dtype
-        )
-        for split, num in num_shards.items()
-        for i in range(num)
-    }
+    _check_size(path, segments)
+    everything = sorted_runs.Segment(*map(np.concatenate, zip(*segments, strict=True)))
+    order, num_repeated = _distinct(everything)
+    if not len(order):
+        return WrittenShard(None, 0, 0)
+    documents = pairs.Documents.from_lengths(
+        everything.sentence_lengths, everything.document_lengths
+    )
+    tmp = _temporary(path)
     try:
-        counts = _tokenize(config, tokenizer, documents, writers, on_progress)
-        _check_enough(config, writers, counts)
-        splits: dict[str, list[Any]] = {"train": [], "validation": []}
-        for (split, _), writer in writers.items():
-            if writer.num_documents:
-                splits[split].append(dataclasses.asdict(writer.close()))
+        with tf.io.TFRecordWriter(tmp) as file:
+            for block in _blocks(documents, order):
+                file.write(_to_record(_gather(everything, documents, block)))
+        num_bytes, sha256 = corpus.digest(tmp)
+        tf.io.gfile.rename(tmp, path, overwrite=True)
     except BaseException:
-        for writer in writers.values():
-            writer.discard()
-        if is_new and not tf.io.gfile.listdir(directory):
-            tf.io.gfile.rmtree(directory)
+        if tf.io.gfile.exists(tmp):
+            tf.io.gfile.remove(tmp)
         raise
-    manifest = {
-        "format_version": corpus.FORMAT_VERSION,
-        "recipe": corpus.recipe(config),
-        "tokenizer_sha256": tokenizer.digest,
-        "documents": counts,
-        "cleaning": dict(sorted(cleaning_counts.items())),
-        "splits": splits,
-    }
-    tokenizer.save(directory)
-    _write_text(
-        os.path.join(directory, corpus.MANIFEST), json.dumps(manifest, indent=2) + "\n"
+    written = _shape(documents, order)
+    shard = corpus.Shard(
+        file=os.path.basename(path),
+        num_documents=len(order),
+        num_sentences=int(written.sentence_offsets[-1]),
+        num_tokens=int(written.token_offsets[-1]),
+        num_pairs={
+            str(length): _reference_pairs(written, length)
+            for length in REFERENCE_LENGTHS
+        },
+        num_bytes=num_bytes,
+        sha256=sha256,
+    )
+    return WrittenShard(
+        shard=shard,
+        num_repeated=num_repeated,
+        num_copies=int(np.count_nonzero(everything.copies[order])),
     )
 
 
-def _tokenize(
-    config: ExperimentConfig,
-    tokenizer: tokenizers.Tokenizer,
-    documents: Iterable[list[str]],
-    writers: dict[tuple[str, int], "_ShardWriter"],
-    on_progress: Callable[[int, int], None],
-) -> dict[str, int]:
-    """Deals every document to its writer and returns counts of documents."""
-    encode = tokenizer.encoder()
-    num_read = num_bytes = num_empty = num_single = 0
-    for batch in _batches(documents, BATCH_DOCUMENTS):
-        texts = ["\n".join(document) for document in batch]
-        encoded = iter(encode([s for document in batch for s in document]))
-        for document, text in zip(batch, texts, strict=True):
-            ids = [s for s in itertools.islice(encoded, len(document)) if len(s)]
-            digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-            number = int.from_bytes(digest, "little")
-            if not ids:
-                num_empty += 1
-                continue
-            num_single += len(ids) == 1
-            if number < config.data.validation_fraction * 2**64:
-                writers["validation", 0].add(ids)
-            else:
-                writers["train", number % config.data.num_shards].add(ids)
-        num_read += len(batch)
-        num_bytes += sum(len(text.encode()) for text in texts)
-        on_progress(num_read, num_bytes)
-    return {"read": num_read, "empty": num_empty, "of_one_sentence": num_single}
-
-
-def _batches(documents: Iterable[list[str]], size: int) -> Iterator[list[list[str]]]:
-    batch = []
-    for document in documents:
-        batch.append(document)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _check_enough(
-    config: ExperimentConfig,
-    writers: dict[tuple[str, int], "_ShardWriter"],
-    counts: dict[str, int],
-) -> None:
-    """Raises ConfigError when the documents do not allow next-sentence pairs."""
-    sources = ", ".join(config.data.sources)
-    kept = counts["read"] - counts["empty"]
-    if kept == 0:
+def _check_size(path: str, segments: list[sorted_runs.Segment]) -> None:
+    num_bytes = sum(segment.token_ids.nbytes for segment in segments)
+    if num_bytes > MAX_SHARD_BYTES:
+        factor = num_bytes / MAX_SHARD_BYTES
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {counts['read']} documents, none"
-            " with text in it"
-        )
-    # google-research/bert#125: a blank line after every sentence makes of each a
-    # document, and then every next sentence is a random one.
-    if counts["of_one_sentence"] > 0.9 * kept:
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {kept} document(s),"
-            f" {counts['of_one_sentence']} of one sentence, so there is no next"
-            " sentence to predict; is there a blank line between all lines? Blank"
-            " lines separate documents; if each file is one, write files:GLOB"
-        )
-    train = [w for (split, _), w in writers.items() if split == "train"]
-    num_train = sum(writer.num_documents for writer in train)
-    if num_train < 2:
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
-            " random next sentence comes from another document, so at least 2 are"
-            " needed: separate documents by blank lines or headings, or give each its"
-            " own file and write files:GLOB"
-        )
-    poor = sum(writer.num_documents < 2 for writer in train)
-    if poor:
-        raise ConfigError(
-            f"config.data.num_shards={config.data.num_shards} leaves {poor} shard(s)"
-            f" with fewer than 2 of the {num_train} training documents, and a random"
-            " next sentence comes from the same shard; set config.data.num_shards=1"
-            " and config.data.num_streams=1"
-        )
-    fraction = config.data.validation_fraction
-    if fraction and writers["validation", 0].num_documents == 0:
-        raise ConfigError(
-            f"config.data.validation_fraction={fraction} held out none of {kept}"
-            " documents; raise it, for example to"
-            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
-            " held-out evaluation"
+            f"{path} would hold {num_bytes / 2**20:,.0f} MB of token ids, and readers"
+            f" keep a whole shard in memory: at most {MAX_SHARD_BYTES / 2**20:,.0f} MB;"
+            f" make config.data.num_shards {factor:.1f} times what it is, or"
+            " config.data.validation_fraction smaller if it is the held-out shard"
         )
 
 
-class _ShardWriter:
-    """Collects tokenised documents and writes them a block a record."""
+def _distinct(segment: sorted_runs.Segment) -> tuple[np.ndarray, int]:
+    """Returns the first document of every key, by key, and how many repeat another."""
+    high, low = segment.keys.T
+    order = np.lexsort((low, high))
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = np.any(np.diff(segment.keys[order], axis=0) != 0, axis=1)
+    # A repeated document repeats its further copies too; it is counted once.
+    num_repeated = np.count_nonzero(segment.copies[order[~is_first]] == 0)
+    return order[is_first], int(num_repeated)
 
-    def __init__(self, path: str, dtype: type):
-        self.path = path
-        self.dtype = dtype
-        self.num_documents = 0
-        self._tmp = path + ".tmp"
-        self._file: tf.io.TFRecordWriter | None = None
-        self._ids: list[np.ndarray] = []
-        self._sentence_lengths: list[int] = []
-        self._document_lengths: list[int] = []
-        self._num_buffered = 0
 
-    def add(self, sentences: list[np.ndarray]) -> None:
-        self.num_documents += 1
-        lengths = [len(sentence) for sentence in sentences]
-        self._ids.append(np.concatenate(sentences).astype(self.dtype))
-        self._sentence_lengths += lengths
-        self._document_lengths.append(len(sentences))
-        self._num_buffered += sum(lengths)
-        if self._num_buffered >= BLOCK_TOKENS:
-            self._flush()
+def _blocks(documents: pairs.Documents, order: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields runs of `order` of a record each."""
+    first_tokens = documents.token_offsets[documents.sentence_offsets]
+    ends = np.cumsum(np.diff(first_tokens)[order])
+    start = done = 0
+    while start < len(order):
+        stop = int(np.searchsorted(ends, done + BLOCK_TOKENS)) + 1
+        yield order[start:stop]
+        start, done = stop, int(ends[min(stop, len(order)) - 1])
 
-    def _flush(self) -> None:
-        if not self._document_lengths:
-            return
-        if self._file is None:
-            self._file = tf.io.TFRecordWriter(self._tmp)
-        arrays = {
-            "token_ids": np.concatenate(self._ids),
-            "sentence_lengths": np.array(self._sentence_lengths, np.uint32),
-            "document_lengths": np.array(self._document_lengths, np.uint32),
-        }
-        self._file.write(_to_record(arrays))
-        self._ids, self._sentence_lengths = [], []
-        self._document_lengths, self._num_buffered = [], 0
 
-    def close(self) -> corpus.Shard:
-        """Finishes the file under its own name and returns its manifest entry."""
-        self._flush()
-        assert self._file is not None
-        self._file.close()
-        tokens, sentence_lengths, document_lengths = corpus.read_shard(self._tmp)
-        documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
-        num_pairs = {
-            str(length): _reference_pairs(documents, length)
-            for length in REFERENCE_LENGTHS
-        }
-        with tf.io.gfile.GFile(self._tmp, "rb") as file:
-            sha256 = hashlib.sha256(file.read()).hexdigest()
-        tf.io.gfile.rename(self._tmp, self.path, overwrite=True)
-        return corpus.Shard(
-            file=os.path.basename(self.path),
-            num_documents=len(document_lengths),
-            num_sentences=len(sentence_lengths),
-            num_tokens=len(tokens),
-            num_pairs=num_pairs,
-            sha256=sha256,
-        )
+def _gather(
+    segment: sorted_runs.Segment, documents: pairs.Documents, order: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of a record that holds the documents of `order`."""
+    sentences = _ranges(documents.sentence_offsets, order)
+    return {
+        "token_ids": segment.token_ids[_ranges(documents.token_offsets, sentences)],
+        "sentence_lengths": segment.sentence_lengths[sentences],
+        "document_lengths": segment.document_lengths[order],
+    }
 
-    def discard(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        if tf.io.gfile.exists(self._tmp):
-            tf.io.gfile.remove(self._tmp)
+
+def _shape(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
+    """Returns the lengths of the documents of `order`, in that order."""
+    sentences = _ranges(documents.sentence_offsets, order)
+    return pairs.Documents.from_lengths(
+        np.diff(documents.token_offsets)[sentences],
+        np.diff(documents.sentence_offsets)[order],
+    )
+
+
+def _ranges(offsets: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns offsets[i], ..., offsets[i + 1] - 1 for each i of `order`."""
+    lengths = np.diff(offsets)[order]
+    ends = np.cumsum(lengths)
+    return np.repeat(offsets[order] - ends + lengths, lengths) + np.arange(ends[-1])
 
 
 def _reference_pairs(documents: pairs.Documents, length: int) -> list[int]:
@@ -278,8 +218,120 @@ def _to_record(arrays: dict[str, np.ndarray]) -> bytes:
     ).SerializeToString(deterministic=True)
 
 
-def _write_text(path: str, text: str) -> None:
-    tmp = path + ".tmp"
+def finish(
+    config: ExperimentConfig,
+    tokenizer: tokenizers.Tokenizer,
+    trained_on: dict[str, Any] | None,
+    counts: dict[str, int],
+    written: dict[int, WrittenShard],
+) -> None:
+    """Writes vocabulary and manifest, with which the corpus is complete.
+
+    Args:
+      config: what `corpus.recipe` lists and where the shards are.
+      tokenizer: what the documents were encoded with.
+      trained_on: how much text the vocabulary was trained on; None if it was given.
+      counts: of documents: `encoding.COUNTS`; and by other names of what reading and
+        cleaning changed or dropped.
+      written: by number, shards without a document may be missing.
+
+    Raises:
+      ConfigError: when the documents give too little to draw pairs from.
+    """
+    written = dict(sorted(written.items()))
+    held_out = encoding.validation_shard(config.data)
+    cleaning_counts = {n: counts[n] for n in sorted(counts.keys() - encoding.COUNTS)}
+    counts = {name: counts.get(name, 0) for name in encoding.COUNTS} | {
+        "repeated": sum(shard.num_repeated for shard in written.values()),
+        "copies": sum(shard.num_copies for shard in written.values()),
+    }
+    _check_enough(config, written, counts)
+    splits: dict[str, list[Any]] = {"train": [], "validation": []}
+    for number, result in written.items():
+        if result.shard is not None:
+            split = "validation" if number == held_out else "train"
+            splits[split].append(dataclasses.asdict(result.shard))
+    manifest = {
+        "format_version": corpus.FORMAT_VERSION,
+        "recipe": corpus.recipe(config),
+        "tokenizer_sha256": tokenizer.digest,
+        "tokenizer_trained_on": trained_on,
+        "documents": counts,
+        "cleaning": cleaning_counts,
+        "splits": splits,
+    }
+    directory = config.data.corpus_dir
+    tokenizer.save(directory)
+    write_text(
+        os.path.join(directory, corpus.MANIFEST), json.dumps(manifest, indent=2) + "\n"
+    )
+
+
+def _check_enough(
+    config: ExperimentConfig,
+    written: dict[int, WrittenShard],
+    counts: dict[str, int],
+) -> None:
+    """Raises ConfigError when the documents do not allow next-sentence pairs."""
+    sources = ", ".join(config.data.sources)
+    kept = counts["read"] - counts["empty"]
+    if kept == 0:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {counts['read']} documents, none"
+            " with text in it"
+        )
+    # google-research/bert#125: a blank line after every sentence makes of each a
+    # document, and then every next sentence is a random one.
+    if counts["of_one_sentence"] > 0.9 * kept:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {kept} document(s),"
+            f" {counts['of_one_sentence']} of one sentence, so there is no next"
+            " sentence to predict; is there a blank line between all lines? Blank"
+            " lines separate documents; if each file is one, write files:GLOB"
+        )
+    num_shards = config.data.num_shards
+    train = [written[i] for i in range(num_shards) if i in written]
+    sizes = [result.shard.num_documents for result in train if result.shard]
+    num_train = sum(sizes) - sum(result.num_copies for result in train)
+    if num_train < 2:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
+            " random next sentence comes from another document, so at least 2 are"
+            " needed: separate documents by blank lines or headings, or give each its"
+            " own file and write files:GLOB"
+        )
+    poor = num_shards - sum(size >= 2 for size in sizes)
+    if poor:
+        raise ConfigError(
+            f"config.data.num_shards={num_shards} leaves {poor} shard(s)"
+            f" with fewer than 2 of the {num_train} training documents, and a random"
+            " next sentence comes from the same shard; set config.data.num_shards=1"
+            " and config.data.num_streams=1"
+        )
+    fraction = config.data.validation_fraction
+    held_out = written.get(encoding.validation_shard(config.data))
+    if fraction and (held_out is None or held_out.shard is None):
+        raise ConfigError(
+            f"config.data.validation_fraction={fraction} held out none of {kept}"
+            " documents; raise it, for example to"
+            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
+            " held-out evaluation"
+        )
+
+
+def _temporary(path: str) -> str:
+    """Returns a name of its own for each attempt: two may write one file at a time."""
+    return f"{path}.{uuid.uuid4().hex}.tmp"
+
+
+def is_temporary(name: str) -> bool:
+    """Returns whether a file of a corpus directory is what a killed process left."""
+    return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a file that is whole under its name or not there at all."""
+    tmp = _temporary(path)
     try:
         with tf.io.gfile.GFile(tmp, "w") as file:
             file.write(text)

@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import tensorflow as tf
-
 from bert_jax.config import ConfigError
 
 CHUNK_BYTES = 2**20
@@ -172,13 +170,19 @@ def _chunks(path: str) -> Iterator[bytes]:
     except OSError as error:
         problem = error.strerror or str(error)
         raise ConfigError(f"{path} cannot be read ({problem})") from None
-    except tf.errors.OpError as error:
-        problem = error.message.splitlines()[0]
+    except Exception as error:
+        if "://" not in path:
+            raise
+        problem = str(error).splitlines()[0]  # of a bucket, in TensorFlow's words
         raise ConfigError(f"{path} cannot be read ({problem})") from None
 
 
 def _open(path: str) -> Any:
-    return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
+    if "://" not in path:
+        return open(path, "rb")
+    from bert_jax.data.quiet_tensorflow import tf  # workers do without
+
+    return tf.io.gfile.GFile(path, "rb")
 
 
 def _decompressed(file: Any, path: str) -> Any:

@@ -10,7 +10,8 @@ Shapes: B row, T token, P masked position.
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
+
+from bert_jax.data.quiet_tensorflow import tf
 
 Tensor = Any  # tf.Tensor, whose shipped types know few of its operators
 

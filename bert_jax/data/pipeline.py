@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.data import masking, pairs, tokenizers
 from bert_jax.data.corpus import Corpus, Shard
 from bert_jax.data.masking import Tensor
+from bert_jax.data.quiet_tensorflow import tf
 
 Batch = dict[str, np.ndarray]
 

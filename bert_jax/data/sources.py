@@ -14,15 +14,16 @@ sentences of them.
 import collections
 import dataclasses
 import glob
+import importlib.metadata
 import itertools
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from bert_jax.config import ConfigError, DataConfig
 from bert_jax.data import embedded, lines, sentences
@@ -53,6 +54,11 @@ class Document:
     lines: tuple[str, ...]  # without line ends; none blank
     is_split: bool  # whether the lines are sentences; else they are paragraphs
     origin: str  # file or dataset, and the number of the document in it
+
+    @property
+    def num_bytes(self) -> int:
+        """Returns the bytes of the text in UTF-8, and one a line."""
+        return sum(len(line.encode(errors="replace")) + 1 for line in self.lines)
 
 
 def documents(
@@ -117,6 +123,54 @@ def size_bytes(specs: tuple[str, ...]) -> int | None:
     return total
 
 
+def by_file(spec: str) -> list[str]:
+    """Returns specs that together give the documents of one, a spec a file."""
+    kind, argument = _parse(spec)
+    if kind not in _FILE_KINDS:
+        return [spec]
+    pattern = _pattern(kind, argument)
+    field = argument.removeprefix(pattern)
+    return [f"{kind}:{_escaped(path)}{field}" for path in _files(pattern)]
+
+
+def _escaped(path: str) -> str:
+    """Returns a pattern that only this path matches; buckets have their own rules."""
+    return path if "://" in path else glob.escape(path)
+
+
+def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
+    """Returns JSON values that change when the text behind the sources does.
+
+    Of files path, size and time of change, of the embedded text the versions of what it
+    stands in. A dataset is named with its version by who wants to be sure.
+    """
+    found: list[list[Any]] = []
+    for spec in specs:
+        kind, argument = _parse(spec)
+        if kind in _FILE_KINDS:
+            found += [_stat(path) for path in _files(_pattern(kind, argument))]
+        elif kind == "embedded":
+            found.append([sys.version, *map(_version, embedded.PACKAGES)])
+    return found
+
+
+def _stat(path: str) -> list[Any]:
+    if "://" in path:
+        from bert_jax.data.quiet_tensorflow import tf
+
+        stat = tf.io.gfile.stat(path)
+        return [path, stat.length, stat.mtime_nsec]
+    stat = os.stat(path)
+    return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
+
+
+def _version(package: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(package, [])
+    return ", ".join(
+        f"{name} {importlib.metadata.version(name)}" for name in distributions
+    )
+
+
 def _parse(spec: str) -> tuple[str, str]:
     kind, colon, argument = spec.partition(":")
     if kind not in _READERS or not colon or not (argument or kind == "embedded"):
@@ -134,6 +188,8 @@ def _pattern(kind: str, argument: str) -> str:
 
 def _files(pattern: str) -> list[str]:
     if "://" in pattern:
+        from bert_jax.data.quiet_tensorflow import tf
+
         paths = tf.io.gfile.glob(pattern)
     else:
         found = glob.glob(os.path.expanduser(pattern), recursive=True)

@@ -9,8 +9,6 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
-import tensorflow as tf
-
 from bert_jax.config import ConfigError, TokenizerConfig
 from bert_jax.data import sentencepiece, wordpiece
 from bert_jax.data.vocabulary import (
@@ -39,6 +37,7 @@ __all__ = [
     "path_in",
     "read",
     "train",
+    "training_bytes",
 ]
 
 
@@ -53,6 +52,11 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
       ConfigError: when that size does not fit the text.
     """
     return _module(config).train(documents, config)
+
+
+def training_bytes(config: TokenizerConfig) -> int:
+    """Returns how much text `train` reads at most."""
+    return _module(config).TRAINING_BYTES
 
 
 def load(config: TokenizerConfig) -> Tokenizer:
@@ -81,6 +85,8 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
     Raises:
       ConfigError: when the file is missing or damaged.
     """
+    from bert_jax.data.quiet_tensorflow import tf  # workers do without
+
     path = path_in(directory, config)
     if not tf.io.gfile.exists(path):
         raise ConfigError(f"{path} is missing; prepare the corpus again")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
-import tensorflow as tf
 import tokenizers
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -57,6 +56,8 @@ class Tokenizer:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the file into a directory, whole or not at all."""
+        from bert_jax.data.quiet_tensorflow import tf  # workers do without
+
         path = os.path.join(directory, self.FILE)
         try:
             with tf.io.gfile.GFile(path + ".tmp", "wb") as file:

@@ -684,3 +684,8 @@ def test_size_of_local_sources(tmp_path):
     assert sources.size_bytes((f"files:{tmp_path}/*.gz",)) == 30
     assert sources.size_bytes((text, "tfds:any#text")) is None
     assert sources.size_bytes(("text:gs://bucket/*.txt",)) is None
+
+
+def test_bytes_of_a_document_are_those_of_utf_8():
+    document = sources.Document(("\u4f60\u597d", "w1"), is_split=True, origin="here")
+    assert document.num_bytes == 6 + 1 + 2 + 1

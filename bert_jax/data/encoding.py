@@ -1,0 +1,97 @@
+"""A raw document on its own: its sentences, token ids, split and shards.
+
+Nothing here looks at another document, so it does not matter where, when and in which
+order documents are encoded. Runs in worker processes: no TensorFlow.
+"""
+
+import collections
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.config import DataConfig
+from bert_jax.data import cleaning, sources, tokenizers
+
+# What is counted of documents. "left_out" is by a weight below 1.
+COUNTS = ("read", "empty", "of_one_sentence", "left_out")
+
+
+class Entry(NamedTuple):
+    """A document, or a further copy of one, on its way to a shard."""
+
+    key: bytes  # 16; its place in the shard, and what makes it distinct
+    copy: int  # 0 for the document itself
+    sentence_lengths: bytes  # uint32, tokens
+    token_ids: bytes  # uint16 or uint32, see `id_dtype`
+
+
+def id_dtype(tokenizer: tokenizers.Tokenizer) -> np.dtype:
+    """Returns the narrowest type that holds every id."""
+    return np.dtype(np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32)
+
+
+def validation_shard(data: DataConfig) -> int:
+    """Returns the number of the held-out shard, which comes after the training ones."""
+    return data.num_shards
+
+
+class DocumentEncoder:
+    """Encodes documents, one a call, and counts them."""
+
+    def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
+        self._data = data
+        self._dtype = id_dtype(tokenizer)
+        self._encode = tokenizer.encoder()
+
+    def __call__(
+        self,
+        document: sources.Document,
+        source: int,
+        counts: collections.Counter[str],
+    ) -> Iterator[tuple[int, Entry]]:
+        """Yields the shards that the document goes to, and what goes there.
+
+        Args:
+          document: as a source gives it.
+          source: the position of its source in config.data.sources.
+          counts: `COUNTS` are added to, and those of `cleaning.sentences`.
+        """
+        counts["read"] += 1
+        sentences = cleaning.sentences(document, self._data, counts)
+        ids = [sentence for sentence in self._encode(sentences) if len(sentence)]
+        if not ids:
+            counts["empty"] += 1
+            return
+        if len(ids) == 1:
+            counts["of_one_sentence"] += 1
+        lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
+        token_ids = np.concatenate(ids).astype(self._dtype).tobytes()
+        digest = _digest("\n".join(sentences).encode())
+        if _number(digest) < self._data.validation_fraction * 2**64:
+            yield validation_shard(self._data), Entry(digest, 0, lengths, token_ids)
+            return
+        num_copies = self._num_copies(digest, source)
+        if not num_copies:
+            counts["left_out"] += 1
+        for copy in range(num_copies):
+            key = _digest(digest + copy.to_bytes(4, "little")) if copy else digest
+            shard = _number(key) % self._data.num_shards
+            yield shard, Entry(key, copy, lengths, token_ids)
+
+    def _num_copies(self, digest: bytes, source: int) -> int:
+        """Returns the weight of the source, a fraction as 1 with that probability."""
+        weight = self._data.source_weights[source] if self._data.source_weights else 1.0
+        whole = math.floor(weight)
+        # The first half of the digest decides on split and shard.
+        return whole + (_number(digest[8:]) < (weight - whole) * 2**64)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest[:8], "little")

@@ -1,0 +1,228 @@
+r"""Raw text -> tokenizer + token corpus, on many machines: an Apache Beam pipeline.
+
+    python -m bert_jax.prepare_beam --config=configs/X.py [--config.KEY=VALUE ...] \
+        --runner=DirectRunner [--OPTION_OF_THE_RUNNER=VALUE ...]
+
+Makes byte for byte what bert_jax.prepare makes: documents are read a file a task,
+encoded one by one and brought together by shard; each shard is written by one worker,
+the manifest here when all is done. Sources and corpus must be where every worker
+reaches them, in a bucket for example. Needs requirements-beam.txt.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam  # pyright: ignore[reportMissingImports]
+import numpy as np
+from apache_beam.options.pipeline_options import (  # pyright: ignore
+    PipelineOptions,
+)
+
+from bert_jax import command_line, prepare
+from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
+from bert_jax.data import (
+    corpus,
+    corpus_writer,
+    encoding,
+    sorted_runs,
+    sources,
+    tokenizer_training,
+    tokenizers,
+    work_directory,
+)
+from bert_jax.data.quiet_tensorflow import tf
+
+# Where the workers leave what the manifest is made of.
+FACTS = "unfinished-beam"
+COUNTS = "counts.json"
+
+
+def run(config: ExperimentConfig, options: list[str]) -> None:
+    """Makes the config's corpus, unless it is there already.
+
+    Args:
+      config: what to make of what, and where.
+      options: of Beam and its runner, as on its command line.
+
+    Raises:
+      ConfigError: when a source, the vocabulary, the directory or an option does not
+        allow it.
+    """
+    directory = config.data.corpus_dir
+    pipeline_options = _parse(options)
+    if corpus.exists(directory):
+        corpus.read(config)
+        print(f"corpus: {directory} is prepared already", flush=True)
+        return
+    sources.check(config.data.sources)
+    facts = os.path.join(directory, FACTS)
+    # Runners do not take up what was killed: this is found by no other call.
+    with work_directory.opened(directory, {"beam": uuid.uuid4().hex}):
+        try:
+            tf.io.gfile.makedirs(facts)
+            unused: collections.Counter[str] = collections.Counter()
+            kept = (
+                list(prepare.documents_of(config, unused))
+                if prepare.is_small(config)
+                else None
+            )
+            tokenizer, trained_on = tokenizer_training.make(config, kept)
+            with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
+                _build(p, config.data, tokenizer)
+            trained = trained_on and dataclasses.asdict(trained_on)
+            counts, written = _read_facts(facts, config.data)
+            corpus_writer.finish(config, tokenizer, trained, counts, written)
+        finally:
+            tf.io.gfile.rmtree(facts)
+    work_directory.remove(directory)
+    found = corpus.read(config)
+    print(
+        f"corpus: {sum(s.num_tokens for s in found.shards['train']):,} tokens to train"
+        f" on, {sum(s.num_tokens for s in found.shards['validation']):,} held out"
+        f" -> {directory}",
+        flush=True,
+    )
+
+
+def _parse(options: list[str]) -> PipelineOptions:
+    parsed = PipelineOptions(options)
+    known = parsed.get_all_options()
+    unknown = parsed.get_all_options(retain_unknown_options=True).keys() - known.keys()
+    if unknown:
+        raise ConfigError(
+            f"--{min(unknown)} is neither a flag of ours nor an option of Beam; see"
+            " https://beam.apache.org/documentation/runners/capability-matrix"
+        )
+    return parsed
+
+
+def _build(
+    pipeline: beam.Pipeline, data: DataConfig, tokenizer: tokenizers.Tokenizer
+) -> None:
+    """Adds what reads, encodes, groups and writes."""
+    parts = [
+        (number, part)
+        for number, spec in enumerate(data.sources)
+        for part in sources.by_file(spec)
+    ]
+    documents = (
+        pipeline
+        | "files" >> beam.Create(parts)
+        | "apart" >> beam.Reshuffle()
+        | "read" >> beam.ParDo(_Read(data)).with_outputs("counts", main="documents")
+    )
+    encoded = (
+        documents["documents"]
+        | "spread" >> beam.Reshuffle()
+        | "encode"
+        >> beam.ParDo(_Encode(data, tokenizer)).with_outputs("counts", main="entries")
+    )
+    facts = os.path.join(data.corpus_dir, FACTS)
+    _ = (
+        (documents["counts"], encoded["counts"])
+        | "together" >> beam.Flatten()
+        | "count" >> beam.CombineGlobally(_sum)
+        | "write counts" >> beam.Map(_write_counts, os.path.join(facts, COUNTS))
+    )
+    _ = (
+        encoded["entries"]
+        | "by shard" >> beam.GroupByKey()
+        | "write"
+        >> beam.Map(_write_shard, data, encoding.id_dtype(tokenizer).str, facts)
+    )
+
+
+class _Read(beam.DoFn):
+    """Parts of sources to (number of the source, document)."""
+
+    def __init__(self, data: DataConfig):
+        self._data = data
+
+    def process(self, part: tuple[int, str]) -> Iterator[Any]:
+        number, spec = part
+        counts: collections.Counter[str] = collections.Counter()
+        for document in sources.documents(spec, self._data, counts):
+            yield number, document
+        yield beam.pvalue.TaggedOutput("counts", dict(counts))
+
+
+class _Encode(beam.DoFn):
+    """Documents to (shard, entry); an entry is a plain tuple, which Beam knows."""
+
+    def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
+        self._data, self._tokenizer = data, tokenizer
+
+    def setup(self) -> None:
+        self._encoder = encoding.DocumentEncoder(self._data, self._tokenizer)
+
+    def process(self, element: tuple[int, sources.Document]) -> Iterator[Any]:
+        source, document = element
+        counts: collections.Counter[str] = collections.Counter()
+        for shard, entry in self._encoder(document, source, counts):
+            yield shard, tuple(entry)
+        yield beam.pvalue.TaggedOutput("counts", dict(counts))
+
+
+def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: collections.Counter[str] = collections.Counter()
+    for some in counts:
+        total.update(some)
+    return dict(total)
+
+
+def _write_counts(counts: dict[str, int], path: str) -> None:
+    corpus_writer.write_text(path, json.dumps(counts))
+
+
+def _write_shard(
+    group: tuple[int, Iterable[tuple]], data: DataConfig, id_dtype: str, facts: str
+) -> None:
+    shard, entries = group
+    segment = sorted_runs.to_segment(
+        [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
+    )
+    file = corpus_writer.shard_file(data, shard)
+    written = corpus_writer.write_shard(os.path.join(data.corpus_dir, file), [segment])
+    corpus_writer.write_text(os.path.join(facts, f"{shard}.json"), written.to_json())
+
+
+def _read_facts(
+    facts: str, data: DataConfig
+) -> tuple[dict[str, int], dict[int, corpus_writer.WrittenShard]]:
+    """Returns the counts of documents and the shards that got any."""
+    with tf.io.gfile.GFile(os.path.join(facts, COUNTS)) as file:
+        counts = json.loads(file.read())
+    written = {}
+    for shard in range(encoding.validation_shard(data) + 1):
+        path = os.path.join(facts, f"{shard}.json")
+        if tf.io.gfile.exists(path):
+            written[shard] = corpus_writer.read_written(path)
+    return counts, written
+
+
+@contextlib.contextmanager
+def _mistakes_of_workers() -> Iterator[None]:
+    """Raises as ConfigError what was one in a worker: runners only hand on its text."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"ConfigError: (.+)", str(error))
+        if not found:
+            raise
+        raise ConfigError(re.sub(r" \[while running .*", "", found.group(1))) from None
+
+
+def main(options: list[str]) -> None:
+    run(command_line.load_config(_CONFIG), options)
+
+
+if __name__ == "__main__":
+    _CONFIG = command_line.define_config()
+    command_line.run_with_rest(main, __doc__)

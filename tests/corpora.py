@@ -1,0 +1,143 @@
+"""Small corpora of made-up documents, written without prepare and read back as text."""
+
+import collections
+import json
+import os
+import random
+
+from bert_jax import config as config_lib
+from bert_jax.data import (
+    corpus,
+    corpus_writer,
+    encoding,
+    sorted_runs,
+    sources,
+    tokenizers,
+)
+from configs import tiny
+
+WORDS = [f"w{i}" for i in range(50)]
+
+
+def make_config(directory, vocab_size=55, **data):
+    """A config of a two-shard corpus whose vocabulary file holds WORDS."""
+    vocab = [*tokenizers.SPECIAL_TOKENS, *WORDS]
+    vocab += [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
+    path = directory / f"vocab-{vocab_size}.txt"
+    path.write_text("\n".join(vocab) + "\n")
+    config = tiny.get_config()
+    config.data.update(
+        {
+            "sources": (f"text:{directory}/text.txt",),
+            "corpus_dir": str(directory / "corpus"),
+            "num_shards": 2,
+            "num_streams": 2,
+            "validation_fraction": 0.2,
+        }
+    )
+    config.data.update(data)
+    config.tokenizer.vocab_file = str(path)
+    config.tokenizer.vocab_size = vocab_size
+    return config_lib.from_config_dict(config)
+
+
+def changed(config, section, **values):
+    tree = json.loads(config.to_json())
+    tree[section] |= values
+    return config_lib.from_config_dict(tree)
+
+
+def make_documents(count, seed=0, max_sentences=8):
+    rng = random.Random(seed)
+    return [
+        [
+            " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
+            for _ in range(rng.randint(1, max_sentences))
+        ]
+        for _ in range(count)
+    ]
+
+
+def raw(sentences):
+    """The document of these sentences as a source would give it."""
+    return sources.Document(tuple(sentences), is_split=True, origin="made up")
+
+
+def write_source(config, documents, number=0):
+    """Writes documents to a source of one file."""
+    write_documents(config.data.sources[number].removeprefix("text:"), documents)
+
+
+def write_documents(path, documents):
+    """Writes documents of several sentences, a sentence a line."""
+    with open(path, "w") as file:
+        file.write("\n\n".join("\n".join(document) for document in documents))
+
+
+def write(config, documents, tokenizer=None):
+    """Makes the corpus of documents in memory and opens it."""
+    tokenizer = tokenizer or tokenizers.load(config.tokenizer)
+    counts = collections.Counter()
+    encoder = encoding.DocumentEncoder(config.data, tokenizer)
+    by_shard = collections.defaultdict(list)
+    for document in documents:
+        for shard, entry in encoder(raw(document), 0, counts):
+            by_shard[shard].append(entry)
+    os.makedirs(config.data.corpus_dir, exist_ok=True)
+    written = {}
+    for shard, entries in by_shard.items():
+        file = corpus_writer.shard_file(config.data, shard)
+        segment = sorted_runs.to_segment(entries, encoding.id_dtype(tokenizer))
+        path = os.path.join(config.data.corpus_dir, file)
+        written[shard] = corpus_writer.write_shard(path, [segment])
+    corpus_writer.finish(config, tokenizer, None, counts, written)
+    return corpus.read(config)
+
+
+def files(directory):
+    """Returns the contents of every file of a directory."""
+    found = {}
+    for file in os.scandir(directory):
+        assert file.is_file(), f"{file.path} should not be there"
+        with open(file, "rb") as opened:
+            found[file.name] = opened.read()
+    return found
+
+
+def load_text(found, split, i):
+    """Returns the documents of a shard as text, through the ids."""
+    tokens, documents = found.load(found.shards[split][i])
+    words = [found.tokenizer.vocab[token] for token in tokens]
+    sentences = [
+        " ".join(words[start:stop])
+        for start, stop in zip(
+            documents.token_offsets[:-1], documents.token_offsets[1:], strict=True
+        )
+    ]
+    return [
+        sentences[start:stop]
+        for start, stop in zip(
+            documents.sentence_offsets[:-1], documents.sentence_offsets[1:], strict=True
+        )
+    ]
+
+
+def all_text(found):
+    """Returns the documents of all shards."""
+    return [
+        document
+        for split, shards in found.shards.items()
+        for i in range(len(shards))
+        for document in load_text(found, split, i)
+    ]
+
+
+def places(found):
+    """Returns {document: (split, shard file)}, and checks that each has one place."""
+    result = {}
+    for split, shards in found.shards.items():
+        for i, shard in enumerate(shards):
+            for document in load_text(found, split, i):
+                assert result.setdefault(tuple(document), (split, shard.file))
+                assert result[tuple(document)] == (split, shard.file)
+    return result

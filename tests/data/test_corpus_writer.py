@@ -1,0 +1,257 @@
+"""Tests of bert_jax.data.corpus_writer, and of the encoding that leads to it."""
+
+import json
+import os
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.data import corpus, corpus_writer, encoding, sorted_runs, tokenizers
+from tests.corpora import (
+    WORDS,
+    all_text,
+    files,
+    load_text,
+    make_config,
+    make_documents,
+    places,
+    raw,
+    write,
+)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A config, its documents and its corpus."""
+    config, documents = make_config(tmp_path), make_documents(60)
+    return config, documents, write(config, documents)
+
+
+def one_shard(directory, **data):
+    return make_config(
+        directory,
+        **{"num_shards": 1, "num_streams": 1, "validation_fraction": 0.0} | data,
+    )
+
+
+def document_counts(found):
+    with open(os.path.join(found.directory, "manifest.json")) as file:
+        return json.load(file)["documents"]
+
+
+def counts_of(**counts):
+    names = (*encoding.COUNTS, "repeated", "copies")
+    return dict.fromkeys(names, 0) | counts
+
+
+def test_files_of_a_corpus(written):
+    config, _, _ = written
+    assert sorted(os.listdir(config.data.corpus_dir)) == [
+        "manifest.json",
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+        "validation-00000-of-00001",
+        "vocab.txt",
+    ]
+
+
+def test_manifest_counts(written):
+    _, documents, found = written
+    shards = [shard for shards in found.shards.values() for shard in shards]
+    sentences = [sentence for document in documents for sentence in document]
+    assert sum(shard.num_documents for shard in shards) == len(documents)
+    assert sum(shard.num_sentences for shard in shards) == len(sentences)
+    assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
+    for shard in shards:
+        assert [*map(int, shard.num_pairs)] == list(corpus_writer.REFERENCE_LENGTHS)
+        full, short, spread = np.array([*shard.num_pairs.values()]).T
+        assert min(*full, *short) >= shard.num_documents
+        assert full[0] > full[-1] and short[0] > short[-1]  # longer rows, fewer
+        assert (short[:3] > full[:3]).all()
+        # Of differences that sum to short - full.
+        assert (spread >= (short - full) ** 2 / shard.num_documents).all()
+
+
+def test_short_documents_are_counted_one_by_one(tmp_path):
+    """A document of one sentence makes one pair, short or not."""
+    short_ones = [[word] for word in WORDS[:9]]
+    found = write(one_shard(tmp_path), [*short_ones, ["w1 w2"] * 200])
+    (shard,) = found.shards["train"]
+    counts = np.array([*shard.num_pairs.values()])
+    assert (counts[:, :2] > len(short_ones)).all()
+    differences = counts[:, 1] - counts[:, 0]  # all of them the long document's
+    assert differences.any()
+    assert counts[:, 2].tolist() == (differences**2).tolist()
+
+
+def test_several_records_a_shard(tmp_path, monkeypatch, written):
+    """Blocks only bound memory: the documents are those of one block."""
+    _, documents, one_block = written
+    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 40)
+    config = make_config(tmp_path, corpus_dir=str(tmp_path / "blocks"))
+    found = write(config, documents)
+    for split in ("train", "validation"):
+        assert load_text(found, split, 0) == load_text(one_block, split, 0)
+        assert found.shards[split][0].sha256 != one_block.shards[split][0].sha256
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_documents_in_another_order_make_the_same_files(tmp_path, written, seed):
+    config, documents, _ = written
+    other = make_config(tmp_path, corpus_dir=str(tmp_path / "shuffled"))
+    write(other, random.Random(seed).sample(documents, len(documents)))
+    assert files(other.data.corpus_dir) == files(config.data.corpus_dir)
+
+
+def test_documents_in_several_segments_make_the_same_file(tmp_path):
+    """Against a reference: sort what is distinct, one document after the other."""
+    config = one_shard(tmp_path)
+    tokenizer = tokenizers.load(config.tokenizer)
+    dtype = encoding.id_dtype(tokenizer)
+    documents = make_documents(50) + make_documents(20)  # 20 repeated
+    encoder = encoding.DocumentEncoder(config.data, tokenizer)
+    entries = [e for d in documents for _, e in encoder(raw(d), 0, Counter())]
+    by_key = sorted({entry.key: entry for entry in entries}.values())
+    for num_segments in (1, 2, 7, 70):
+        segments = [
+            sorted_runs.to_segment(entries[i::num_segments], dtype)
+            for i in range(num_segments)
+        ]
+        path = tmp_path / f"{num_segments}"
+        result = corpus_writer.write_shard(str(path), segments)
+        assert result.num_repeated == 20
+        tokens, sentence_lengths, _ = corpus.read_shard(str(path))
+        assert tokens.tobytes() == b"".join(e.token_ids for e in by_key)
+        assert sentence_lengths.tobytes() == b"".join(
+            e.sentence_lengths for e in by_key
+        )
+        assert path.read_bytes() == (tmp_path / "1").read_bytes()
+
+
+def test_sentences_without_tokens_are_dropped(tmp_path):
+    """A sentence of white space only has no token, a document of those no sentence."""
+    documents = [["w1 w2", " ", "w3"], [" ", "\u200b"], [], ["w4", "w5"]]
+    found = write(one_shard(tmp_path), documents)
+    assert sorted(all_text(found)) == [["w1 w2", "w3"], ["w4", "w5"]]
+    assert document_counts(found) == counts_of(read=4, empty=2)
+
+
+@pytest.mark.parametrize(
+    "vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)]
+)
+def test_ids_are_as_wide_as_the_vocabulary_needs(tmp_path, vocab_size, dtype):
+    config = one_shard(tmp_path, vocab_size=vocab_size)
+    vocab = tokenizers.load(config.tokenizer).vocab
+    last = tokenizers.WordPiece((*vocab[:-1], "last"), lowercase=True)
+    with open(config.tokenizer.vocab_file, "w") as file:
+        file.write("\n".join(last.vocab) + "\n")
+    found = write(config, [["w1", "last w2"], ["w3", "w4"]])
+    tokens, _ = found.load(found.shards["train"][0])
+    assert tokens.dtype == dtype
+    assert vocab_size - 1 in tokens
+
+
+def test_place_does_not_depend_on_other_documents(tmp_path, written):
+    """More text later must not move held-out documents to the training split."""
+    _, documents, found = written
+    config = make_config(tmp_path, corpus_dir=str(tmp_path / "more"))
+    more = write(config, make_documents(30, seed=1) + documents)
+    assert places(found).items() <= places(more).items()
+
+
+def test_repeated_documents_are_kept_once_and_counted(tmp_path, written):
+    config, documents, once = written
+    other = make_config(tmp_path, corpus_dir=str(tmp_path / "thrice"))
+    found = write(other, documents * 3)
+    assert found.shards == once.shards
+    num_single = sum(len(document) == 1 for document in documents)
+    assert document_counts(found) == counts_of(
+        read=180, repeated=120, of_one_sentence=3 * num_single
+    )
+    assert document_counts(once) == counts_of(read=60, of_one_sentence=num_single)
+
+
+def test_documents_are_dealt_fairly(tmp_path):
+    found = write(make_config(tmp_path, num_shards=4), make_documents(1200))
+    # Binomial: 240 held out of 1,200, sd 14; about 240 a shard, sd 14.
+    for shard in (*found.shards["train"], *found.shards["validation"]):
+        assert abs(shard.num_documents - 240) < 70
+
+
+def test_no_validation_split(tmp_path):
+    found = write(make_config(tmp_path, validation_fraction=0.0), make_documents(20))
+    assert found.shards["validation"] == ()
+
+
+def test_a_shard_that_readers_could_not_hold_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus_writer, "MAX_SHARD_BYTES", 1000)
+    with pytest.raises(
+        ConfigError, match=r"train-00000-of-00001 would hold .*num_shards \d+\.\d times"
+    ):
+        write(one_shard(tmp_path), make_documents(60))
+    assert os.listdir(tmp_path / "corpus") == []
+
+
+def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):
+    def fail(*args):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(corpus, "digest", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write(one_shard(tmp_path), make_documents(60))
+    assert os.listdir(tmp_path / "corpus") == []
+
+
+# --------------------------------------------------------- not enough to draw from
+
+
+def fails(config, documents, message):
+    with pytest.raises(ConfigError, match=message):
+        write(config, documents)
+    assert not os.path.exists(os.path.join(config.data.corpus_dir, "manifest.json"))
+
+
+def test_empty_source(tmp_path):
+    config = make_config(tmp_path)
+    fails(config, [], r"text.txt\) gave 0 documents, none with text")
+    fails(config, [[], [" "]], r"text.txt\) gave 2 documents, none with text")
+
+
+def test_single_sentence_documents_only(tmp_path):
+    documents = [[word] for word in WORDS]
+    fails(make_config(tmp_path), documents, r"50 document\(s\), 50 of one sentence")
+
+
+def test_a_blank_line_between_nearly_all_sentences(tmp_path):
+    """google-research/bert#125: every next sentence would be a random one."""
+    two = [[f"w{i}", "w2"] for i in range(5)]
+    one = [[f"w{i} w{i + 1}"] for i in range(46)]
+    fails(make_config(tmp_path), one + two, "46 of one sentence.*blank line between")
+    write(make_config(tmp_path), one[1:] + two)  # nine in ten are enough
+
+
+@pytest.mark.parametrize("weights", [(), (3.0,)])
+def test_one_document(tmp_path, weights):
+    """Whose copies are no other documents."""
+    config = one_shard(tmp_path, source_weights=weights)
+    fails(config, [["w1", "w2", "w3"]], r"gave 1 training document.*write files:GLOB")
+
+
+@pytest.mark.parametrize("num_shards, count", [(2, 3), (64, 30)])
+def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
+    """Its random next sentences would come from the document itself."""
+    config = one_shard(tmp_path, num_shards=num_shards)
+    documents = [["w1 w2", f"w{i}", "w3"] for i in range(count)]
+    message = (
+        rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 of the"
+        rf" {count} training documents.*num_shards=1 and config.data.num_streams=1"
+    )
+    fails(config, documents, message)
+
+
+def test_nothing_held_out(tmp_path):
+    config = make_config(tmp_path, validation_fraction=1e-6)
+    fails(config, make_documents(30), "validation_fraction=1e-06 held out none of 30")

@@ -1,0 +1,121 @@
+"""Tests of bert_jax.data.encoding."""
+
+import collections
+import hashlib
+
+import numpy as np
+import pytest
+
+from bert_jax.data import encoding, tokenizers
+from tests.corpora import make_config, make_documents, raw
+
+
+def encode(config, documents, source=0):
+    """Returns what each document becomes, [(shard, entry), ...], and the counts."""
+    counts = collections.Counter()
+    encoder = encoding.DocumentEncoder(config.data, tokenizers.load(config.tokenizer))
+    return [list(encoder(raw(d), source, counts)) for d in documents], counts
+
+
+@pytest.fixture
+def weighted(tmp_path):
+    """Makes configs of one source, four shards and a weight."""
+
+    def make(weight):
+        return make_config(tmp_path, num_shards=4, source_weights=(weight,))
+
+    return make
+
+
+def test_place_and_ids_are_those_of_a_plain_reference(tmp_path):
+    config = make_config(tmp_path, num_shards=3, num_streams=1)
+    vocab = tokenizers.load(config.tokenizer).vocab
+    documents = make_documents(200)
+    encoded, counts = encode(config, documents)
+    single = sum(len(document) == 1 for document in documents)
+    assert counts == {"read": 200, "of_one_sentence": single}
+    for document, [(shard, entry)] in zip(documents, encoded, strict=True):
+        digest = hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()
+        number = sum(byte << (8 * i) for i, byte in enumerate(digest[:8]))
+        assert entry.key == digest and entry.copy == 0
+        assert shard == (3 if number / 2**64 < 0.2 else number % 3)
+        ids = [vocab.index(word) for s in document for word in s.split()]
+        assert np.frombuffer(entry.token_ids, np.uint16).tolist() == ids
+        lengths = np.frombuffer(entry.sentence_lengths, np.uint32).tolist()
+        assert lengths == [len(sentence.split()) for sentence in document]
+
+
+@pytest.mark.parametrize("weight", [0.25, 0.9, 1.0, 1.5, 3.0, 4.75])
+def test_documents_count_as_often_as_their_source_weighs(weighted, weight):
+    encoded, counts = encode(weighted(weight), make_documents(3000, max_sentences=3))
+    train = [entries for entries in encoded if not is_held_out(entries)]
+    sizes = np.array([len(entries) for entries in train])
+    assert set(sizes.tolist()) == {int(weight), int(np.ceil(weight))}
+    # About 2,400 coins: four standard deviations.
+    fraction = weight % 1
+    bound = 4 * np.sqrt(fraction * (1 - fraction) / len(train))
+    assert abs(sizes.mean() - weight) <= bound
+    assert counts["left_out"] == np.sum(sizes == 0)
+
+
+def is_held_out(entries):
+    return any(shard == 4 for shard, _ in entries)
+
+
+def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
+    documents = make_documents(500)
+    held_out = [
+        [[entry for _, entry in entries] for entries in encoded if is_held_out(entries)]
+        for encoded, _ in (encode(weighted(w), documents) for w in (0.1, 1.0, 3.5))
+    ]
+    assert held_out[0] == held_out[1] == held_out[2]
+    assert 60 < len(held_out[0]) < 140  # a fifth of 500, binomial
+    assert all(len(entries) == 1 for entries in held_out[0])
+
+
+def test_a_larger_weight_only_adds_copies(weighted):
+    documents = make_documents(300)
+    rows = [encode(weighted(w), documents)[0] for w in (0.4, 0.8, 1.0, 2.0, 2.5, 4.0)]
+    for fewer, more in zip(rows, rows[1:], strict=False):
+        assert all(a == b[: len(a)] for a, b in zip(fewer, more, strict=True))
+
+
+def test_copies_are_distinct_and_dealt_over_all_shards(weighted):
+    encoded, _ = encode(weighted(4.0), make_documents(600))
+    train = [entries for entries in encoded if not is_held_out(entries)]
+    keys = {entry.key for entries in train for _, entry in entries}
+    assert len(keys) == 4 * len(train)
+    for copy in range(4):
+        shards = np.bincount([entries[copy][0] for entries in train], minlength=4)
+        assert abs(shards - len(train) / 4).max() < 60  # sd 9.5
+    for entries in train:
+        assert [entry.copy for _, entry in entries] == [0, 1, 2, 3]
+        assert len({entry.token_ids for _, entry in entries}) == 1
+    # Where the copies of a document go does not depend on where it goes itself.
+    pairs = np.zeros((4, 4))
+    for entries in train:
+        pairs[entries[0][0], entries[1][0]] += 1
+    assert pairs.min() > len(train) / 16 / 3
+
+
+def test_each_source_has_its_own_weight(tmp_path):
+    sources = (f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
+    config = make_config(
+        tmp_path, sources=sources, source_weights=(2.0, 5.0), validation_fraction=0.0
+    )
+    documents = make_documents(20)
+    for source, weight in enumerate((2, 5)):
+        encoded, _ = encode(config, documents, source)
+        assert {len(entries) for entries in encoded} == {weight}
+
+
+def test_documents_without_a_token_are_counted(tmp_path):
+    encoded, counts = encode(make_config(tmp_path), [[], [" "], ["w1", "\u200b"]])
+    assert [len(entries) for entries in encoded] == [0, 0, 1]
+    assert counts == {
+        "read": 3,
+        "empty": 2,
+        "of_one_sentence": 1,
+        "documents_empty": 2,
+    }
+    assert np.frombuffer(encoded[2][0][1].sentence_lengths, np.uint32).tolist() == [1]

@@ -1,0 +1,129 @@
+"""Tests of bert_jax.data.processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.data import processes
+from tests.commands import ROOT
+
+STATE = []
+
+
+def remember(value):
+    STATE[:] = [value]
+
+
+def add_to_state(item):
+    return os.getpid(), STATE[0] + item
+
+
+def fail_at_three(item):
+    if item == 3:
+        raise ConfigError("three is too many")
+    return item
+
+
+def take_long(item):
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_results_are_those_of_all_items(num_workers):
+    found = list(processes.run(add_to_state, range(20), num_workers, remember, (100,)))
+    assert sorted(result for _, result in found) == list(range(100, 120))
+    pids = {pid for pid, _ in found}
+    assert pids == {os.getpid()} if num_workers == 1 else os.getpid() not in pids
+    assert len(pids) <= num_workers
+
+
+@pytest.mark.parametrize("items", [[], [5]])
+def test_a_single_item_starts_no_process(items):
+    found = list(processes.run(add_to_state, items, 4, remember, (1,)))
+    assert found == [(os.getpid(), 1 + item) for item in items]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_items_are_read_only_so_far_ahead(num_workers):
+    num_read = num_done = 0
+
+    def items():
+        nonlocal num_read
+        for i in range(60):
+            num_read += 1
+            # What is in work, what waits, and the one being read.
+            assert num_read - num_done <= num_workers + processes.LOOK_AHEAD + 1
+            yield i
+
+    for _ in processes.run(fail_at_three_never, items(), num_workers):
+        num_done += 1
+    assert num_read == num_done == 60
+
+
+def fail_at_three_never(item):
+    return item
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_failing_task_ends_the_work(num_workers):
+    with pytest.raises(ConfigError, match="^three is too many$"):
+        list(processes.run(fail_at_three, range(1000), num_workers))
+
+
+def test_a_failing_source_of_items_ends_the_work():
+    def items():
+        yield from range(4)
+        raise ConfigError("line 5 is bad")
+
+    with pytest.raises(ConfigError, match="^line 5 is bad$"):
+        list(processes.run(fail_at_three_never, items(), 2))
+
+
+PROGRAM = """
+import multiprocessing, sys
+if __name__ == "__main__":
+    from bert_jax.data import processes
+    from tests.data import test_processes
+    def items():
+        yield from (1, 2)
+        pids = [process.pid for process in multiprocessing.active_children()]
+        print(*pids, flush=True)
+        yield 3
+    list(processes.run(test_processes.take_long, items(), 2))
+else:
+    print("imported as", __name__, flush=True)
+"""
+
+
+def test_processes_end_with_their_killed_parent_and_do_not_import_it(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py")],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(signal.SIGKILL)
+    rest = parent.stdout.read()  # ends when the last of them has closed it
+    parent.wait()
+    assert rest == ""
+    deadline = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}/cmdline") and is_ours(pid) for pid in pids):
+        assert time.monotonic() < deadline, "a process outlived its parent"
+        time.sleep(0.05)
+
+
+def is_ours(pid):
+    """Whether it runs: an ended process that nobody waited for has no command line."""
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return "multiprocessing" in file.read()
+    except OSError:
+        return False

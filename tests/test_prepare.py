@@ -1,0 +1,410 @@
+"""Tests of bert_jax.prepare: the same corpus however often it was interrupted."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_jax import prepare
+from bert_jax.config import ConfigError
+from bert_jax.data import corpus, sorted_runs, tokenizers
+from tests.commands import ROOT
+from tests.corpora import (
+    WORDS,
+    all_text,
+    changed,
+    files,
+    make_config,
+    make_documents,
+    places,
+    write,
+    write_source,
+)
+
+BATCH_BYTES = 2000
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(prepare, "BATCH_BYTES", BATCH_BYTES)
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A config and the documents that its source holds, some of them twice."""
+    documents = make_documents(120, max_sentences=8)
+    documents += documents[:20]
+    config = make_config(tmp_path)
+    write_source(config, documents)
+    return config, documents
+
+
+def elsewhere(config, name):
+    directory = os.path.join(os.path.dirname(config.data.corpus_dir), name)
+    return changed(config, "data", corpus_dir=directory)
+
+
+def trains(config, vocab_size=90):
+    return changed(config, "tokenizer", vocab_file="", vocab_size=vocab_size)
+
+
+def made(config, *args):
+    """Returns the files that prepare makes."""
+    prepare.prepare(config, *args)
+    return files(config.data.corpus_dir)
+
+
+# ------------------------------------------------------------------ what is made
+
+
+def test_the_corpus_is_that_of_the_sources_documents(source):
+    config, documents = source
+    by_hand = elsewhere(config, "by_hand")
+    found = write(by_hand, documents)
+    assert made(config) == files(by_hand.data.corpus_dir)
+    assert sorted(places(found)) == sorted(set(map(tuple, documents)))
+
+
+@pytest.mark.parametrize(
+    "num_workers, small_bytes",
+    [
+        (4, prepare.SMALL_BYTES),
+        (2, 0),  # runs and shards are written by processes
+        pytest.param(4, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_any_number_of_workers_makes_the_same_files(
+    source, monkeypatch, num_workers, small_bytes
+):
+    config = trains(source[0])
+    alone = made(config, 1)
+    monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
+    assert made(elsewhere(config, "workers"), num_workers) == alone
+
+
+def test_any_order_of_the_documents_makes_the_same_files(source):
+    config, documents = source
+    found = made(trains(config)), made(elsewhere(config, "given"))
+    write_source(config, random.Random(1).sample(documents, len(documents)))
+    assert made(elsewhere(trains(config), "b")) == found[0]
+    assert made(elsewhere(config, "given_b")) == found[1]
+
+
+def test_sources_count_as_often_as_they_weigh(tmp_path):
+    specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
+    config = make_config(
+        tmp_path, sources=specs, source_weights=(0.5, 2.0), validation_fraction=0.1
+    )
+    parts = make_documents(600, seed=1, max_sentences=3), make_documents(200, seed=2)
+    parts = [[["w0", *document] for document in part] for part in parts]
+    for number, part in enumerate(parts):
+        write_source(config, part, number)
+    prepare.prepare(config)
+    found = corpus.read(config)
+    kept = all_text(found)
+    held_out = len(kept) - sum(s.num_documents for s in found.shards["train"])
+    assert 50 < held_out < 120  # a tenth of 800, sd 8.5
+    for part, weight in zip(parts, (0.5, 2.0), strict=True):
+        own = [document for document in kept if document in part]
+        assert abs(len(own) / len(part) - (0.1 + 0.9 * weight)) < 0.15
+
+
+def test_a_corpus_in_a_bucket(source, tmp_path):
+    """TensorFlow's file system in memory stands for one."""
+    config, _ = source
+    local = made(config)
+    remote = changed(config, "data", corpus_dir=f"ram://{tmp_path}/corpus")
+    found = prepare.prepare(remote, 1)
+    assert found.shards == corpus.read(config).shards
+    assert sorted(corpus.tf.io.gfile.listdir(found.directory)) == sorted(local)
+    assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
+
+
+def test_again_does_nothing(source, capsys):
+    config, _ = source
+    first = prepare.prepare(config)
+    before = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
+    os.remove(config.data.sources[0].removeprefix("text:"))  # not even read
+    assert prepare.prepare(config) == first
+    after = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
+    assert {k: v.st_mtime_ns for k, v in after.items()} == {
+        k: v.st_mtime_ns for k, v in before.items()
+    }
+    assert "prepared already" in capsys.readouterr().out
+
+
+def test_is_small(source, monkeypatch):
+    config, _ = source
+    assert prepare.is_small(config)
+    monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
+    assert not prepare.is_small(config)
+
+
+# ------------------------------------------------------------- killed and resumed
+
+
+class Killed(BaseException):
+    """As KeyboardInterrupt: not an Exception."""
+
+
+def killed_at(monkeypatch, config, count):
+    """Prepares until the count-th file is about to get its name.
+
+    Returns:
+      Whether it came so far.
+    """
+    seen = 0
+
+    def count_first(replace):
+        def replaced(*args, **kwargs):
+            nonlocal seen
+            seen += 1
+            if seen == count:
+                raise Killed
+            return replace(*args, **kwargs)
+
+        return replaced
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", count_first(os.replace))
+        gfile = corpus.tf.io.gfile
+        patch.setattr(gfile, "rename", count_first(gfile.rename))
+        try:
+            prepare.prepare(config, 1)
+        except Killed:
+            return True
+    return False
+
+
+def encoded_batches(monkeypatch, config):
+    """Prepares and returns the numbers of the batches that were encoded."""
+    numbers = []
+    write = sorted_runs.RunWriter.write
+
+    def noted(self, batch):
+        numbers.append(batch.number)
+        return write(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sorted_runs.RunWriter, "write", noted)
+        prepare.prepare(config, 1)
+    return numbers
+
+
+def test_killed_before_any_file_it_goes_on_where_it_was(source, monkeypatch):
+    config, _ = source
+    expected = made(elsewhere(config, "straight"))
+    numbers = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    assert len(numbers) > 5
+    # Made for, tokenizer and its text, two a run, two a shard, vocabulary, manifest.
+    count = 3 + 2 * len(numbers) + 2 * 3 + 2
+    for i in range(1, count + 1):
+        again = elsewhere(config, f"again{i}")
+        assert killed_at(monkeypatch, again, i)
+        assert not corpus.exists(again.data.corpus_dir)
+        finished = max(0, min(len(numbers), (i - 4) // 2))
+        assert encoded_batches(monkeypatch, again) == numbers[finished:]
+        assert files(again.data.corpus_dir) == expected
+    again = elsewhere(config, "whole")
+    assert not killed_at(monkeypatch, again, count + 1)
+
+
+def test_killed_again_and_again(source, monkeypatch):
+    """Every time it comes a file further."""
+    config, _ = source
+    expected = made(elsewhere(config, "straight"))
+    for _ in range(100):
+        if not killed_at(monkeypatch, config, 4):
+            break
+    assert files(config.data.corpus_dir) == expected
+
+
+def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
+    config, _ = source
+
+    def killed(directory):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare.work_directory, "remove", killed)
+        with pytest.raises(Killed):
+            prepare.prepare(config)
+    assert "unfinished" in os.listdir(config.data.corpus_dir)
+    assert encoded_batches(monkeypatch, config) == []
+    assert "unfinished" not in files(config.data.corpus_dir)
+
+
+def test_a_trained_vocabulary_is_not_trained_again(source, monkeypatch):
+    config = trains(source[0])
+    expected = made(elsewhere(config, "straight"))
+    killed_at(monkeypatch, config, 8)
+    monkeypatch.delattr(tokenizers, "train")
+    assert made(config) == expected
+
+
+CHANGES = {
+    "text": lambda config: write_source(config, make_documents(120, seed=5)),
+    "touched": lambda config: os.utime(config.data.sources[0].removeprefix("text:")),
+    "shards": lambda config: changed(config, "data", num_shards=4),
+    "weights": lambda config: changed(config, "data", source_weights=(2.0,)),
+    "vocabulary": lambda config: trains(config),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("count", [9, -3])
+def test_what_was_made_of_anything_else_is_not_used(source, monkeypatch, name, count):
+    """Killed while runs are written, and when the first shards stand."""
+    config, _ = source
+    numbers = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    assert killed_at(monkeypatch, config, count % (2 * len(numbers) + 2 * 3 + 4))
+    time.sleep(0.01)  # times of change are that coarse
+    config = CHANGES[name](config) or config
+    assert len(encoded_batches(monkeypatch, config)) >= 5  # all, from the first
+    assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
+
+
+PROGRAM = """
+import sys
+from bert_jax import config, prepare
+prepare.BATCH_BYTES = int(sys.argv[2])
+prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+"""
+
+
+def start(config, path):
+    path.write_text(config.to_json())
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path), str(BATCH_BYTES)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def num_finished(config):
+    """Returns how many runs and shards are finished."""
+    work = os.path.join(config.data.corpus_dir, "unfinished")
+    names = os.listdir(work) if os.path.exists(work) else []
+    return sum(name.endswith(".json") for name in names)
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_sigkill_of_all_processes_at_random_moments(source, tmp_path, num_kills):
+    config = trains(source[0])
+    expected = made(elsewhere(config, "straight"), 1)
+    moments = random.Random(num_kills)
+    total = os.path.getsize(tmp_path / "text.txt") // BATCH_BYTES + 3
+    for _ in range(num_kills):
+        process = start(config, tmp_path / "config.json")
+        # After some more files were finished, and some milliseconds.
+        target = num_finished(config) + moments.randint(0, total // num_kills)
+        while num_finished(config) < target and process.poll() is None:
+            time.sleep(0.001)
+        time.sleep(moments.random() * 0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert made(config, 2) == expected
+
+
+# ----------------------------------------------------------------- mistakes
+
+
+def fails(config, message):
+    """Checks that no trace is left, not even the directory."""
+    with pytest.raises(ConfigError, match=message):
+        prepare.prepare(config)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_too_little_text_leaves_nothing(source):
+    config, _ = source
+    write_source(config, [])
+    fails(config, "no text in")
+    write_source(config, [["w1", "w2", "w3"]])
+    fails(config, r"gave [01] training document\(s\)")
+    os.mkdir(config.data.corpus_dir)
+    with pytest.raises(ConfigError):
+        prepare.prepare(config)
+    assert os.listdir(config.data.corpus_dir) == []
+
+
+def test_a_mistake_in_a_later_file_leaves_nothing(source, tmp_path):
+    config, documents = source
+    lines = [json.dumps({"text": "\n".join(document)}) for document in documents]
+    (tmp_path / "1.jsonl").write_text("\n".join(lines))
+    (tmp_path / "2.jsonl").write_text('{"text": 1}\n')
+    config = changed(config, "data", sources=[f"jsonl:{tmp_path}/*.jsonl#text"])
+    fails(config, "2.jsonl:1 has int in the field 'text', not text")
+    fails(changed(config, "tokenizer", vocab_file="/nowhere"), "is not a file")
+
+
+def test_text_that_is_not_utf8_leaves_nothing(source, tmp_path):
+    config, _ = source
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 caf\xe9 w2\n")
+    fails(config, r"text.txt:\d+ is not UTF-8")
+
+
+def test_one_document_names_the_alternative(tmp_path):
+    """A blank line after every sentence is, in a single file, one document."""
+    config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
+    (tmp_path / "text.txt").write_text("\n\n".join(WORDS))
+    fails(config, "1 training document.*write files:GLOB")
+
+
+@pytest.mark.parametrize("small_bytes", [0, prepare.SMALL_BYTES])
+def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
+    """Also when the text is read a second time, after the vocabulary's training."""
+    monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
+    config = changed(trains(source[0]), "data", invalid_utf8="replace")
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
+    manifest = json.loads(made(config)["manifest.json"])
+    assert manifest["cleaning"] == {
+        "control_characters_dropped": 1,
+        "lines_repaired": 1,
+    }
+
+
+# ------------------------------------------------------------------- memory
+
+
+MEASURE = """
+import resource, sys
+from bert_jax import config, prepare
+prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+    print(resource.getrusage(who).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_text(tmp_path):
+    """Of the process that reads and of the largest that encodes or writes."""
+    largest = []
+    for num_copies in (1, 3):
+        directory = tmp_path / str(num_copies)
+        directory.mkdir()
+        config = make_config(directory, num_shards=16, num_streams=1)
+        documents = make_documents(60_000, max_sentences=40)
+        with open(directory / "text.txt", "w") as file:
+            for copy in range(num_copies):
+                for document in documents:
+                    file.write(f"w{copy}\n" + "\n".join(document) + "\n\n")
+        assert os.path.getsize(directory / "text.txt") > 20e6 * num_copies
+        path = directory / "config.json"
+        path.write_text(config.to_json())
+        program = [sys.executable, "-c", MEASURE, str(path)]
+        done = subprocess.run(
+            program, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        largest.append([int(line) * 1024 for line in done.stdout.split()[-2:]])
+    assert max(map(max, largest)) < 1e9
+    for one, three in zip(*largest, strict=True):
+        assert three < one + 100e6

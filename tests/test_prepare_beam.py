@@ -1,0 +1,93 @@
+"""Tests of bert_jax.prepare_beam: Beam makes what the process pool makes."""
+
+import json
+import os
+
+import pytest
+
+pytest.importorskip("apache_beam")
+
+from bert_jax import prepare, prepare_beam
+from bert_jax.config import ConfigError
+from tests.commands import run, small_run, write_text
+from tests.corpora import (
+    changed,
+    files,
+    make_config,
+    make_documents,
+    write_documents,
+)
+
+IN_MEMORY = ["--runner=DirectRunner"]
+
+
+@pytest.fixture
+def two_sources(tmp_path):
+    """A config of two sources of different weights, one of them of two files."""
+    (tmp_path / "many").mkdir()
+    specs = (f"text:{tmp_path}/many/*.txt", f"text:{tmp_path}/b.txt")
+    config = make_config(tmp_path, sources=specs, source_weights=(0.5, 2.5))
+    documents = make_documents(200)
+    for number, name in enumerate(("many/[1].txt", "many/2.txt", "b.txt")):
+        part = documents[60 * number : 60 * number + 80]
+        write_documents(tmp_path / name, part)
+    return config
+
+
+def elsewhere(config):
+    return changed(config, "data", corpus_dir=config.data.corpus_dir + "_beam")
+
+
+@pytest.mark.parametrize("vocab_file", ["given", "trained"])
+def test_the_corpus_is_that_of_prepare(two_sources, vocab_file):
+    config = two_sources
+    if vocab_file == "trained":
+        config = changed(config, "tokenizer", vocab_file="", vocab_size=90)
+    prepare.prepare(config)
+    prepare_beam.run(elsewhere(config), IN_MEMORY)
+    expected = files(config.data.corpus_dir)
+    assert files(elsewhere(config).data.corpus_dir) == expected
+    assert json.loads(expected["manifest.json"])["documents"]["repeated"] > 0
+
+
+def test_it_is_done_again_after_it_was_killed(two_sources, monkeypatch):
+    config = two_sources
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_beam.corpus_writer, "finish", kill)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_beam.run(config, IN_MEMORY)
+    assert "train-00000-of-00002" in os.listdir(config.data.corpus_dir)
+    prepare_beam.run(config, IN_MEMORY)
+    prepare.prepare(elsewhere(config))
+    expected = files(elsewhere(config).data.corpus_dir)
+    assert files(config.data.corpus_dir) == expected
+    prepare_beam.run(config, IN_MEMORY)  # which is there already
+    assert files(config.data.corpus_dir) == expected
+
+
+def kill(*args):
+    raise KeyboardInterrupt
+
+
+def test_mistakes_leave_nothing(two_sources, tmp_path):
+    config = two_sources
+    with pytest.raises(ConfigError, match="^--rnner is neither a flag of ours nor"):
+        prepare_beam.run(config, ["--rnner=DirectRunner"])
+    (tmp_path / "b.jsonl").write_text('{"text": 1}\n')
+    sources = [config.data.sources[0], f"jsonl:{tmp_path}/b.jsonl#text"]
+    with pytest.raises(ConfigError, match=r"^/.*b.jsonl:1 is not .*GLOB#field$"):
+        prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
+@pytest.mark.slow
+def test_the_command_with_several_processes(tmp_path):
+    write_text(tmp_path / "documents.txt", 200)
+    arguments = small_run(tmp_path, **{"data.corpus_dir": tmp_path / "beam"})
+    workers = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    beam = run("bert_jax.prepare_beam", *arguments, *IN_MEMORY, *workers)
+    assert beam.returncode == 0, beam.stderr
+    assert "tokens to train on" in beam.stdout
+    pool = run("bert_jax.prepare", *small_run(tmp_path), "--workers=2")
+    assert pool.returncode == 0, pool.stderr
+    assert files(tmp_path / "beam") == files(tmp_path / "corpus")

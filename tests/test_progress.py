@@ -1,0 +1,66 @@
+"""Tests of bert_jax.progress."""
+
+import io
+
+import pytest
+
+from bert_jax import progress
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_a_line_now_and_then_with_rate_and_time_left(clock, capsys):
+    with progress.Progress("tokenizing", 640, "MB") as shown:
+        for _ in range(25):
+            clock.now += 1
+            shown.add(4)
+    assert capsys.readouterr().out.splitlines() == [
+        "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left",
+        "tokenizing: 80 of 640 MB, 4.0 MB/s, 140 s left",
+    ]
+
+
+def test_what_was_found_done_is_not_speed(clock):
+    shown = progress.Progress("writing", 100, "shards")
+    shown.add(60, found_done=True)
+    assert shown.line() == "writing: 60 of 100 shards, 0.0 shards/s"
+    clock.now += 5
+    shown.add(10)
+    assert shown.line() == "writing: 70 of 100 shards, 2.0 shards/s, 15 s left"
+
+
+@pytest.mark.parametrize("total", [None, 10])
+def test_without_a_total_or_beyond_it_nothing_is_promised(clock, total):
+    shown = progress.Progress("tokenizing", total, "MB")
+    clock.now += 10
+    shown.add(20)
+    assert shown.line() == "tokenizing: 20 MB, 2.0 MB/s"
+
+
+def test_a_bar_on_a_terminal(clock, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with progress.Progress("tokenizing", 640, "MB") as shown:
+        clock.now += 10
+        shown.add(40)
+    text = terminal.getvalue()
+    assert "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left" in text
+    assert "\x1b[2K" in text  # and it is wiped in the end
