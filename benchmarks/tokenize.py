@@ -55,6 +55,8 @@ def measure(name: str, sentences: list[str], args: argparse.Namespace) -> None:
     tokenizer = make_tokenizer(sentences, args)
     check_same_ids(tokenizer, sentences)
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
+    if not megabytes:
+        sys.exit(f"--text={name} has no text")
     seconds = rows.alternate(
         {"ours": our_call, "theirs": their_call}, (tokenizer, sentences), args.repeats
     )

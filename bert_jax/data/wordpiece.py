@@ -10,7 +10,6 @@ Source: google-research/bert tokenization.py.
 import collections
 import dataclasses
 import functools
-import itertools
 import re
 import string
 import sys
@@ -261,21 +260,24 @@ class _Words:
 
     def __init__(self, tokenizer: WordPiece):
         self._lowercase = tokenizer.lowercase
-        ids = [id_.tobytes() for id_ in np.arange(len(tokenizer.vocab), dtype=np.int32)]
-        self._first = dict(zip(tokenizer.vocab, ids, strict=True))
+        ids = np.arange(len(tokenizer.vocab), dtype=np.int32)
+        # Seen as opaque four bytes each, which tolist makes `bytes` of.
+        self._first = dict(zip(tokenizer.vocab, ids.view("V4").tolist(), strict=True))
         self._later = {
             piece[2:]: id_
             for piece, id_ in self._first.items()
             if piece.startswith("##")
         }
         self._unk = self._first[UNK]
-        self._longest = max(map(len, itertools.chain(self._first, self._later)))
+        self._longest = max(map(len, tokenizer.vocab))
         classes = _character_classes()
         self._dropped = re.compile(f"[{classes.dropped}]")
         self._accents = re.compile(f"[{classes.accents}]")
         self._word = re.compile(f"[{classes.punctuation}]|[^{classes.punctuation}]+")
 
     def ids(self, text: str) -> bytes:
+        if text.isascii() and text.isalnum():
+            return self._match(text.lower() if self._lowercase else text)
         return b"".join(map(self._match, self._split(text)))
 
     def _split(self, text: str) -> list[str]:
@@ -290,6 +292,8 @@ class _Words:
     def _match(self, word: str) -> bytes:
         if len(word) > MAX_CHARS_PER_WORD:
             return self._unk
+        if word in self._first:
+            return self._first[word]
         ids, start, pieces = [], 0, self._first
         while start < len(word):
             for end in range(min(len(word), start + self._longest), start, -1):
