@@ -12,14 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from bert_jax.config import ConfigError, ExperimentConfig
-from bert_jax.data import corpus, pairs, tokenizers
+from bert_jax.data import corpus, packing, pairs, tokenizers
 
 # Tokens of a shard that are held back until they make a record.
 BLOCK_TOKENS = 2**16
 # Documents tokenised in one call.
 BATCH_DOCUMENTS = 256
-# Row lengths for which the manifest says how many pairs one pass over a shard makes.
+# Row lengths, and pairs in a row, for which the manifest says how many rows one pass
+# over a shard makes.
 REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+REFERENCE_ROWS = (1, 2, 3, 4, 8, 32)
 
 
 def write(
@@ -57,10 +59,10 @@ def write(
     try:
         counts = _tokenize(config, tokenizer, documents, writers, on_progress)
         _check_enough(config, writers, counts)
-        splits: dict[str, list[Any]] = {"train": [], "validation": []}
+        splits: dict[str, list[corpus.Shard]] = {"train": [], "validation": []}
         for (split, _), writer in writers.items():
             if writer.num_documents:
-                splits[split].append(dataclasses.asdict(writer.close()))
+                splits[split].append(writer.close())
     except BaseException:
         for writer in writers.values():
             writer.discard()
@@ -72,7 +74,13 @@ def write(
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "documents": counts,
-        "splits": splits,
+        "padding_efficiency": _padding_efficiency(
+            splits["train"], config.data.short_seq_prob
+        ),
+        "splits": {
+            split: [dataclasses.asdict(shard) for shard in shards]
+            for split, shards in splits.items()
+        },
     }
     _write_text(
         os.path.join(directory, corpus.VOCAB), "\n".join(tokenizer.vocab) + "\n"
@@ -218,9 +226,15 @@ class _ShardWriter:
         self._file.close()
         tokens, sentence_lengths, document_lengths = corpus.read_shard(self._tmp)
         documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
-        num_pairs = {
-            str(length): _reference_pairs(documents, length)
-            for length in REFERENCE_LENGTHS
+        passes = {
+            name: {
+                str(length): _reference_passes(documents, next_sentence, length)
+                for length in REFERENCE_LENGTHS
+            }
+            for name, next_sentence in (
+                ("next_sentence", True),
+                ("masked_lm_only", False),
+            )
         }
         with tf.io.gfile.GFile(self._tmp, "rb") as file:
             sha256 = hashlib.sha256(file.read()).hexdigest()
@@ -230,7 +244,7 @@ class _ShardWriter:
             num_documents=len(document_lengths),
             num_sentences=len(sentence_lengths),
             num_tokens=len(tokens),
-            num_pairs=num_pairs,
+            passes=passes,
             sha256=sha256,
         )
 
@@ -241,23 +255,56 @@ class _ShardWriter:
             tf.io.gfile.remove(self._tmp)
 
 
-def _reference_pairs(documents: pairs.Documents, length: int) -> list[int]:
-    """Counts the pairs of two passes at a row length.
+def _reference_passes(
+    documents: pairs.Documents, next_sentence: bool, length: int
+) -> dict[str, Any]:
+    """Counts what two passes give at a row length.
 
     Returns:
-      The pairs when no document aims short, the pairs when every document does, and
-      the sum over documents of the squared difference: from these follow the mean and
-      the variance of a pass in which each document aims short with some probability.
+      "tokens" and, by pairs in a row, "rows": each when no document aims short and when
+      every document does; and "spread", the sum over documents of the squared
+      difference in pairs. From these follow the mean and the variance of a pass in
+      which each document aims short with some probability.
     """
+    draw = pairs.draw_pairs if next_sentence else pairs.draw_segments
     first_tokens = documents.token_offsets[documents.sentence_offsets]
-    counts = []
+    per_document, tokens = [], []
+    rows: dict[str, list[int]] = {str(k): [] for k in REFERENCE_ROWS}
     for short_seq_prob in (0.0, 1.0):
-        random = pairs.CounterRandom(length)
-        drawn = pairs.draw_pairs(documents, length, short_seq_prob, random)
+        drawn = draw(documents, length, short_seq_prob, pairs.CounterRandom(length))
         document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
-        counts.append(np.bincount(document, minlength=len(first_tokens) - 1))
-    full, short = counts
-    return [int(full.sum()), int(short.sum()), int(np.square(short - full).sum())]
+        per_document.append(np.bincount(document, minlength=len(first_tokens) - 1))
+        tokens.append(int(drawn.lengths.sum()))
+        for k, counts in rows.items():
+            counts.append(packing.num_rows(drawn.lengths, length, int(k)))
+    full, short = per_document
+    return {
+        "tokens": tokens,
+        "rows": rows,
+        "spread": int(np.square(short - full).sum()),
+    }
+
+
+def _padding_efficiency(
+    shards: list[corpus.Shard], short_seq_prob: float
+) -> dict[str, Any]:
+    """Returns the share of real tokens by objective, row length and pairs in a row."""
+    result: dict[str, Any] = {}
+    weights = np.array([1.0 - short_seq_prob, short_seq_prob])
+    for name, by_length in shards[0].passes.items():
+        for length, found in by_length.items():
+            every = [shard.passes[name][length] for shard in shards]
+            tokens = weights @ np.sum([found["tokens"] for found in every], axis=0)
+            result.setdefault(name, {})[length] = {
+                k: round(
+                    tokens
+                    / (weights @ np.sum([found["rows"][k] for found in every], axis=0))
+                    / int(length),
+                    4,
+                )
+                for k in found["rows"]
+            }
+    return result
 
 
 def _to_record(arrays: dict[str, np.ndarray]) -> bytes:

@@ -9,12 +9,14 @@ Source: google-research/bert tokenization.py.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import string
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import tokenizers
 
 from bert_jax.config import ConfigError, TokenizerConfig
@@ -42,6 +44,11 @@ class WordPiece:
         """A sha256 of everything that decides which ids a text gets."""
         text = "\n".join(("wordpiece", str(self.lowercase), *self.vocab))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @functools.cached_property
+    def continues_word(self) -> np.ndarray:
+        """bool[V], True for the pieces that go on with the word before them."""
+        return np.array([piece.startswith("##") for piece in self.vocab])
 
     def id(self, token: str) -> int:
         return self.vocab.index(token)

@@ -1,12 +1,12 @@
 """Tests of bert_jax.data.masking."""
 
+import dataclasses
 import fractions
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
-import tensorflow as tf
 
 from bert_jax.data import masking
 
@@ -36,18 +36,34 @@ def make_keys(num_rows, seed=0):
     )
 
 
-def mask(ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE):
-    counts = np.broadcast_to(np.asarray(count, np.int32), len(ids))
-    outputs = masking.mask_rows(
-        tf.constant(ids),
-        tf.constant(candidates),
-        tf.constant(counts),
-        tf.constant(keys),
-        max_predictions=max_predictions,
-        mask_id=MASK,
-        vocab_size=vocab_size,
+def make_rule(max_predictions=20, vocab_size=VOCAB_SIZE, **changes):
+    return dataclasses.replace(
+        masking.MaskRule(
+            max_predictions=max_predictions,
+            num_to_predict=np.zeros(1, np.int64),  # the caller looks it up
+            mask_id=MASK,
+            replace_prob=0.8,
+            random_prob=0.1,
+            random_ids=np.arange(vocab_size, dtype=np.int32),
+            continues_word=None,
+            ngram_max=1,
+        ),
+        **changes,
     )
-    return [output.numpy() for output in outputs]
+
+
+def mask(
+    ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE, **rule
+):
+    """Masks rows of one pair each."""
+    counts = np.broadcast_to(np.asarray(count, np.int64), len(ids))
+    return masking.mask_rows(
+        ids,
+        candidates.astype(np.uint8),
+        counts[:, None],
+        keys,
+        make_rule(max_predictions, vocab_size, **rule),
+    )
 
 
 # ---------------------------------------------------------------------- how many
@@ -59,7 +75,7 @@ def mask(ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE
 )
 def test_num_to_predict_table(sequence_length, max_predictions, prob):
     table = masking.num_to_predict_table(sequence_length, max_predictions, prob)
-    assert table.dtype == np.int32 and table.shape == (sequence_length + 1,)
+    assert table.dtype == np.int64 and table.shape == (sequence_length + 1,)
     for length in range(sequence_length + 1):
         expected = min(max_predictions, max(1, int(round(length * prob))))
         assert table[length] == expected
@@ -242,5 +258,5 @@ def test_mix32():
         return x ^ x >> 16
 
     words = [0, 1, 2, 12345, 2**31, 2**32 - 1]
-    found = masking.mix32(tf.constant(words, tf.uint32)).numpy()
+    found = masking.mix32(np.array(words, np.uint32))
     assert found.tolist() == [mix32(word) for word in words]

@@ -69,6 +69,7 @@ class Made:
             "sequence_length": LENGTH,
             "global_batch_size": BATCH,
             "max_predictions": PREDICTIONS,
+            "max_sequences_per_row": 1,
         }
         config.phases = (phase, phase | {"sequence_length": 64, "max_predictions": 9})
         self.config = config_lib.from_config_dict(config)
@@ -340,7 +341,7 @@ def test_streams_cover_all_shards(four_shards, num_streams):
         assert len({len(stream.shards) for stream in streams}) == 1
         for stream in streams:
             assert stream.rows == tuple(
-                shard.rows_per_epoch(LENGTH, config.data.short_seq_prob)
+                shard.rows_per_epoch(config.data, config.phases[0])
                 for _, shard in stream.shards
             )
 
@@ -368,22 +369,28 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, spl
     monkeypatch.setattr(pairs, "draw_pairs", recorded)
     for epoch in range(10):
         passes.clear()
-        args = (made.corpus, made.config, made.config.phases[1], stream, epoch, 0)
-        tokens, rows, keys = pipeline._visit(*args, 0)
-        assert len(tokens) == 3 + stream.shards[0][1].num_tokens
-        assert rows.shape == (num_rows, 5) and keys.shape == (num_rows, 2)
+        visit = pipeline._visit(
+            made.corpus, made.config, made.config.phases[1], stream, epoch, 0
+        )
+        special = 2 + made.config.phases[1].sequence_length
+        assert len(visit.tokens) == special + stream.shards[0][1].num_tokens
+        assert visit.pairs_RK5.shape == (num_rows, 1, 5)
+        assert visit.keys_R2.shape == (num_rows, 2)
         drawn = [
             collections.Counter(
-                zip(p.a_start, p.a_length, p.b_start, p.b_length, strict=True)
+                zip(
+                    p.a_start + special,
+                    p.a_length,
+                    p.b_start + special,
+                    p.b_length,
+                    strict=True,
+                )
             )
             for p in passes
         ]
-        found = collections.Counter(map(tuple, rows[:, :4]))
+        found = collections.Counter(map(tuple, visit.pairs_RK5[:, 0, :4]))
         assert sum(drawn[:-1], collections.Counter()) <= found
         assert found <= sum(drawn, collections.Counter())
-        _, tail, tail_keys = pipeline._visit(*args, 2)
-        np.testing.assert_array_equal(tail, rows[2:])
-        np.testing.assert_array_equal(tail_keys, keys[2:])
 
 
 # ------------------------------------------------------------------------ epochs
@@ -468,8 +475,8 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
     for phase_index, split in itertools.product((0, 1), ("train", "validation")):
         phase = made.config.phases[phase_index]
         for stream in made.streams(split, phase_index=phase_index):
-            for epoch, i, row in itertools.islice(stream.visits(0), 5):
-                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
+            for epoch, i, _ in itertools.islice(stream.visits(0), 5):
+                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i)
     monkeypatch.undo()
     assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs, shuffle, rows
     # What a draw is for comes first: keys of one kind have one length.
