@@ -280,7 +280,6 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         "config.data.validation_fraction": config.data.validation_fraction,
         "config.data.short_seq_prob": config.data.short_seq_prob,
         "config.data.masked_lm_prob": config.data.masked_lm_prob,
-        "config.data.mask_random_prob": config.data.mask_random_prob,
         "config.model.hidden_dropout_prob": config.model.hidden_dropout_prob,
         "config.model.attention_probs_dropout_prob": (
             config.model.attention_probs_dropout_prob
@@ -290,13 +289,12 @@ def _validate_ranges(config: ExperimentConfig) -> None:
     }
     for key, value in probabilities.items():
         _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
-    kept = 1.0 - config.data.mask_replace_prob - config.data.mask_random_prob
+    rates = (config.data.mask_replace_prob, config.data.mask_random_prob)
     _require(
-        config.data.mask_replace_prob >= 0 and kept >= -1e-9,
-        "config.data.mask_replace_prob",
-        config.data.mask_replace_prob,
-        f"and mask_random_prob={config.data.mask_random_prob} must be at least 0 and"
-        " make at most 1 together",
+        min(rates) >= 0 and sum(rates) <= 1,
+        "config.data (mask_replace_prob, mask_random_prob)",
+        rates,
+        "must not be negative, nor over 1 together",
     )
     at_least_one = {
         "config.accumulation_steps": config.accumulation_steps,
