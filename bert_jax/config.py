@@ -16,6 +16,9 @@ from typing import Any
 
 import ml_collections
 
+# A row's pairs are told apart by a few bits of the words that order its masks.
+MAX_SEQUENCES_PER_ROW = 32
+
 
 class ConfigError(ValueError):
     """A mistake of the user's: one line with the key or file, the value, a remedy."""
@@ -33,7 +36,13 @@ class DataConfig:
     max_line_bytes: int  # of UTF-8; longer lines are cut at a space
     max_document_bytes: int  # of UTF-8; longer documents are cut between lines
     short_seq_prob: float  # documents whose pairs aim at a random shorter length
+    next_sentence: bool  # pairs and their loss; False: rows of one segment
     masked_lm_prob: float  # masked tokens per token of the row
+    mask_replace_prob: float  # of masked tokens that become [MASK]
+    mask_random_prob: float  # of those that become a random token; the rest stay
+    mask_random_special: bool  # random tokens may be special ones, as in BERT
+    whole_word_mask: bool  # all pieces of a word are masked or none
+    mask_ngram_max: int  # pieces or words in a span: n up to this, with weight 1 / n
 
 
 TOKENIZER_KINDS = ("wordpiece", "sentencepiece_unigram", "sentencepiece_bpe")
@@ -69,7 +78,8 @@ class PhaseConfig:
     num_steps: int
     sequence_length: int
     global_batch_size: int  # sequences over all devices, hosts and microbatches
-    max_predictions: int
+    max_predictions: int  # masked tokens of a row
+    max_sequences_per_row: int  # sentence pairs packed into a row; 1: plain BERT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,6 +271,13 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
         phase.max_predictions,
         f"is over sequence_length={phase.sequence_length}",
     )
+    _require(
+        phase.max_sequences_per_row <= MAX_SEQUENCES_PER_ROW,
+        f"{path}.max_sequences_per_row",
+        phase.max_sequences_per_row,
+        f"must be at most {MAX_SEQUENCES_PER_ROW}",
+    )
+    _validate_packed_predictions(phase, path, config.data)
     for key, divisor in (
         ("config.data.num_streams", config.data.num_streams),
         ("config.accumulation_steps", config.accumulation_steps),
@@ -273,6 +290,27 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
             size,
             f"must be a multiple of {key}={divisor}; try {lower or upper} or {upper}",
         )
+
+
+def _validate_packed_predictions(
+    phase: PhaseConfig, path: str, data: DataConfig
+) -> None:
+    """Checks that the masks of any pairs that fit into a row fit as well."""
+    if phase.max_sequences_per_row == 1:
+        return
+    # A pair of n tokens has max(1, round(n * p)) masks: half a one over its share, or
+    # more where n is least, [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
+    shortest = 5 if data.next_sentence else 3
+    over = max(0.5, 1.0 - shortest * data.masked_lm_prob)
+    share = phase.sequence_length * data.masked_lm_prob
+    needed = int(share + over * phase.max_sequences_per_row)
+    _require(
+        phase.max_predictions >= needed,
+        f"{path}.max_predictions",
+        phase.max_predictions,
+        f"cannot hold the masks of max_sequences_per_row={phase.max_sequences_per_row}"
+        f" pairs; try {needed}",
+    )
 
 
 def _validate_ranges(config: ExperimentConfig) -> None:
@@ -289,11 +327,19 @@ def _validate_ranges(config: ExperimentConfig) -> None:
     }
     for key, value in probabilities.items():
         _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
+    rates = (config.data.mask_replace_prob, config.data.mask_random_prob)
+    _require(
+        min(rates) >= 0 and sum(rates) <= 1,
+        "config.data (mask_replace_prob, mask_random_prob)",
+        rates,
+        "must not be negative, nor over 1 together",
+    )
     at_least_one = {
         "config.accumulation_steps": config.accumulation_steps,
         "config.log_every_steps": config.log_every_steps,
         "config.data.num_shards": config.data.num_shards,
         "config.data.num_streams": config.data.num_streams,
+        "config.data.mask_ngram_max": config.data.mask_ngram_max,
         "config.tokenizer.vocab_size": config.tokenizer.vocab_size,
         "config.checkpoint.every_steps": config.checkpoint.every_steps,
         "config.checkpoint.keep": config.checkpoint.keep,

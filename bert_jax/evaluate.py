@@ -5,7 +5,8 @@
 Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
 next_sentence_accuracy, unigram_entropy (nats, of the held-out tokens: the masked-LM
 loss of guessing by frequency alone) and next_sentence_majority (the accuracy of always
-answering with the commoner label). Pairs and masks are the same in every call.
+answering with the commoner label); with config.data.next_sentence=False nothing of next
+sentences. Pairs and masks are the same in every call.
 """
 
 import json
@@ -79,9 +80,15 @@ def unigram_entropy(corpus: Corpus) -> float:
     return float(-np.sum(shares * np.log(shares)))
 
 
-def next_sentence_majority(batches: list[pipeline.Batch]) -> float:
-    labels = np.concatenate([batch["next_sentence_labels"] for batch in batches])
-    share = float(labels.mean())
+def next_sentence_majority(batches: list[pipeline.Batch]) -> float | None:
+    """Returns the share of the commoner label, None where there are no pairs."""
+    labels, weights = (
+        np.concatenate([batch[f"next_sentence_{name}"] for batch in batches])
+        for name in ("labels", "weights")
+    )
+    if not weights.any():
+        return None
+    share = float((labels * weights).sum() / weights.sum())
     return max(share, 1.0 - share)
 
 
@@ -107,8 +114,9 @@ def main() -> None:
         "step": run.step,
         **metrics,
         "unigram_entropy": unigram_entropy(run.corpus),
-        "next_sentence_majority": next_sentence_majority(batches),
     }
+    if run.config.data.next_sentence:
+        result["next_sentence_majority"] = next_sentence_majority(batches)
     print(json.dumps(result))
 
 

@@ -76,14 +76,16 @@ def train_flops_per_sequence(
 
     Per token and layer 8 D^2 (q, k, v, output) + 4 D F (feed-forward), 4 T D for the
     scores and the context. The last layer has keys and values for every token and the
-    rest only for the P + 1 positions that the heads read.
+    rest only for the P + K positions that the heads read. Of a row of K pairs the whole
+    attention is counted, as it is computed.
     """
     D, F, L = model.hidden_size, model.intermediate_size, model.num_hidden_layers
     T, P = phase.sequence_length, phase.max_predictions
-    Q = P + 1
+    K = phase.max_sequences_per_row
+    Q = P + K
     layer = T * (8 * D**2 + 4 * D * F + 4 * T * D)
     last_layer = T * 4 * D**2 + Q * (4 * D**2 + 4 * D * F + 4 * T * D)
-    heads = P * (2 * D**2 + 2 * D * vocab_size) + 2 * D**2 + 4 * D
+    heads = P * (2 * D**2 + 2 * D * vocab_size) + K * (2 * D**2 + 4 * D)
     return 3.0 * ((L - 1) * layer + last_layer + heads)
 
 

@@ -37,13 +37,16 @@ class Progress:
 
     def update(self, step: int, metrics: dict[str, float]) -> None:
         """Shows the metrics of a log line."""
+        next_sentence = ""
+        if "next_sentence_accuracy" in metrics:
+            next_sentence = f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
         text = (
             f"loss {metrics['loss']:.3f}"
-            f"  mlm acc {metrics['masked_lm_accuracy']:.3f}"
-            f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
+            f"  mlm acc {metrics['masked_lm_accuracy']:.3f}{next_sentence}"
             f"  {metrics['sequences_per_sec']:,.0f} seq/s"
             f"  {metrics['tokens_per_sec']:,.0f} tok/s"
             f"  mfu {metrics['mfu']:.1%}"
+            f"  text {metrics['padding_efficiency']:.1%}"
         )
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=text)
@@ -77,12 +80,16 @@ def duration(seconds: float) -> str:
 
 def held_out_words(line: dict[str, float]) -> str:
     """Returns the held-out metrics of a line in short."""
-    return (
+    words = (
         f"masked LM loss {line['eval_masked_lm_loss']:.3f}"
-        f" accuracy {line['eval_masked_lm_accuracy']:.3f},"
-        f" next sentence loss {line['eval_next_sentence_loss']:.3f}"
-        f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
+        f" accuracy {line['eval_masked_lm_accuracy']:.3f}"
     )
+    if "eval_next_sentence_loss" in line:
+        words += (
+            f", next sentence loss {line['eval_next_sentence_loss']:.3f}"
+            f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
+        )
+    return words
 
 
 def plot_curves(
@@ -113,7 +120,9 @@ def plot_curves(
             )
 
     draw(left, "masked_lm_loss", "masked LM", "tab:blue")
-    draw(left, "next_sentence_loss", "next sentence", "tab:orange")
+    has_pairs = any("next_sentence_loss" in line for line in train)
+    if has_pairs:
+        draw(left, "next_sentence_loss", "next sentence", "tab:orange")
     if unigram_entropy is not None:
         left.axhline(
             unigram_entropy,
@@ -123,7 +132,8 @@ def plot_curves(
         )
     left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
     draw(right, "masked_lm_accuracy", "masked LM", "tab:blue")
-    draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
+    if has_pairs:
+        draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
     for axes in (left, right):
         axes.grid(alpha=0.3)
@@ -145,16 +155,20 @@ def closing_words(
     """Returns one paragraph: what happened, and what to do next."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
-    if held_out and unigram_entropy is not None and next_sentence_majority is not None:
+    if held_out and unigram_entropy is not None:
         last = held_out[-1]
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]
-        next_sentence = last["eval_next_sentence_accuracy"]
+        pairs = ""
+        if next_sentence_majority is not None:
+            pairs = (
+                "; it tells true next sentences from random ones"
+                f" {last['eval_next_sentence_accuracy']:.0%} of the time, where the"
+                f" commoner answer alone would be right {next_sentence_majority:.0%}"
+            )
         words.append(
             f"On held-out text the model's masked-LM loss is {loss:.2f} nats, against"
             f" {unigram_entropy:.2f} for guessing by word frequency, and it names"
-            f" {accuracy:.0%} of the masked tokens; it tells true next sentences from"
-            f" random ones {next_sentence:.0%} of the time, where the commoner answer"
-            f" alone would be right {next_sentence_majority:.0%}."
+            f" {accuracy:.0%} of the masked tokens{pairs}."
         )
         if loss > unigram_entropy - 0.1:
             words.append("So far it has learnt word frequencies and little else.")

@@ -80,13 +80,22 @@ def make_train_step(
     """
     dtype = compute_dtype(config)
 
+    next_sentence = config.data.next_sentence
+
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         _, dropout_key = run_keys(config)
         key = jax.random.fold_in(dropout_key, state.step)
-        counts = loss_counts(batch)
+        counts = loss_counts(batch, next_sentence)
 
         def loss(params: Any, microbatch: Batch, key: jax.Array):
-            sums = loss_sums(graphdef, params, microbatch, dropout_key=key, dtype=dtype)
+            sums = loss_sums(
+                graphdef,
+                params,
+                microbatch,
+                next_sentence,
+                dropout_key=key,
+                dtype=dtype,
+            )
             return total_loss(sums, counts), sums
 
         grad = jax.grad(loss, has_aux=True)
@@ -116,10 +125,13 @@ def make_eval_step(
 ) -> Callable[[Any, Batch], tuple[Metrics, Metrics]]:
     """Returns eval_step(params, batch) -> (sums, counts), without dropout."""
     dtype = compute_dtype(config)
+    next_sentence = config.data.next_sentence
 
     def eval_step(params: Any, batch: Batch) -> tuple[Metrics, Metrics]:
-        sums = loss_sums(graphdef, params, batch, dropout_key=None, dtype=dtype)
-        return sums, loss_counts(batch)
+        sums = loss_sums(
+            graphdef, params, batch, next_sentence, dropout_key=None, dtype=dtype
+        )
+        return sums, loss_counts(batch, next_sentence)
 
     return eval_step
 
@@ -128,39 +140,42 @@ def loss_sums(
     graphdef: nnx.GraphDef,
     params: Any,
     batch: Batch,
+    next_sentence: bool,
     *,
     dropout_key: jax.Array | None,
     dtype: jnp.dtype,
 ) -> Metrics:
-    """Returns summed losses and right guesses of both objectives, float32[] each."""
+    """Returns summed losses and right guesses, float32[] each.
+
+    Of both objectives, or without `next_sentence` of the masked LM alone.
+    """
     bert = nnx.merge(graphdef, params)
     masked_lm_BPV, next_sentence_BK2 = bert(batch, dropout_key=dropout_key, dtype=dtype)
     masked_lm_loss, masked_lm_correct = losses.masked_lm(
         masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
     )
+    sums = {"masked_lm_loss": masked_lm_loss, "masked_lm_accuracy": masked_lm_correct}
+    if not next_sentence:
+        return sums
     next_sentence_loss, next_sentence_correct = losses.next_sentence(
         next_sentence_BK2,
         batch["next_sentence_labels"],
         batch["next_sentence_weights"],
     )
-    return {
-        "masked_lm_loss": masked_lm_loss,
-        "masked_lm_accuracy": masked_lm_correct,
+    return sums | {
         "next_sentence_loss": next_sentence_loss,
         "next_sentence_accuracy": next_sentence_correct,
     }
 
 
-def loss_counts(batch: Batch) -> Metrics:
+def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
     """Returns what each of `loss_sums` is a sum over, float32[] each."""
     masked_lm = jnp.sum(batch["masked_lm_weights"])
-    next_sentence = jnp.sum(batch["next_sentence_weights"])
-    return {
-        "masked_lm_loss": masked_lm,
-        "masked_lm_accuracy": masked_lm,
-        "next_sentence_loss": next_sentence,
-        "next_sentence_accuracy": next_sentence,
-    }
+    counts = {"masked_lm_loss": masked_lm, "masked_lm_accuracy": masked_lm}
+    if not next_sentence:
+        return counts
+    pairs = jnp.sum(batch["next_sentence_weights"])
+    return counts | {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
 
 
 def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
@@ -170,9 +185,12 @@ def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
 
 
 def total_loss(sums: Metrics, counts: Metrics) -> jax.Array:
-    """Returns masked-LM + next-sentence loss, each a mean, weight 1 each."""
+    """Returns the sum of the objectives' losses, each a mean, weight 1 each."""
     means = mean_metrics(sums, counts)
-    return means["masked_lm_loss"] + means["next_sentence_loss"]
+    return sum(
+        (value for name, value in means.items() if name.endswith("_loss")),
+        start=jnp.zeros(()),
+    )
 
 
 def accumulate(

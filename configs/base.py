@@ -35,7 +35,13 @@ def get_config() -> ml_collections.ConfigDict:
     # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
     config.data.max_document_bytes = 4 * 2**20
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
+    config.data.next_sentence = True
     config.data.masked_lm_prob = 0.15  # create_pretraining_data.py
+    config.data.mask_replace_prob = 0.8  # create_pretraining_data.py
+    config.data.mask_random_prob = 0.1  # create_pretraining_data.py
+    config.data.mask_random_special = True  # create_pretraining_data.py
+    config.data.whole_word_mask = False
+    config.data.mask_ngram_max = 1
 
     config.tokenizer = ml_collections.ConfigDict()
     config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
@@ -64,6 +70,7 @@ def get_config() -> ml_collections.ConfigDict:
                 "sequence_length": 128,
                 "global_batch_size": 256,
                 "max_predictions": 20,  # README: sequence_length * masked_lm_prob
+                "max_sequences_per_row": 1,
             }
         ),
         ml_collections.ConfigDict(
@@ -72,6 +79,7 @@ def get_config() -> ml_collections.ConfigDict:
                 "sequence_length": 512,
                 "global_batch_size": 256,
                 "max_predictions": 80,  # NVIDIA DeepLearningExamples, phase 2
+                "max_sequences_per_row": 1,
             }
         ),
     )

@@ -26,7 +26,13 @@ def get_config() -> ml_collections.ConfigDict:
     # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
     config.data.max_document_bytes = 4 * 2**20
     config.data.short_seq_prob = 0.1
+    config.data.next_sentence = True
     config.data.masked_lm_prob = 0.15
+    config.data.mask_replace_prob = 0.8
+    config.data.mask_random_prob = 0.1
+    config.data.mask_random_special = True
+    config.data.whole_word_mask = False
+    config.data.mask_ngram_max = 1
 
     config.tokenizer = ml_collections.ConfigDict()
     config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
@@ -54,6 +60,7 @@ def get_config() -> ml_collections.ConfigDict:
                 "sequence_length": 64,
                 "global_batch_size": 64,
                 "max_predictions": 10,
+                "max_sequences_per_row": 1,
             }
         ),
     )

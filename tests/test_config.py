@@ -2,13 +2,14 @@
 
 import glob
 import importlib.util
+import itertools
 import json
 import math
 
 import pytest
 
 from bert_jax import config as config_lib
-from configs import base, large, tiny
+from configs import base, large, large_packed, tiny
 from tests.conftest import make_config
 
 
@@ -40,6 +41,46 @@ def test_base_and_large_are_the_published_recipe():
         assert config.optimizer.learning_rate == 1e-4
         assert config.optimizer.warmup_steps == 10_000
         assert config.num_steps == 1_000_000
+
+
+def test_only_the_last_phase_of_large_packed_is_packed():
+    faithful, packed = (
+        json.loads(config_lib.from_config_dict(m.get_config()).to_json())
+        for m in (large, large_packed)
+    )
+    assert packed["phases"][1]["max_sequences_per_row"] > 1
+    packed["phases"][1] |= {
+        key: faithful["phases"][1][key]
+        for key in ("num_steps", "max_sequences_per_row")
+    }
+    assert packed == faithful
+
+
+@pytest.mark.parametrize("prob", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence):
+    """The bound of the config check, against every way to fill a row with pairs."""
+    length, per_row, shortest = 24, 4, 5 if next_sentence else 3
+    most = max(
+        sum(max(1, round(n * prob)) for n in lengths)
+        for k in range(1, per_row + 1)
+        for lengths in itertools.combinations_with_replacement(
+            range(shortest, length + 1), k
+        )
+        if sum(lengths) <= length
+    )
+    changes = {"data__masked_lm_prob": prob, "data__next_sentence": next_sentence}
+    phase = {"sequence_length": length, "max_sequences_per_row": per_row}
+    for predictions in range(1, length):
+        try:
+            made = make_config(
+                phase=phase | {"max_predictions": predictions}, **changes
+            )
+        except config_lib.ConfigError:
+            continue
+        assert made.phases[0].max_predictions >= most
+        assert predictions <= most + 1  # and hardly more is asked for
+        break
 
 
 def test_an_unknown_key_names_the_nearest():
@@ -114,6 +155,18 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"seed": -1}, r"seed=-1"),
         ({"phase": {"sequence_length": 64}}, r"max_position_embeddings=32"),
         ({"phase": {"sequence_length": 4}}, r"sequence_length=4 must be at least 8"),
+        (
+            {"phase": {"max_sequences_per_row": 8}},
+            r"max_predictions=4 .*max_sequences_per_row=8 pairs; try 6$",
+        ),
+        ({"phase": {"max_sequences_per_row": 33}}, "must be at most 32"),
+        ({"phase": {"max_sequences_per_row": 0}}, "must be at least 1"),
+        ({"data__mask_ngram_max": 0}, "mask_ngram_max=0 must be at least 1"),
+        (
+            {"data__mask_random_prob": 0.3},
+            r"mask_random_prob.*\(0\.8, 0\.3\) must not be negative, nor over 1",
+        ),
+        ({"data__mask_replace_prob": -0.1}, r"\(-0\.1, 0\.1\) must not be negative"),
         ({"phase": {"max_predictions": 17}}, r"max_predictions=17 is over"),
         ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
     ],

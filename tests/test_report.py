@@ -13,6 +13,7 @@ TRAIN = {
     "sequences_per_sec": 10.0,
     "tokens_per_sec": 640.0,
     "mfu": 0.25,
+    "padding_efficiency": 0.912,
 }
 HELD_OUT = {
     "eval_masked_lm_loss": 4.5,
@@ -56,5 +57,26 @@ def test_progress_prints_plain_lines_without_a_terminal(capsys):
     progress.update(10, TRAIN)
     progress.close()
     line = capsys.readouterr().out
-    for part in ("step 10/100", "loss 6.700", "10 seq/s", "640 tok/s", "25.0%", "left"):
+    for part in (
+        "step 10/100",
+        "loss 6.700",
+        "10 seq/s",
+        "640 tok/s",
+        "25.0%",
+        "text 91.2%",
+        "left",
+    ):
         assert part in line
+
+
+def test_nothing_of_next_sentences_where_there_are_none(tmp_path, capsys):
+    lines = [{k: v for k, v in x.items() if "next_sentence" not in k} for x in LINES]
+    words = report.closing_words("runs/x", 20, 60, lines, 6.0, None)
+    assert "27% of the masked tokens." in words
+    words += report.held_out_words(lines[-1])
+    progress = report.Progress(0, 100)
+    progress.update(10, lines[0])
+    progress.close()
+    words += capsys.readouterr().out
+    assert "next sentence" not in words and "nsp" not in words
+    assert report.plot_curves(str(tmp_path), lines, 6.0).stat().st_size > 5000

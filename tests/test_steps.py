@@ -1,11 +1,13 @@
 """The train step: one answer on every mesh and for every number of microbatches."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from bert_jax import optim, sharding, steps
 from tests.conftest import make_batch, make_config, use_mesh
@@ -115,6 +117,102 @@ def test_metrics_are_means_over_the_batch():
     )
     assert float(metrics["grad_norm"]) > 0
     assert float(metrics["learning_rate"]) == 0.0  # of step 0 of the warmup
+
+
+def without_next_sentence(config):
+    return dataclasses.replace(
+        config, data=dataclasses.replace(config.data, next_sentence=False)
+    )
+
+
+def test_without_next_sentence_the_loss_is_the_masked_lm_alone():
+    config, batch = make_config(), make_batch(make_config())
+    mesh, init, step, eval_step = compiled(without_next_sentence(config), (1, 1, 1))
+    placed = sharding.place_batch(batch, mesh)
+    state, metrics = step(init(), placed)
+    assert not [name for name in metrics if "next_sentence" in name]
+    assert float(metrics["loss"]) == float(metrics["masked_lm_loss"])
+    sums, counts = eval_step(init().params, placed)
+    assert set(sums) == set(counts) == {"masked_lm_loss", "masked_lm_accuracy"}
+    _, both = compiled(config, (1, 1, 1))[2](init(), placed)
+    np.testing.assert_allclose(metrics["loss"], both["masked_lm_loss"], rtol=1e-6)
+
+
+def make_packed(config, seed=0):
+    """Returns a batch of rows of one to three pairs, and one of a pair a row."""
+    random = np.random.default_rng(seed)
+    phase = config.phases[0]
+    B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
+    K, B_alone = 3, 3 * phase.global_batch_size
+
+    def empty(rows, pairs):
+        sizes = {"input_ids": T, "segment_ids": T, "position_ids": T, "sequence_ids": T}
+        sizes |= {"masked_lm_positions": P, "masked_lm_ids": P, "masked_lm_weights": P}
+        for name in ("positions", "labels", "weights"):
+            sizes[f"next_sentence_{name}"] = pairs
+        return {
+            name: np.zeros((rows, n), np.float32 if "weights" in name else np.int32)
+            for name, n in sizes.items()
+        }
+
+    packed, alone = empty(B, K), empty(B_alone, 1)
+    for row in range(B):
+        start = slot = 0
+        for k in range(random.integers(1, K + 1)):
+            length = random.integers(5, T // K + 1)
+            num_masks = random.integers(1, min(P // K, length - 3) + 1)
+            ids = random.integers(5, config.tokenizer.vocab_size, length)
+            masks = 1 + np.sort(random.permutation(length - 2)[:num_masks])
+            labels = random.integers(5, config.tokenizer.vocab_size, num_masks)
+            label = random.integers(2)
+            for batch, at, first, pair, mask in (
+                (packed, row, start, k, slot),
+                (alone, 3 * row + k, 0, 0, 0),
+            ):
+                places = slice(first, first + length)
+                batch["input_ids"][at, places] = ids
+                batch["segment_ids"][at, first + length // 2 : first + length] = 1
+                batch["position_ids"][at, places] = np.arange(length)
+                batch["sequence_ids"][at, places] = pair + 1
+                used = slice(mask, mask + num_masks)
+                batch["masked_lm_positions"][at, used] = first + masks
+                batch["masked_lm_ids"][at, used] = labels
+                batch["masked_lm_weights"][at, used] = 1
+                batch["next_sentence_positions"][at, pair] = first
+                batch["next_sentence_labels"][at, pair] = label
+                batch["next_sentence_weights"][at, pair] = 1
+            start, slot = start + length, slot + num_masks
+    return packed, alone
+
+
+def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
+    config = make_config(phase={"sequence_length": 32, "max_predictions": 9})
+    mesh, init, _, eval_step = compiled(config, (1, 1, 1))
+    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    graphdef, _ = steps.init_state(config, tx)
+    params = init().params
+    bert = nnx.merge(graphdef, params)
+    packed, alone = make_packed(config)
+    assert len(set(packed["sequence_ids"].max(1))) == 3
+    found = []
+    for batch in (packed, alone):
+        placed = sharding.place_batch(batch, mesh)
+        masked_lm, next_sentence = bert(
+            placed, dropout_key=None, dtype=jnp.dtype(jnp.float32)
+        )
+        used = batch["masked_lm_weights"] > 0, batch["next_sentence_weights"] > 0
+        sums, counts = eval_step(params, placed)
+        found.append(
+            (
+                np.asarray(masked_lm)[used[0]],
+                np.asarray(next_sentence)[used[1]],
+                steps.total_loss(sums, counts),
+                counts["masked_lm_loss"],
+                counts["next_sentence_loss"],
+            )
+        )
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_compute_dtype_follows_the_backend():

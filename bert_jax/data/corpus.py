@@ -18,12 +18,13 @@ import json
 import math
 import os
 import re
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ConfigError, DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data import pairs, tokenizers
 from bert_jax.data.quiet_tensorflow import tf
 
@@ -42,35 +43,56 @@ class Shard:
     num_documents: int
     num_sentences: int
     num_tokens: int
-    num_pairs: dict[str, list[int]]  # by row length, see `corpus_writer`
+    # By objective and row length: what a pass over the documents gives, see
+    # `corpus_writer`.
+    passes: dict[str, dict[str, dict[str, Any]]]
     num_bytes: int
     sha256: str
 
-    def rows_per_epoch(self, sequence_length: int, short_seq_prob: float) -> int:
+    def rows_per_epoch(self, data: DataConfig, phase: PhaseConfig) -> int:
         """Returns how many rows an epoch takes from this shard.
 
-        A pass over the documents makes a few more or fewer pairs each time; a fixed
+        A pass over the documents makes a few more or fewer rows each time; a fixed
         number makes the position of any row plain arithmetic. It is the expected count
         and two standard deviations more, so that an epoch seldom leaves a pair out; it
         is filled up from a second pass.
         """
-        lengths = [math.log(int(length)) for length in self.num_pairs]
-        full, short, spread = (
-            math.exp(
-                np.interp(
-                    math.log(sequence_length),
-                    lengths,
-                    [math.log(max(counts[i], 1)) for counts in self.num_pairs.values()],
+        num_per_row = phase.max_sequences_per_row
+        p = data.short_seq_prob
+
+        def count(of: Callable[[dict[str, Any]], float]) -> float:
+            passes = self.passes[objective(data)]
+            return _interpolate(
+                phase.sequence_length,
+                {int(n): of(found) for n, found in passes.items()},
+            )
+
+        def rows(short: int, num_per_row: int) -> float:
+            return count(
+                lambda found: _interpolate(
+                    num_per_row, {int(k): n[short] for k, n in found["rows"].items()}
                 )
             )
-            for i in range(3)
-        )
-        p = short_seq_prob
-        expected = (1 - p) * full + p * short
+
+        pairs_ = (1 - p) * rows(0, 1) + p * rows(1, 1)
+        expected = (1 - p) * rows(0, num_per_row) + p * rows(1, num_per_row)
         # Which documents are short and how short, and about one coin a pair.
-        variance = p * spread + expected
+        variance = p * count(lambda found: found["spread"]) + pairs_
         # Rounded first: the last bits of exp and log differ between machines.
-        return math.ceil(round(expected + 2 * math.sqrt(variance), 3))
+        deviation = math.sqrt(variance) * expected / pairs_
+        return math.ceil(round(expected + 2 * deviation, 3))
+
+
+def objective(data: DataConfig) -> str:
+    """Returns the name under which a manifest counts what an epoch draws."""
+    return "next_sentence" if data.next_sentence else "masked_lm_only"
+
+
+def _interpolate(x: float, values: dict[int, float]) -> float:
+    """Returns the value at x between known ones, along straight lines of logarithms."""
+    xs = [math.log(known) for known in values]
+    ys = [math.log(max(value, 1)) for value in values.values()]
+    return math.exp(np.interp(math.log(x), xs, ys))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
-from bert_jax.data import corpus, encoding, pairs, sorted_runs, tokenizers
+from bert_jax.data import corpus, encoding, packing, pairs, sorted_runs, tokenizers
 from bert_jax.data.quiet_tensorflow import tf
 
 # Tokens that make a record, or more by the rest of a document.
 BLOCK_TOKENS = 2**16
-# Row lengths for which the manifest says how many pairs one pass over a shard makes.
+# Row lengths, and pairs in a row, for which the manifest says how many rows one pass
+# over a shard makes.
 REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
+REFERENCE_ROWS = (1, 2, 3, 4, 8, 32)
 # Of the token ids of a shard. Readers hold a whole one in memory, the writer two: with
 # this most it stays under 1 GB.
 MAX_SHARD_BYTES = 2**28
@@ -107,9 +109,15 @@ def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
         num_documents=len(order),
         num_sentences=int(written.sentence_offsets[-1]),
         num_tokens=int(written.token_offsets[-1]),
-        num_pairs={
-            str(length): _reference_pairs(written, length)
-            for length in REFERENCE_LENGTHS
+        passes={
+            name: {
+                str(length): _reference_passes(written, next_sentence, length)
+                for length in REFERENCE_LENGTHS
+            }
+            for name, next_sentence in (
+                ("next_sentence", True),
+                ("masked_lm_only", False),
+            )
         },
         num_bytes=num_bytes,
         sha256=sha256,
@@ -183,23 +191,56 @@ def _ranges(offsets: np.ndarray, order: np.ndarray) -> np.ndarray:
     return np.repeat(offsets[order] - ends + lengths, lengths) + np.arange(ends[-1])
 
 
-def _reference_pairs(documents: pairs.Documents, length: int) -> list[int]:
-    """Counts the pairs of two passes at a row length.
+def _reference_passes(
+    documents: pairs.Documents, next_sentence: bool, length: int
+) -> dict[str, Any]:
+    """Counts what two passes give at a row length.
 
     Returns:
-      The pairs when no document aims short, the pairs when every document does, and
-      the sum over documents of the squared difference: from these follow the mean and
-      the variance of a pass in which each document aims short with some probability.
+      "tokens" and, by pairs in a row, "rows": each when no document aims short and when
+      every document does; and "spread", the sum over documents of the squared
+      difference in pairs. From these follow the mean and the variance of a pass in
+      which each document aims short with some probability.
     """
+    draw = pairs.draw_pairs if next_sentence else pairs.draw_segments
     first_tokens = documents.token_offsets[documents.sentence_offsets]
-    counts = []
+    per_document, tokens = [], []
+    rows: dict[str, list[int]] = {str(k): [] for k in REFERENCE_ROWS}
     for short_seq_prob in (0.0, 1.0):
-        random = pairs.CounterRandom(length)
-        drawn = pairs.draw_pairs(documents, length, short_seq_prob, random)
+        drawn = draw(documents, length, short_seq_prob, pairs.CounterRandom(length))
         document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
-        counts.append(np.bincount(document, minlength=len(first_tokens) - 1))
-    full, short = counts
-    return [int(full.sum()), int(short.sum()), int(np.square(short - full).sum())]
+        per_document.append(np.bincount(document, minlength=len(first_tokens) - 1))
+        tokens.append(int(drawn.lengths.sum()))
+        for k, counts in rows.items():
+            counts.append(packing.num_rows(drawn.lengths, length, int(k)))
+    full, short = per_document
+    return {
+        "tokens": tokens,
+        "rows": rows,
+        "spread": int(np.square(short - full).sum()),
+    }
+
+
+def _padding_efficiency(
+    shards: list[corpus.Shard], short_seq_prob: float
+) -> dict[str, Any]:
+    """Returns the share of real tokens by objective, row length and pairs in a row."""
+    result: dict[str, Any] = {}
+    weights = np.array([1.0 - short_seq_prob, short_seq_prob])
+    for name, by_length in shards[0].passes.items():
+        for length, found in by_length.items():
+            every = [shard.passes[name][length] for shard in shards]
+            tokens = weights @ np.sum([found["tokens"] for found in every], axis=0)
+            result.setdefault(name, {})[length] = {
+                k: round(
+                    tokens
+                    / (weights @ np.sum([found["rows"][k] for found in every], axis=0))
+                    / int(length),
+                    4,
+                )
+                for k in found["rows"]
+            }
+    return result
 
 
 def _to_record(arrays: dict[str, np.ndarray]) -> bytes:
@@ -246,11 +287,11 @@ def finish(
         "copies": sum(shard.num_copies for shard in written.values()),
     }
     _check_enough(config, written, counts)
-    splits: dict[str, list[Any]] = {"train": [], "validation": []}
+    splits: dict[str, list[corpus.Shard]] = {"train": [], "validation": []}
     for number, result in written.items():
         if result.shard is not None:
             split = "validation" if number == held_out else "train"
-            splits[split].append(dataclasses.asdict(result.shard))
+            splits[split].append(result.shard)
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
         "recipe": corpus.recipe(config),
@@ -258,7 +299,13 @@ def finish(
         "tokenizer_trained_on": trained_on,
         "documents": counts,
         "cleaning": cleaning_counts,
-        "splits": splits,
+        "padding_efficiency": _padding_efficiency(
+            splits["train"], config.data.short_seq_prob
+        ),
+        "splits": {
+            split: [dataclasses.asdict(shard) for shard in shards]
+            for split, shards in splits.items()
+        },
     }
     directory = config.data.corpus_dir
     tokenizer.save(directory)

@@ -1,27 +1,78 @@
-"""Which tokens of a row are masked and what replaces them, in TensorFlow.
+"""Which tokens of a row are masked and what replaces them.
 
 Masks are a hash of (row key, position): no generator, no state, no order of
 evaluation, so the same row under the same key has the same mask anywhere.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
-Shapes: B row, T token, P masked position.
+Shapes: B row, T token, P masked position, K sentence pair in a row, U unit: the tokens
+that are masked together (a piece, a word or a span), M masked token of all rows.
 """
 
-from typing import Any
+import dataclasses
 
 import numpy as np
 
-from bert_jax.data.quiet_tensorflow import tf
-
-Tensor = Any  # tf.Tensor, whose shipped types know few of its operators
+from bert_jax.config import ExperimentConfig, PhaseConfig
+from bert_jax.data import pairs, tokenizers
 
 _GOLDEN = np.uint32(0x9E3779B9)
+_SPAN_SALT = np.uint32(0x85EBCA6B)  # so that span lengths are not the chosen positions
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskRule:
+    """How the masks of a phase are made.
+
+    Attributes:
+      max_predictions: P.
+      num_to_predict: int64[T + 1], masked tokens of a pair by its length.
+      mask_id: of [MASK].
+      replace_prob, random_prob: shares of masked tokens that become [MASK] and a random
+        token; the rest stays.
+      random_ids: int32, what a random token is drawn from.
+      continues_word: bool[V], pieces that belong to the word before; None masks pieces.
+      ngram_max: units in a span are 1 to this many, n of them with weight 1 / n.
+    """
+
+    max_predictions: int
+    num_to_predict: np.ndarray
+    mask_id: int
+    replace_prob: float
+    random_prob: float
+    random_ids: np.ndarray
+    continues_word: np.ndarray | None
+    ngram_max: int
+
+    @classmethod
+    def from_config(
+        cls,
+        config: ExperimentConfig,
+        phase: PhaseConfig,
+        tokenizer: tokenizers.Tokenizer,
+    ) -> "MaskRule":
+        data = config.data
+        random_ids = np.arange(len(tokenizer.vocab), dtype=np.int32)
+        if not data.mask_random_special:
+            special = [tokenizer.id(token) for token in tokenizers.SPECIAL_TOKENS]
+            random_ids = np.delete(random_ids, special)
+        return cls(
+            max_predictions=phase.max_predictions,
+            num_to_predict=num_to_predict_table(
+                phase.sequence_length, phase.max_predictions, data.masked_lm_prob
+            ),
+            mask_id=tokenizer.id(tokenizers.MASK),
+            replace_prob=data.mask_replace_prob,
+            random_prob=data.mask_random_prob,
+            random_ids=random_ids,
+            continues_word=tokenizer.continues_word if data.whole_word_mask else None,
+            ngram_max=data.mask_ngram_max,
+        )
 
 
 def num_to_predict_table(
     sequence_length: int, max_predictions: int, masked_lm_prob: float
 ) -> np.ndarray:
-    """Returns int32[sequence_length + 1]: masked tokens of a row of each length.
+    """Returns int64[sequence_length + 1]: masked tokens of a pair of each length.
 
     The length counts [CLS] and [SEP]; Python's round goes to the even neighbour.
     """
@@ -29,110 +80,230 @@ def num_to_predict_table(
         [
             min(max_predictions, max(1, round(length * masked_lm_prob)))
             for length in range(sequence_length + 1)
-        ],
-        np.int32,
+        ]
     )
 
 
 def mask_rows(
-    ids_BT: Tensor,
-    candidates_BT: Tensor,
-    num_to_predict_B: Tensor,
-    keys_B2: Tensor,
-    *,
-    max_predictions: int,
-    mask_id: int,
-    vocab_size: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ids_BT: np.ndarray,
+    candidates_BT: np.ndarray,
+    num_to_predict_BK: np.ndarray,
+    keys_B2: np.ndarray,
+    rule: MaskRule,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Masks each row.
-
-    Of the chosen tokens 80% become [MASK], 10% stay, 10% become any token of the
-    vocabulary, special ones and the same one included, as in the released code.
 
     Args:
       ids_BT: int32.
-      candidates_BT: bool, False for [CLS], [SEP] and padding; the first token of a
-        row must not be one.
-      num_to_predict_B: int32, at least 1.
+      candidates_BT: uint8, the number of the pair, 1 to K, that a token belongs to; 0
+        for [CLS], [SEP] and padding. Pairs stand in rising order.
+      num_to_predict_BK: int64, at most P in a row, 0 where there is no pair.
       keys_B2: uint32, what the row's mask is a hash of.
-      max_predictions: P.
-      mask_id: of [MASK].
-      vocab_size: number of ids.
+      rule: how.
 
     Returns:
       int32[B, T] masked ids, int32[B, P] positions in rising order, int32[B, P] the
       ids that stood there, float32[B, P] weights; unused slots are 0 throughout.
     """
-    positions_BP, valid_BP = _choose(
-        candidates_BT, num_to_predict_B, keys_B2[:, :1], max_predictions
+    length, num_rows = ids_BT.shape[1], len(ids_BT)
+    flat_M = np.flatnonzero(
+        _choose(ids_BT, candidates_BT, num_to_predict_BK, keys_B2[:, 0], rule)
     )
-    weights_BP = tf.cast(valid_BP, tf.float32)
-    ids_BP = tf.gather(ids_BT, positions_BP, batch_dims=1)
-    replaced_BP = _replace(ids_BP, positions_BP, keys_B2[:, 1:], mask_id, vocab_size)
-    # An unused slot points at position 0, [CLS], and writes back what is there.
-    replaced_BP = tf.where(valid_BP, replaced_BP, ids_BP)
-    rows_BP = tf.broadcast_to(
-        tf.range(tf.shape(ids_BT)[0])[:, None], tf.shape(positions_BP)
-    )
-    masked_BT = tf.tensor_scatter_nd_update(
-        ids_BT, tf.stack([rows_BP, positions_BP], axis=-1), replaced_BP
-    )
-    return masked_BT, positions_BP, tf.where(valid_BP, ids_BP, 0), weights_BP
+    row_M, position_M = np.divmod(flat_M, length)
+    ids_M = ids_BT.ravel()[flat_M]
+    masked_BT = ids_BT.copy()
+    masked_BT.ravel()[flat_M] = _replace(ids_M, position_M, keys_B2[row_M, 1], rule)
+    # Where each of a row's masked tokens goes among its P slots.
+    count_B = np.bincount(row_M, minlength=num_rows)
+    slot_M = np.arange(len(row_M)) - np.repeat(np.cumsum(count_B) - count_B, count_B)
+    slot_M += row_M * rule.max_predictions
+    shape = (num_rows, rule.max_predictions)
+    positions_BP, labels_BP = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    weights_BP = np.zeros(shape, np.float32)
+    positions_BP.ravel()[slot_M] = position_M
+    labels_BP.ravel()[slot_M] = ids_M
+    weights_BP.ravel()[slot_M] = 1.0
+    return masked_BT, positions_BP, labels_BP, weights_BP
 
 
 def _choose(
-    candidates_BT: Tensor,
-    num_to_predict_B: Tensor,
-    key_B1: Tensor,
-    max_predictions: int,
-) -> tuple[Tensor, Tensor]:
-    """Returns positions int32[B, P], rising, and which of them are used."""
-    length = candidates_BT.shape[1]
-    bits = (length - 1).bit_length()
-    # The position sits in the low bits of its own random number, so the largest
-    # numbers are the chosen positions: no ties, no lookup.
-    position_T = tf.range(length, dtype=tf.int32)
-    random_BT = mix32(
-        key_B1 ^ tf.constant(np.arange(length, dtype=np.uint32) * _GOLDEN)
+    ids_BT: np.ndarray,
+    candidates_BT: np.ndarray,
+    num_to_predict_BK: np.ndarray,
+    key_B: np.ndarray,
+    rule: MaskRule,
+) -> np.ndarray:
+    """Returns bool[B * T], True where a token is masked."""
+    chosen = np.zeros(ids_BT.size, bool)
+    num_pairs = num_to_predict_BK.shape[1]
+    if rule.continues_word is None and rule.ngram_max == 1:
+        # Every unit is one token, so a pair's are the first of its random order.
+        order_BT = _random_order(candidates_BT, key_B, num_pairs)
+        counts_BK = _counts(candidates_BT, num_pairs)
+        chosen[
+            _leading(order_BT, counts_BK, np.minimum(num_to_predict_BK, counts_BK))
+        ] = True
+        return chosen
+
+    token_U, unit_of_token = _units(ids_BT, candidates_BT, key_B, rule)
+    lengths_U = np.bincount(unit_of_token, minlength=len(token_U))
+    length_at = np.zeros(ids_BT.size, np.int64)
+    length_at[token_U] = lengths_U
+    starts_BT = np.where(length_at.reshape(ids_BT.shape) > 0, candidates_BT, 0)
+    order_BT = _random_order(starts_BT, key_B, num_pairs)
+    counts_BK = _counts(starts_BT, num_pairs)
+    drawn_U = _leading(order_BT, counts_BK, counts_BK)
+    fits_U = _fit(length_at[drawn_U], counts_BK.ravel(), num_to_predict_BK.ravel())
+    chosen[drawn_U[fits_U]] = True  # the first token of each unit, and now the others
+    chosen[np.flatnonzero(candidates_BT)] = chosen[token_U][unit_of_token]
+    return chosen
+
+
+def _random_order(
+    units_BT: np.ndarray, key_B: np.ndarray, num_pairs: int
+) -> np.ndarray:
+    """Returns int64[B, T]: a row's units (flat index) pair by pair, each shuffled.
+
+    What is not a unit (0 in units_BT) comes last.
+    """
+    num_rows, length = units_BT.shape
+    position_bits, pair_bits = (length - 1).bit_length(), (num_pairs - 1).bit_length()
+    # One word holds it all, so that a plain sort of numbers does: the pair on top, then
+    # random bits, then the position itself. There are no ties.
+    position_T = np.arange(length, dtype=np.uint32)
+    words_BT = mix32(key_B[:, None] ^ (position_T * _GOLDEN))
+    words_BT >>= np.uint32(position_bits + pair_bits)
+    words_BT <<= np.uint32(position_bits)
+    words_BT |= position_T
+    if pair_bits:
+        pair_BT = units_BT.astype(np.uint32)
+        pair_BT -= np.uint32(1)
+        pair_BT <<= np.uint32(32 - pair_bits)
+        words_BT |= pair_BT
+    np.copyto(words_BT, np.uint32(2**32 - 1), where=units_BT == 0)
+    words_BT.sort(axis=1)
+    words_BT &= np.uint32((1 << position_bits) - 1)
+    return words_BT
+
+
+def _counts(units_BT: np.ndarray, num_pairs: int) -> np.ndarray:
+    """Returns int64[B, K]: how many units each pair has."""
+    return np.stack(
+        [np.count_nonzero(units_BT == k + 1, axis=1) for k in range(num_pairs)], axis=1
     )
-    high_BT = tf.bitwise.left_shift(
-        tf.cast(tf.bitwise.right_shift(random_BT, np.uint32(bits + 1)), tf.int32), bits
-    )
-    sort_BT = tf.where(candidates_BT, high_BT | position_T[None], -1)
-    largest_BP = tf.math.top_k(sort_BT, k=max_predictions).values
-    used_BP = tf.range(max_predictions)[None] < num_to_predict_B[:, None]
-    used_BP &= largest_BP >= 0  # a row may have fewer candidates than wanted
-    chosen_BP = tf.where(used_BP, largest_BP & ((1 << bits) - 1), length)
-    rising_BP = -tf.math.top_k(-chosen_BP, k=max_predictions).values
-    valid_BP = rising_BP < length
-    return tf.where(valid_BP, rising_BP, 0), valid_BP
+
+
+def _leading(
+    order_BT: np.ndarray, counts_BK: np.ndarray, take_BK: np.ndarray
+) -> np.ndarray:
+    """Returns the flat indices of the first `take_BK` units of each pair."""
+    num_rows, length = order_BT.shape
+    row_B1 = np.arange(num_rows)[:, None] * length
+    begin_BK = row_B1 + np.cumsum(counts_BK, axis=1) - counts_BK
+    take = take_BK.ravel()
+    index = np.repeat(begin_BK.ravel() - (np.cumsum(take) - take), take)
+    index += np.arange(len(index))
+    row = np.repeat(np.broadcast_to(row_B1, take_BK.shape).ravel(), take)
+    return row + order_BT.ravel()[index]
+
+
+def _units(
+    ids_BT: np.ndarray, candidates_BT: np.ndarray, key_B: np.ndarray, rule: MaskRule
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns each unit's first token (flat index) and each candidate's unit."""
+    token = np.flatnonzero(candidates_BT)
+    pair = token // ids_BT.shape[1] * 256 + candidates_BT.ravel()[token]
+    is_start = np.diff(pair, prepend=-1) != 0
+    if rule.continues_word is None:
+        is_start[:] = True
+    else:
+        # As in the released code, a piece that truncation left at the front of B joins
+        # the last word of A.
+        is_start |= ~rule.continues_word[ids_BT.ravel()[token]]
+    if rule.ngram_max > 1:
+        is_start &= _span_starts(is_start, token, ids_BT.shape[1], key_B, rule)
+    return token[is_start], np.cumsum(is_start) - 1
+
+
+def _span_starts(
+    is_start: np.ndarray,
+    token: np.ndarray,
+    length: int,
+    key_B: np.ndarray,
+    rule: MaskRule,
+) -> np.ndarray:
+    """Tiles every segment with spans of 1 to ngram_max units; True where one begins."""
+    units = np.flatnonzero(is_start)
+    row, position = np.divmod(token[units], length)
+    weights = 1.0 / np.arange(1, rule.ngram_max + 1)
+    thresholds = np.cumsum(weights / weights.sum())[:-1] * 2.0**32
+    words = mix32((key_B[row] + _SPAN_SALT) ^ (position.astype(np.uint32) * _GOLDEN))
+    num_units = 1 + np.searchsorted(thresholds, words, side="right")
+    # A span ends with its segment: where the next candidate is not the next token.
+    segment = np.cumsum(np.diff(token, prepend=-2) != 1)[units]
+    last = np.searchsorted(segment, segment, side="right")
+    following = np.arange(len(units)) + num_units
+    following = np.where(following < last, following, len(units))
+    first = np.flatnonzero(np.diff(segment, prepend=-1))
+    starts = np.zeros(len(is_start), bool)
+    starts[units[pairs.walk(first, following)]] = True
+    return starts
+
+
+def _fit(lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray) -> np.ndarray:
+    """Chooses units in order, skipping each that is longer than the room left.
+
+    Args:
+      lengths_U: of the units of all pairs, one pair after the other.
+      counts: of units, by pair.
+      room: tokens to mask, by pair.
+
+    Returns:
+      bool[U].
+    """
+    pair_U = np.repeat(np.arange(len(counts)), counts)
+    room = room.copy()
+    chosen_U = np.zeros(len(lengths_U), bool)
+    open_ = np.flatnonzero(lengths_U <= room[pair_U])
+    # Each round takes from every pair what fits until the first that does not; that one
+    # and all longer than what is left are then out, so rounds are few.
+    while len(open_):
+        pair, lengths = pair_U[open_], lengths_U[open_]
+        used = np.cumsum(lengths)
+        is_first = np.diff(pair, prepend=-1) != 0
+        before = (used - lengths)[is_first]
+        used -= np.repeat(
+            before, np.diff(np.append(np.flatnonzero(is_first), len(pair)))
+        )
+        fits = used <= room[pair]
+        chosen_U[open_[fits]] = True
+        room -= np.bincount(pair[fits], lengths[fits], len(room)).astype(np.int64)
+        open_ = open_[~fits & (lengths <= room[pair])]
+    return chosen_U
 
 
 def _replace(
-    ids_BP: Tensor,
-    positions_BP: Tensor,
-    key_B1: Tensor,
-    mask_id: int,
-    vocab_size: int,
-) -> Tensor:
-    """Returns what stands at the chosen positions: [MASK], the token, or any token."""
-    counter_BP = tf.cast(positions_BP, tf.uint32) * tf.constant(_GOLDEN)
-    first_BP = mix32(key_B1 ^ counter_BP)
-    second_BP = tf.cast(mix32(first_BP + tf.constant(_GOLDEN)), tf.uint64)
-    # One word holds two draws: its top bit is the coin, the rest the token.
-    keep_BP = second_BP < np.uint64(2**31)
-    any_BP = tf.cast(
-        tf.bitwise.right_shift(
-            (second_BP & np.uint64(2**31 - 1)) * np.uint64(vocab_size), np.uint64(31)
-        ),
-        tf.int32,
+    ids_M: np.ndarray, position_M: np.ndarray, key_M: np.ndarray, rule: MaskRule
+) -> np.ndarray:
+    """Returns what stands for each masked token: [MASK], a random token, or itself."""
+    kind_M = mix32(key_M ^ (position_M.astype(np.uint32) * _GOLDEN))
+    random_M = mix32(kind_M + _GOLDEN).astype(np.uint64)
+    random_M *= np.uint64(len(rule.random_ids))
+    random_M >>= np.uint64(32)
+    mask_below = rule.replace_prob * 2.0**32
+    random_below = (rule.replace_prob + rule.random_prob) * 2.0**32
+    return np.where(
+        kind_M < mask_below,
+        np.int32(rule.mask_id),
+        np.where(kind_M < random_below, rule.random_ids[random_M], ids_M),
     )
-    is_mask_BP = first_BP < np.uint32(round(0.8 * 2**32))
-    return tf.where(is_mask_BP, mask_id, tf.where(keep_BP, ids_BP, any_BP))
 
 
-def mix32(x: Tensor) -> Tensor:
+def mix32(x: np.ndarray) -> np.ndarray:
     """Returns a bijective hash of uint32 words; the same function as model.mix32."""
-    x = (x ^ tf.bitwise.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ tf.bitwise.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ tf.bitwise.right_shift(x, np.uint32(16))
+    x = x ^ (x >> np.uint32(16))
+    x *= np.uint32(0x7FEB352D)
+    x ^= x >> np.uint32(15)
+    x *= np.uint32(0x846CA68B)
+    x ^= x >> np.uint32(16)
+    return x

@@ -42,7 +42,8 @@ class Pairs:
     """Segments A and B as slices of the shard's tokens, after truncation.
 
     Attributes:
-      a_start, a_length, b_start, b_length: int64[num_pairs].
+      a_start, a_length, b_start, b_length: int64[num_pairs]; without the next-sentence
+        objective there is no B and its length is 0.
       is_random: bool[num_pairs], True where B does not follow A; label 1 in BERT.
     """
 
@@ -54,6 +55,11 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.a_start)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64[num_pairs], tokens with [CLS] and the [SEP] after each segment."""
+        return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
     def take(self, index: np.ndarray) -> "Pairs":
         return Pairs(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
@@ -113,10 +119,7 @@ def draw_pairs(
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
     num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
 
-    # A target length for each document and pass, not for each pair (:239).
-    is_short = random.uniform(num_documents) < short_seq_prob
-    short = 2 + random.below(np.full(num_documents, max_num_tokens - 1))
-    target_of_document = np.where(is_short, short, max_num_tokens)
+    target_of_document = _targets(num_documents, max_num_tokens, short_seq_prob, random)
 
     # The chunk that would begin at each sentence: it ends where it reaches the target
     # or with its document.
@@ -132,7 +135,7 @@ def draw_pairs(
     following = np.where(is_random, start + a_sentences, end)
     following[following == sentences[document + 1]] = num_sentences
 
-    chunk = _walk(sentences[:-1], following)
+    chunk = walk(sentences[:-1], following)
     a_start = tokens[chunk]
     b_first = chunk + a_sentences[chunk]
     a_length = tokens[b_first] - a_start
@@ -155,7 +158,69 @@ def draw_pairs(
     )
 
 
-def _walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
+def draw_segments(
+    documents: Documents,
+    sequence_length: int,
+    short_seq_prob: float,
+    random: CounterRandom,
+) -> Pairs:
+    """Draws the rows of one pass when there is no next sentence to predict.
+
+    A row holds as many whole sentences of one document as fit, at least one, in A
+    alone; the next begins where it ends. A sentence that is longer than a row goes on
+    in the next, so no token is left out.
+
+    Args:
+      documents: at least one.
+      sequence_length: of a row, with its [CLS] and one [SEP].
+      short_seq_prob: share of documents that aim at a random shorter length.
+      random: the source of every draw.
+    """
+    max_num_tokens = sequence_length - 2
+    documents = _split_long(documents, max_num_tokens)
+    tokens, sentences = documents.token_offsets, documents.sentence_offsets
+    num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
+    target_of_document = _targets(num_documents, max_num_tokens, short_seq_prob, random)
+    document = np.repeat(np.arange(num_documents), np.diff(sentences))
+    target = target_of_document[document]
+    end = np.searchsorted(tokens, tokens[:-1] + target, side="right") - 1
+    end = np.maximum(end, np.arange(num_sentences) + 1)
+    end = np.minimum(end, sentences[document + 1])
+    following = np.where(end == sentences[document + 1], num_sentences, end)
+    chunk = walk(sentences[:-1], following)
+    start = tokens[chunk]
+    nothing = np.zeros_like(start)
+    return Pairs(
+        start, tokens[end[chunk]] - start, nothing, nothing, np.zeros(len(chunk), bool)
+    )
+
+
+def _targets(
+    num_documents: int,
+    max_num_tokens: int,
+    short_seq_prob: float,
+    random: CounterRandom,
+) -> np.ndarray:
+    """Draws a target length for each document and pass, not for each pair (:239)."""
+    is_short = random.uniform(num_documents) < short_seq_prob
+    short = 2 + random.below(np.full(num_documents, max_num_tokens - 1))
+    return np.where(is_short, short, max_num_tokens)
+
+
+def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
+    """Cuts sentences into parts of at most `max_num_tokens`."""
+    lengths = np.diff(documents.token_offsets)
+    num_parts = -(-lengths // max_num_tokens)
+    first_part = _offsets(num_parts)
+    part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
+    starts = np.repeat(documents.token_offsets[:-1], num_parts) + part * max_num_tokens
+    return Documents(
+        np.append(starts, documents.token_offsets[-1]),
+        first_part[documents.sentence_offsets],
+    )
+
+
+def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
     """Returns, sorted, every place visited from `starts` by going to `following`.
 
     The index one past the end stands for "no next". Doubling: after k rounds `visited`

@@ -2,39 +2,55 @@
 
 The corpus is read as config.data.num_streams streams. A stream owns some shards and
 visits them in an order of its own, drawn anew each epoch; a visit draws the shard's
-pairs, shuffles them, and gives a number of rows known beforehand, so any position is
-found by arithmetic. Each step takes the same number of rows from every stream. Hosts
-serve whole streams: how many hosts there are changes who reads a row, not which.
+pairs, puts them into rows, shuffles those, and gives a number of rows known beforehand,
+so any position is found by arithmetic. Each step takes the same number of rows from
+every stream. Hosts serve whole streams: how many hosts there are changes who reads a
+row, not which.
 
-Python runs once a visit (drawing pairs); gathering, masking and batching are tf.data.
+tf.data walks the steps ahead of the model. What it calls for a step is a few dozen
+NumPy operations on all rows at once: sorted in vector registers and computed in place
+they take a third of the time of the same operations in TensorFlow.
 
-Shapes: B row of the batch, T token, P masked position, K sentence pair in a row.
+Shapes: B row of the batch, T token, P masked position, K sentence pair in a row,
+R row of a visit.
 """
 
+import bisect
+import concurrent.futures
 import dataclasses
-import os
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data import masking, pairs, tokenizers
+from bert_jax.data import masking, packing, pairs, tokenizers
 from bert_jax.data.corpus import Corpus, Shard
-from bert_jax.data.masking import Tensor
 from bert_jax.data.quiet_tensorflow import tf
 
 Batch = dict[str, np.ndarray]
 
-# Rows assembled by one call of `_assemble`: enough to hide the cost of a TensorFlow
-# operation, few enough to stay in a core's cache.
-CHUNK_ROWS = 512
-
-SPECIAL_FIRST = (tokenizers.PAD, tokenizers.CLS, tokenizers.SEP)
-
 # What a random draw is for: part of every key, so that no two draws share a stream.
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
+
+BATCH_KEYS = (
+    "input_ids",
+    "segment_ids",
+    "position_ids",
+    "sequence_ids",
+    "masked_lm_positions",
+    "masked_lm_ids",
+    "masked_lm_weights",
+    "next_sentence_positions",
+    "next_sentence_labels",
+    "next_sentence_weights",
+)
+
+# What stands before a visit's tokens, so that one gather fetches whole rows: [CLS],
+# [SEP] and a row of [PAD].
+_CLS, _SEP, _PAD = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,19 +85,59 @@ class Stream:
             epoch += 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Visit:
+    """The rows of one visit to a shard.
+
+    Attributes:
+      epoch: of the stream.
+      shard: the file's name.
+      tokens: uint16 or uint32, the special tokens of a row and then the shard's.
+      pairs_RK5: int32, of each pair A start, A length, B start, B length, is_random;
+        A starts count `tokens`; all 0 where there is no pair.
+      keys_R2: uint32, of the rows' masks.
+      document_starts: int64, the first token of each document, in `tokens`.
+    """
+
+    epoch: int
+    shard: str
+    tokens: np.ndarray
+    pairs_RK5: np.ndarray
+    keys_R2: np.ndarray
+    document_starts: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a row comes from.
+
+    Attributes:
+      shard: the file's name.
+      epoch: of the stream that reads the shard, from 0.
+      row: of the visit to the shard, from 0.
+      documents: of each pair, the documents of the shard that A and B are from; the
+        second is None where there is no B.
+    """
+
+    shard: str
+    epoch: int
+    row: int
+    documents: tuple[tuple[int, int | None], ...]
+
+
 def make_streams(
     corpus: Corpus, config: ExperimentConfig, split: str, seed: int, phase_index: int
 ) -> list[Stream]:
     """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
     num_streams = config.data.num_streams if split == "train" else 1
     shards = list(enumerate(corpus.shards[split]))
-    length = config.phases[phase_index].sequence_length
+    phase = config.phases[phase_index]
     return [
         Stream(
             index=i,
             shards=tuple(shards[i::num_streams]),
             rows=tuple(
-                shard.rows_per_epoch(length, config.data.short_seq_prob)
+                shard.rows_per_epoch(config.data, phase)
                 for _, shard in shards[i::num_streams]
             ),
             key=(seed, _SPLIT_KEYS[split], phase_index),
@@ -120,64 +176,183 @@ def batches(
       sequence_ids; [B, P] masked_lm_positions, masked_lm_ids, masked_lm_weights;
       [B, K] next_sentence_positions, next_sentence_labels, next_sentence_weights.
     """
-    phase = config.phases[phase_index]
     streams = make_streams(corpus, config, split, seed, phase_index)
-    rows_per_step = phase.global_batch_size // len(streams)
-    mine = range(len(streams))
+    num_streams, keep = len(streams), slice(None)
     if split == "train":
         per_host = len(streams) // num_hosts
-        mine = mine[host * per_host : (host + 1) * per_host]
-    first_row = first_step * rows_per_step
+        streams = streams[host * per_host : (host + 1) * per_host]
+    else:
+        size = config.phases[phase_index].global_batch_size // num_hosts
+        keep = slice(host * size, (host + 1) * size)
+    reader = _Reader(corpus, config, phase_index, streams, num_streams)
 
-    def visits(index: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        for epoch, i, row in streams[index].visits(first_row):
-            yield _visit(corpus, config, phase, streams[index], epoch, i, row)
+    def arrays(step: np.ndarray) -> list[np.ndarray]:
+        batch = reader.batch(int(step))
+        return [batch[name][keep] for name in BATCH_KEYS]
 
-    assemble = _Assembler(corpus.tokenizer, config, phase)
-    token_dtype = tf.uint16 if len(corpus.tokenizer.vocab) <= 2**16 else tf.uint32
-
-    def stream_dataset(index: Tensor) -> tf.data.Dataset:
-        dataset: Any = tf.data.Dataset.from_generator(
-            visits,
-            args=(index,),
-            output_signature=(
-                tf.TensorSpec([None], token_dtype),
-                tf.TensorSpec([None, 5], tf.int32),
-                tf.TensorSpec([None, 2], tf.uint32),
-            ),
-        )
-        return dataset.prefetch(1).flat_map(chunks).rebatch(rows_per_step)
-
-    # Chunks of a stream that are made at once: together the streams use every core.
-    num_parallel = max(2, -(-(os.cpu_count() or 1) // len(mine)))
-
-    def chunks(tokens: Tensor, rows: Tensor, keys: Tensor) -> tf.data.Dataset:
-        starts = tf.data.Dataset.range(0, tf.shape(rows, tf.int64)[0], CHUNK_ROWS)
-        return starts.map(
-            lambda i: assemble(
-                tokens, rows[i : i + CHUNK_ROWS], keys[i : i + CHUNK_ROWS]
-            ),
-            num_parallel_calls=num_parallel,
-        )
-
-    # A step is one round through the streams, one element of each.
-    dataset: Any = tf.data.Dataset.range(mine.start, mine.stop).interleave(
-        stream_dataset, cycle_length=len(mine), block_length=1
-    )
-    dataset = dataset.rebatch(rows_per_step * len(mine)).prefetch(2)
+    dtypes = [tf.float32 if "weights" in name else tf.int32 for name in BATCH_KEYS]
+    dataset: Any = tf.data.Dataset.range(first_step, tf.int64.max)
+    dataset = dataset.map(lambda step: tf.numpy_function(arrays, [step], dtypes))
     options = tf.data.Options()
     # Its thread sleeps for up to a minute at a time and cannot be woken to end (seen
     # with TensorFlow 2.21): a run would wait for it after its last step.
     options.autotune.enabled = False
-    dataset = dataset.with_options(options)
-    if split == "train":
-        return dataset.as_numpy_iterator()
-    size = phase.global_batch_size // num_hosts
-    keep = slice(host * size, (host + 1) * size)
+    dataset = dataset.prefetch(2).with_options(options)
     return (
-        {name: rows[keep] for name, rows in batch.items()}
-        for batch in dataset.as_numpy_iterator()
+        dict(zip(BATCH_KEYS, rows, strict=True)) for rows in dataset.as_numpy_iterator()
     )
+
+
+def origins(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    *,
+    split: str,
+    seed: int,
+    phase_index: int,
+    step: int,
+) -> list[Origin]:
+    """Returns where every row of a step's global batch comes from, in its order."""
+    streams = make_streams(corpus, config, split, seed, phase_index)
+    reader = _Reader(corpus, config, phase_index, streams, len(streams))
+    found = []
+    for visit, first, stop in reader.parts(step):
+        for row in range(first, stop):
+            documents = tuple(
+                (
+                    _document(visit, a_start),
+                    _document(visit, b_start) if b_length else None,
+                )
+                for a_start, a_length, b_start, b_length, _ in visit.pairs_RK5[row]
+                if a_length
+            )
+            found.append(Origin(visit.shard, visit.epoch, row, documents))
+    return found
+
+
+def _document(visit: Visit, start: int) -> int:
+    return bisect.bisect_right(visit.document_starts, start) - 1
+
+
+# --------------------------------------------------------------- from step to rows
+
+
+class _Reader:
+    """Finds a step's rows in the visits of some streams and makes the batch."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        config: ExperimentConfig,
+        phase_index: int,
+        streams: list[Stream],
+        num_streams: int,
+    ):
+        phase = config.phases[phase_index]
+        self._rows_per_step = phase.global_batch_size // num_streams
+        self._length = phase.sequence_length
+        self._rule = masking.MaskRule.from_config(config, phase, corpus.tokenizer)
+        draw = functools.partial(_visit, corpus, config, phase)
+        # Two: a visit that is waited for, and one that is drawn ahead.
+        pool = concurrent.futures.ThreadPoolExecutor(2)
+        self._cursors = [_Cursor(stream, draw, pool) for stream in streams]
+
+    def parts(self, step: int) -> list[tuple[Visit, int, int]]:
+        """Returns (visit, first row, one past the last) of the step's rows in order."""
+        first = step * self._rows_per_step
+        for cursor in self._cursors:
+            cursor.seek(first)  # all before any is read: they are drawn side by side
+        return [
+            part
+            for cursor in self._cursors
+            for part in cursor.read(self._rows_per_step)
+        ]
+
+    def batch(self, step: int) -> Batch:
+        """Returns the streams' rows of a step."""
+        parts = self.parts(step)
+        pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in parts])
+        keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in parts])
+        layout = _lay_out(pairs_BK5, self._length)
+        ids_BT = np.empty(layout.source_BT.shape, parts[0][0].tokens.dtype)
+        row = 0
+        for visit, i, j in parts:
+            rows = slice(row, row := row + j - i)
+            # Every index is in range; "clip" writes into `out` without a copy.
+            np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
+        num_to_predict_BK = self._rule.num_to_predict[layout.lengths_BK]
+        num_to_predict_BK[layout.lengths_BK == 0] = 0
+        input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(
+            ids_BT.astype(np.int32),
+            layout.candidates_BT,
+            num_to_predict_BK,
+            keys_B2,
+            self._rule,
+        )
+        return {
+            "input_ids": input_ids_BT,
+            "segment_ids": layout.segment_ids_BT,
+            "position_ids": layout.position_ids_BT,
+            "sequence_ids": layout.sequence_ids_BT,
+            "masked_lm_positions": positions_BP,
+            "masked_lm_ids": ids_BP,
+            "masked_lm_weights": weights_BP,
+            "next_sentence_positions": layout.first_BK,
+            "next_sentence_labels": pairs_BK5[:, :, 4],
+            "next_sentence_weights": (pairs_BK5[:, :, 3] > 0).astype(np.float32),
+        }
+
+
+class _Cursor:
+    """A stream's place in its visits; the next one is drawn in the background."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        draw: Callable[[Stream, int, int], Visit],
+        pool: concurrent.futures.Executor,
+    ):
+        self._stream, self._draw, self._pool = stream, draw, pool
+        self._row = -1
+        self._left = 0  # rows of the visit that are not read yet
+        self._next: concurrent.futures.Future[Visit] | None = None
+
+    def seek(self, row: int) -> None:
+        """Goes to a row of the stream; nothing happens if it is the next one."""
+        if row == self._row:
+            return
+        self._row = row
+        self._places = self._stream.visits(row)
+        self._next = None
+        self._enter_visit()
+
+    def read(self, num_rows: int) -> Iterator[tuple[Visit, int, int]]:
+        """Yields (visit, first row, one past the last) of the next rows."""
+        self._row += num_rows
+        while num_rows:
+            if not self._left:
+                self._enter_visit()
+            if self._next is None:
+                self._place = next(self._places)
+                self._next = self._submit(self._place)
+            visit = self._visit.result()
+            first = len(visit.pairs_RK5) - self._left
+            taken = min(num_rows, self._left)
+            yield visit, first, first + taken
+            self._left -= taken
+            num_rows -= taken
+
+    def _enter_visit(self) -> None:
+        if self._next is None:
+            self._place = next(self._places)
+            self._next = self._submit(self._place)
+        epoch, index, first_row = self._place
+        self._visit, self._next = self._next, None
+        self._left = self._stream.rows[index] - first_row
+
+    def _submit(self, place: tuple[int, int, int]) -> concurrent.futures.Future[Visit]:
+        epoch, index, _ = place
+        return self._pool.submit(self._draw, self._stream, epoch, index)
 
 
 def _visit(
@@ -187,108 +362,131 @@ def _visit(
     stream: Stream,
     epoch: int,
     index: int,
-    first_row: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws and shuffles a visit's pairs.
-
-    Returns:
-      The ids of SPECIAL_FIRST and then the shard's tokens, int32[rows, 5] (A start,
-      A length, B start, B length, is_random) and uint32[rows, 2] mask keys, from
-      `first_row` of the visit on.
-    """
+) -> Visit:
+    """Draws a visit's pairs, puts them into rows and shuffles the rows."""
     shard_index, shard = stream.shards[index]
     num_rows = stream.rows[index]
     tokens, documents = corpus.load(shard)
-    # What `_Assembler` puts between the segments, so that one gather fetches a row.
-    special = [corpus.tokenizer.id(token) for token in SPECIAL_FIRST]
+    tokenizer = corpus.tokenizer
+    special = [tokenizer.id(tokenizers.CLS), tokenizer.id(tokenizers.SEP)]
+    special += [tokenizer.id(tokenizers.PAD)] * phase.sequence_length
     tokens = np.concatenate([np.array(special, tokens.dtype), tokens])
     key = (*stream.key, epoch, shard_index)
-    drawn: list[pairs.Pairs] = []
-    while sum(map(len, drawn)) < num_rows:
-        random = pairs.CounterRandom(_PAIRS, *key, len(drawn))
-        drawn.append(
-            pairs.draw_pairs(
-                documents, phase.sequence_length, config.data.short_seq_prob, random
-            )
+    draw = pairs.draw_pairs if config.data.next_sentence else pairs.draw_segments
+
+    passes: list[np.ndarray] = []
+    while sum(map(len, passes)) < num_rows:
+        random = pairs.CounterRandom(_PAIRS, *key, len(passes))
+        drawn = draw(
+            documents, phase.sequence_length, config.data.short_seq_prob, random
         )
-    columns = np.concatenate(
-        [
-            np.stack([p.a_start, p.a_length, p.b_start, p.b_length, p.is_random], 1)
-            for p in drawn
-        ]
-    ).astype(np.int32)
-    # Every pair of the passes before the last, and of that one as many as are missing.
+        passes.append(_pack(drawn, phase, len(special), random))
+    # Every row of the passes before the last, and of that one as many as are missing.
     random = pairs.CounterRandom(_SHUFFLE, *key)
-    num_full = len(columns) - len(drawn[-1])
-    last = num_full + np.argsort(random.words(len(drawn[-1])), kind="stable")
+    num_full = sum(map(len, passes[:-1]))
+    last = num_full + np.argsort(random.words(len(passes[-1])), kind="stable")
     chosen = np.concatenate([np.arange(num_full), last[: num_rows - num_full]])
     chosen = chosen[np.argsort(random.words(num_rows), kind="stable")]
     keys = pairs.CounterRandom(_ROWS, *key).words(num_rows)
-    keys = keys.view(np.uint32).reshape(-1, 2)
-    return tokens, columns[chosen][first_row:], keys[first_row:]
+    first_tokens = documents.token_offsets[documents.sentence_offsets[:-1]]
+    return Visit(
+        epoch=epoch,
+        shard=shard.file,
+        tokens=tokens,
+        pairs_RK5=np.concatenate(passes)[chosen],
+        keys_R2=keys.view(np.uint32).reshape(-1, 2),
+        document_starts=first_tokens + len(special),
+    )
 
 
-class _Assembler:
-    """Turns slices of a shard's tokens into masked rows, a chunk at a time."""
+def _pack(
+    drawn: pairs.Pairs,
+    phase: PhaseConfig,
+    num_special: int,
+    random: pairs.CounterRandom,
+) -> np.ndarray:
+    """Returns a pass's rows as int32[R, K, 5], see `Visit`."""
+    columns = [
+        drawn.a_start + num_special,
+        drawn.a_length,
+        drawn.b_start + num_special,
+        drawn.b_length,
+        drawn.is_random,
+    ]
+    pairs_N5 = np.stack(columns, axis=1).astype(np.int32)
+    K = phase.max_sequences_per_row
+    if K == 1:
+        return pairs_N5[:, None]
+    # Which of the pairs of one length go together is drawn anew each time.
+    pairs_N5 = pairs_N5[np.argsort(random.words(len(drawn)), kind="stable")]
+    lengths_N = pairs_N5[:, 1] + pairs_N5[:, 3] + 2 + (pairs_N5[:, 3] > 0)
+    index_RK = packing.pack(lengths_N, phase.sequence_length, K)
+    return np.where(index_RK[:, :, None] >= 0, pairs_N5[index_RK], 0)
 
-    def __init__(
-        self,
-        tokenizer: tokenizers.Tokenizer,
-        config: ExperimentConfig,
-        phase: PhaseConfig,
-    ):
-        self.length = phase.sequence_length
-        self.max_predictions = phase.max_predictions
-        self.num_to_predict = masking.num_to_predict_table(
-            phase.sequence_length, phase.max_predictions, config.data.masked_lm_prob
-        )
-        self.mask_id = tokenizer.id(tokenizers.MASK)
-        self.vocab_size = len(tokenizer.vocab)
 
-    def __call__(
-        self, tokens: Tensor, rows: Tensor, keys_B2: Tensor
-    ) -> dict[str, Tensor]:
-        """Returns a chunk of the batch described in `batches`."""
-        a_start, a_length, b_start, b_length, is_random = tf.unstack(
-            rows[:, :, None], num=5, axis=1
-        )
-        position_T = tf.range(self.length)[None]
-        first_sep = 1 + a_length
-        last_sep = first_sep + 1 + b_length
-        in_a_BT = (position_T >= 1) & (position_T < first_sep)
-        in_b_BT = (position_T > first_sep) & (position_T < last_sep)
-        real_BT = position_T <= last_sep
-        pad, cls, sep = range(len(SPECIAL_FIRST))
-        num_special = len(SPECIAL_FIRST)
-        source_BT = tf.where(
-            in_a_BT,
-            a_start + (position_T - 1) + num_special,
-            tf.where(
-                in_b_BT,
-                b_start + (position_T - first_sep - 1) + num_special,
-                tf.where(real_BT, tf.where(position_T == 0, cls, sep), pad),
-            ),
-        )
-        ids_BT = tf.cast(tf.gather(tokens, source_BT), tf.int32)
-        input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(
-            ids_BT,
-            in_a_BT | in_b_BT,
-            tf.gather(self.num_to_predict, last_sep[:, 0] + 1),
-            keys_B2,
-            max_predictions=self.max_predictions,
-            mask_id=self.mask_id,
-            vocab_size=self.vocab_size,
-        )
-        shape = tf.shape(ids_BT)
-        return {
-            "input_ids": input_ids_BT,
-            "segment_ids": tf.cast((position_T > first_sep) & real_BT, tf.int32),
-            "position_ids": tf.broadcast_to(position_T, shape),
-            "sequence_ids": tf.cast(real_BT, tf.int32),
-            "masked_lm_positions": positions_BP,
-            "masked_lm_ids": ids_BP,
-            "masked_lm_weights": weights_BP,
-            "next_sentence_positions": tf.zeros_like(is_random),
-            "next_sentence_labels": is_random,
-            "next_sentence_weights": tf.ones_like(is_random, tf.float32),
-        }
+@dataclasses.dataclass(frozen=True)
+class _Layout:
+    """What every place of some rows is, before tokens are fetched.
+
+    Attributes:
+      source_BT: int64, where in `Visit.tokens` the place's token stands.
+      segment_ids_BT, position_ids_BT, sequence_ids_BT: int32, as in the batch.
+      candidates_BT: uint8, sequence_ids where there is text, 0 elsewhere.
+      first_BK: int32, the place of each pair's [CLS], 0 where there is no pair.
+      lengths_BK: int64, places of each pair.
+    """
+
+    source_BT: np.ndarray
+    segment_ids_BT: np.ndarray
+    position_ids_BT: np.ndarray
+    sequence_ids_BT: np.ndarray
+    candidates_BT: np.ndarray
+    first_BK: np.ndarray
+    lengths_BK: np.ndarray
+
+
+def _lay_out(pairs_BK5: np.ndarray, length: int) -> _Layout:
+    """Lays the pairs of each row end to end and padding after the last."""
+    B, K, _ = pairs_BK5.shape
+    a_start, a_length, b_start, b_length, _ = np.moveaxis(pairs_BK5, 2, 0)
+    # The pieces of a pair: [CLS] A [SEP] B [SEP] and, after the last pair, padding.
+    sizes_BK6 = np.zeros((B, K, 6), np.int64)
+    sizes_BK6[:, :, 0] = sizes_BK6[:, :, 2] = a_length > 0
+    sizes_BK6[:, :, 1], sizes_BK6[:, :, 3] = a_length, b_length
+    sizes_BK6[:, :, 4] = b_length > 0
+    lengths_BK = sizes_BK6.sum(axis=2)
+    sizes_BK6[:, -1, 5] = length - lengths_BK.sum(axis=1)
+    sizes = sizes_BK6.ravel()
+    starts_BK6 = (np.cumsum(sizes) - sizes).reshape(B, K, 6)
+    source_BK6 = np.empty_like(sizes_BK6)
+    source_BK6[:, :, 0], source_BK6[:, :, 5] = _CLS, _PAD
+    source_BK6[:, :, 2] = source_BK6[:, :, 4] = _SEP
+    source_BK6[:, :, 1], source_BK6[:, :, 3] = a_start, b_start
+
+    def spread(pieces_BK6: np.ndarray) -> np.ndarray:
+        """Gives every place the value of its piece."""
+        return np.repeat(pieces_BK6.ravel(), sizes).reshape(B, length)
+
+    place_BT = np.arange(B * length, dtype=np.int64).reshape(B, length)
+    source_BT = spread(source_BK6 - starts_BK6)
+    source_BT += place_BT
+    pair_BK6 = np.broadcast_to(np.arange(1, K + 1)[:, None], (B, K, 6))
+    first_BK1 = starts_BK6[:, :, :1]
+    position_ids_BT = place_BT.astype(np.int32)
+    position_ids_BT -= spread(np.broadcast_to(first_BK1, (B, K, 6)).astype(np.int32))
+    first_BK = first_BK1[:, :, 0] - np.arange(B)[:, None] * length
+    return _Layout(
+        source_BT=source_BT,
+        segment_ids_BT=spread(
+            np.broadcast_to(np.array([0, 0, 0, 1, 1, 0], np.int32), (B, K, 6))
+        ),
+        position_ids_BT=position_ids_BT,
+        sequence_ids_BT=spread(
+            (pair_BK6 * np.array([1, 1, 1, 1, 1, 0])).astype(np.int32)
+        ),
+        candidates_BT=spread(
+            (pair_BK6 * np.array([0, 1, 0, 1, 0, 0])).astype(np.uint8)
+        ),
+        first_BK=np.where(a_length > 0, first_BK, 0).astype(np.int32),
+        lengths_BK=lengths_BK,
+    )

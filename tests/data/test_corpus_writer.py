@@ -1,5 +1,6 @@
 """Tests of bert_jax.data.corpus_writer, and of the encoding that leads to it."""
 
+import itertools
 import json
 import os
 import random
@@ -65,9 +66,11 @@ def test_manifest_counts(written):
     assert sum(shard.num_documents for shard in shards) == len(documents)
     assert sum(shard.num_sentences for shard in shards) == len(sentences)
     assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
-    for shard in shards:
-        assert [*map(int, shard.num_pairs)] == list(corpus_writer.REFERENCE_LENGTHS)
-        full, short, spread = np.array([*shard.num_pairs.values()]).T
+    for shard, name in itertools.product(shards, ("next_sentence", "masked_lm_only")):
+        passes = shard.passes[name]
+        assert [*map(int, passes)] == list(corpus_writer.REFERENCE_LENGTHS)
+        full, short = np.array([p["rows"]["1"] for p in passes.values()]).T
+        spread = np.array([p["spread"] for p in passes.values()])
         assert min(*full, *short) >= shard.num_documents
         assert full[0] > full[-1] and short[0] > short[-1]  # longer rows, fewer
         assert (short[:3] > full[:3]).all()
@@ -80,11 +83,12 @@ def test_short_documents_are_counted_one_by_one(tmp_path):
     short_ones = [[word] for word in WORDS[:9]]
     found = write(one_shard(tmp_path), [*short_ones, ["w1 w2"] * 200])
     (shard,) = found.shards["train"]
-    counts = np.array([*shard.num_pairs.values()])
-    assert (counts[:, :2] > len(short_ones)).all()
+    passes = shard.passes["next_sentence"].values()
+    counts = np.array([found["rows"]["1"] for found in passes])
+    assert (counts > len(short_ones)).all()
     differences = counts[:, 1] - counts[:, 0]  # all of them the long document's
     assert differences.any()
-    assert counts[:, 2].tolist() == (differences**2).tolist()
+    assert [found["spread"] for found in passes] == (differences**2).tolist()
 
 
 def test_several_records_a_shard(tmp_path, monkeypatch, written):

@@ -1,12 +1,12 @@
 """Tests of bert_jax.data.masking."""
 
+import dataclasses
 import fractions
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
-import tensorflow as tf
 
 from bert_jax.data import masking
 
@@ -36,18 +36,34 @@ def make_keys(num_rows, seed=0):
     )
 
 
-def mask(ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE):
-    counts = np.broadcast_to(np.asarray(count, np.int32), len(ids))
-    outputs = masking.mask_rows(
-        tf.constant(ids),
-        tf.constant(candidates),
-        tf.constant(counts),
-        tf.constant(keys),
-        max_predictions=max_predictions,
-        mask_id=MASK,
-        vocab_size=vocab_size,
+def make_rule(max_predictions=20, vocab_size=VOCAB_SIZE, **changes):
+    return dataclasses.replace(
+        masking.MaskRule(
+            max_predictions=max_predictions,
+            num_to_predict=np.zeros(1, np.int64),  # the caller looks it up
+            mask_id=MASK,
+            replace_prob=0.8,
+            random_prob=0.1,
+            random_ids=np.arange(vocab_size, dtype=np.int32),
+            continues_word=None,
+            ngram_max=1,
+        ),
+        **changes,
     )
-    return [output.numpy() for output in outputs]
+
+
+def mask(
+    ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE, **rule
+):
+    """Masks rows of one pair each."""
+    counts = np.broadcast_to(np.asarray(count, np.int64), len(ids))
+    return masking.mask_rows(
+        ids,
+        candidates.astype(np.uint8),
+        counts[:, None],
+        keys,
+        make_rule(max_predictions, vocab_size, **rule),
+    )
 
 
 # ---------------------------------------------------------------------- how many
@@ -59,7 +75,7 @@ def mask(ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE
 )
 def test_num_to_predict_table(sequence_length, max_predictions, prob):
     table = masking.num_to_predict_table(sequence_length, max_predictions, prob)
-    assert table.dtype == np.int32 and table.shape == (sequence_length + 1,)
+    assert table.dtype == np.int64 and table.shape == (sequence_length + 1,)
     for length in range(sequence_length + 1):
         expected = min(max_predictions, max(1, int(round(length * prob))))
         assert table[length] == expected
@@ -158,12 +174,12 @@ def test_positions_are_chosen_independently_of_each_other():
 
 
 def test_eighty_ten_ten():
-    """Of 240,000: [MASK] 80%, kept 10%, and any of the vocabulary 10%."""
+    """Of a million: [MASK] 80%, kept 10%, and any of the vocabulary 10%."""
     original = 30
-    ids = np.full((12_000, 64), original, np.int32)
+    ids = np.full((50_000, 64), original, np.int32)
     candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
-    masked, positions, _, weights = mask(ids, candidates, 20, make_keys(12_000))
-    assert weights.sum() == 240_000
+    masked, positions, _, weights = mask(ids, candidates, 20, make_keys(50_000))
+    assert weights.sum(dtype=np.float64) == 1_000_000
     found = np.take_along_axis(masked, positions, 1).ravel()
     probabilities = np.full(VOCAB_SIZE, 0.1 / VOCAB_SIZE)
     probabilities[MASK] += 0.8
@@ -198,6 +214,191 @@ def test_random_tokens_span_the_vocabulary(vocab_size):
     assert random.min() >= 0 and random.max() < vocab_size
     assert random.min() <= vocab_size / 100
     assert random.max() > vocab_size * 0.99 - 2
+
+
+@pytest.mark.parametrize(
+    "replace, random", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.2)]
+)
+def test_rates(replace, random):
+    ids = np.full((3000, 64), 30, np.int32)
+    candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
+    masked, positions, _, _ = mask(
+        ids, candidates, 20, make_keys(3000), replace_prob=replace, random_prob=random
+    )
+    found = np.take_along_axis(masked, positions, 1)
+    drawn_mask, drawn_same = random / VOCAB_SIZE, random / VOCAB_SIZE
+    for share, where in (
+        (replace + drawn_mask, MASK),
+        (1 - replace - random + drawn_same, 30),
+    ):
+        bound = 5 * math.sqrt(share * (1 - share) / found.size)
+        assert abs((found == where).mean() - share) <= bound
+
+
+def test_random_tokens_without_special_ones():
+    """All others, each as often."""
+    ids = np.full((5000, 64), 30, np.int32)
+    candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
+    keys, random_ids = make_keys(5000), np.arange(FIRST, VOCAB_SIZE, dtype=np.int32)
+    rates = {"replace_prob": 0.0, "random_prob": 1.0}
+    for allowed in (np.arange(VOCAB_SIZE, dtype=np.int32), random_ids):
+        masked, positions, _, _ = mask(
+            ids, candidates, 20, keys, random_ids=allowed, **rates
+        )
+        found = np.take_along_axis(masked, positions, 1).ravel()
+        counts = np.bincount(found, minlength=VOCAB_SIZE)[allowed]
+        assert counts.sum() == found.size
+        assert scipy.stats.chisquare(counts).pvalue > MIN_P
+
+
+# ------------------------------------------------------------ words, spans, pairs
+
+
+def make_words(num_rows, length, seed=0):
+    """Returns rows of words of 1 to 6 pieces, and which ids continue a word."""
+    rng = np.random.default_rng(seed)
+    ids, candidates = make_rows(num_rows, length, seed=seed)
+    continues = np.zeros(VOCAB_SIZE, bool)
+    continues[VOCAB_SIZE // 2 :] = True
+    pieces = rng.integers(FIRST, VOCAB_SIZE // 2, ids.shape)
+    pieces += (VOCAB_SIZE // 2 - FIRST) * (rng.random(ids.shape) < 0.4)
+    return np.where(candidates, pieces, ids).astype(np.int32), candidates, continues
+
+
+def reference_words(ids, candidates, continues):
+    """Returns lists of positions of a row, the released code's way."""
+    words = []
+    for position in np.flatnonzero(candidates):
+        if words and continues[ids[position]]:
+            words[-1].append(int(position))
+        else:
+            words.append([int(position)])
+    return words
+
+
+def reference_choice(words, count, rng):
+    chosen = []
+    for word in rng.permutation(len(words)):
+        if len(chosen) >= count:
+            break
+        if len(chosen) + len(words[word]) > count:
+            continue
+        chosen += words[word]
+    return sorted(chosen)
+
+
+def test_whole_words():
+    """All pieces or none, never over the quota, and no word left out that would fit.
+
+    Which words: as often by length, and as many masks a row, as the released loop's.
+    """
+    num_rows = 6000
+    ids, candidates, continues = make_words(num_rows, 32)
+    counts = np.random.default_rng(1).integers(1, 7, num_rows)
+    masked, positions, labels, weights = mask(
+        ids, candidates, counts, make_keys(num_rows), 7, continues_word=continues
+    )
+    rng = np.random.default_rng(2)
+    ours, theirs = np.zeros((2, 32), int), np.zeros((2, 32), int)
+    for row in range(num_rows):
+        words = reference_words(ids[row], candidates[row], continues)
+        used = weights[row] > 0
+        chosen = positions[row][used].tolist()
+        assert labels[row][used].tolist() == ids[row][chosen].tolist()
+        whole = [word for word in words if word[0] in chosen]
+        assert sorted(sum(whole, [])) == chosen
+        room = counts[row] - len(chosen)
+        assert room >= 0
+        assert all(len(word) > room for word in words if word not in whole)
+        expected = reference_choice(words, counts[row], rng)
+        for table, found in ((ours, chosen), (theirs, expected)):
+            table[0, len(found)] += 1
+            for word in words:
+                table[1, len(word)] += word[0] in found
+    for table in zip(ours, theirs, strict=True):
+        table = np.array(table)[:, np.sum(table, axis=0) > 10]
+        assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
+
+
+def test_fit_is_the_loop_that_skips():
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 12, 2000)
+    room = rng.integers(0, 15, 2000)
+    lengths = rng.integers(1, 8, counts.sum())
+    expected, unit = np.zeros(len(lengths), bool), 0
+    for pair, count in enumerate(counts):
+        left = room[pair]
+        for _ in range(count):
+            if lengths[unit] <= left:
+                expected[unit], left = True, left - lengths[unit]
+            unit += 1
+    np.testing.assert_array_equal(masking._fit(lengths, counts, room), expected)
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_spans(whole_words):
+    """n units with a share in proportion to 1 / n; whole, and within a segment."""
+    length, ngram_max = 256, 3
+    ids, candidates, continues = make_words(2000, length)
+    if not whole_words:
+        continues = None
+    rule = make_rule(20, continues_word=continues, ngram_max=ngram_max)
+    keys = make_keys(2000)
+    first, unit_of = masking._units(ids, candidates.astype(np.uint8), keys[:, 0], rule)
+    token = np.flatnonzero(candidates)
+    words = dataclasses.replace(rule, ngram_max=1)
+    word_first, _ = masking._units(ids, candidates.astype(np.uint8), keys[:, 0], words)
+    assert set(first) <= set(word_first)
+    # A span's words, except where its segment ended first.
+    num_words = np.diff(np.append(np.searchsorted(word_first, first), len(word_first)))
+    ends_segment = np.append(np.diff(token) != 1, True)
+    last = np.append(np.flatnonzero(np.diff(unit_of)), len(token) - 1)
+    free = ~ends_segment[last]
+    found = np.bincount(num_words[free], minlength=ngram_max + 1)[1:]
+    assert len(found) == ngram_max and num_words.max() == ngram_max
+    # Long spans meet the end a little more often, which takes some of them out.
+    shares = 1 / np.arange(1, ngram_max + 1)
+    np.testing.assert_allclose(found / found.sum(), shares / shares.sum(), atol=0.02)
+    if not whole_words:  # no span has tokens on both sides of a [SEP]
+        inside = np.diff(unit_of) == 0
+        assert (np.diff(token)[inside] == 1).all()
+
+
+def test_spans_mask_every_position_as_often():
+    num_rows, count = 20_000, 6
+    ids = np.full((num_rows, 34), FIRST, np.int32)
+    candidates = np.broadcast_to((np.arange(34) > 0) & (np.arange(34) < 33), ids.shape)
+    _, positions, _, weights = mask(
+        ids, candidates, count, make_keys(num_rows), count, ngram_max=3
+    )
+    assert (weights.sum(1) == count).mean() > 0.999
+    share = np.bincount(positions[weights > 0], minlength=34)[1:33] / num_rows
+    # Where room is short, short spans fit, and the ends of a segment have more of them.
+    np.testing.assert_allclose(share[1:-1], count / 32, rtol=0.06)
+    np.testing.assert_allclose(share, count / 32, rtol=0.2)
+
+
+def test_each_pair_of_a_row_has_masks_of_its_own():
+    rng = np.random.default_rng(0)
+    num_rows, length, num_pairs = 4000, 64, 4
+    ids = rng.integers(FIRST, VOCAB_SIZE, (num_rows, length)).astype(np.int32)
+    pair = np.sort(rng.integers(1, num_pairs + 1, (num_rows, length)), axis=1)
+    candidates = np.where(rng.random((num_rows, length)) < 0.9, pair, 0)
+    candidates[:, 0] = 0
+    candidates[:, 1:][np.diff(pair, axis=1) > 0] = 0  # [CLS]
+    counts = rng.integers(0, 6, (num_rows, num_pairs))
+    for rule in (make_rule(20), make_rule(20, ngram_max=2)):
+        masked, positions, _, weights = masking.mask_rows(
+            ids, candidates.astype(np.uint8), counts, make_keys(num_rows), rule
+        )
+        found = np.take_along_axis(candidates, positions, 1) * (weights > 0)
+        for k in range(num_pairs):
+            available = (candidates == k + 1).sum(1)
+            wanted, made = np.minimum(counts[:, k], available), (found == k + 1).sum(1)
+            assert (made <= wanted).all()
+            # Spans leave a mask over where only one of two would still fit.
+            assert (made >= wanted - (rule.ngram_max - 1)).all()
+        assert (np.diff(positions, axis=1) > 0)[weights[:, 1:] > 0].all()
 
 
 # ---------------------------------------------------------------------------- keys
@@ -242,5 +443,5 @@ def test_mix32():
         return x ^ x >> 16
 
     words = [0, 1, 2, 12345, 2**31, 2**32 - 1]
-    found = masking.mix32(tf.constant(words, tf.uint32)).numpy()
+    found = masking.mix32(np.array(words, np.uint32))
     assert found.tolist() == [mix32(word) for word in words]

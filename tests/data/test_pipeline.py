@@ -4,6 +4,7 @@ So a token tells where it came from, and a row can be held against the text.
 """
 
 import collections
+import copy
 import itertools
 import json
 import math
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import prepare
+from bert_jax import prepare, runs
 from bert_jax.data import masking, pairs, pipeline, tokenizers
 from configs import tiny
 
@@ -39,7 +40,9 @@ class Made:
     have consecutive ids, special tokens and spare ids have document -1.
     """
 
-    def __init__(self, directory, num_shards, sentence_tokens, num_documents=60):
+    def __init__(
+        self, directory, num_shards, sentence_tokens, num_documents=60, **data
+    ):
         rng = random.Random(num_shards)
         vocab = [f"w{i}" for i in range(20)] + list(tokenizers.SPECIAL_TOKENS)
         lines, self.document_of = [], [-1] * len(vocab)
@@ -62,6 +65,7 @@ class Made:
         config.data.num_shards = num_shards
         config.data.num_streams = num_shards
         config.data.validation_fraction = 0.2
+        config.data.update(data)
         config.tokenizer.vocab_file = str(directory / "vocab.txt")
         config.tokenizer.vocab_size = len(vocab)
         phase = {
@@ -69,6 +73,7 @@ class Made:
             "sequence_length": LENGTH,
             "global_batch_size": BATCH,
             "max_predictions": PREDICTIONS,
+            "max_sequences_per_row": 1,
         }
         config.phases = (phase, phase | {"sequence_length": 64, "max_predictions": 9})
         self.config = config_lib.from_config_dict(config)
@@ -79,6 +84,14 @@ class Made:
         tree = json.loads(self.config.to_json())
         tree["data"]["num_streams"] = num_streams
         return config_lib.from_config_dict(tree)
+
+    def with_phase(self, index, **changes):
+        """Returns a copy with other values in one phase."""
+        tree = json.loads(self.config.to_json())
+        tree["phases"][index] |= changes
+        made = copy.copy(self)
+        made.config = config_lib.from_config_dict(tree)
+        return made
 
     def streams(self, split="train", *, num_streams=None, seed=1, phase_index=0):
         config = self.with_streams(num_streams) if num_streams else self.config
@@ -327,6 +340,237 @@ def test_hosts_together_give_the_batch_of_one(four_shards, split):
         assert_equal(together, whole)
 
 
+@pytest.fixture(scope="module")
+def sixteen_shards(tmp_path_factory):
+    """A second phase of other sizes, packed; an epoch of either is some dozen steps."""
+    made = Made(tmp_path_factory.mktemp("sixteen") / "made", 16, 9, num_documents=200)
+    return made.with_phase(0, num_steps=100).with_phase(
+        1,
+        num_steps=100,
+        sequence_length=48,
+        global_batch_size=32,
+        max_predictions=11,
+        max_sequences_per_row=3,
+    )
+
+
+def run_batches(made, first_step, host=0, num_hosts=1):
+    """Returns a host's batches from a step of the run to its end, over both phases."""
+    phase_index, first = runs.phase_of(made.config, first_step)
+    found = []
+    for index in range(phase_index, 2):
+        count = made.config.phases[index].num_steps - first
+        found += made.batches(
+            count, first, phase_index=index, host=host, num_hosts=num_hosts
+        )
+        first = 0
+    return found
+
+
+@pytest.fixture(scope="module")
+def two_hundred_steps(sixteen_shards):
+    return run_batches(sixteen_shards, 0)
+
+
+def test_two_hundred_steps_pass_epochs_and_pack(sixteen_shards, two_hundred_steps):
+    """What the next test goes over."""
+    assert len(two_hundred_steps) == 200
+    for index, batch_size in enumerate((16, 32)):
+        streams = sixteen_shards.streams(phase_index=index)
+        for stream in streams:
+            assert 100 * batch_size // 16 > sum(stream.rows) + batch_size // 16
+    packed = rows_of(two_hundred_steps[100:])["sequence_ids"].max(1)
+    assert set(packed) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("num_hosts", [1, 2, 4, 8, 16])
+def test_any_number_of_hosts_sees_the_same_run(
+    sixteen_shards, two_hundred_steps, num_hosts
+):
+    """From step 137, past an epoch; the one host of 200 steps began at step 0."""
+    parts = [
+        run_batches(sixteen_shards, 137, host, num_hosts) for host in range(num_hosts)
+    ]
+    together = [rows_of(batches) for batches in zip(*parts, strict=True)]
+    assert_equal(together, two_hundred_steps[137:])
+
+
+@pytest.mark.parametrize(
+    "num_hosts", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8, 16))]
+)
+def test_any_number_of_hosts_sees_the_same_run_from_the_start(
+    sixteen_shards, two_hundred_steps, num_hosts
+):
+    parts = [
+        run_batches(sixteen_shards, 0, host, num_hosts) for host in range(num_hosts)
+    ]
+    together = [rows_of(batches) for batches in zip(*parts, strict=True)]
+    assert_equal(together, two_hundred_steps)
+
+
+# ----------------------------------------------------------------- where rows are from
+
+
+def token_starts(made, origin):
+    """Returns the shard's tokens and where each of its documents begins."""
+    (shard,) = (s for s in made.corpus.shards["train"] if s.file == origin.shard)
+    tokens, documents = made.corpus.load(shard)
+    return tokens, documents.token_offsets[documents.sentence_offsets]
+
+
+@pytest.mark.parametrize("phase_index", [0, 1])
+def test_origins_name_the_documents_of_every_pair(sixteen_shards, phase_index):
+    """Held against the tokens, each of which stands once in the corpus."""
+    made = sixteen_shards
+    for step in (0, 57):
+        (batch,) = made.batches(1, step, phase_index=phase_index)
+        origins = pipeline.origins(
+            made.corpus,
+            made.config,
+            split="train",
+            seed=1,
+            phase_index=phase_index,
+            step=step,
+        )
+        ids = unmasked(batch)
+        assert len(origins) == len(ids)
+        for row, origin in enumerate(origins):
+            tokens, starts = token_starts(made, origin)
+            position_of = {int(token): i for i, token in enumerate(tokens)}
+            found = []
+            for k in range(1, batch["sequence_ids"][row].max() + 1):
+                mine = (batch["sequence_ids"][row] == k) & (
+                    made.document_of[ids[row]] >= 0
+                )
+                is_b = batch["segment_ids"][row] == 1
+                firsts = (ids[row][mine & ~is_b][0], ids[row][mine & is_b][0])
+                found.append(
+                    tuple(
+                        int(np.searchsorted(starts, position_of[t], side="right")) - 1
+                        for t in firsts
+                    )
+                )
+            assert tuple(found) == origin.documents
+
+
+def test_origins_are_each_row_of_an_epoch_once(four_shards):
+    made = four_shards
+    sizes = [sum(stream.rows) for stream in made.streams()]
+    seen = collections.Counter()
+    for step in range(math.ceil(max(sizes) / (BATCH // 4))):
+        for origin in pipeline.origins(
+            made.corpus, made.config, split="train", seed=1, phase_index=0, step=step
+        ):
+            seen[origin.shard, origin.epoch, origin.row] += 1
+    assert set(seen.values()) == {1}
+    first = [key for key in seen if key[1] == 0]
+    assert len(first) == sum(sizes)
+
+
+# ------------------------------------------------------------- packed and single rows
+
+
+def test_packed_rows_are_well_formed(sixteen_shards, two_hundred_steps):
+    rows, special = rows_of(two_hundred_steps[100:]), sixteen_shards.special
+    ids, sequence_ids = unmasked(rows), rows["sequence_ids"]
+    num_pairs = sequence_ids.max(1)
+    weights = rows["next_sentence_weights"]
+    assert weights.shape[1] == 3
+    np.testing.assert_array_equal(weights.sum(1), num_pairs)
+    np.testing.assert_array_equal((ids == special["[CLS]"]).sum(1), num_pairs)
+    np.testing.assert_array_equal((ids == special["[SEP]"]).sum(1), 2 * num_pairs)
+    np.testing.assert_array_equal(ids == special["[PAD]"], sequence_ids == 0)
+    row, pair = np.nonzero(weights)
+    first = rows["next_sentence_positions"][row, pair]
+    assert (ids[row, first] == special["[CLS]"]).all()
+    assert (sequence_ids[row, first] == pair + 1).all()
+    table = masking.num_to_predict_table(48, 11, 0.15)
+    masked_pair = np.take_along_axis(sequence_ids, rows["masked_lm_positions"], axis=1)
+    for k in range(3):
+        is_pair = sequence_ids == k + 1
+        has = is_pair.any(1)
+        start = rows["next_sentence_positions"][:, k]
+        position = np.where(is_pair, rows["position_ids"], 0)
+        expected = np.where(is_pair, np.arange(48) - start[:, None], 0)
+        np.testing.assert_array_equal(position, expected)
+        count = ((masked_pair == k + 1) & (rows["masked_lm_weights"] > 0)).sum(1)
+        length = is_pair.sum(1)
+        wanted = np.minimum(table[length], length - 3)
+        np.testing.assert_array_equal(count[has], wanted[has])
+    text = (sequence_ids > 0).mean()
+    assert text > 0.9
+    unpacked = sixteen_shards.with_phase(1, max_sequences_per_row=1)
+    alone = rows_of(unpacked.batches(100, phase_index=1))["sequence_ids"]
+    assert text > (alone > 0).mean() + 0.05
+
+
+def test_packing_keeps_every_pair(short_sentences):
+    """Every sentence is used in a packed epoch too; nothing is cut here."""
+    made = short_sentences.with_phase(0, max_sequences_per_row=4, max_predictions=7)
+    rows = epoch_rows(made, 0)
+    ids = unmasked(rows)
+    is_text = made.document_of[ids] >= 0
+    label = np.take_along_axis(
+        np.pad(rows["next_sentence_labels"], ((0, 0), (1, 0))),
+        rows["sequence_ids"],
+        axis=1,
+    )
+    follows = is_text & ((rows["segment_ids"] == 0) | (label == 0))
+    assert set(ids[follows]) == made.tokens("train")
+    assert (rows["sequence_ids"].max(1) > 1).any()
+
+
+def test_rows_of_one_segment(tmp_path):
+    made = Made(tmp_path / "made", 2, 9, next_sentence=False)
+    rows = epoch_rows(made, 0)
+    ids, special = unmasked(rows), made.special
+    length = rows["sequence_ids"].sum(1)
+    assert not rows["segment_ids"].any() and not rows["next_sentence_weights"].any()
+    assert (ids[:, 0] == special["[CLS]"]).all()
+    assert (ids[np.arange(len(ids)), length - 1] == special["[SEP]"]).all()
+    assert ((ids == special["[SEP]"]).sum(1) == 1).all()
+    text = ids[made.document_of[ids] >= 0]
+    assert set(text) == made.tokens("train")
+    for row, n in zip(ids, length, strict=True):
+        assert row[1 : n - 1].tolist() == list(range(row[1], row[1] + n - 2))
+        assert made.document_of[row[1]] == made.document_of[row[n - 2]]
+    origins = pipeline.origins(
+        made.corpus, made.config, split="train", seed=1, phase_index=0, step=0
+    )
+    assert all(b is None for origin in origins for _, b in origin.documents)
+
+
+def test_masks_follow_the_config(four_shards):
+    """Whole words, spans and rates reach the rows; the same rows as before else."""
+    plain = rows_of(four_shards.batches(5))
+    for changes in (
+        {"whole_word_mask": True},
+        {"mask_ngram_max": 3},
+        {"mask_replace_prob": 0.0, "mask_random_prob": 0.0},
+        {
+            "mask_replace_prob": 0.0,
+            "mask_random_prob": 1.0,
+            "mask_random_special": False,
+        },
+    ):
+        tree = json.loads(four_shards.config.to_json())
+        tree["data"] |= changes
+        made = copy.copy(four_shards)
+        made.config = config_lib.from_config_dict(tree)
+        rows = rows_of(made.batches(5))
+        np.testing.assert_array_equal(unmasked(rows), unmasked(plain))
+        same_places = (
+            rows["masked_lm_positions"] == plain["masked_lm_positions"]
+        ).mean()
+        if "whole_word_mask" in changes:  # every word of this corpus is one piece
+            assert same_places == 1.0
+        elif "mask_ngram_max" in changes:
+            assert same_places < 0.7
+        else:
+            assert same_places == 1.0
+            assert not (rows["input_ids"] == made.special["[MASK]"]).any()
+
+
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
 def test_streams_cover_all_shards(four_shards, num_streams):
     """Each shard is one stream's, and validation is one stream."""
@@ -340,7 +584,7 @@ def test_streams_cover_all_shards(four_shards, num_streams):
         assert len({len(stream.shards) for stream in streams}) == 1
         for stream in streams:
             assert stream.rows == tuple(
-                shard.rows_per_epoch(LENGTH, config.data.short_seq_prob)
+                shard.rows_per_epoch(config.data, config.phases[0])
                 for _, shard in stream.shards
             )
 
@@ -368,22 +612,28 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, spl
     monkeypatch.setattr(pairs, "draw_pairs", recorded)
     for epoch in range(10):
         passes.clear()
-        args = (made.corpus, made.config, made.config.phases[1], stream, epoch, 0)
-        tokens, rows, keys = pipeline._visit(*args, 0)
-        assert len(tokens) == 3 + stream.shards[0][1].num_tokens
-        assert rows.shape == (num_rows, 5) and keys.shape == (num_rows, 2)
+        visit = pipeline._visit(
+            made.corpus, made.config, made.config.phases[1], stream, epoch, 0
+        )
+        special = 2 + made.config.phases[1].sequence_length
+        assert len(visit.tokens) == special + stream.shards[0][1].num_tokens
+        assert visit.pairs_RK5.shape == (num_rows, 1, 5)
+        assert visit.keys_R2.shape == (num_rows, 2)
         drawn = [
             collections.Counter(
-                zip(p.a_start, p.a_length, p.b_start, p.b_length, strict=True)
+                zip(
+                    p.a_start + special,
+                    p.a_length,
+                    p.b_start + special,
+                    p.b_length,
+                    strict=True,
+                )
             )
             for p in passes
         ]
-        found = collections.Counter(map(tuple, rows[:, :4]))
+        found = collections.Counter(map(tuple, visit.pairs_RK5[:, 0, :4]))
         assert sum(drawn[:-1], collections.Counter()) <= found
         assert found <= sum(drawn, collections.Counter())
-        _, tail, tail_keys = pipeline._visit(*args, 2)
-        np.testing.assert_array_equal(tail, rows[2:])
-        np.testing.assert_array_equal(tail_keys, keys[2:])
 
 
 # ------------------------------------------------------------------------ epochs
@@ -468,8 +718,8 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
     for phase_index, split in itertools.product((0, 1), ("train", "validation")):
         phase = made.config.phases[phase_index]
         for stream in made.streams(split, phase_index=phase_index):
-            for epoch, i, row in itertools.islice(stream.visits(0), 5):
-                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i, row)
+            for epoch, i, _ in itertools.islice(stream.visits(0), 5):
+                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i)
     monkeypatch.undo()
     assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs, shuffle, rows
     # What a draw is for comes first: keys of one kind have one length.

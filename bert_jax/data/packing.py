@@ -1,0 +1,90 @@
+"""Several sentence pairs in one row, chosen by their lengths alone.
+
+Pairs are counted by length, and whole counts are put into rows at once: the longest
+first, each into the rows with the least room that still takes it. So the work grows
+with the number of lengths, not of pairs.
+
+Shapes: N pair, R row, K pair of a row.
+"""
+
+import numpy as np
+
+
+def pack(
+    lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
+) -> np.ndarray:
+    """Puts every pair into a row.
+
+    Args:
+      lengths_N: of the pairs with their [CLS] and [SEP], 1 to sequence_length. Pairs of
+        one length are dealt out in the order given.
+      sequence_length: tokens in a row.
+      max_sequences_per_row: K.
+
+    Returns:
+      int64[R, K], the pairs of each row, -1 where there is none (the last places).
+    """
+    if max_sequences_per_row == 1:
+        return np.arange(len(lengths_N))[:, None]
+    counts = np.bincount(lengths_N, minlength=sequence_length + 1)
+    groups = _fill(counts.tolist(), sequence_length, max_sequences_per_row)
+    shapes = np.array(
+        [
+            lengths + (0,) * (max_sequences_per_row - len(lengths))
+            for _, lengths in groups
+        ]
+    ).reshape(-1, max_sequences_per_row)
+    lengths_RK = np.repeat(shapes, [count for count, _ in groups], axis=0)
+    # The places of a length, in order, take the pairs of that length, in order.
+    pairs_RK = np.full(lengths_RK.shape, -1)
+    places = np.argsort(lengths_RK, axis=None, kind="stable")[-len(lengths_N) :]
+    pairs_RK.ravel()[places] = np.argsort(lengths_N, kind="stable")
+    return pairs_RK
+
+
+def num_rows(
+    lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
+) -> int:
+    """Returns how many rows `pack` makes."""
+    if max_sequences_per_row == 1:
+        return len(lengths_N)
+    counts = np.bincount(lengths_N, minlength=sequence_length + 1)
+    groups = _fill(counts.tolist(), sequence_length, max_sequences_per_row)
+    return sum(count for count, _ in groups)
+
+
+def _fill(
+    counts: list[int], sequence_length: int, max_sequences_per_row: int
+) -> list[tuple[int, tuple[int, ...]]]:
+    """Returns (number of rows, lengths of the pairs in each of them)."""
+    full: list[tuple[int, tuple[int, ...]]] = []
+    by_room: list[list[tuple[int, tuple[int, ...]]]] = [
+        [] for _ in range(sequence_length + 1)
+    ]
+    has_room = 0  # bit r: there are rows with room for r tokens
+
+    for length in range(sequence_length, 0, -1):
+        left = counts[length]
+        while left:
+            fitting = has_room >> length
+            if fitting:
+                room = length + (fitting & -fitting).bit_length() - 1
+                num_rows, lengths = by_room[room].pop()
+                taken = min(num_rows, left)
+                if taken < num_rows:
+                    by_room[room].append((num_rows - taken, lengths))
+                if not by_room[room]:
+                    has_room &= ~(1 << room)
+                lengths, left = (*lengths, length), left - taken
+            else:
+                room = sequence_length
+                many = min(max_sequences_per_row, sequence_length // length, left)
+                taken, lengths = left // many, (length,) * many
+                left -= taken * many
+            room = sequence_length - sum(lengths)
+            if len(lengths) == max_sequences_per_row or room == 0:
+                full.append((taken, lengths))
+            else:
+                by_room[room].append((taken, lengths))
+                has_room |= 1 << room
+    return full + [group for groups in by_room for group in groups]
