@@ -1,7 +1,7 @@
 """Megabytes of text a second into WordPiece ids on one core, beside `tokenizers`.
 
     python -m benchmarks.tokenize [--text=GLOB] [--vocab_file=vocab.txt]
-        [--lowercase=1] [--megabytes=4] [--repeats=5]
+        [--lowercase=1] [--megabytes=2] [--repeats=5]
 
 Two rows, English of the embedded sources and made-up Chinese; or one row of the text
 files, with their vocabulary or one trained on them. Both sides give the ids of the same
@@ -35,7 +35,7 @@ def main() -> None:
         "--vocab_file", help="a released vocab.txt; else one is trained"
     )
     parser.add_argument("--lowercase", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--megabytes", type=float, default=4.0)
+    parser.add_argument("--megabytes", type=float, default=2.0)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of the processes that are timed
