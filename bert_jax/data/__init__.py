@@ -1,7 +1,7 @@
 """From raw text to batches; the only part of training that uses TensorFlow.
 
 Execution order: sources -> sentences -> tokenizers -> corpus_writer -> corpus (on disk)
--> pairs -> masking -> pipeline.
+-> pairs -> packing -> masking -> pipeline.
 """
 
 import os

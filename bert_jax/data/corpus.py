@@ -154,6 +154,12 @@ def read(config: ExperimentConfig) -> Corpus:
             " prepare the corpus again, or use the version that made it"
         )
     _check_recipe(made_with, config)
+    if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
+        raise ConfigError(
+            f"config.data.next_sentence=True, but the corpus in {directory!r} has"
+            " shards of one document, where a random next sentence would be of the"
+            " same; it was made for config.data.next_sentence=False"
+        )
     vocab_path = os.path.join(directory, VOCAB)
     vocab: tuple[str, ...] = ()
     if tf.io.gfile.exists(vocab_path):

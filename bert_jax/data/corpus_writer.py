@@ -138,7 +138,7 @@ def _check_enough(
     writers: dict[tuple[str, int], "_ShardWriter"],
     counts: dict[str, int],
 ) -> None:
-    """Raises ConfigError when the documents do not allow next-sentence pairs."""
+    """Raises ConfigError when the documents do not allow what rows are made of."""
     sources = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     if kept == 0:
@@ -146,26 +146,22 @@ def _check_enough(
             f"config.data.sources ({sources}) gave {counts['read']} documents, none"
             " with text in it"
         )
-    if all(writer.max_sentences < 2 for writer in writers.values()):
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {kept} document(s), none with two"
-            " sentences, so there is no next sentence to predict; is there a blank"
-            " line between all lines? Documents are what blank lines separate"
-        )
     train = [w for (split, _), w in writers.items() if split == "train"]
     num_train = sum(writer.num_documents for writer in train)
-    if num_train < 2:
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
-            " random next sentence comes from another document, so at least 2 are"
-            " needed: separate documents by blank lines or headings"
-        )
-    poor = sum(writer.num_documents < 2 for writer in train)
+    if config.data.next_sentence:
+        _check_pairs(config, writers, kept, num_train)
+    needed = 2 if config.data.next_sentence else 1
+    poor = sum(writer.num_documents < needed for writer in train)
     if poor:
+        reason = (
+            "fewer than 2 of the {} training documents, and a random next sentence"
+            " comes from the same shard"
+            if config.data.next_sentence
+            else "none of the {} training documents"
+        )
         raise ConfigError(
             f"config.data.num_shards={config.data.num_shards} leaves {poor} shard(s)"
-            f" with fewer than 2 of the {num_train} training documents, and a random"
-            " next sentence comes from the same shard; set config.data.num_shards=1"
+            f" with {reason.format(num_train)}; set config.data.num_shards=1"
             " and config.data.num_streams=1"
         )
     fraction = config.data.validation_fraction
@@ -175,6 +171,29 @@ def _check_enough(
             " documents; raise it, for example to"
             f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
             " held-out evaluation"
+        )
+
+
+def _check_pairs(
+    config: ExperimentConfig,
+    writers: dict[tuple[str, int], "_ShardWriter"],
+    kept: int,
+    num_train: int,
+) -> None:
+    """Raises ConfigError when no sentence has a next one, or none a random one."""
+    sources = ", ".join(config.data.sources)
+    if all(writer.max_sentences < 2 for writer in writers.values()):
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {kept} document(s), none with two"
+            " sentences, so there is no next sentence to predict; is there a blank"
+            " line between all lines? Documents are what blank lines separate"
+        )
+    if num_train < 2:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
+            " random next sentence comes from another document, so at least 2 are"
+            " needed: separate documents by blank lines or headings, or set"
+            " config.data.next_sentence=False"
         )
 
 
