@@ -19,11 +19,26 @@ def test_train_step_prints_a_row():
 
 
 @pytest.mark.slow
-def test_input_pipeline_prints_a_row():
-    stdout = run_well("benchmarks.input_pipeline", "--seconds=0.5", "--repeats=2")
-    row = json.loads(stdout)
-    assert row.keys() >= ROW and row["value"] > 0
-    assert row["versions"]["jax"]
+def test_input_pipeline_prints_a_row_for_each_case():
+    """Also the bounds on memory and on the way to a late step, which hold anywhere."""
+    stdout = run_well(
+        "benchmarks.input_pipeline", "--seconds=0.5", "--repeats=2", "--megabytes=20"
+    )
+    found = [json.loads(line) for line in stdout.splitlines()]
+    *rates, first_batch = found
+    assert {row["case"].rpartition(",")[0] for row in rates} == {
+        "128",
+        "128 whole words",
+        "512 packed",
+        "512 packed whole words",
+    }
+    for row in rates:
+        assert row.keys() >= ROW and row["value"] > 0
+        assert row["versions"]["jax"]
+        assert row["peak_memory_bytes"] < 2 * 10**9
+    assert "plain Python" in rates[0]["peer"] and rates[0]["ratio"] > 1
+    assert rates[-1]["text_share"] > 0.95
+    assert first_batch["unit"] == "s" and first_batch["value"] < 10
 
 
 @pytest.mark.slow

@@ -178,3 +178,28 @@ def test_large_takes_two_real_steps(tmp_path):
     )
     assert "336,226,108 parameters" in stdout
     assert "step 1/2" in stdout and "step 2/2" in stdout
+
+
+@pytest.mark.slow
+def test_a_packed_run_without_next_sentence_says_nothing_of_it(tmp_path):
+    """All the way: corpus, training with whole-word spans, evaluation."""
+    write_text(tmp_path / "documents.txt")
+    arguments = small_run(
+        tmp_path,
+        **{
+            "data.next_sentence": False,
+            "data.whole_word_mask": True,
+            "data.mask_ngram_max": 2,
+            "phases[0].num_steps": 20,
+            "phases[0].max_sequences_per_row": 4,
+            "phases[0].max_predictions": 7,
+            "checkpoint.every_steps": 20,
+            "eval.every_steps": 20,
+        },
+    )
+    stdout = run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
+    stdout += run_well("bert_jax.evaluate", f"--workdir={tmp_path / 'run'}")
+    lines = (tmp_path / "run/metrics.jsonl").read_text()
+    assert "masked_lm_loss" in lines and "padding_efficiency" in lines
+    for word in ("next sentence", "next_sentence", "nsp"):
+        assert word not in stdout + lines

@@ -170,6 +170,12 @@ def read(config: ExperimentConfig) -> Corpus:
         )
     _check_recipe(made_with, config)
     _check_files(directory, shards)
+    if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
+        raise ConfigError(
+            f"config.data.next_sentence=True, but the corpus in {directory!r} has"
+            " shards of one document, where a random next sentence would be of the"
+            " same; it was made for config.data.next_sentence=False"
+        )
     tokenizer = tokenizers.read(directory, config.tokenizer)
     if tokenizer.digest != digest:
         raise ConfigError(

@@ -319,7 +319,7 @@ def _check_enough(
     written: dict[int, WrittenShard],
     counts: dict[str, int],
 ) -> None:
-    """Raises ConfigError when the documents do not allow next-sentence pairs."""
+    """Raises ConfigError when the documents do not allow what rows are made of."""
     sources = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     if kept == 0:
@@ -327,33 +327,24 @@ def _check_enough(
             f"config.data.sources ({sources}) gave {counts['read']} documents, none"
             " with text in it"
         )
-    # google-research/bert#125: a blank line after every sentence makes of each a
-    # document, and then every next sentence is a random one.
-    if counts["of_one_sentence"] > 0.9 * kept:
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {kept} document(s),"
-            f" {counts['of_one_sentence']} of one sentence, so there is no next"
-            " sentence to predict; is there a blank line between all lines? Blank"
-            " lines separate documents; if each file is one, write files:GLOB"
-        )
     num_shards = config.data.num_shards
     train = [written[i] for i in range(num_shards) if i in written]
     sizes = [result.shard.num_documents for result in train if result.shard]
     num_train = sum(sizes) - sum(result.num_copies for result in train)
-    if num_train < 2:
-        raise ConfigError(
-            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
-            " random next sentence comes from another document, so at least 2 are"
-            " needed: separate documents by blank lines or headings, or give each its"
-            " own file and write files:GLOB"
-        )
-    poor = num_shards - sum(size >= 2 for size in sizes)
+    if config.data.next_sentence:
+        _check_pairs(sources, kept, counts["of_one_sentence"], num_train)
+    needed = 2 if config.data.next_sentence else 1
+    poor = num_shards - sum(size >= needed for size in sizes)
     if poor:
+        reason = (
+            f"fewer than 2 of the {num_train} training documents, and a random next"
+            " sentence comes from the same shard"
+            if config.data.next_sentence
+            else f"none of the {num_train} training documents"
+        )
         raise ConfigError(
-            f"config.data.num_shards={num_shards} leaves {poor} shard(s)"
-            f" with fewer than 2 of the {num_train} training documents, and a random"
-            " next sentence comes from the same shard; set config.data.num_shards=1"
-            " and config.data.num_streams=1"
+            f"config.data.num_shards={num_shards} leaves {poor} shard(s) with {reason};"
+            " set config.data.num_shards=1 and config.data.num_streams=1"
         )
     fraction = config.data.validation_fraction
     held_out = written.get(encoding.validation_shard(config.data))
@@ -363,6 +354,26 @@ def _check_enough(
             " documents; raise it, for example to"
             f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
             " held-out evaluation"
+        )
+
+
+def _check_pairs(sources: str, kept: int, of_one_sentence: int, num_train: int) -> None:
+    """Raises ConfigError when most sentences have no next one, or none a random one."""
+    # google-research/bert#125: a blank line after every sentence makes of each a
+    # document, and then every next sentence is a random one.
+    if of_one_sentence > 0.9 * kept:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {kept} document(s),"
+            f" {of_one_sentence} of one sentence, so there is no next sentence to"
+            " predict; is there a blank line between all lines? Blank lines separate"
+            " documents; if each file is one, write files:GLOB"
+        )
+    if num_train < 2:
+        raise ConfigError(
+            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
+            " random next sentence comes from another document, so at least 2 are"
+            " needed: separate documents by blank lines or headings, give each its own"
+            " file and write files:GLOB, or set config.data.next_sentence=False"
         )
 
 

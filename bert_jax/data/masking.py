@@ -87,6 +87,7 @@ def num_to_predict_table(
 def mask_rows(
     ids_BT: np.ndarray,
     candidates_BT: np.ndarray,
+    num_candidates_BK: np.ndarray,
     num_to_predict_BK: np.ndarray,
     keys_B2: np.ndarray,
     rule: MaskRule,
@@ -97,6 +98,7 @@ def mask_rows(
       ids_BT: int32.
       candidates_BT: uint8, the number of the pair, 1 to K, that a token belongs to; 0
         for [CLS], [SEP] and padding. Pairs stand in rising order.
+      num_candidates_BK: int64, how many tokens each pair has there.
       num_to_predict_BK: int64, at most P in a row, 0 where there is no pair.
       keys_B2: uint32, what the row's mask is a hash of.
       rule: how.
@@ -105,10 +107,23 @@ def mask_rows(
       int32[B, T] masked ids, int32[B, P] positions in rising order, int32[B, P] the
       ids that stood there, float32[B, P] weights; unused slots are 0 throughout.
     """
-    length, num_rows = ids_BT.shape[1], len(ids_BT)
-    flat_M = np.flatnonzero(
-        _choose(ids_BT, candidates_BT, num_to_predict_BK, keys_B2[:, 0], rule)
-    )
+    if rule.continues_word is None and rule.ngram_max == 1:
+        chosen_M = _choose_tokens(
+            candidates_BT, num_candidates_BK, num_to_predict_BK, keys_B2[:, 0]
+        )
+    else:
+        chosen_M = _choose_units(
+            ids_BT,
+            candidates_BT,
+            num_candidates_BK,
+            num_to_predict_BK,
+            keys_B2[:, 0],
+            rule,
+        )
+    is_chosen = np.zeros(ids_BT.size, bool)
+    is_chosen[chosen_M] = True
+    flat_M = np.flatnonzero(is_chosen)  # in rising order
+    num_rows, length = ids_BT.shape
     row_M, position_M = np.divmod(flat_M, length)
     ids_M = ids_BT.ravel()[flat_M]
     masked_BT = ids_BT.copy()
@@ -126,37 +141,59 @@ def mask_rows(
     return masked_BT, positions_BP, labels_BP, weights_BP
 
 
-def _choose(
+def _choose_tokens(
+    candidates_BT: np.ndarray,
+    num_candidates_BK: np.ndarray,
+    num_to_predict_BK: np.ndarray,
+    key_B: np.ndarray,
+) -> np.ndarray:
+    """Returns flat indices of masked tokens when every token is a unit of its own."""
+    order_BT = _random_order(candidates_BT, key_B, num_candidates_BK.shape[1])
+    begin_BK = np.cumsum(num_candidates_BK, axis=1) - num_candidates_BK
+    return _slices(order_BT, begin_BK, np.minimum(num_to_predict_BK, num_candidates_BK))
+
+
+def _choose_units(
     ids_BT: np.ndarray,
     candidates_BT: np.ndarray,
+    num_candidates_BK: np.ndarray,
     num_to_predict_BK: np.ndarray,
     key_B: np.ndarray,
     rule: MaskRule,
 ) -> np.ndarray:
-    """Returns bool[B * T], True where a token is masked."""
-    chosen = np.zeros(ids_BT.size, bool)
-    num_pairs = num_to_predict_BK.shape[1]
-    if rule.continues_word is None and rule.ngram_max == 1:
-        # Every unit is one token, so a pair's are the first of its random order.
-        order_BT = _random_order(candidates_BT, key_B, num_pairs)
-        counts_BK = _counts(candidates_BT, num_pairs)
-        chosen[
-            _leading(order_BT, counts_BK, np.minimum(num_to_predict_BK, counts_BK))
-        ] = True
-        return chosen
+    """Returns flat indices of masked tokens when several are masked together."""
+    token = np.flatnonzero(candidates_BT)
+    is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule)
+    first_U = np.flatnonzero(is_start)  # of each unit, in `token`
+    lengths_U = np.diff(np.append(first_U, len(token)))
+    unit_at = np.empty(ids_BT.size, np.int32)
+    unit_at[token[first_U]] = np.arange(len(first_U))
+    ends = np.searchsorted(first_U, np.cumsum(num_candidates_BK))
+    num_units_BK = np.diff(ends, prepend=0).reshape(num_candidates_BK.shape)
 
-    token_U, unit_of_token = _units(ids_BT, candidates_BT, key_B, rule)
-    lengths_U = np.bincount(unit_of_token, minlength=len(token_U))
-    length_at = np.zeros(ids_BT.size, np.int64)
-    length_at[token_U] = lengths_U
-    starts_BT = np.where(length_at.reshape(ids_BT.shape) > 0, candidates_BT, 0)
-    order_BT = _random_order(starts_BT, key_B, num_pairs)
-    counts_BK = _counts(starts_BT, num_pairs)
-    drawn_U = _leading(order_BT, counts_BK, counts_BK)
-    fits_U = _fit(length_at[drawn_U], counts_BK.ravel(), num_to_predict_BK.ravel())
-    chosen[drawn_U[fits_U]] = True  # the first token of each unit, and now the others
-    chosen[np.flatnonzero(candidates_BT)] = chosen[token_U][unit_of_token]
-    return chosen
+    starts = np.zeros(ids_BT.size, np.uint8)
+    starts[token[first_U]] = candidates_BT.ravel()[token[first_U]]
+    order_BT = _random_order(
+        starts.reshape(ids_BT.shape), key_B, num_candidates_BK.shape[1]
+    )
+    begin_BK = np.cumsum(num_units_BK, axis=1) - num_units_BK
+    left_BK, room_BK, chosen = num_units_BK, num_to_predict_BK, []
+    while True:
+        # Units have a token at least, so more of them than there is room never fit.
+        take_BK = np.minimum(left_BK, room_BK)
+        if not take_BK.any():
+            break
+        units = unit_at[_slices(order_BT, begin_BK, take_BK)]
+        fits, room = _fit(lengths_U[units], take_BK.ravel(), room_BK.ravel())
+        chosen.append(units[fits])
+        begin_BK, left_BK = begin_BK + take_BK, left_BK - take_BK
+        room_BK = room.reshape(room_BK.shape)
+    if not chosen:
+        return token[:0]
+    units = np.concatenate(chosen)
+    lengths = lengths_U[units]
+    before = np.cumsum(lengths) - lengths
+    return token[np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())]
 
 
 def _random_order(
@@ -186,43 +223,45 @@ def _random_order(
     return words_BT
 
 
-def _counts(units_BT: np.ndarray, num_pairs: int) -> np.ndarray:
-    """Returns int64[B, K]: how many units each pair has."""
-    return np.stack(
-        [np.count_nonzero(units_BT == k + 1, axis=1) for k in range(num_pairs)], axis=1
-    )
-
-
-def _leading(
-    order_BT: np.ndarray, counts_BK: np.ndarray, take_BK: np.ndarray
+def _slices(
+    order_BT: np.ndarray, begin_BK: np.ndarray, take_BK: np.ndarray
 ) -> np.ndarray:
-    """Returns the flat indices of the first `take_BK` units of each pair."""
+    """Returns the flat indices that stand at `take_BK` places of a row's order.
+
+    Args:
+      order_BT: uint32, positions.
+      begin_BK: int64, the first of each pair's places.
+      take_BK: int64, how many.
+    """
     num_rows, length = order_BT.shape
     row_B1 = np.arange(num_rows)[:, None] * length
-    begin_BK = row_B1 + np.cumsum(counts_BK, axis=1) - counts_BK
     take = take_BK.ravel()
-    index = np.repeat(begin_BK.ravel() - (np.cumsum(take) - take), take)
+    before = np.cumsum(take) - take
+    index = np.repeat((row_B1 + begin_BK).ravel() - before, take)
     index += np.arange(len(index))
-    row = np.repeat(np.broadcast_to(row_B1, take_BK.shape).ravel(), take)
-    return row + order_BT.ravel()[index]
+    return np.repeat(row_B1[:, 0], take_BK.sum(axis=1)) + order_BT.ravel()[index]
 
 
-def _units(
-    ids_BT: np.ndarray, candidates_BT: np.ndarray, key_B: np.ndarray, rule: MaskRule
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each unit's first token (flat index) and each candidate's unit."""
-    token = np.flatnonzero(candidates_BT)
-    pair = token // ids_BT.shape[1] * 256 + candidates_BT.ravel()[token]
-    is_start = np.diff(pair, prepend=-1) != 0
+def _unit_starts(
+    ids_BT: np.ndarray,
+    token: np.ndarray,
+    num_candidates_BK: np.ndarray,
+    key_B: np.ndarray,
+    rule: MaskRule,
+) -> np.ndarray:
+    """Returns whether each candidate, by flat index `token`, is the first of a unit."""
     if rule.continues_word is None:
-        is_start[:] = True
+        is_start = np.ones(len(token), bool)
     else:
         # As in the released code, a piece that truncation left at the front of B joins
         # the last word of A.
-        is_start |= ~rule.continues_word[ids_BT.ravel()[token]]
+        is_start = ~rule.continues_word[ids_BT.ravel()[token]]
+        num_candidates = num_candidates_BK.ravel()
+        first = np.cumsum(num_candidates) - num_candidates
+        is_start[first[num_candidates > 0]] = True
     if rule.ngram_max > 1:
         is_start &= _span_starts(is_start, token, ids_BT.shape[1], key_B, rule)
-    return token[is_start], np.cumsum(is_start) - 1
+    return is_start
 
 
 def _span_starts(
@@ -250,7 +289,9 @@ def _span_starts(
     return starts
 
 
-def _fit(lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray) -> np.ndarray:
+def _fit(
+    lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Chooses units in order, skipping each that is longer than the room left.
 
     Args:
@@ -259,7 +300,7 @@ def _fit(lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray) -> np.ndar
       room: tokens to mask, by pair.
 
     Returns:
-      bool[U].
+      bool[U], and the room that is left, by pair.
     """
     pair_U = np.repeat(np.arange(len(counts)), counts)
     room = room.copy()
@@ -279,7 +320,7 @@ def _fit(lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray) -> np.ndar
         chosen_U[open_[fits]] = True
         room -= np.bincount(pair[fits], lengths[fits], len(room)).astype(np.int64)
         open_ = open_[~fits & (lengths <= room[pair])]
-    return chosen_U
+    return chosen_U, room
 
 
 def _replace(

@@ -35,18 +35,12 @@ Batch = dict[str, np.ndarray]
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
 
-BATCH_KEYS = (
-    "input_ids",
-    "segment_ids",
-    "position_ids",
-    "sequence_ids",
-    "masked_lm_positions",
-    "masked_lm_ids",
-    "masked_lm_weights",
-    "next_sentence_positions",
-    "next_sentence_labels",
-    "next_sentence_weights",
-)
+# Rows that one call from tf.data makes, at least a step's: a call costs as much as some
+# hundred rows.
+BLOCK_ROWS = 1024
+# Blocks made at a time. NumPy lets other threads run while it computes; what it does in
+# between keeps more than a few from gaining anything.
+PARALLEL_BLOCKS = 2
 
 # What stands before a visit's tokens, so that one gather fetches whole rows: [CLS],
 # [SEP] and a row of [PAD].
@@ -105,6 +99,9 @@ class Visit:
     pairs_RK5: np.ndarray
     keys_R2: np.ndarray
     document_starts: np.ndarray
+
+
+Part = tuple[Visit, int, int]  # a visit, the first of its rows, one past the last
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,21 +183,73 @@ def batches(
         keep = slice(host * size, (host + 1) * size)
     reader = _Reader(corpus, config, phase_index, streams, num_streams)
 
-    def arrays(step: np.ndarray) -> list[np.ndarray]:
-        batch = reader.batch(int(step))
-        return [batch[name][keep] for name in BATCH_KEYS]
+    widths = _widths(config.phases[phase_index])
+    num_rows = config.phases[phase_index].global_batch_size // num_hosts
+    block = max(1, BLOCK_ROWS // num_rows)
+    found: dict[int, list[list[Part]]] = {}
 
-    dtypes = [tf.float32 if "weights" in name else tf.int32 for name in BATCH_KEYS]
-    dataset: Any = tf.data.Dataset.range(first_step, tf.int64.max)
-    dataset = dataset.map(lambda step: tf.numpy_function(arrays, [step], dtypes))
+    def find(first: np.ndarray) -> np.ndarray:
+        found[int(first)] = [reader.parts(int(first) + i) for i in range(block)]
+        return first
+
+    def make(first: np.ndarray) -> np.ndarray:
+        """Returns int32[block, words]: tensors are costly, so the arrays are one."""
+        made = [reader.batch(parts) for parts in found.pop(int(first))]
+        words = [
+            b[name][keep].reshape(-1).view(np.int32) for b in made for name in widths
+        ]
+        return np.concatenate(words).reshape(block, -1)
+
+    steps: Any = tf.data.Dataset.range(first_step, tf.int64.max, block)
+    # Rows are found in the order of steps, but made of several blocks at a time.
+    steps = steps.map(lambda first: tf.numpy_function(find, [first], tf.int64))
+    blocks = steps.map(
+        lambda first: tf.numpy_function(make, [first], tf.int32),
+        num_parallel_calls=PARALLEL_BLOCKS,
+        deterministic=True,
+    ).prefetch(1)
     options = tf.data.Options()
     # Its thread sleeps for up to a minute at a time and cannot be woken to end (seen
     # with TensorFlow 2.21): a run would wait for it after its last step.
     options.autotune.enabled = False
-    dataset = dataset.prefetch(2).with_options(options)
     return (
-        dict(zip(BATCH_KEYS, rows, strict=True)) for rows in dataset.as_numpy_iterator()
+        _split(words, num_rows, widths)
+        for block_words in blocks.with_options(options).as_numpy_iterator()
+        for words in block_words
     )
+
+
+def _widths(phase: PhaseConfig) -> dict[str, int]:
+    """Returns the arrays of a batch and their second dim."""
+    T, P, K = (
+        phase.sequence_length,
+        phase.max_predictions,
+        phase.max_sequences_per_row,
+    )
+    return {
+        "input_ids": T,
+        "segment_ids": T,
+        "position_ids": T,
+        "sequence_ids": T,
+        "masked_lm_positions": P,
+        "masked_lm_ids": P,
+        "masked_lm_weights": P,
+        "next_sentence_positions": K,
+        "next_sentence_labels": K,
+        "next_sentence_weights": K,
+    }
+
+
+def _split(words: np.ndarray, num_rows: int, widths: dict[str, int]) -> Batch:
+    """Returns the arrays that stand in `words` one after the other."""
+    ends = np.cumsum([num_rows * width for width in widths.values()])
+    parts = np.split(words, ends[:-1])
+    return {
+        name: part.view(np.float32 if "weights" in name else np.int32).reshape(
+            num_rows, widths[name]
+        )
+        for name, part in zip(widths, parts, strict=True)
+    }
 
 
 def origins(
@@ -257,8 +306,8 @@ class _Reader:
         pool = concurrent.futures.ThreadPoolExecutor(2)
         self._cursors = [_Cursor(stream, draw, pool) for stream in streams]
 
-    def parts(self, step: int) -> list[tuple[Visit, int, int]]:
-        """Returns (visit, first row, one past the last) of the step's rows in order."""
+    def parts(self, step: int) -> list[Part]:
+        """Returns where the rows of a step are, in order."""
         first = step * self._rows_per_step
         for cursor in self._cursors:
             cursor.seek(first)  # all before any is read: they are drawn side by side
@@ -268,9 +317,8 @@ class _Reader:
             for part in cursor.read(self._rows_per_step)
         ]
 
-    def batch(self, step: int) -> Batch:
-        """Returns the streams' rows of a step."""
-        parts = self.parts(step)
+    def batch(self, parts: list[Part]) -> Batch:
+        """Returns the rows as arrays, see `batches`."""
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in parts])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in parts])
         layout = _lay_out(pairs_BK5, self._length)
@@ -285,6 +333,7 @@ class _Reader:
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(
             ids_BT.astype(np.int32),
             layout.candidates_BT,
+            pairs_BK5[:, :, 1] + pairs_BK5[:, :, 3].astype(np.int64),
             num_to_predict_BK,
             keys_B2,
             self._rule,
@@ -326,8 +375,8 @@ class _Cursor:
         self._next = None
         self._enter_visit()
 
-    def read(self, num_rows: int) -> Iterator[tuple[Visit, int, int]]:
-        """Yields (visit, first row, one past the last) of the next rows."""
+    def read(self, num_rows: int) -> Iterator[Part]:
+        """Yields where the next rows are."""
         self._row += num_rows
         while num_rows:
             if not self._left:

@@ -348,3 +348,17 @@ def test_a_manifest_whose_counts_differ(written, name):
         ConfigError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
     ):
         opened.load(opened.shards["train"][0])
+
+
+def test_without_next_sentence_a_document_is_enough(tmp_path):
+    """And a corpus of one is not for training with next sentences."""
+    alone = {"num_shards": 1, "num_streams": 1, "validation_fraction": 0.0}
+    config = make_config(tmp_path, **alone, next_sentence=False)
+    write(config, [["w1 w2 w3"]])
+    (shard,) = corpus.read(config).shards["train"]
+    assert shard.num_documents == 1
+    with pytest.raises(ConfigError, match="next_sentence=True, but .* one document"):
+        corpus.read(make_config(tmp_path, **alone))
+    few = make_config(tmp_path, next_sentence=False, corpus_dir=str(tmp_path / "few"))
+    with pytest.raises(ConfigError, match="num_shards=2 leaves 1 .* none of the 1 "):
+        write(few, [["w1 w2 w3"]])

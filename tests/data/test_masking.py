@@ -60,6 +60,7 @@ def mask(
     return masking.mask_rows(
         ids,
         candidates.astype(np.uint8),
+        candidates.sum(1)[:, None],
         counts[:, None],
         keys,
         make_rule(max_predictions, vocab_size, **rule),
@@ -325,14 +326,17 @@ def test_fit_is_the_loop_that_skips():
     counts = rng.integers(0, 12, 2000)
     room = rng.integers(0, 15, 2000)
     lengths = rng.integers(1, 8, counts.sum())
-    expected, unit = np.zeros(len(lengths), bool), 0
+    expected, room_left, unit = np.zeros(len(lengths), bool), room.copy(), 0
     for pair, count in enumerate(counts):
         left = room[pair]
         for _ in range(count):
             if lengths[unit] <= left:
                 expected[unit], left = True, left - lengths[unit]
             unit += 1
-    np.testing.assert_array_equal(masking._fit(lengths, counts, room), expected)
+            room_left[pair] = left
+    found, found_room = masking._fit(lengths, counts, room)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found_room, room_left)
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
@@ -344,10 +348,11 @@ def test_spans(whole_words):
         continues = None
     rule = make_rule(20, continues_word=continues, ngram_max=ngram_max)
     keys = make_keys(2000)
-    first, unit_of = masking._units(ids, candidates.astype(np.uint8), keys[:, 0], rule)
     token = np.flatnonzero(candidates)
-    words = dataclasses.replace(rule, ngram_max=1)
-    word_first, _ = masking._units(ids, candidates.astype(np.uint8), keys[:, 0], words)
+    arguments = (ids, token, candidates.sum(1)[:, None], keys[:, 0])
+    is_start = masking._unit_starts(*arguments, rule)
+    is_word = masking._unit_starts(*arguments, dataclasses.replace(rule, ngram_max=1))
+    first, word_first, unit_of = token[is_start], token[is_word], np.cumsum(is_start)
     assert set(first) <= set(word_first)
     # A span's words, except where its segment ended first.
     num_words = np.diff(np.append(np.searchsorted(word_first, first), len(word_first)))
@@ -387,14 +392,16 @@ def test_each_pair_of_a_row_has_masks_of_its_own():
     candidates[:, 0] = 0
     candidates[:, 1:][np.diff(pair, axis=1) > 0] = 0  # [CLS]
     counts = rng.integers(0, 6, (num_rows, num_pairs))
+    keys = make_keys(num_rows)
     for rule in (make_rule(20), make_rule(20, ngram_max=2)):
+        available = np.stack([(candidates == k + 1).sum(1) for k in range(4)], 1)
         masked, positions, _, weights = masking.mask_rows(
-            ids, candidates.astype(np.uint8), counts, make_keys(num_rows), rule
+            ids, candidates.astype(np.uint8), available, counts, keys, rule
         )
         found = np.take_along_axis(candidates, positions, 1) * (weights > 0)
         for k in range(num_pairs):
-            available = (candidates == k + 1).sum(1)
-            wanted, made = np.minimum(counts[:, k], available), (found == k + 1).sum(1)
+            wanted = np.minimum(counts[:, k], available[:, k])
+            made = (found == k + 1).sum(1)
             assert (made <= wanted).all()
             # Spans leave a mask over where only one of two would still fit.
             assert (made >= wanted - (rule.ngram_max - 1)).all()
