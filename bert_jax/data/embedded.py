@@ -76,7 +76,7 @@ def _prose(text: str) -> list[str]:
         lines = block.splitlines() or [""]
         is_code = lines[0].startswith((" " * 6, ">>>", "...", "|", "+-", "@"))
         paragraph = " ".join(line.strip() for line in lines)
-        letters = sum(c.isalpha() or c == " " for c in paragraph)
+        letters = sum(map(str.isalpha, paragraph)) + paragraph.count(" ")
         if is_code or ">>>" in paragraph or letters < 0.8 * len(paragraph):
             continue
         paragraph = paragraph.replace("``", "").replace("**", "")

@@ -150,7 +150,10 @@ def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
         if kind in _FILE_KINDS:
             found += [_stat(path) for path in _files(_pattern(kind, argument))]
         elif kind == "embedded":
-            found.append([sys.version, *map(_version, embedded.PACKAGES)])
+            installed = importlib.metadata.packages_distributions()
+            names = {name for p in embedded.PACKAGES for name in installed.get(p, [])}
+            versions = [f"{n} {importlib.metadata.version(n)}" for n in sorted(names)]
+            found.append([sys.version, *versions])
     return found
 
 
@@ -162,13 +165,6 @@ def _stat(path: str) -> list[Any]:
         return [path, stat.length, stat.mtime_nsec]
     stat = os.stat(path)
     return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
-
-
-def _version(package: str) -> str:
-    distributions = importlib.metadata.packages_distributions().get(package, [])
-    return ", ".join(
-        f"{name} {importlib.metadata.version(name)}" for name in distributions
-    )
 
 
 def _parse(spec: str) -> tuple[str, str]:
