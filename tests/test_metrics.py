@@ -41,7 +41,12 @@ def test_flops_are_those_of_the_programs_matrix_products():
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     jaxpr = jax.make_jaxpr(
         lambda p, b: steps.loss_sums(
-            graphdef, p, b, dropout_key=None, dtype=jnp.dtype(jnp.float32)
+            graphdef,
+            p,
+            b,
+            dropout_key=None,
+            dtype=jnp.dtype(jnp.float32),
+            next_sentence=True,
         )
     )(params, batch)
     B, T, D = phase.global_batch_size, phase.sequence_length, config.model.hidden_size
