@@ -22,8 +22,9 @@ from bert_jax.data.quiet_tensorflow import tf
 BLOCK_TOKENS = 2**16
 # Row lengths for which the manifest says how many pairs one pass over a shard makes.
 REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
-# Of the token ids of a shard. Readers hold a whole one in memory, the writer two: with
-# this most it stays under 1 GB.
+# Sentences whose pairs are counted at a time: drawing takes some 200 bytes for each.
+COUNTED_SENTENCES = 2**17
+# Of the token ids of a shard: readers hold a whole one in memory, the writer two.
 MAX_SHARD_BYTES = 2**28
 
 
@@ -191,15 +192,30 @@ def _reference_pairs(documents: pairs.Documents, length: int) -> list[int]:
       the sum over documents of the squared difference: from these follow the mean and
       the variance of a pass in which each document aims short with some probability.
     """
-    first_tokens = documents.token_offsets[documents.sentence_offsets]
-    counts = []
-    for short_seq_prob in (0.0, 1.0):
-        random = pairs.CounterRandom(length)
-        drawn = pairs.draw_pairs(documents, length, short_seq_prob, random)
-        document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
-        counts.append(np.bincount(document, minlength=len(first_tokens) - 1))
-    full, short = counts
-    return [int(full.sum()), int(short.sum()), int(np.square(short - full).sum())]
+    full, short, spread = 0, 0, 0
+    for number, part in enumerate(_parts(documents)):
+        first_tokens = part.token_offsets[part.sentence_offsets]
+        counts = []
+        for short_seq_prob in (0.0, 1.0):
+            random = pairs.CounterRandom(length, number)
+            drawn = pairs.draw_pairs(part, length, short_seq_prob, random)
+            document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
+            counts.append(np.bincount(document, minlength=len(first_tokens) - 1))
+        full += int(counts[0].sum())
+        short += int(counts[1].sum())
+        spread += int(np.square(counts[1] - counts[0]).sum())
+    return [full, short, spread]
+
+
+def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
+    """Yields neighbouring documents, so many that pairs can be drawn among them."""
+    ends = documents.sentence_offsets
+    num_parts = max(1, round(int(ends[-1]) / COUNTED_SENTENCES))
+    wanted = np.linspace(0, ends[-1], num_parts + 1)
+    # A very long document may leave nothing to a part.
+    bounds = np.unique(np.searchsorted(ends, wanted))
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        yield _shape(documents, np.arange(int(start), int(stop)))
 
 
 def _to_record(arrays: dict[str, np.ndarray]) -> bytes:

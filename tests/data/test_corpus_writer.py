@@ -87,6 +87,24 @@ def test_short_documents_are_counted_one_by_one(tmp_path):
     assert counts[:, 2].tolist() == (differences**2).tolist()
 
 
+@pytest.mark.parametrize("num_sentences", [1, 900])
+def test_pairs_are_counted_part_by_part(tmp_path, monkeypatch, num_sentences):
+    """Each document counts once, wherever the parts end and though one is long."""
+    documents = [["w1 w2"] * num_sentences, *make_documents(800)]
+    (whole,) = write(one_shard(tmp_path), documents).shards["train"]
+    monkeypatch.setattr(corpus_writer, "COUNTED_SENTENCES", 100)
+    other = one_shard(tmp_path, corpus_dir=str(tmp_path / "parts"))
+    (parts,) = write(other, documents).shards["train"]
+    assert parts.sha256 == whole.sha256
+    for length, (full, short, spread) in parts.num_pairs.items():
+        expected = whole.num_pairs[length]
+        assert full == pytest.approx(expected[0], rel=0.05)
+        if num_sentences == 1:
+            # Single draws of a short target for 800 documents differ by about 5%.
+            assert short == pytest.approx(expected[1], rel=0.15)
+            assert spread == pytest.approx(expected[2], rel=0.5)
+
+
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
     """Blocks only bound memory: the documents are those of one block."""
     _, documents, one_block = written
