@@ -67,15 +67,14 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, _made_for(config)) as work:
-        # A small text is read once, and its shards are written sooner than processes
-        # have imported TensorFlow.
         reading: collections.Counter[str] = collections.Counter()
-        kept = list(documents_of(config, reading)) if is_small(config) else None
+        kept = small_text(config, reading)
         tokenizer, trained_on = _tokenizer(config, work, kept)
         documents = kept or documents_of(config, reading)
         runs = _write_runs(config, tokenizer, documents, work, num_workers)
-        num_writers = 1 if kept is not None else num_workers
-        written = _write_shards(config, tokenizer, list(runs), work, num_writers)
+        if is_small(config):
+            num_workers = 1  # is done before processes have imported TensorFlow
+        written = _write_shards(config, tokenizer, list(runs), work, num_workers)
         counts = sum(map(collections.Counter, runs.values()), reading)
         corpus_writer.finish(config, tokenizer, trained_on, counts, written)
     work_directory.remove(directory)
@@ -104,6 +103,15 @@ def documents_of(
     for number, spec in enumerate(config.data.sources):
         for document in sources.documents(spec, config.data, counts):
             yield number, document
+
+
+def small_text(
+    config: ExperimentConfig, counts: collections.Counter[str]
+) -> list[tuple[int, sources.Document]] | None:
+    """Returns all documents if they must be gone through twice and can be kept."""
+    if config.tokenizer.vocab_file or not is_small(config):
+        return None
+    return list(documents_of(config, counts))
 
 
 def _made_for(config: ExperimentConfig) -> dict[str, Any]:

@@ -68,16 +68,15 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         try:
             tf.io.gfile.makedirs(facts)
             unused: collections.Counter[str] = collections.Counter()
-            kept = (
-                list(prepare.documents_of(config, unused))
-                if prepare.is_small(config)
-                else None
-            )
+            kept = prepare.small_text(config, unused)
             tokenizer, trained_on = tokenizer_training.make(config, kept)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
             trained = trained_on and dataclasses.asdict(trained_on)
             counts, written = _read_facts(facts, config.data)
+            for number, source in enumerate(config.data.sources):
+                if not counts.pop(_with_text(number), 0):
+                    raise sources.no_text(source)
             corpus_writer.finish(config, tokenizer, trained, counts, written)
         finally:
             tf.io.gfile.rmtree(facts)
@@ -148,9 +147,15 @@ class _Read(beam.DoFn):
     def process(self, part: tuple[int, str]) -> Iterator[Any]:
         number, spec = part
         counts: collections.Counter[str] = collections.Counter()
-        for document in sources.documents(spec, self._data, counts):
+        for document in sources.read(spec, self._data, counts):
+            counts[_with_text(number)] += bool(document.lines)
             yield number, document
         yield beam.pvalue.TaggedOutput("counts", dict(counts))
+
+
+def _with_text(number: int) -> str:
+    """Returns the name under which documents with text of a source are counted."""
+    return f"with text, of source {number}"
 
 
 class _Encode(beam.DoFn):
@@ -209,11 +214,15 @@ def _read_facts(
 
 @contextlib.contextmanager
 def _mistakes_of_workers() -> Iterator[None]:
-    """Raises as ConfigError what was one in a worker: runners only hand on its text."""
+    """Raises as ConfigError what was one in a worker; most runners give only its text.
+
+    They add where it happened, in brackets.
+    """
     try:
         yield
     except Exception as error:
-        found = re.search(r"ConfigError: (.+)", str(error))
+        text = f"{type(error).__name__}: {error}"
+        found = re.search(r"ConfigError: (.+)", text)
         if not found:
             raise
         raise ConfigError(re.sub(r" \[while running .*", "", found.group(1))) from None

@@ -75,9 +75,22 @@ def test_mistakes_leave_nothing(two_sources, tmp_path):
         prepare_beam.run(config, ["--rnner=DirectRunner"])
     (tmp_path / "b.jsonl").write_text('{"text": 1}\n')
     sources = [config.data.sources[0], f"jsonl:{tmp_path}/b.jsonl#text"]
-    with pytest.raises(ConfigError, match=r"^/.*b.jsonl:1 is not .*GLOB#field$"):
+    with pytest.raises(ConfigError, match=r"^/.*b.jsonl:1 [^\[]*$"):
+        prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
+    sources = [config.data.sources[0], f"text:{tmp_path}/c.txt"]
+    (tmp_path / "c.txt").write_text("\n\n")
+    with pytest.raises(ConfigError, match="^config.data.sources: no text in 'text:.*c"):
         prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
     assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_a_file_without_text_beside_others_is_nothing_wrong(two_sources, tmp_path):
+    config = two_sources
+    (tmp_path / "many" / "3.txt").write_text("")
+    prepare.prepare(config)
+    prepare_beam.run(elsewhere(config), IN_MEMORY)
+    expected = files(config.data.corpus_dir)
+    assert files(elsewhere(config).data.corpus_dir) == expected
 
 
 @pytest.mark.slow

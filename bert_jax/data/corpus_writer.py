@@ -24,8 +24,9 @@ BLOCK_TOKENS = 2**16
 # over a shard makes.
 REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 REFERENCE_ROWS = (1, 2, 3, 4, 8, 32)
-# Of the token ids of a shard. Readers hold a whole one in memory, the writer two: with
-# this most it stays under 1 GB.
+# Sentences whose pairs are counted at a time: drawing takes some 200 bytes for each.
+COUNTED_SENTENCES = 2**17
+# Of the token ids of a shard: readers hold a whole one in memory, the writer two.
 MAX_SHARD_BYTES = 2**28
 
 
@@ -203,22 +204,32 @@ def _reference_passes(
       which each document aims short with some probability.
     """
     draw = pairs.draw_pairs if next_sentence else pairs.draw_segments
-    first_tokens = documents.token_offsets[documents.sentence_offsets]
-    per_document, tokens = [], []
-    rows: dict[str, list[int]] = {str(k): [] for k in REFERENCE_ROWS}
-    for short_seq_prob in (0.0, 1.0):
-        drawn = draw(documents, length, short_seq_prob, pairs.CounterRandom(length))
-        document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
-        per_document.append(np.bincount(document, minlength=len(first_tokens) - 1))
-        tokens.append(int(drawn.lengths.sum()))
-        for k, counts in rows.items():
-            counts.append(packing.num_rows(drawn.lengths, length, int(k)))
-    full, short = per_document
-    return {
-        "tokens": tokens,
-        "rows": rows,
-        "spread": int(np.square(short - full).sum()),
-    }
+    tokens, spread = [0, 0], 0
+    rows = {str(k): [0, 0] for k in REFERENCE_ROWS}
+    for number, part in enumerate(_parts(documents)):
+        first_tokens = part.token_offsets[part.sentence_offsets]
+        per_document = []
+        for is_short in (0, 1):
+            random = pairs.CounterRandom(length, number)
+            drawn = draw(part, length, float(is_short), random)
+            document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
+            per_document.append(np.bincount(document, minlength=len(first_tokens) - 1))
+            tokens[is_short] += int(drawn.lengths.sum())
+            for k, counts in rows.items():
+                counts[is_short] += packing.num_rows(drawn.lengths, length, int(k))
+        spread += int(np.square(per_document[1] - per_document[0]).sum())
+    return {"tokens": tokens, "rows": rows, "spread": spread}
+
+
+def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
+    """Yields neighbouring documents, so many that pairs can be drawn among them."""
+    ends = documents.sentence_offsets
+    num_parts = max(1, round(int(ends[-1]) / COUNTED_SENTENCES))
+    wanted = np.linspace(0, ends[-1], num_parts + 1)
+    # A very long document may leave nothing to a part.
+    bounds = np.unique(np.searchsorted(ends, wanted))
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        yield _shape(documents, np.arange(int(start), int(stop)))
 
 
 def _padding_efficiency(

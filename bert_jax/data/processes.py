@@ -63,7 +63,8 @@ def run(
             for future in concurrent.futures.as_completed(pending):
                 yield future.result()
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Also waits: what the processes write may be removed after this.
+            pool.shutdown(cancel_futures=True)
             raise
 
 

@@ -241,7 +241,9 @@ def _training_error(message: str, vocab_size: int) -> Exception:
             f"{key} has no room for the {least[1]} special tokens and characters of"
             f" the text; try {2 * int(least[1])}"
         )
-    if "sentences_.empty()" in message or "all_chars_count" in message:
+    # sentencepiece 0.2.2, 0.2.3 and both of them.
+    signs = ("required_chars_.empty()", "all_chars_count", "sentences_.empty()")
+    if any(sign in message for sign in signs):
         return ConfigError(
             "config.data.sources gave no text to train a SentencePiece model on"
         )

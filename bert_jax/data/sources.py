@@ -80,17 +80,30 @@ def documents(
         that does not exist, when a file is not what the spec says, or when there is
         no text in any.
     """
-    kind, argument = _parse(source)
     has_text = False
+    for document in read(source, data_config, counts):
+        has_text = has_text or bool(document.lines)
+        yield document
+    if not has_text:
+        raise no_text(source)
+
+
+def read(
+    source: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[Document]:
+    """As `documents`, but of a part of a source, which may be without text."""
+    kind, argument = _parse(source)
     for document in _READERS[kind](argument, data_config, counts):
         if data_config.invalid_utf8 == "skip":
             if not all(map(lines.is_utf8, document.lines)):
                 counts["documents_not_utf8"] += 1
                 continue
-        has_text = has_text or bool(document.lines)
         yield document
-    if not has_text:
-        raise ConfigError(f"config.data.sources: no text in {_described(source)}")
+
+
+def no_text(source: str) -> ConfigError:
+    """Returns what to raise when there is no text in any document of a source."""
+    return ConfigError(f"config.data.sources: no text in {_described(source)}")
 
 
 def check(specs: tuple[str, ...]) -> None:

@@ -91,6 +91,25 @@ def test_short_documents_are_counted_one_by_one(tmp_path):
     assert [found["spread"] for found in passes] == (differences**2).tolist()
 
 
+@pytest.mark.parametrize("num_sentences", [1, 900])
+def test_pairs_are_counted_part_by_part(tmp_path, monkeypatch, num_sentences):
+    """Each document counts once, wherever the parts end and though one is long."""
+    documents = [["w1 w2"] * num_sentences, *make_documents(800)]
+    (whole,) = write(one_shard(tmp_path), documents).shards["train"]
+    monkeypatch.setattr(corpus_writer, "COUNTED_SENTENCES", 100)
+    other = one_shard(tmp_path, corpus_dir=str(tmp_path / "parts"))
+    (parts,) = write(other, documents).shards["train"]
+    assert parts.sha256 == whole.sha256
+    for length, found in parts.passes["next_sentence"].items():
+        expected = whole.passes["next_sentence"][length]
+        (full, short), wanted = found["rows"]["1"], expected["rows"]["1"]
+        assert full == pytest.approx(wanted[0], rel=0.05)
+        if num_sentences == 1:
+            # Single draws of a short target for 800 documents differ by about 5%.
+            assert short == pytest.approx(wanted[1], rel=0.15)
+            assert found["spread"] == pytest.approx(expected["spread"], rel=0.5)
+
+
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
     """Blocks only bound memory: the documents are those of one block."""
     _, documents, one_block = written

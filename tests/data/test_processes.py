@@ -84,6 +84,26 @@ def test_a_failing_source_of_items_ends_the_work():
         list(processes.run(fail_at_three_never, items(), 2))
 
 
+def touch_slowly(path):
+    time.sleep(0.5)
+    with open(path, "w"):
+        pass
+
+
+def test_nothing_is_written_after_the_work_has_ended(tmp_path):
+    """Whoever clears up after a failure does not race with what still runs."""
+
+    def items():
+        yield from (tmp_path / name for name in "abc")
+        raise ConfigError("line 4 is bad")
+
+    with pytest.raises(ConfigError, match="line 4"):
+        list(processes.run(touch_slowly, items(), 2))
+    before = sorted(os.listdir(tmp_path))
+    time.sleep(1)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 PROGRAM = """
 import multiprocessing, sys
 if __name__ == "__main__":
