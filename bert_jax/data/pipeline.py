@@ -35,9 +35,8 @@ Batch = dict[str, np.ndarray]
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
 
-# Rows that one call from tf.data makes, at least a step's: a call costs as much as some
-# hundred rows.
-BLOCK_ROWS = 1024
+# Steps that one call from tf.data makes: a call costs as much as some hundred rows.
+BLOCK_STEPS = 4
 # Blocks made at a time. NumPy lets other threads run while it computes; what it does in
 # between keeps more than a few from gaining anything.
 PARALLEL_BLOCKS = 2
@@ -185,22 +184,21 @@ def batches(
 
     widths = _widths(config.phases[phase_index])
     num_rows = config.phases[phase_index].global_batch_size // num_hosts
-    block = max(1, BLOCK_ROWS // num_rows)
     found: dict[int, list[list[Part]]] = {}
 
     def find(first: np.ndarray) -> np.ndarray:
-        found[int(first)] = [reader.parts(int(first) + i) for i in range(block)]
+        found[int(first)] = [reader.parts(int(first) + i) for i in range(BLOCK_STEPS)]
         return first
 
     def make(first: np.ndarray) -> np.ndarray:
-        """Returns int32[block, words]: tensors are costly, so the arrays are one."""
+        """Returns int32[BLOCK_STEPS, words]: one tensor costs less than ten."""
         made = [reader.batch(parts) for parts in found.pop(int(first))]
         words = [
             b[name][keep].reshape(-1).view(np.int32) for b in made for name in widths
         ]
-        return np.concatenate(words).reshape(block, -1)
+        return np.concatenate(words).reshape(BLOCK_STEPS, -1)
 
-    steps: Any = tf.data.Dataset.range(first_step, tf.int64.max, block)
+    steps: Any = tf.data.Dataset.range(first_step, tf.int64.max, BLOCK_STEPS)
     # Rows are found in the order of steps, but made of several blocks at a time.
     steps = steps.map(lambda first: tf.numpy_function(find, [first], tf.int64))
     blocks = steps.map(
