@@ -301,7 +301,7 @@ def hugging_face(
         import transformers
     except ImportError:
         return None
-    vocabulary = os.path.join(corpus.directory, corpus_lib.VOCAB)
+    vocabulary = os.path.join(corpus.directory, tokenizers.WordPiece.FILE)
     tokenizer = transformers.BertTokenizerFast(vocab=vocabulary)
     collator = transformers.DataCollatorForLanguageModeling(
         tokenizer=tokenizer, return_tensors="np"

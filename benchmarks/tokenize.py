@@ -11,18 +11,20 @@ text and writing the ids once.
 """
 
 import argparse
+import collections
 import os
 import random
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import tokenizers
 
 from benchmarks import rows
-from bert_jax.config import TokenizerConfig
-from bert_jax.data import sources, wordpiece
+from bert_jax import config as config_lib
+from bert_jax.data import cleaning, sources, wordpiece
+from configs import tiny
 
 # Not the library's clean_text: it drops these, the released code keeps them.
 KEPT_BY_ONE_SIDE = ("Co", "Cn")
@@ -40,15 +42,15 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of the processes that are timed
     texts = (
-        {args.text: sources.documents(f"text:{args.text}")}
+        {args.text: documents(f"text:{args.text}")}
         if args.text
         else {
-            "embedded English": sources.documents("embedded:"),
+            "embedded English": documents("embedded:"),
             "made-up Chinese": made_up_chinese(),
         }
     )
-    for name, documents in texts.items():
-        measure(name, first_sentences(documents, int(args.megabytes * 1e6)), args)
+    for name, text in texts.items():
+        measure(name, first_sentences(text, int(args.megabytes * 1e6)), args)
 
 
 def measure(name: str, sentences: list[str], args: argparse.Namespace) -> None:
@@ -103,7 +105,7 @@ def check_same_ids(tokenizer: wordpiece.WordPiece, sentences: list[str]) -> None
 def make_tokenizer(
     sentences: list[str], args: argparse.Namespace
 ) -> wordpiece.WordPiece:
-    config = TokenizerConfig(
+    config = config_lib.TokenizerConfig(
         kind="wordpiece",
         vocab_file=args.vocab_file or "",
         vocab_size=30522,  # the released uncased vocabulary's
@@ -115,9 +117,17 @@ def make_tokenizer(
     return wordpiece.train([sentences], config)
 
 
-def first_sentences(documents: Iterable[list[str]], num_bytes: int) -> list[str]:
+def documents(source: str) -> Iterator[list[str]]:
+    """Yields the sentences of each document, cleaned as `prepare` does."""
+    data = config_lib.from_config_dict(tiny.get_config()).data
+    counts = collections.Counter()
+    for document in sources.documents(source, data, counts):
+        yield cleaning.sentences(document, data, counts)
+
+
+def first_sentences(text: Iterable[list[str]], num_bytes: int) -> list[str]:
     sentences = []
-    for document in documents:
+    for document in text:
         for sentence in document:
             if any(unicodedata.category(c) in KEPT_BY_ONE_SIDE for c in sentence):
                 continue
@@ -128,7 +138,7 @@ def first_sentences(documents: Iterable[list[str]], num_bytes: int) -> list[str]
     return sentences
 
 
-def made_up_chinese() -> Iterable[list[str]]:
+def made_up_chinese() -> Iterator[list[str]]:
     """Yields ideographs as frequent as the n-th word of a language: 1/n."""
     source = random.Random(0)
     ideographs = [chr(0x4E00 + i) for i in source.sample(range(20_000), 5000)]

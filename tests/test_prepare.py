@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
@@ -270,17 +272,31 @@ def test_what_was_made_of_anything_else_is_not_used(source, monkeypatch, name, c
 
 
 PROGRAM = """
-import sys
+import sys, time
 from bert_jax import config, prepare
-prepare.BATCH_BYTES = 300
+from bert_jax.data import processes
+
+prepare.BATCH_BYTES = int(sys.argv[2])
+num_handed_out, run = int(sys.argv[3]), processes.run
+
+def stopping(items):
+    global num_handed_out
+    for item in items:
+        if not num_handed_out:
+            time.sleep(3600)
+        num_handed_out -= 1
+        yield item
+
+processes.run = lambda task, items, *args: run(task, stopping(items), *args)
+prepare.is_small = lambda config: False  # both workers write shards too
 prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 """
 
 
-def start(config, path):
+def start(config, path, *args):
     path.write_text(config.to_json())
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(path)],
+        [sys.executable, "-c", PROGRAM, str(path), *map(str, args)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -291,32 +307,41 @@ def num_finished(config):
     """Returns how many runs and shards are finished."""
     work = os.path.join(config.data.corpus_dir, "unfinished")
     names = os.listdir(work) if os.path.exists(work) else []
-    return sum(name.endswith(".json") for name in names)
+    return sum(re.search(r"\d\.json$", name) is not None for name in names)
 
 
 @pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_sigkill_of_all_processes_at_random_moments(
     source, tmp_path, monkeypatch, num_kills
 ):
+    """While runs are written, and the last time while shards are.
+
+    The processes are given a few runs more than those they are killed at, so that they
+    are at work then, and never finish before however slow this process is.
+    """
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"), 1)
-    num_runs = os.path.getsize(tmp_path / "text.txt") // 300
+    monkeypatch.setattr(prepare, "BATCH_BYTES", 100)
+    batches = sorted_runs.batches(prepare.documents_of(config, Counter()), 100)
+    num_runs = len(list(batches))
+    most = num_runs // (num_kills - 1) - 4
+    assert most >= 3
     moments = random.Random(num_kills)
-    seen = []
-    for _ in range(num_kills):
-        process = start(config, tmp_path / "config.json")
-        target = num_finished(config) + moments.randint(0, num_runs // num_kills)
-        while num_finished(config) < target and process.poll() is None:
+    for i in range(num_kills):
+        found = num_finished(config)
+        in_shards = i == num_kills - 1
+        wanted = num_runs - found + 1 if in_shards else moments.randint(0, most)
+        ahead = 1 if in_shards else 2  # the last of three shards is never begun
+        process = start(config, tmp_path / "config.json", 100, wanted + ahead)
+        while num_finished(config) < found + wanted:
+            assert process.poll() is None
             time.sleep(0.001)
         time.sleep(moments.random() * 0.01)
-        assert process.poll() is None
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        assert num_finished(config) >= found + wanted
         assert not corpus.exists(config.data.corpus_dir)
-        seen.append(num_finished(config))
-    assert seen == sorted(seen) and 0 < seen[-1]
-    monkeypatch.setattr(prepare, "BATCH_BYTES", 300)  # as the program
-    assert len(encoded_batches(monkeypatch, config)) < num_runs
+    assert encoded_batches(monkeypatch, config) == []
     assert files(config.data.corpus_dir) == expected
 
 
@@ -386,7 +411,7 @@ def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_
 MEASURE = """
 import json, multiprocessing, re, sys
 from bert_jax import config, prepare
-from bert_jax.data import processes, tokenizers
+from bert_jax.data import processes, wordpiece
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
@@ -401,7 +426,7 @@ def watched(*args):
 
 processes.run = watched
 prepare.BATCH_BYTES = prepare.SMALL_BYTES = 2**20
-tokenizers.TRAINING_BYTES = 2**22
+wordpiece.TRAINING_BYTES = 2**22
 prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """
