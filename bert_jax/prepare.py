@@ -90,6 +90,19 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
     return made
 
 
+def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
+    """Opens the corpus; prepares a small local one if it is not there yet."""
+    if corpus.exists(config.data.corpus_dir):
+        return corpus.read(config)
+    if not is_small(config):
+        raise ConfigError(
+            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
+            " the sources are too large to prepare unasked; run:"
+            f" python -m bert_jax.prepare {command_line.config_arguments()}"
+        )
+    return prepare(config)
+
+
 def is_small(config: ExperimentConfig) -> bool:
     """Returns whether the sources are local and few enough to prepare unasked."""
     num_bytes = sources.size_bytes(config.data.sources)

@@ -44,7 +44,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
-    corpus = find_corpus(config)
+    corpus = prepare.find_corpus(config)
     jax.set_mesh(mesh)
 
     # ---- State: new weights, or where the last call stopped.
@@ -189,19 +189,6 @@ def global_batches(
         following = next(ahead, None)
         yield current
         current = following
-
-
-def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
-    """Opens the corpus; prepares a small local one if it is not there yet."""
-    if corpus_lib.exists(config.data.corpus_dir):
-        return corpus_lib.read(config)
-    if not prepare.is_small(config):
-        raise ConfigError(
-            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
-            " the sources are too large to prepare unasked; run:"
-            f" python -m bert_jax.prepare {command_line.config_arguments()}"
-        )
-    return prepare.prepare(config)
 
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:

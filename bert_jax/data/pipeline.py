@@ -41,6 +41,9 @@ BLOCK_STEPS = 4
 # between keeps more than a few from gaining anything.
 PARALLEL_BLOCKS = 2
 
+# Of a document that a row is from, shown to a reader.
+BEGINNING_TOKENS = 24
+
 # What stands before a visit's tokens, so that one gather fetches whole rows: [CLS],
 # [SEP] and a row of [PAD].
 _CLS, _SEP, _PAD = range(3)
@@ -104,6 +107,24 @@ Part = tuple[Visit, int, int]  # a visit, the first of its rows, one past the la
 
 
 @dataclasses.dataclass(frozen=True)
+class Excerpt:
+    """Where a segment was cut from.
+
+    Attributes:
+      document: its number in the shard, from 0.
+      first, length: tokens of the document.
+      document_length: tokens.
+      beginning: the document's first token ids, at most BEGINNING_TOKENS.
+    """
+
+    document: int
+    first: int
+    length: int
+    document_length: int
+    beginning: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Origin:
     """Where a row comes from.
 
@@ -111,14 +132,13 @@ class Origin:
       shard: the file's name.
       epoch: of the stream that reads the shard, from 0.
       row: of the visit to the shard, from 0.
-      documents: of each pair, the documents of the shard that A and B are from; the
-        second is None where there is no B.
+      segments: of each pair, A and B; None where there is no B.
     """
 
     shard: str
     epoch: int
     row: int
-    documents: tuple[tuple[int, int | None], ...]
+    segments: tuple[tuple[Excerpt, Excerpt | None], ...]
 
 
 def make_streams(
@@ -265,20 +285,30 @@ def origins(
     found = []
     for visit, first, stop in reader.parts(step):
         for row in range(first, stop):
-            documents = tuple(
+            segments = tuple(
                 (
-                    _document(visit, a_start),
-                    _document(visit, b_start) if b_length else None,
+                    _excerpt(visit, a_start, a_length),
+                    _excerpt(visit, b_start, b_length) if b_length else None,
                 )
                 for a_start, a_length, b_start, b_length, _ in visit.pairs_RK5[row]
                 if a_length
             )
-            found.append(Origin(visit.shard, visit.epoch, row, documents))
+            found.append(Origin(visit.shard, visit.epoch, row, segments))
     return found
 
 
-def _document(visit: Visit, start: int) -> int:
-    return bisect.bisect_right(visit.document_starts, start) - 1
+def _excerpt(visit: Visit, start: int, length: int) -> Excerpt:
+    starts = visit.document_starts
+    document = bisect.bisect_right(starts, start) - 1
+    last = document == len(starts) - 1
+    first, end = starts[document], len(visit.tokens) if last else starts[document + 1]
+    return Excerpt(
+        document=document,
+        first=int(start - first),
+        length=int(length),
+        document_length=int(end - first),
+        beginning=tuple(visit.tokens[first:end][:BEGINNING_TOKENS].tolist()),
+    )
 
 
 # --------------------------------------------------------------- from step to rows

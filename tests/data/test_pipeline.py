@@ -413,14 +413,28 @@ def test_any_number_of_hosts_sees_the_same_run_from_the_start(
 
 
 def token_starts(made, origin):
-    """Returns the shard's tokens and where each of its documents begins."""
+    """Returns the shard's tokens and where each document begins, and the last ends."""
     (shard,) = (s for s in made.corpus.shards["train"] if s.file == origin.shard)
     tokens, documents = made.corpus.load(shard)
     return tokens, documents.token_offsets[documents.sentence_offsets]
 
 
+def excerpt(ids, tokens, starts, position_of):
+    """Returns where a segment of a row was cut from."""
+    place = position_of[int(ids[0])]
+    document = int(np.searchsorted(starts, place, side="right")) - 1
+    text = tokens[starts[document] : starts[document + 1]].tolist()
+    return pipeline.Excerpt(
+        document=document,
+        first=place - int(starts[document]),
+        length=len(ids),
+        document_length=len(text),
+        beginning=tuple(text[: pipeline.BEGINNING_TOKENS]),
+    )
+
+
 @pytest.mark.parametrize("phase_index", [0, 1])
-def test_origins_name_the_documents_of_every_pair(sixteen_shards, phase_index):
+def test_origins_tell_where_every_segment_was_cut_from(sixteen_shards, phase_index):
     """Held against the tokens, each of which stands once in the corpus."""
     made = sixteen_shards
     for step in (0, 57):
@@ -438,20 +452,16 @@ def test_origins_name_the_documents_of_every_pair(sixteen_shards, phase_index):
         for row, origin in enumerate(origins):
             tokens, starts = token_starts(made, origin)
             position_of = {int(token): i for i, token in enumerate(tokens)}
+            is_text = made.document_of[ids[row]] >= 0
+            is_b = batch["segment_ids"][row] == 1
             found = []
             for k in range(1, batch["sequence_ids"][row].max() + 1):
-                mine = (batch["sequence_ids"][row] == k) & (
-                    made.document_of[ids[row]] >= 0
-                )
-                is_b = batch["segment_ids"][row] == 1
-                firsts = (ids[row][mine & ~is_b][0], ids[row][mine & is_b][0])
+                mine = (batch["sequence_ids"][row] == k) & is_text
+                a, b = ids[row][mine & ~is_b], ids[row][mine & is_b]
                 found.append(
-                    tuple(
-                        int(np.searchsorted(starts, position_of[t], side="right")) - 1
-                        for t in firsts
-                    )
+                    tuple(excerpt(part, tokens, starts, position_of) for part in (a, b))
                 )
-            assert tuple(found) == origin.documents
+            assert tuple(found) == origin.segments
 
 
 def test_origins_are_each_row_of_an_epoch_once(four_shards):
@@ -538,7 +548,7 @@ def test_rows_of_one_segment(tmp_path):
     origins = pipeline.origins(
         made.corpus, made.config, split="train", seed=1, phase_index=0, step=0
     )
-    assert all(b is None for origin in origins for _, b in origin.documents)
+    assert all(b is None for origin in origins for _, b in origin.segments)
 
 
 def test_masks_follow_the_config(four_shards):

@@ -1,0 +1,219 @@
+"""Rows of a step as an HTML page that explains itself: one file, no scripts."""
+
+import html
+from collections.abc import Sequence
+
+from bert_jax import step_rows
+from bert_jax.data import pipeline
+
+_MASK_WORDS = {
+    "masked": "hidden behind [MASK]",
+    "random": "replaced by a random token",
+    "kept": "left as it is, but to be predicted",
+}
+
+_STYLE = """
+:root { --ink: #1c2430; --quiet: #66707f; --line: #d9dee6; --paper: #ffffff;
+  --card: #f6f8fb; --a: #d8e8fb; --b: #d9f2dd; --special: #e6e8ec; --pad: #f0f1f4;
+  --masked: #c62828; --random: #8e24aa; --kept: #b26a00; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --quiet: #9aa4b2;
+  --line: #39414e; --paper: #14181f; --card: #1c222b; --a: #1f3a5c; --b: #1f4a2c;
+  --special: #333a46; --pad: #232932; --masked: #ff7b72; --random: #d59bf0;
+  --kept: #f0b35e; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 1180px; padding: 28px 24px 60px; color: var(--ink);
+  background: var(--paper); font: 15px/1.5 system-ui, sans-serif; }
+h1 { font-size: 25px; margin: 0 0 4px; }
+h2 { font-size: 17px; margin: 0 0 8px; }
+p { margin: 4px 0; }
+.quiet { color: var(--quiet); }
+.stages { display: grid; grid-template-columns: repeat(4, 1fr); gap: 12px;
+  margin: 20px 0; }
+.stage, .row { background: var(--card); border: 1px solid var(--line);
+  border-radius: 8px; padding: 12px 14px; }
+.stage { font-size: 14px; }
+.stage b { display: block; font-size: 15px; }
+.row { margin: 16px 0; padding: 14px 16px; }
+.bar { display: flex; height: 8px; border-radius: 4px; overflow: hidden;
+  background: var(--pad); margin: 8px 0 12px; }
+.pair + .pair { border-top: 1px dashed var(--line); margin-top: 12px;
+  padding-top: 10px; }
+.label { font-weight: 600; }
+.source { font-size: 14px; margin: 2px 0; }
+.source .token { min-height: 0; margin: 0 3px 0 0; padding: 0 6px; }
+.source i { color: var(--quiet); }
+.tokens { margin-top: 8px; font: 14px/1.2 ui-monospace, monospace; }
+.token { display: inline-block; vertical-align: top; padding: 2px 5px; margin: 2px 1px;
+  border-radius: 4px; min-height: 37px; }
+.token small { display: block; font-size: 11.5px; color: var(--quiet); }
+.a { background: var(--a); } .b { background: var(--b); }
+.special { background: var(--special); color: var(--quiet); }
+.padding { background: var(--pad); color: var(--quiet); }
+.masked, .random, .kept { font-weight: 700; box-shadow: inset 0 0 0 2px currentColor; }
+.masked { color: var(--masked); } .random { color: var(--random); }
+.kept { color: var(--kept); }
+.token.masked small, .token.random small, .token.kept small { color: var(--ink);
+  font-weight: 400; }
+@media (max-width: 800px) { .stages { grid-template-columns: 1fr 1fr; } }
+"""
+
+
+def page(step: step_rows.Step, rows: Sequence[step_rows.Row]) -> str:
+    """Returns the page of some rows of a step."""
+    title = f"Step {step.number:,}: what the model is taught"
+    facts = "".join(f"<p>{html.escape(line)}</p>" for line in step_rows.summary(step))
+    shown = (
+        f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
+        if len(rows) < len(step.rows)
+        else ""
+    )
+    return (
+        "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{title}</h1>{facts}{_stages(step)}{_legend()}{shown}"
+        + "\n".join(_row(step, row) for row in rows)
+        + "</body></html>\n"
+    )
+
+
+def _stages(step: step_rows.Step) -> str:
+    """Tells how text becomes rows."""
+    has_b = any(pair.b for pair in step.pairs)
+    packed = max(len(row.pairs) for row in step.rows) > 1
+    segments = (
+        "A chunk of sentences is cut in two: A and B. Half the time, and whenever the"
+        " chunk is one sentence, B comes from another document instead, and the"
+        " sentences that it displaced are used again for the next pair."
+        if has_b
+        else "As many whole sentences of one document as fit: segment A alone."
+    )
+    rows = (
+        "Pairs whose lengths add up to a full row share it; each keeps its own [CLS],"
+        " its own positions, and sees only itself."
+        if packed
+        else "Each pair is a row of its own, [CLS] A [SEP] B [SEP], and padding."
+    )
+    answers = (
+        "The model answers at every framed token what stood there, and at [CLS] whether"
+        " B follows A."
+        if has_b
+        else "The model answers at every framed token what stood there."
+    )
+    stages = (
+        (
+            "1. Documents",
+            "Shards hold whole documents as sentences of token ids. Each epoch visits"
+            " them in another order and draws everything anew.",
+        ),
+        ("2. Segments", segments),
+        ("3. Rows", rows),
+        (
+            "4. Masks",
+            "Some tokens are chosen for every row each time it is seen; most turn into"
+            f" [MASK], some into a random token, some stay. {answers}",
+        ),
+    )
+    return (
+        "<div class='stages'>"
+        + "".join(
+            f"<div class='stage'><b>{name}</b>{html.escape(words)}</div>"
+            for name, words in stages
+        )
+        + "</div>"
+    )
+
+
+def _legend() -> str:
+    examples = (
+        _chip("a", "segment A"),
+        _chip("b", "segment B"),
+        _chip("special", "[CLS]"),
+        _chip("masked", "[MASK]", "hidden"),
+        _chip("random", "random", "what stood there"),
+        _chip("kept", "kept", "the same"),
+    )
+    return (
+        f"<p class='tokens'>{''.join(examples)}</p>"
+        "<p class='quiet'>Above: what the model sees. Below, in a frame: what it is to"
+        " predict. Point at a token for its place.</p>"
+    )
+
+
+def _chip(kind: str, piece: str, below: str = "", title: str = "") -> str:
+    small = f"<small>{html.escape(below)}</small>" if below else ""
+    title = f" title='{html.escape(title, quote=True)}'" if title else ""
+    return f"<span class='token {kind}'{title}>{html.escape(piece)}{small}</span>"
+
+
+def _row(step: step_rows.Step, row: step_rows.Row) -> str:
+    origin = row.origin
+    pairs = "".join(
+        _pair(step, pair, number if len(row.pairs) > 1 else None)
+        for number, pair in enumerate(row.pairs, start=1)
+    )
+    padding = (
+        f"<div class='tokens'>{_chip('padding', f'[PAD] x {row.num_padding}')}</div>"
+        if row.num_padding
+        else ""
+    )
+    return (
+        f"<div class='row'><h2>Row {row.number} <span class='quiet'>of"
+        f" {len(step.rows)}: row {origin.row:,} of epoch {origin.epoch} of"
+        f" {html.escape(origin.shard)}</span></h2>{_bar(step, row)}{pairs}{padding}"
+        "</div>"
+    )
+
+
+def _bar(step: step_rows.Step, row: step_rows.Row) -> str:
+    """Shows how the row's places are shared out."""
+    parts = []
+    for pair in row.pairs:
+        for part in ("a", "b"):
+            length = sum(token.part == part for token in pair.tokens)
+            parts.append((part, length))
+            parts.append(("special", 1 if length else 0))
+        parts.append(("special", 1))
+    return (
+        "<div class='bar'>"
+        + "".join(
+            f"<span class='{kind}' style='width:{100 * n / step.sequence_length:.2f}%'>"
+            "</span>"
+            for kind, n in parts
+        )
+        + "</div>"
+    )
+
+
+def _pair(step: step_rows.Step, pair: step_rows.Pair, number: int | None) -> str:
+    name = f"Pair {number}: " if number else ""
+    sources = "".join(
+        _source(step, letter, excerpt)
+        for letter, excerpt in (("A", pair.a), ("B", pair.b))
+        if excerpt is not None
+    )
+    tokens = "".join(_token(token) for token in pair.tokens)
+    label = html.escape(step_rows.label_words(pair))
+    return (
+        f"<div class='pair'><p class='label'>{name}{label}</p>{sources}"
+        f"<div class='tokens'>{tokens}</div></div>"
+    )
+
+
+def _source(step: step_rows.Step, letter: str, excerpt: pipeline.Excerpt) -> str:
+    words = html.escape(step_rows.excerpt_words(excerpt))
+    beginning = html.escape(step.beginning(excerpt))
+    chip = _chip(letter.lower(), letter)
+    return f"<p class='source'>{chip} {words}, which begins: <i>{beginning}</i></p>"
+
+
+def _token(token: step_rows.Token) -> str:
+    place = f"position {token.position}"
+    if not token.mask:
+        return _chip(token.part, token.piece, title=place)
+    return _chip(
+        f"{token.part} {token.mask}",
+        token.piece,
+        token.original,
+        f"{place}: {token.original}, {_MASK_WORDS[token.mask]}",
+    )

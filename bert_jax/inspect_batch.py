@@ -1,0 +1,106 @@
+"""The rows of any training step, as text and as a page: what the model is taught.
+
+    python -m bert_jax.inspect_batch --config=configs/X.py --step=N [--rows=N]
+        [--html=FILE]
+
+Steps are numbered as `train` logs them, from 1. Shows each row's tokens with segments,
+what was masked and by what it was replaced, pair boundaries, labels, and the documents
+that the segments were cut from. Prepares a small corpus if it is not there yet.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import rich.console
+import rich.text
+from absl import flags
+
+from bert_jax import batch_page, command_line, prepare, step_rows
+from bert_jax.config import ConfigError
+
+_STYLES = {"special": "dim", "a": "cyan", "b": "green"}
+
+
+def as_text(step: step_rows.Step, rows: Iterable[step_rows.Row]) -> rich.text.Text:
+    """Returns the batch's summary and the rows, in colours for a terminal."""
+    lines = [rich.text.Text(line, "bold") for line in step_rows.summary(step)]
+    lines.append(
+        rich.text.Text.assemble(
+            "how to read it: ",
+            ("segment A", _STYLES["a"]),
+            ", ",
+            ("segment B", _STYLES["b"]),
+            "; seen<=hidden is a token to predict: ",
+            ("[MASK]<=cat", "bold red"),
+            ", ",
+            ("dog<=cat", "bold magenta"),
+            ", or kept: ",
+            ("cat<=cat", "bold yellow"),
+        )
+    )
+    for row in rows:
+        lines += [rich.text.Text(""), *_row_lines(step, row)]
+    return rich.text.Text("\n").join(lines)
+
+
+def _row_lines(step: step_rows.Step, row: step_rows.Row) -> list[rich.text.Text]:
+    origin = row.origin
+    padding = f", {row.num_padding} places of padding" if row.num_padding else ""
+    lines = [
+        rich.text.Text(
+            f"row {row.number} of {len(step.rows)}: row {origin.row:,} of epoch"
+            f" {origin.epoch} of {origin.shard}{padding}",
+            "bold",
+        )
+    ]
+    for number, pair in enumerate(row.pairs, start=1):
+        lines.append(rich.text.Text(f"  pair {number}: {step_rows.label_words(pair)}"))
+        for name, excerpt in (("A", pair.a), ("B", pair.b)):
+            if excerpt is not None:
+                style = _STYLES[name.lower()]
+                words = f"    {name} {step_rows.excerpt_words(excerpt)}, which begins:"
+                lines.append(
+                    rich.text.Text(f"{words} {step.beginning(excerpt)}", style)
+                )
+        lines.append(
+            rich.text.Text("    ")
+            + rich.text.Text(" ").join(_as_text(token) for token in pair.tokens)
+        )
+    return lines
+
+
+def _as_text(token: step_rows.Token) -> rich.text.Text:
+    if not token.mask:
+        return rich.text.Text(token.piece, _STYLES[token.part])
+    color = {"masked": "red", "random": "magenta", "kept": "yellow"}[token.mask]
+    return rich.text.Text(f"{token.piece}<={token.original}", f"bold {color}")
+
+
+def check_page_path(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"--html={path} is in a directory that does not exist")
+    if path.is_dir():
+        raise ConfigError(f"--html={path} is a directory; give a file, as step.html")
+
+
+def main() -> None:
+    config = command_line.load_config(_CONFIG)
+    step_rows.find_step(config, _STEP.value)  # before a corpus is prepared
+    if _HTML.value:
+        check_page_path(Path(_HTML.value))
+    corpus = prepare.find_corpus(config)
+    step = step_rows.read_step(corpus, config, _STEP.value)
+    rows = step.rows[: _ROWS.value]
+    console = rich.console.Console(highlight=False, soft_wrap=True)
+    console.print(as_text(step, rows))
+    if _HTML.value:
+        Path(_HTML.value).write_text(batch_page.page(step, rows), encoding="utf-8")
+        console.print(f"\npage: {_HTML.value}")
+
+
+if __name__ == "__main__":
+    _CONFIG = command_line.define_config()
+    _STEP = flags.DEFINE_integer("step", 1, "which, as train logs it")
+    _ROWS = flags.DEFINE_integer("rows", 8, "of the batch to show", lower_bound=1)
+    _HTML = flags.DEFINE_string("html", None, "file to write a page to")
+    command_line.run(main, __doc__)
