@@ -67,7 +67,7 @@ class Step:
         return [pair for row in self.rows for pair in row.pairs]
 
     def count_masks(self) -> collections.Counter[str]:
-        """Returns how many tokens are "masked", "random", "kept", and "" of the text."""
+        """Returns how many tokens of text are "masked", "random", "kept" and ""."""
         return collections.Counter(
             token.mask
             for pair in self.pairs
