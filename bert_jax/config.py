@@ -35,6 +35,7 @@ class DataConfig:
     invalid_utf8: str  # error | replace (by U+FFFD) | skip (the document)
     max_line_bytes: int  # of UTF-8; longer lines are cut at a space
     max_document_bytes: int  # of UTF-8; longer documents are cut between lines
+    word_segmented: bool  # white space parts words of ideographs too, for whole words
     short_seq_prob: float  # documents whose pairs aim at a random shorter length
     next_sentence: bool  # pairs and their loss; False: rows of one segment
     masked_lm_prob: float  # masked tokens per token of the row
@@ -219,6 +220,12 @@ def _validate(config: ExperimentConfig) -> None:
         f"must be at least max_line_bytes={data.max_line_bytes}",
     )
     _validate_source_weights(data)
+    _require(
+        config.tokenizer.kind == "wordpiece" or not data.word_segmented,
+        "config.data.word_segmented",
+        data.word_segmented,
+        "is for WordPiece; a SentencePiece tells words apart by white space anyway",
+    )
     _require(
         bool(config.phases), "config.phases", config.phases, "needs at least one phase"
     )

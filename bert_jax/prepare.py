@@ -200,7 +200,7 @@ def _write_shards(
     numbers = range(encoding.validation_shard(config.data) + 1)
     files = [corpus_writer.shard_file(config.data, number) for number in numbers]
     results = [os.path.join(work, file + ".json") for file in files]
-    id_dtype = encoding.id_dtype(tokenizer)
+    id_dtype = encoding.id_dtype(tokenizer, config.data)
 
     def missing() -> Iterator[corpus_writer.Merge]:
         for number, file, result in zip(numbers, files, results, strict=True):

@@ -134,7 +134,7 @@ def _build(
         encoded["entries"]
         | "by shard" >> beam.GroupByKey()
         | "write"
-        >> beam.Map(_write_shard, data, encoding.id_dtype(tokenizer).str, facts)
+        >> beam.Map(_write_shard, data, encoding.id_dtype(tokenizer, data).str, facts)
     )
 
 

@@ -25,6 +25,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.max_line_bytes = 2**20
     # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
     config.data.max_document_bytes = 4 * 2**20
+    config.data.word_segmented = False
     config.data.short_seq_prob = 0.1
     config.data.next_sentence = True
     config.data.masked_lm_prob = 0.15

@@ -87,7 +87,9 @@ def write(config, documents, tokenizer=None):
     written = {}
     for shard, entries in by_shard.items():
         file = corpus_writer.shard_file(config.data, shard)
-        segment = sorted_runs.to_segment(entries, encoding.id_dtype(tokenizer))
+        segment = sorted_runs.to_segment(
+            entries, encoding.id_dtype(tokenizer, config.data)
+        )
         path = os.path.join(config.data.corpus_dir, file)
         written[shard] = corpus_writer.write_shard(path, [segment])
     corpus_writer.finish(config, tokenizer, None, counts, written)

@@ -123,6 +123,10 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
         ({"compute_dtype": "float16"}, r"compute_dtype='float16' .*bfloat16"),
         ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
+        (
+            {"tokenizer__kind": "sentencepiece_bpe", "data__word_segmented": True},
+            r"word_segmented=True is for WordPiece",
+        ),
         ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
         ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
         ({"data__invalid_utf8": "ignore"}, r"invalid_utf8='ignore' .*replace, skip"),

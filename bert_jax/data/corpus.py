@@ -7,8 +7,8 @@ A directory with
     train-00000-of-00004     TFRecord files: each record is a block of whole documents
     validation-00000-of-00001
 
-A record is a tf.train.Example of raw little-endian arrays: `token_ids` (uint16, or
-uint32 for a vocabulary over 65,536), `sentence_lengths` (uint32, tokens) and
+A record is a tf.train.Example of raw little-endian arrays: `token_ids` (uint16 or
+uint32, see `encoding.id_dtype`), `sentence_lengths` (uint32, tokens) and
 `document_lengths` (uint32, sentences). TFRecord keeps a checksum of every record.
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import ConfigError, DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data import pairs, tokenizers
+from bert_jax.data import encoding, pairs, tokenizers
 from bert_jax.data.quiet_tensorflow import tf
 
 FORMAT_VERSION = 2
@@ -101,9 +101,21 @@ class Corpus:
     tokenizer: tokenizers.Tokenizer
     shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
     sha256: str  # of the manifest, which holds the digests of all files
+    word_segmented: bool  # whether ids carry marks, see `encoding.id_dtype`
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
+
+        Raises:
+          ConfigError: see `load_marked`.
+        """
+        tokens, documents = self.load_marked(shard)
+        if self.word_segmented:
+            tokens, _ = encoding.split_marks(tokens)
+        return tokens, documents
+
+    def load_marked(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
+        """Returns the shard's token ids as they are kept, and its documents.
 
         Raises:
           ConfigError: when the file is missing or damaged, or holds not as much as the
@@ -189,7 +201,13 @@ def read(config: ExperimentConfig) -> Corpus:
                 f"config.tokenizer.vocab_file={config.tokenizer.vocab_file!r} is not"
                 f" the vocabulary of the corpus in {directory!r}; {_REMEDY}"
             )
-    return Corpus(directory, tokenizer, shards, hashlib.sha256(content).hexdigest())
+    return Corpus(
+        directory,
+        tokenizer,
+        shards,
+        hashlib.sha256(content).hexdigest(),
+        config.data.word_segmented,
+    )
 
 
 _AGAIN = "prepare the corpus again in an empty directory"
@@ -206,6 +224,7 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
         "data.invalid_utf8": config.data.invalid_utf8,
         "data.max_line_bytes": config.data.max_line_bytes,
         "data.max_document_bytes": config.data.max_document_bytes,
+        "data.word_segmented": config.data.word_segmented,
         "tokenizer.kind": config.tokenizer.kind,
         "tokenizer.vocab_size": config.tokenizer.vocab_size,
         "tokenizer.lowercase": config.tokenizer.lowercase,

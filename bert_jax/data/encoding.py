@@ -28,9 +28,24 @@ class Entry(NamedTuple):
     token_ids: bytes  # uint16 or uint32, see `id_dtype`
 
 
-def id_dtype(tokenizer: tokenizers.Tokenizer) -> np.dtype:
-    """Returns the narrowest type that holds every id."""
-    return np.dtype(np.uint16 if len(tokenizer.vocab) <= 2**16 else np.uint32)
+def id_dtype(tokenizer: tokenizers.Tokenizer, data: DataConfig) -> np.dtype:
+    """Returns the narrowest type that holds every id, and a mark beside it if need be.
+
+    In a corpus whose text came with its words told apart (data.word_segmented), the
+    top bit of an id says that an ideograph continues the word of the one before.
+    """
+    num_values = len(tokenizer.vocab) * (2 if data.word_segmented else 1)
+    return np.dtype(np.uint16 if num_values <= 2**16 else np.uint32)
+
+
+def split_marks(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns ids without their top bit, and bool of their shape: that bit."""
+    mark = _mark(marked.dtype)
+    return marked & ~mark, marked >= mark
+
+
+def _mark(dtype: np.dtype) -> np.integer:
+    return dtype.type(1 << (8 * dtype.itemsize - 1))
 
 
 def validation_shard(data: DataConfig) -> int:
@@ -43,8 +58,10 @@ class DocumentEncoder:
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
-        self._dtype = id_dtype(tokenizer)
+        self._dtype = id_dtype(tokenizer, data)
         self._encode = tokenizer.encoder()
+        if data.word_segmented:
+            self._is_ideograph = tokenizer.is_ideograph
 
     def __call__(
         self,
@@ -61,7 +78,8 @@ class DocumentEncoder:
         """
         counts["read"] += 1
         sentences = cleaning.sentences(document, self._data, counts)
-        ids = [sentence for sentence in self._encode(sentences) if len(sentence)]
+        encode = self._encode_marked if self._data.word_segmented else self._encode
+        ids = [sentence for sentence in encode(sentences) if len(sentence)]
         if not ids:
             counts["empty"] += 1
             return
@@ -80,6 +98,21 @@ class DocumentEncoder:
             key = _digest(digest + copy.to_bytes(4, "little")) if copy else digest
             shard = _number(key) % self._data.num_shards
             yield shard, Entry(key, copy, lengths, token_ids)
+
+    def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
+        """Returns ids with marks, see `id_dtype`."""
+        return [self._with_marks(sentence.split()) for sentence in sentences]
+
+    def _with_marks(self, words: list[str]) -> np.ndarray:
+        by_word = [ids for ids in self._encode(words) if len(ids)]
+        if not by_word:
+            return np.empty(0, self._dtype)
+        ids = np.concatenate(by_word).astype(self._dtype)
+        is_ideograph = self._is_ideograph[ids]
+        continues = np.zeros(len(ids), bool)
+        continues[1:] = is_ideograph[1:] & is_ideograph[:-1]
+        continues[np.cumsum([0, *map(len, by_word[:-1])])] = False
+        return ids | np.where(continues, _mark(self._dtype), self._dtype.type(0))
 
     def _num_copies(self, digest: bytes, source: int) -> int:
         """Returns the weight of the source, a fraction as 1 with that probability."""

@@ -91,6 +91,7 @@ def mask_rows(
     num_to_predict_BK: np.ndarray,
     keys_B2: np.ndarray,
     rule: MaskRule,
+    continues_BT: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Masks each row.
 
@@ -102,6 +103,7 @@ def mask_rows(
       num_to_predict_BK: int64, at most P in a row, 0 where there is no pair.
       keys_B2: uint32, what the row's mask is a hash of.
       rule: how.
+      continues_BT: bool, tokens that belong to the word before whatever their piece.
 
     Returns:
       int32[B, T] masked ids, int32[B, P] positions in rising order, int32[B, P] the
@@ -119,6 +121,7 @@ def mask_rows(
             num_to_predict_BK,
             keys_B2[:, 0],
             rule,
+            continues_BT,
         )
     is_chosen = np.zeros(ids_BT.size, bool)
     is_chosen[chosen_M] = True
@@ -160,10 +163,11 @@ def _choose_units(
     num_to_predict_BK: np.ndarray,
     key_B: np.ndarray,
     rule: MaskRule,
+    continues_BT: np.ndarray | None,
 ) -> np.ndarray:
     """Returns flat indices of masked tokens when several are masked together."""
     token = np.flatnonzero(candidates_BT)
-    is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule)
+    is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule, continues_BT)
     first_U = np.flatnonzero(is_start)  # of each unit, in `token`
     lengths_U = np.diff(np.append(first_U, len(token)))
     unit_at = np.empty(ids_BT.size, np.int32)
@@ -248,6 +252,7 @@ def _unit_starts(
     num_candidates_BK: np.ndarray,
     key_B: np.ndarray,
     rule: MaskRule,
+    continues_BT: np.ndarray | None,
 ) -> np.ndarray:
     """Returns whether each candidate, by flat index `token`, is the first of a unit."""
     if rule.continues_word is None:
@@ -256,6 +261,8 @@ def _unit_starts(
         # As in the released code, a piece that truncation left at the front of B joins
         # the last word of A.
         is_start = ~rule.continues_word[ids_BT.ravel()[token]]
+        if continues_BT is not None:
+            is_start &= ~continues_BT.ravel()[token]
         num_candidates = num_candidates_BK.ravel()
         first = np.cumsum(num_candidates) - num_candidates
         is_start[first[num_candidates > 0]] = True

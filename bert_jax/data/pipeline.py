@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data import masking, packing, pairs, tokenizers
+from bert_jax.data import encoding, masking, packing, pairs, tokenizers
 from bert_jax.data.corpus import Corpus, Shard
 from bert_jax.data.quiet_tensorflow import tf
 
@@ -88,7 +88,8 @@ class Visit:
     Attributes:
       epoch: of the stream.
       shard: the file's name.
-      tokens: uint16 or uint32, the special tokens of a row and then the shard's.
+      tokens: uint16 or uint32, the special tokens of a row and then the shard's as
+        `Corpus.load_marked` gives them.
       pairs_RK5: int32, of each pair A start, A length, B start, B length, is_random;
         A starts count `tokens`; all 0 where there is no pair.
       keys_R2: uint32, of the rows' masks.
@@ -287,8 +288,8 @@ def origins(
         for row in range(first, stop):
             segments = tuple(
                 (
-                    _excerpt(visit, a_start, a_length),
-                    _excerpt(visit, b_start, b_length) if b_length else None,
+                    _excerpt(corpus, visit, a_start, a_length),
+                    _excerpt(corpus, visit, b_start, b_length) if b_length else None,
                 )
                 for a_start, a_length, b_start, b_length, _ in visit.pairs_RK5[row]
                 if a_length
@@ -297,17 +298,20 @@ def origins(
     return found
 
 
-def _excerpt(visit: Visit, start: int, length: int) -> Excerpt:
+def _excerpt(corpus: Corpus, visit: Visit, start: int, length: int) -> Excerpt:
     starts = visit.document_starts
     document = bisect.bisect_right(starts, start) - 1
     last = document == len(starts) - 1
     first, end = starts[document], len(visit.tokens) if last else starts[document + 1]
+    beginning = visit.tokens[first:end][:BEGINNING_TOKENS]
+    if corpus.word_segmented:
+        beginning, _ = encoding.split_marks(beginning)
     return Excerpt(
         document=document,
         first=int(start - first),
         length=int(length),
         document_length=int(end - first),
-        beginning=tuple(visit.tokens[first:end][:BEGINNING_TOKENS].tolist()),
+        beginning=tuple(beginning.tolist()),
     )
 
 
@@ -329,6 +333,7 @@ class _Reader:
         self._rows_per_step = phase.global_batch_size // num_streams
         self._length = phase.sequence_length
         self._rule = masking.MaskRule.from_config(config, phase, corpus.tokenizer)
+        self._has_marks = corpus.word_segmented
         draw = functools.partial(_visit, corpus, config, phase)
         # Two: a visit that is waited for, and one that is drawn ahead.
         pool = concurrent.futures.ThreadPoolExecutor(2)
@@ -356,6 +361,9 @@ class _Reader:
             rows = slice(row, row := row + j - i)
             # Every index is in range; "clip" writes into `out` without a copy.
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
+        continues_BT = None
+        if self._has_marks:
+            ids_BT, continues_BT = encoding.split_marks(ids_BT)
         num_to_predict_BK = self._rule.num_to_predict[layout.lengths_BK]
         num_to_predict_BK[layout.lengths_BK == 0] = 0
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(
@@ -365,6 +373,7 @@ class _Reader:
             num_to_predict_BK,
             keys_B2,
             self._rule,
+            continues_BT,
         )
         return {
             "input_ids": input_ids_BT,
@@ -443,7 +452,7 @@ def _visit(
     """Draws a visit's pairs, puts them into rows and shuffles the rows."""
     shard_index, shard = stream.shards[index]
     num_rows = stream.rows[index]
-    tokens, documents = corpus.load(shard)
+    tokens, documents = corpus.load_marked(shard)
     tokenizer = corpus.tokenizer
     special = [tokenizer.id(tokenizers.CLS), tokenizer.id(tokenizers.SEP)]
     special += [tokenizer.id(tokenizers.PAD)] * phase.sequence_length

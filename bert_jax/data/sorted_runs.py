@@ -36,7 +36,7 @@ class Segment(NamedTuple):
     copies: np.ndarray  # uint32[n]
     document_lengths: np.ndarray  # uint32[n], sentences
     sentence_lengths: np.ndarray  # uint32, tokens
-    token_ids: np.ndarray  # uint16 or uint32
+    token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
 
 
 def batches(
@@ -70,7 +70,7 @@ class RunWriter:
     ):
         self._directory = directory
         self._num_segments = encoding.validation_shard(data) + 1
-        self._id_dtype = encoding.id_dtype(tokenizer)
+        self._id_dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def write(self, batch: Batch) -> int:

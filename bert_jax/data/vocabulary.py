@@ -39,6 +39,11 @@ class Tokenizer:
         """bool[V], True where a piece goes on with the word of the piece before it."""
         raise NotImplementedError
 
+    @property
+    def is_ideograph(self) -> np.ndarray:
+        """bool[V], True where a piece is one ideograph, a word in BERT by itself."""
+        raise NotImplementedError
+
     def id(self, token: str) -> int:
         return self.vocab.index(token)
 

@@ -48,6 +48,10 @@ class WordPiece(vocabulary.Tokenizer):
     def continues_word(self) -> np.ndarray:
         return np.array([piece.startswith("##") for piece in self.vocab])
 
+    @property
+    def is_ideograph(self) -> np.ndarray:
+        return np.array([bool(_HAS_IDEOGRAPH.fullmatch(p)) for p in self.vocab])
+
     def encoder(self) -> vocabulary.Encoder:
         return _Encoder(self)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data import encoding, tokenizers
-from tests.corpora import make_config, make_documents, raw
+from tests.corpora import changed, make_config, make_documents, raw
 
 
 def encode(config, documents, source=0):
@@ -119,3 +119,49 @@ def test_documents_without_a_token_are_counted(tmp_path):
         "documents_empty": 2,
     }
     assert np.frombuffer(encoded[2][0][1].sentence_lengths, np.uint32).tolist() == [1]
+
+
+# ------------------------------------------------------------ words of ideographs
+
+SEGMENTED = [
+    ["\u4f60\u597d \u4e16\u754c , bert \u6a21\u578b \u3002"],
+    ["\u6211 \u7231\u4f60", "berts \u6a21\u4e16"],
+]
+
+
+def segmented_config(tmp_path, word_segmented, num_spare=0):
+    config = make_config(tmp_path, word_segmented=word_segmented)
+    pieces = [*"\u4f60\u597d\u4e16\u754c\u6a21\u578b\u3002\u7231,", "bert", "##s"]
+    vocab = [*tokenizers.SPECIAL_TOKENS, *pieces]
+    vocab += [f"[unused{i}]" for i in range(num_spare)]
+    path = tmp_path / f"ideographs-{num_spare}.txt"
+    path.write_text("\n".join(vocab) + "\n")
+    return changed(config, "tokenizer", vocab_file=str(path), vocab_size=len(vocab))
+
+
+@pytest.mark.parametrize("num_spare, dtype", [(0, np.uint16), (40_000, np.uint32)])
+def test_marks_say_where_an_ideograph_continues_a_word(tmp_path, num_spare, dtype):
+    config = segmented_config(tmp_path, True, num_spare)
+    tokenizer = tokenizers.load(config.tokenizer)
+    assert encoding.id_dtype(tokenizer, config.data) == dtype
+    plain = segmented_config(tmp_path, False, num_spare)
+    assert encoding.id_dtype(tokenizer, plain.data) == np.uint16
+    marked, _ = encode(config, SEGMENTED)
+    unmarked, _ = encode(plain, SEGMENTED)
+    texts = []
+    for [(_, entry)], [(_, expected)] in zip(marked, unmarked, strict=True):
+        assert entry.key == expected.key
+        assert entry.sentence_lengths == expected.sentence_lengths
+        ids, continues = encoding.split_marks(np.frombuffer(entry.token_ids, dtype))
+        assert ids.tolist() == np.frombuffer(expected.token_ids, np.uint16).tolist()
+        texts.append(
+            "".join(
+                ("+" if mark else " ") + tokenizer.vocab[i]
+                for i, mark in zip(ids, continues, strict=True)
+            )
+        )
+    # [UNK] is no ideograph that we know, and ## says by itself that it continues.
+    assert texts == [
+        " \u4f60+\u597d \u4e16+\u754c , bert \u6a21+\u578b \u3002",
+        " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16",
+    ]

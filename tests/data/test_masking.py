@@ -350,8 +350,9 @@ def test_spans(whole_words):
     keys = make_keys(2000)
     token = np.flatnonzero(candidates)
     arguments = (ids, token, candidates.sum(1)[:, None], keys[:, 0])
-    is_start = masking._unit_starts(*arguments, rule)
-    is_word = masking._unit_starts(*arguments, dataclasses.replace(rule, ngram_max=1))
+    is_start = masking._unit_starts(*arguments, rule, None)
+    words = dataclasses.replace(rule, ngram_max=1)
+    is_word = masking._unit_starts(*arguments, words, None)
     first, word_first, unit_of = token[is_start], token[is_word], np.cumsum(is_start)
     assert set(first) <= set(word_first)
     # A span's words, except where its segment ended first.

@@ -582,6 +582,63 @@ def test_masks_follow_the_config(four_shards):
             assert not (rows["input_ids"] == made.special["[MASK]"]).any()
 
 
+def test_words_of_ideographs_are_masked_whole(tmp_path):
+    """Each ideograph of this text belongs to one word, so a row tells its words."""
+    rng = random.Random(0)
+    ideographs = [chr(0x4E00 + i) for i in range(900)]
+    words = []
+    while ideographs:
+        size = rng.randint(1, 4)
+        words.append("".join(ideographs[:size]))
+        del ideographs[:size]
+    text = "\n\n".join(
+        "\n".join(" ".join(rng.choices(words, k=rng.randint(3, 12))) for _ in range(9))
+        for _ in range(40)
+    )
+    (tmp_path / "text.txt").write_text(text)
+    vocab = [*tokenizers.SPECIAL_TOKENS, *"".join(words)]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    found = {}
+    for word_segmented in (True, False):
+        config = tiny.get_config()
+        config.data.sources = (f"text:{tmp_path}/text.txt",)
+        config.data.corpus_dir = str(tmp_path / f"corpus-{word_segmented}")
+        config.data.word_segmented = word_segmented
+        config.data.whole_word_mask = True
+        config.data.masked_lm_prob = 0.3
+        config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
+        config.tokenizer.vocab_size = len(vocab)
+        config = config_lib.from_config_dict(config)
+        corpus = prepare.prepare(config)
+        batches = pipeline.batches(
+            corpus, config, split="train", seed=1, phase_index=0, first_step=0
+        )
+        found[word_segmented] = rows_of([next(batches) for _ in range(10)])
+        (first, *_) = pipeline.origins(
+            corpus, config, split="train", seed=1, phase_index=0, step=0
+        )
+        assert max(first.segments[0][0].beginning) < len(vocab)
+    ids = unmasked(found[True])
+    np.testing.assert_array_equal(ids, unmasked(found[False]))
+    word_of = np.full(len(vocab), -1)
+    position_in_word = np.zeros(len(vocab), int)
+    for number, word in enumerate(words):
+        for i, character in enumerate(word):
+            word_of[vocab.index(character)] = number
+            position_in_word[vocab.index(character)] = i
+    num_in_part = {True: 0, False: 0}
+    for word_segmented, rows in found.items():
+        is_masked = np.zeros(ids.shape, bool)
+        row, slot = np.nonzero(rows["masked_lm_weights"])
+        is_masked[row, rows["masked_lm_positions"][row, slot]] = True
+        same_word = (word_of[ids[:, 1:]] == word_of[ids[:, :-1]]) & (
+            position_in_word[ids[:, 1:]] == position_in_word[ids[:, :-1]] + 1
+        )
+        in_part = same_word & (is_masked[:, 1:] != is_masked[:, :-1])
+        num_in_part[word_segmented] = np.count_nonzero(in_part)
+    assert num_in_part[True] == 0 and num_in_part[False] > 100
+
+
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
 def test_streams_cover_all_shards(four_shards, num_streams):
     """Each shard is one stream's, and validation is one stream."""
