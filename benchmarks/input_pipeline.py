@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import prepare
+from bert_jax import host_memory, prepare
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
 from configs import base, large_packed, tiny
@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", type=int, default=1, help="0 leaves them out")
     args = parser.parse_args()
+    host_memory.keep_freed_memory()  # as every command of ours begins
     with tempfile.TemporaryDirectory() as directory:
         corpus = make_corpus(args, directory)
         for case, changes in cases().items():

@@ -14,6 +14,7 @@ uint32, see `encoding.id_dtype`), `sentence_lengths` (uint32, tokens) and
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -33,6 +34,8 @@ MANIFEST = "manifest.json"
 # A corpus up to this size is held against its digests when it is opened, which takes
 # at most a second; of a larger one, a shard's records are checked as it is loaded.
 DIGEST_BYTES = 2**28
+# Of 128 kB and more: a call into tf.data costs as much as copying one.
+RECORDS_AT_A_TIME = 32
 
 _SHARD_FILE = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}")
 
@@ -55,7 +58,7 @@ class Shard:
         A pass over the documents makes a few more or fewer rows each time; a fixed
         number makes the position of any row plain arithmetic. It is the expected count
         and two standard deviations more, so that an epoch seldom leaves a pair out; it
-        is filled up from a second pass.
+        is filled up with rows taken twice, under other masks.
         """
         num_per_row = phase.max_sequences_per_row
         p = data.short_seq_prob
@@ -298,7 +301,8 @@ def read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         "document_lengths": [],
     }
     try:
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        records = tf.data.TFRecordDataset(path).batch(RECORDS_AT_A_TIME)
+        for record in itertools.chain.from_iterable(records.as_numpy_iterator()):
             feature = tf.train.Example.FromString(record).features.feature
             dtype = feature["dtype"].bytes_list.value[0].decode()
             for name, arrays in blocks.items():

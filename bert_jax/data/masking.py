@@ -109,39 +109,35 @@ def mask_rows(
       int32[B, T] masked ids, int32[B, P] positions in rising order, int32[B, P] the
       ids that stood there, float32[B, P] weights; unused slots are 0 throughout.
     """
+    num_rows, length = ids_BT.shape
+    key_B = keys_B2[:, 0]
     if rule.continues_word is None and rule.ngram_max == 1:
-        chosen_M = _choose_tokens(
-            candidates_BT, num_candidates_BK, num_to_predict_BK, keys_B2[:, 0]
+        positions_BP = _choose_tokens(
+            candidates_BT,
+            num_candidates_BK,
+            num_to_predict_BK,
+            key_B,
+            rule.max_predictions,
         )
     else:
-        chosen_M = _choose_units(
+        positions_BP = _choose_units(
             ids_BT,
             candidates_BT,
             num_candidates_BK,
             num_to_predict_BK,
-            keys_B2[:, 0],
+            key_B,
             rule,
             continues_BT,
         )
-    is_chosen = np.zeros(ids_BT.size, bool)
-    is_chosen[chosen_M] = True
-    flat_M = np.flatnonzero(is_chosen)  # in rising order
-    num_rows, length = ids_BT.shape
-    row_M, position_M = np.divmod(flat_M, length)
-    ids_M = ids_BT.ravel()[flat_M]
+    is_used_BP = positions_BP < length
+    positions_BP *= is_used_BP
+    flat_BP = positions_BP + np.arange(num_rows)[:, None] * length
+    labels_BP = ids_BT.ravel().take(flat_BP)
+    shown_BP = _replace(labels_BP, positions_BP, keys_B2[:, 1:], rule)
     masked_BT = ids_BT.copy()
-    masked_BT.ravel()[flat_M] = _replace(ids_M, position_M, keys_B2[row_M, 1], rule)
-    # Where each of a row's masked tokens goes among its P slots.
-    count_B = np.bincount(row_M, minlength=num_rows)
-    slot_M = np.arange(len(row_M)) - np.repeat(np.cumsum(count_B) - count_B, count_B)
-    slot_M += row_M * rule.max_predictions
-    shape = (num_rows, rule.max_predictions)
-    positions_BP, labels_BP = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-    weights_BP = np.zeros(shape, np.float32)
-    positions_BP.ravel()[slot_M] = position_M
-    labels_BP.ravel()[slot_M] = ids_M
-    weights_BP.ravel()[slot_M] = 1.0
-    return masked_BT, positions_BP, labels_BP, weights_BP
+    masked_BT.ravel()[flat_BP[is_used_BP]] = shown_BP[is_used_BP]
+    labels_BP *= is_used_BP
+    return masked_BT, positions_BP, labels_BP, is_used_BP.astype(np.float32)
 
 
 def _choose_tokens(
@@ -149,11 +145,33 @@ def _choose_tokens(
     num_candidates_BK: np.ndarray,
     num_to_predict_BK: np.ndarray,
     key_B: np.ndarray,
+    max_predictions: int,
 ) -> np.ndarray:
-    """Returns flat indices of masked tokens when every token is a unit of its own."""
-    order_BT = _random_order(candidates_BT, key_B, num_candidates_BK.shape[1])
-    begin_BK = np.cumsum(num_candidates_BK, axis=1) - num_candidates_BK
-    return _slices(order_BT, begin_BK, np.minimum(num_to_predict_BK, num_candidates_BK))
+    """Chooses when every token is a unit of its own.
+
+    Returns:
+      int32[B, P], positions in rising order, then T where a slot is not used.
+    """
+    (num_rows, length), num_pairs = candidates_BT.shape, num_candidates_BK.shape[1]
+    order_BT = _random_order(candidates_BT, key_B, num_pairs)
+    take_BK = np.minimum(num_to_predict_BK, num_candidates_BK)
+    # The slots of a pair are those below its end that are not of a pair before.
+    slot_P, end_BK = np.arange(max_predictions), np.cumsum(take_BK, axis=1)
+    pair_BP = np.zeros((num_rows, max_predictions), np.uint8)
+    for end_B in end_BK.T:
+        pair_BP += slot_P >= end_B[:, None]
+    # Where a pair's first choice stands in the order, less its first slot; 0 for the
+    # slots that are of none.
+    offset_BK = np.zeros((num_rows, num_pairs + 1), np.int64)
+    offset_BK[:, :-1] = np.cumsum(num_candidates_BK, axis=1) - num_candidates_BK
+    offset_BK[:, :-1] -= end_BK - take_BK
+    row_B1 = np.arange(num_rows)[:, None]
+    offset_BP = offset_BK.ravel().take(pair_BP + row_B1 * (num_pairs + 1))
+    place_BP = offset_BP + (slot_P + row_B1 * length)
+    positions_BP = order_BT.ravel().take(place_BP).astype(np.int32)
+    positions_BP[pair_BP == num_pairs] = length
+    positions_BP.sort(axis=1)
+    return positions_BP
 
 
 def _choose_units(
@@ -165,7 +183,7 @@ def _choose_units(
     rule: MaskRule,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
-    """Returns flat indices of masked tokens when several are masked together."""
+    """As `_choose_tokens`, when several tokens are masked together."""
     token = np.flatnonzero(candidates_BT)
     is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule, continues_BT)
     first_U = np.flatnonzero(is_start)  # of each unit, in `token`
@@ -192,12 +210,18 @@ def _choose_units(
         chosen.append(units[fits])
         begin_BK, left_BK = begin_BK + take_BK, left_BK - take_BK
         room_BK = room.reshape(room_BK.shape)
-    if not chosen:
-        return token[:0]
-    units = np.concatenate(chosen)
+    units = np.concatenate([first_U[:0], *chosen])
     lengths = lengths_U[units]
     before = np.cumsum(lengths) - lengths
-    return token[np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())]
+    flat = token[np.repeat(first_U[units] - before, lengths) + np.arange(lengths.sum())]
+    flat.sort()
+    num_rows, length = ids_BT.shape
+    row, position = np.divmod(flat, length)
+    count_B = np.bincount(row, minlength=num_rows)
+    slot = np.arange(len(flat)) - np.repeat(np.cumsum(count_B) - count_B, count_B)
+    positions_BP = np.full((num_rows, rule.max_predictions), length, np.int32)
+    positions_BP[row, slot] = position
+    return positions_BP
 
 
 def _random_order(
@@ -208,7 +232,7 @@ def _random_order(
     What is not a unit (0 in units_BT) comes last.
     """
     num_rows, length = units_BT.shape
-    position_bits, pair_bits = (length - 1).bit_length(), (num_pairs - 1).bit_length()
+    position_bits, pair_bits = (length - 1).bit_length(), num_pairs.bit_length()
     # One word holds it all, so that a plain sort of numbers does: the pair on top, then
     # random bits, then the position itself. There are no ties.
     position_T = np.arange(length, dtype=np.uint32)
@@ -216,12 +240,9 @@ def _random_order(
     words_BT >>= np.uint32(position_bits + pair_bits)
     words_BT <<= np.uint32(position_bits)
     words_BT |= position_T
-    if pair_bits:
-        pair_BT = units_BT.astype(np.uint32)
-        pair_BT -= np.uint32(1)
-        pair_BT <<= np.uint32(32 - pair_bits)
-        words_BT |= pair_BT
-    np.copyto(words_BT, np.uint32(2**32 - 1), where=units_BT == 0)
+    pair_BT = (units_BT - np.uint8(1)).astype(np.uint32)  # 0 becomes 255, the last
+    pair_BT <<= np.uint32(32 - pair_bits)
+    words_BT |= pair_BT
     words_BT.sort(axis=1)
     words_BT &= np.uint32((1 << position_bits) - 1)
     return words_BT
@@ -331,19 +352,20 @@ def _fit(
 
 
 def _replace(
-    ids_M: np.ndarray, position_M: np.ndarray, key_M: np.ndarray, rule: MaskRule
+    ids_BP: np.ndarray, positions_BP: np.ndarray, key_B1: np.ndarray, rule: MaskRule
 ) -> np.ndarray:
     """Returns what stands for each masked token: [MASK], a random token, or itself."""
-    kind_M = mix32(key_M ^ (position_M.astype(np.uint32) * _GOLDEN))
-    random_M = mix32(kind_M + _GOLDEN).astype(np.uint64)
-    random_M *= np.uint64(len(rule.random_ids))
-    random_M >>= np.uint64(32)
+    kind_BP = mix32(key_B1 ^ (positions_BP.astype(np.uint32) * _GOLDEN))
+    random_BP = mix32(kind_BP + _GOLDEN).astype(np.uint64)
+    random_BP *= np.uint64(len(rule.random_ids))
+    random_BP >>= np.uint64(32)
+    random_ids_BP = rule.random_ids.take(random_BP.view(np.int64))
     mask_below = rule.replace_prob * 2.0**32
     random_below = (rule.replace_prob + rule.random_prob) * 2.0**32
     return np.where(
-        kind_M < mask_below,
+        kind_BP < mask_below,
         np.int32(rule.mask_id),
-        np.where(kind_M < random_below, rule.random_ids[random_M], ids_M),
+        np.where(kind_BP < random_below, random_ids_BP, ids_BP),
     )
 
 

@@ -7,27 +7,30 @@ so any position is found by arithmetic. Each step takes the same number of rows 
 every stream. Hosts serve whole streams: how many hosts there are changes who reads a
 row, not which.
 
-tf.data walks the steps ahead of the model. What it calls for a step is a few dozen
-NumPy operations on all rows at once: sorted in vector registers and computed in place
-they take a third of the time of the same operations in TensorFlow.
+tf.data reads the shards' records. What is made of them takes a few dozen NumPy
+operations on all pairs of a shard, or rows of a step, at once: sorted in vector
+registers and computed in place they take a third of the time of the same operations in
+TensorFlow. Threads do this ahead of the model, not tf.data's own: ending an iterator
+whose threads are in Python waits for them, and they for the interpreter's lock (seen
+with TensorFlow 2.21).
 
 Shapes: B row of the batch, T token, P masked position, K sentence pair in a row,
 R row of a visit.
 """
 
 import bisect
+import collections
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.data import encoding, masking, packing, pairs, tokenizers
 from bert_jax.data.corpus import Corpus, Shard
-from bert_jax.data.quiet_tensorflow import tf
 
 Batch = dict[str, np.ndarray]
 
@@ -35,11 +38,11 @@ Batch = dict[str, np.ndarray]
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
 
-# Steps that one call from tf.data makes: a call costs as much as some hundred rows.
-BLOCK_STEPS = 4
-# Blocks made at a time. NumPy lets other threads run while it computes; what it does in
-# between keeps more than a few from gaining anything.
-PARALLEL_BLOCKS = 2
+# Batches that wait for the model: enough that a shard's end is not felt.
+STEPS_AHEAD = 4
+# Batches made at a time. NumPy lets other threads run while it computes, but what it
+# does in between keeps more than a few from gaining anything.
+PARALLEL_STEPS = 2
 
 # Of a document that a row is from, shown to a reader.
 BEGINNING_TOKENS = 24
@@ -104,7 +107,8 @@ class Visit:
     document_starts: np.ndarray
 
 
-Part = tuple[Visit, int, int]  # a visit, the first of its rows, one past the last
+# A visit, maybe still being drawn, the first of its rows, one past the last.
+Part = tuple[concurrent.futures.Future[Visit], int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,72 +207,24 @@ def batches(
         keep = slice(host * size, (host + 1) * size)
     reader = _Reader(corpus, config, phase_index, streams, num_streams)
 
-    widths = _widths(config.phases[phase_index])
-    num_rows = config.phases[phase_index].global_batch_size // num_hosts
-    found: dict[int, list[list[Part]]] = {}
+    def make(parts: list[Part]) -> Batch:
+        return {name: rows[keep] for name, rows in reader.batch(parts).items()}
 
-    def find(first: np.ndarray) -> np.ndarray:
-        found[int(first)] = [reader.parts(int(first) + i) for i in range(BLOCK_STEPS)]
-        return first
+    return _made_ahead(make, map(reader.parts, itertools.count(first_step)))
 
-    def make(first: np.ndarray) -> np.ndarray:
-        """Returns int32[BLOCK_STEPS, words]: one tensor costs less than ten."""
-        made = [reader.batch(parts) for parts in found.pop(int(first))]
-        words = [
-            b[name][keep].reshape(-1).view(np.int32) for b in made for name in widths
-        ]
-        return np.concatenate(words).reshape(BLOCK_STEPS, -1)
 
-    steps: Any = tf.data.Dataset.range(first_step, tf.int64.max, BLOCK_STEPS)
-    # Rows are found in the order of steps, but made of several blocks at a time.
-    steps = steps.map(lambda first: tf.numpy_function(find, [first], tf.int64))
-    blocks = steps.map(
-        lambda first: tf.numpy_function(make, [first], tf.int32),
-        num_parallel_calls=PARALLEL_BLOCKS,
-        deterministic=True,
-    ).prefetch(1)
-    options = tf.data.Options()
-    # Its thread sleeps for up to a minute at a time and cannot be woken to end (seen
-    # with TensorFlow 2.21): a run would wait for it after its last step.
-    options.autotune.enabled = False
-    return (
-        _split(words, num_rows, widths)
-        for block_words in blocks.with_options(options).as_numpy_iterator()
-        for words in block_words
+def _made_ahead(
+    make: Callable[[list[Part]], Batch], steps: Iterator[list[Part]]
+) -> Iterator[Batch]:
+    """Yields what `make` gives for each step; threads are some steps ahead."""
+    # Its threads end when nothing refers to it.
+    pool = concurrent.futures.ThreadPoolExecutor(PARALLEL_STEPS)
+    ahead = collections.deque(
+        pool.submit(make, parts) for parts in itertools.islice(steps, STEPS_AHEAD)
     )
-
-
-def _widths(phase: PhaseConfig) -> dict[str, int]:
-    """Returns the arrays of a batch and their second dim."""
-    T, P, K = (
-        phase.sequence_length,
-        phase.max_predictions,
-        phase.max_sequences_per_row,
-    )
-    return {
-        "input_ids": T,
-        "segment_ids": T,
-        "position_ids": T,
-        "sequence_ids": T,
-        "masked_lm_positions": P,
-        "masked_lm_ids": P,
-        "masked_lm_weights": P,
-        "next_sentence_positions": K,
-        "next_sentence_labels": K,
-        "next_sentence_weights": K,
-    }
-
-
-def _split(words: np.ndarray, num_rows: int, widths: dict[str, int]) -> Batch:
-    """Returns the arrays that stand in `words` one after the other."""
-    ends = np.cumsum([num_rows * width for width in widths.values()])
-    parts = np.split(words, ends[:-1])
-    return {
-        name: part.view(np.float32 if "weights" in name else np.int32).reshape(
-            num_rows, widths[name]
-        )
-        for name, part in zip(widths, parts, strict=True)
-    }
+    for parts in steps:
+        yield ahead.popleft().result()
+        ahead.append(pool.submit(make, parts))
 
 
 def origins(
@@ -284,7 +240,8 @@ def origins(
     streams = make_streams(corpus, config, split, seed, phase_index)
     reader = _Reader(corpus, config, phase_index, streams, len(streams))
     found = []
-    for visit, first, stop in reader.parts(step):
+    for drawn, first, stop in reader.parts(step):
+        visit = drawn.result()
         for row in range(first, stop):
             segments = tuple(
                 (
@@ -352,12 +309,13 @@ class _Reader:
 
     def batch(self, parts: list[Part]) -> Batch:
         """Returns the rows as arrays, see `batches`."""
-        pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in parts])
-        keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in parts])
+        drawn = [(visit.result(), i, j) for visit, i, j in parts]
+        pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
+        keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])
         layout = _lay_out(pairs_BK5, self._length)
-        ids_BT = np.empty(layout.source_BT.shape, parts[0][0].tokens.dtype)
+        ids_BT = np.empty(layout.source_BT.shape, drawn[0][0].tokens.dtype)
         row = 0
-        for visit, i, j in parts:
+        for visit, i, j in drawn:
             rows = slice(row, row := row + j - i)
             # Every index is in range; "clip" writes into `out` without a copy.
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
@@ -421,10 +379,9 @@ class _Cursor:
             if self._next is None:
                 self._place = next(self._places)
                 self._next = self._submit(self._place)
-            visit = self._visit.result()
-            first = len(visit.pairs_RK5) - self._left
+            first = self._num_rows - self._left
             taken = min(num_rows, self._left)
-            yield visit, first, first + taken
+            yield self._visit, first, first + taken
             self._left -= taken
             num_rows -= taken
 
@@ -434,7 +391,8 @@ class _Cursor:
             self._next = self._submit(self._place)
         epoch, index, first_row = self._place
         self._visit, self._next = self._next, None
-        self._left = self._stream.rows[index] - first_row
+        self._num_rows = self._stream.rows[index]
+        self._left = self._num_rows - first_row
 
     def _submit(self, place: tuple[int, int, int]) -> concurrent.futures.Future[Visit]:
         epoch, index, _ = place
@@ -460,18 +418,14 @@ def _visit(
     key = (*stream.key, epoch, shard_index)
     draw = pairs.draw_pairs if config.data.next_sentence else pairs.draw_segments
 
-    passes: list[np.ndarray] = []
-    while sum(map(len, passes)) < num_rows:
-        random = pairs.CounterRandom(_PAIRS, *key, len(passes))
-        drawn = draw(
-            documents, phase.sequence_length, config.data.short_seq_prob, random
-        )
-        passes.append(_pack(drawn, phase, len(special), random))
-    # Every row of the passes before the last, and of that one as many as are missing.
+    random = pairs.CounterRandom(_PAIRS, *key)
+    drawn = draw(documents, phase.sequence_length, config.data.short_seq_prob, random)
+    rows = _pack(drawn, phase, len(special), random)
+    # Where the pass gave fewer rows than a visit, some are taken twice, the second time
+    # under other masks: drawing a second pass for them would double the work.
     random = pairs.CounterRandom(_SHUFFLE, *key)
-    num_full = sum(map(len, passes[:-1]))
-    last = num_full + np.argsort(random.words(len(passes[-1])), kind="stable")
-    chosen = np.concatenate([np.arange(num_full), last[: num_rows - num_full]])
+    order = np.argsort(random.words(len(rows)), kind="stable")
+    chosen = np.resize(order, num_rows)
     chosen = chosen[np.argsort(random.words(num_rows), kind="stable")]
     keys = pairs.CounterRandom(_ROWS, *key).words(num_rows)
     first_tokens = documents.token_offsets[documents.sentence_offsets[:-1]]
@@ -479,7 +433,7 @@ def _visit(
         epoch=epoch,
         shard=shard.file,
         tokens=tokens,
-        pairs_RK5=np.concatenate(passes)[chosen],
+        pairs_RK5=rows[chosen],
         keys_R2=keys.view(np.uint32).reshape(-1, 2),
         document_starts=first_tokens + len(special),
     )
@@ -531,48 +485,49 @@ class _Layout:
     lengths_BK: np.ndarray
 
 
+# What the pieces of a pair are: [CLS] A [SEP] B [SEP] and, after the last, padding.
+_IS_B, _IS_TEXT, _IS_PADDING = 1, 2, 4
+_PIECES = (0, _IS_TEXT, 0, _IS_B | _IS_TEXT, _IS_B, _IS_PADDING)
+
+
 def _lay_out(pairs_BK5: np.ndarray, length: int) -> _Layout:
     """Lays the pairs of each row end to end and padding after the last."""
     B, K, _ = pairs_BK5.shape
-    a_start, a_length, b_start, b_length, _ = np.moveaxis(pairs_BK5, 2, 0)
-    # The pieces of a pair: [CLS] A [SEP] B [SEP] and, after the last pair, padding.
+    a_start, a_length, b_start, b_length, _ = pairs_BK5.transpose(2, 0, 1)
     sizes_BK6 = np.zeros((B, K, 6), np.int64)
     sizes_BK6[:, :, 0] = sizes_BK6[:, :, 2] = a_length > 0
     sizes_BK6[:, :, 1], sizes_BK6[:, :, 3] = a_length, b_length
     sizes_BK6[:, :, 4] = b_length > 0
     lengths_BK = sizes_BK6.sum(axis=2)
     sizes_BK6[:, -1, 5] = length - lengths_BK.sum(axis=1)
-    sizes = sizes_BK6.ravel()
-    starts_BK6 = (np.cumsum(sizes) - sizes).reshape(B, K, 6)
+    sizes, sizes_B_6K = sizes_BK6.ravel(), sizes_BK6.reshape(B, 6 * K)
     source_BK6 = np.empty_like(sizes_BK6)
     source_BK6[:, :, 0], source_BK6[:, :, 5] = _CLS, _PAD
     source_BK6[:, :, 2] = source_BK6[:, :, 4] = _SEP
     source_BK6[:, :, 1], source_BK6[:, :, 3] = a_start, b_start
 
-    def spread(pieces_BK6: np.ndarray) -> np.ndarray:
-        """Gives every place the value of its piece."""
-        return np.repeat(pieces_BK6.ravel(), sizes).reshape(B, length)
-
-    place_BT = np.arange(B * length, dtype=np.int64).reshape(B, length)
-    source_BT = spread(source_BK6 - starts_BK6)
-    source_BT += place_BT
-    pair_BK6 = np.broadcast_to(np.arange(1, K + 1)[:, None], (B, K, 6))
-    first_BK1 = starts_BK6[:, :, :1]
-    position_ids_BT = place_BT.astype(np.int32)
-    position_ids_BT -= spread(np.broadcast_to(first_BK1, (B, K, 6)).astype(np.int32))
-    first_BK = first_BK1[:, :, 0] - np.arange(B)[:, None] * length
+    # Every place gets the value of its piece: where that stands, less where it begins.
+    starts_BK6 = np.cumsum(sizes_B_6K, axis=1) - sizes_B_6K
+    source = source_BK6.ravel() - starts_BK6.ravel()
+    source_BT = np.repeat(source, sizes).reshape(B, length)
+    place_T = np.arange(length)
+    source_BT += place_T
+    # And the pair and what the piece is, as a byte; the rest follows from bytes.
+    pieces_K6 = (np.arange(0, 8 * K, 8)[:, None] + np.array(_PIECES)).astype(np.uint8)
+    pieces = np.broadcast_to(pieces_K6, (B, K, 6)).ravel()
+    piece_BT = np.repeat(pieces, sizes).reshape(B, length)
+    pair_BT = (piece_BT >> 3) + np.uint8(1)
+    is_real_BT = piece_BT & _IS_PADDING == 0
+    first_BK = starts_BK6.reshape(B, K, 6)[:, :, 0]
+    spans = sizes_BK6.sum(axis=2).ravel()
+    firsts_BT = np.repeat(first_BK.astype(np.int32).ravel(), spans).reshape(B, length)
+    position_ids_BT = place_T.astype(np.int32) - firsts_BT
     return _Layout(
         source_BT=source_BT,
-        segment_ids_BT=spread(
-            np.broadcast_to(np.array([0, 0, 0, 1, 1, 0], np.int32), (B, K, 6))
-        ),
+        segment_ids_BT=(piece_BT & _IS_B).astype(np.int32),
         position_ids_BT=position_ids_BT,
-        sequence_ids_BT=spread(
-            (pair_BK6 * np.array([1, 1, 1, 1, 1, 0])).astype(np.int32)
-        ),
-        candidates_BT=spread(
-            (pair_BK6 * np.array([0, 1, 0, 1, 0, 0])).astype(np.uint8)
-        ),
+        sequence_ids_BT=(pair_BT * is_real_BT).astype(np.int32),
+        candidates_BT=pair_BT * (piece_BT & _IS_TEXT != 0),
         first_BK=np.where(a_length > 0, first_BK, 0).astype(np.int32),
         lengths_BK=lengths_BK,
     )

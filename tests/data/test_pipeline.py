@@ -9,6 +9,8 @@ import itertools
 import json
 import math
 import random
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -18,6 +20,7 @@ from bert_jax import config as config_lib
 from bert_jax import prepare, runs
 from bert_jax.data import masking, pairs, pipeline, tokenizers
 from configs import tiny
+from tests.commands import ROOT
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
 KEYS = {
@@ -666,20 +669,19 @@ def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, split):
-    """A pass with fewer pairs is filled up from a second one, and none left out."""
+    """Where a pass has fewer pairs some are taken twice, and none is left out."""
     made = Made(tmp_path / "made", 1, 9, num_documents=20)
     (stream,) = made.streams(split, phase_index=1)
     num_rows = stream.rows[0]
-    passes = []
+    recorded, seen_twice = [], 0
 
-    def recorded(*args):
-        passes.append(draw_pairs(*args))
-        return passes[-1]
+    def record(*args):
+        recorded.append(draw_pairs(*args))
+        return recorded[-1]
 
     draw_pairs = pairs.draw_pairs
-    monkeypatch.setattr(pairs, "draw_pairs", recorded)
+    monkeypatch.setattr(pairs, "draw_pairs", record)
     for epoch in range(10):
-        passes.clear()
         visit = pipeline._visit(
             made.corpus, made.config, made.config.phases[1], stream, epoch, 0
         )
@@ -687,21 +689,22 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, spl
         assert len(visit.tokens) == special + stream.shards[0][1].num_tokens
         assert visit.pairs_RK5.shape == (num_rows, 1, 5)
         assert visit.keys_R2.shape == (num_rows, 2)
-        drawn = [
-            collections.Counter(
-                zip(
-                    p.a_start + special,
-                    p.a_length,
-                    p.b_start + special,
-                    p.b_length,
-                    strict=True,
-                )
-            )
-            for p in passes
-        ]
-        found = collections.Counter(map(tuple, visit.pairs_RK5[:, 0, :4]))
-        assert sum(drawn[:-1], collections.Counter()) <= found
-        assert found <= sum(drawn, collections.Counter())
+        assert len(set(map(tuple, visit.keys_R2))) == num_rows
+        drawn = recorded.pop()
+        columns = (
+            drawn.a_start + special,
+            drawn.a_length,
+            drawn.b_start + special,
+            drawn.b_length,
+        )
+        expected = collections.Counter(zip(*columns, strict=True))
+        found = collections.Counter(map(tuple, visit.pairs_RK5[:, 0, :4].tolist()))
+        most = -(-num_rows // len(drawn))
+        assert found <= collections.Counter({k: n * most for k, n in expected.items()})
+        if len(drawn) <= num_rows:
+            assert expected <= found
+            seen_twice += found != expected
+    assert seen_twice >= 5
 
 
 # ------------------------------------------------------------------------ epochs
@@ -822,3 +825,84 @@ def test_validation_text_is_not_trained_on(four_shards):
     documents = {split: set(made.document_of[list(used[split])]) for split in used}
     assert not documents["train"] & documents["validation"]
     assert len(documents["train"] | documents["validation"]) == 60
+
+
+# ------------------------------------------------------------------------- layout
+
+
+@pytest.mark.parametrize("num_pairs", [1, 2, 32])
+@pytest.mark.parametrize("has_b", [True, False])
+def test_layout_is_that_of_a_plain_loop(num_pairs, has_b):
+    rng = np.random.default_rng(num_pairs)
+    pairs_BK5 = np.zeros((50, num_pairs, 5), np.int32)
+    for row in pairs_BK5:
+        for pair in row[: rng.integers(1, num_pairs + 1)]:
+            pair[:] = rng.integers((100, 1, 500, 1, 0), (400, 7, 900, 7, 2))
+            pair[2:] *= has_b
+    length = 16 * num_pairs
+    layout = pipeline._lay_out(pairs_BK5, length)
+    for i, row in enumerate(pairs_BK5):
+        expected = []  # source, segment, position, sequence, candidate of each place
+        firsts, lengths = [0] * num_pairs, [0] * num_pairs
+        for k, (a_start, a_length, b_start, b_length, _) in enumerate(row.tolist()):
+            if not a_length:
+                continue
+            places = [(pipeline._CLS, 0, False)]
+            places += [(a_start + j, 0, True) for j in range(a_length)]
+            places += [(pipeline._SEP, 0, False)]
+            places += [(b_start + j, 1, True) for j in range(b_length)]
+            places += [(pipeline._SEP, 1, False)] * has_b
+            firsts[k], lengths[k] = len(expected), len(places)
+            expected += [
+                (source, segment, position, k + 1, (k + 1) * is_text)
+                for position, (source, segment, is_text) in enumerate(places)
+            ]
+        num_real = len(expected)
+        found = np.stack(
+            [
+                layout.source_BT[i],
+                layout.segment_ids_BT[i],
+                layout.position_ids_BT[i],
+                layout.sequence_ids_BT[i],
+                layout.candidates_BT[i],
+            ],
+            axis=1,
+        )
+        assert found[:num_real].tolist() == [list(place) for place in expected]
+        padding = found[num_real:]
+        assert (padding[:, 0] == pipeline._PAD + np.arange(len(padding))).all()
+        assert not padding[:, [1, 3, 4]].any()
+        assert layout.first_BK[i].tolist() == firsts
+        assert layout.lengths_BK[i].tolist() == lengths
+        assert padding[:, 2].max(initial=0) < length
+
+
+ABANDON = """
+import sys
+from bert_jax import config
+from bert_jax.data import corpus, pipeline
+
+config = config.from_json(open(sys.argv[1]).read())
+batches = pipeline.batches(
+    corpus.read(config), config, split="train", seed=0, phase_index=0, first_step=0
+)
+for _ in range(int(sys.argv[2])):
+    next(batches)
+if len(sys.argv) > 3:
+    raise SystemExit(int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["20"], ["3", "7"]])
+def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, arguments):
+    """Threads at work when the interpreter goes must not hold it."""
+    path = tmp_path / "config.json"
+    path.write_text(four_shards.config.to_json())
+    done = subprocess.run(
+        [sys.executable, "-c", ABANDON, str(path), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (int([0, *arguments[1:]][-1]), "")
