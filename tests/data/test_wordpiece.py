@@ -276,10 +276,14 @@ def write_vocab(path, tokens, end="\n"):
     return make_config(vocab_file=str(path), vocab_size=len(tokens))
 
 
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_load(tmp_path, end):
+def test_load(tmp_path, end, start):
+    """A byte order mark is no part of the first token."""
     tokens = [*SPECIAL, "the", "##s", "caf\u00e9", "\u2028"]
-    config = write_vocab(tmp_path / "vocab.txt", tokens, end)
+    path = tmp_path / "vocab.txt"
+    config = write_vocab(path, tokens, end)
+    path.write_bytes(start + path.read_bytes())
     loaded = tokenizers.load(config)
     assert loaded == wordpiece_lib.WordPiece(tuple(tokens), lowercase=True)
     assert loaded.id("the") == 5
