@@ -3,6 +3,7 @@
 import pickle
 import random
 import string
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -358,6 +359,19 @@ def test_training_twice_gives_the_same_vocabulary(vocab_size):
     """Else two machines that prepare the same text get different ids."""
     first = train(documents(), vocab_size)
     assert all(train(documents(), vocab_size) == first for _ in range(3))
+
+
+def test_training_does_not_hold_the_text():
+    """What Python holds meanwhile is a small part of a text that comes bit by bit."""
+    sentences = [" ".join(document) for document in documents()]
+    num_bytes = 50 * sum(map(len, sentences))
+    tracemalloc.start()
+    try:
+        train(([sentence[:]] for sentence in sentences * 50), 150)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes > 6e5 and peak < num_bytes / 2
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
