@@ -97,6 +97,47 @@ def test_any_order_of_the_documents_makes_the_same_files(source):
     assert made(elsewhere(config, "given_b")) == found[1]
 
 
+def shards_of(config):
+    """Returns the shards that prepare makes; the manifest names the sources."""
+    found = made(config, 1).items()
+    return {name: data for name, data in found if name.startswith(("train", "valid"))}
+
+
+def test_empty_documents_do_not_matter(source, tmp_path):
+    """They are counted; all else is as without them."""
+    config, documents = source
+    nothing = ["", " ", "\n\n", "\x00", "\u3000\n\u200b"]
+    texts = ["\n".join(document) for document in documents]
+    mixed = random.Random(3).sample(texts + nothing * 10, len(texts) + 50)
+    shards, counts = [], []
+    for name, found in (("full", texts), ("mixed", mixed)):
+        lines = [json.dumps({"text": text}) for text in found]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+        sources = [f"jsonl:{tmp_path}/{name}.jsonl#text"]
+        other = elsewhere(changed(config, "data", sources=sources), name)
+        shards.append(shards_of(other))
+        manifest = json.loads(files(other.data.corpus_dir)["manifest.json"])
+        counts.append(manifest["documents"])
+    assert shards[0] == shards[1] and len(shards[0]) == 3
+    more = {"read": counts[0]["read"] + 50, "empty": 50}
+    assert counts[1] == counts[0] | more
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
+def test_an_untidy_text_makes_the_shards_of_its_tidy_twin(source, tmp_path, end):
+    """A byte order mark, another line end, controls in words and U+FFFD beside one."""
+    config, documents = source
+    write_source(config, documents)
+    text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
+    (tmp_path / "text.txt").write_text(text)
+    tidy = shards_of(elsewhere(config, "tidy"))
+    untidy = "\ufeff" + text.replace("w1", "w\x001\x07").replace("\n", end)
+    (tmp_path / "text.txt").write_bytes(untidy.encode())
+    assert shards_of(elsewhere(config, "untidy")) == tidy
+    found = all_text(corpus.read(elsewhere(config, "untidy")))
+    assert {word for d in found for s in d for word in s.split()} == set(WORDS)
+
+
 def test_sources_count_as_often_as_they_weigh(tmp_path):
     specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
     config = make_config(

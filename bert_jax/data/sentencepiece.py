@@ -197,7 +197,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
       ConfigError: when the text has too few or too many different characters for a
         vocabulary of this size, or there is none.
     """
-    sample = vocabulary.text_sample(documents, TRAINING_BYTES)
+    sample = list(vocabulary.text_sample(documents, TRAINING_BYTES))
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

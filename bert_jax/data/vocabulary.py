@@ -6,7 +6,7 @@ Shapes: V piece of the vocabulary.
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -74,12 +74,11 @@ class Tokenizer:
             raise
 
 
-def text_sample(documents: Iterable[list[str]], max_bytes: int) -> list[list[str]]:
-    """Returns the first documents, up to the one that fills `max_bytes` of UTF-8."""
-    sample, num_bytes = [], 0
+def text_sample(documents: Iterable[list[str]], max_bytes: int) -> Iterator[list[str]]:
+    """Yields the first documents, up to the one that fills `max_bytes` of UTF-8."""
+    num_bytes = 0
     for document in documents:
-        sample.append(document)
+        yield document
         num_bytes += sum(len(sentence.encode()) for sentence in document)
         if num_bytes > max_bytes:
             break
-    return sample

@@ -231,6 +231,91 @@ def test_pairs_are_well_formed(sequence_length, short_seq_prob):
     assert set(own) == set(range(300))
 
 
+def recorded_draw(monkeypatch, *args):
+    """Returns a pass's pairs as chosen and as truncated, and each document's target."""
+    given, targets_of, cut_of = {}, pairs._targets, pairs._truncate
+
+    def targets(*args):
+        given["targets"] = targets_of(*args)
+        return given["targets"]
+
+    def truncate(drawn, *args):
+        given["chosen"] = drawn
+        return cut_of(drawn, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs, "_targets", targets)
+        patch.setattr(pairs, "_truncate", truncate)
+        drawn = draw(*args)
+    return given["chosen"], drawn, given["targets"]
+
+
+def tokens_of(sentences):
+    """Returns the tokens of sentences that stand one after the other as a slice."""
+    return sentences[0][0], sentences[-1][-1] + 1
+
+
+def take(sentences, wanted):
+    """Returns the first sentences that have `wanted` tokens, or all of them."""
+    taken, length = [], 0
+    for sentence in sentences:
+        taken.append(sentence)
+        length += len(sentence)
+        if length >= wanted:
+            break
+    return taken
+
+
+@pytest.mark.parametrize("sequence_length, short_seq_prob", [(64, 0.1), (128, 0.5)])
+def test_every_pair_is_the_next_step_of_the_walk(
+    monkeypatch, sequence_length, short_seq_prob
+):
+    """The procedure with our draws put in: nothing else is visited, nothing left out.
+
+    Truncation takes the tokens at both ends, and no other is missing.
+    """
+    documents = make_documents(400, seed=11)
+    chosen, drawn, targets = recorded_draw(
+        monkeypatch, documents, sequence_length, short_seq_prob
+    )
+    lists, remaining = as_lists(documents), iter(range(len(drawn)))
+    owner = {s[0]: (d, i) for d, ls in enumerate(lists) for i, s in enumerate(ls)}
+    for own, document in enumerate(lists):
+        i = 0
+        while i < len(document):
+            n = next(remaining)
+            chunk = take(document[i:], targets[own])
+            a, b = (
+                (start, start + length)
+                for start, length in (
+                    (chosen.a_start[n], chosen.a_length[n]),
+                    (chosen.b_start[n], chosen.b_length[n]),
+                )
+            )
+            beginnings = [tokens_of(chunk[:k]) for k in range(1, len(chunk) + 1)]
+            a_end = 1 + beginnings.index(a)
+            assert a_end < max(len(chunk), 2)
+            if drawn.is_random[n]:
+                other, first = owner[b[0]]
+                assert other != own
+                wanted = targets[own] - chosen.a_length[n]
+                assert b == tokens_of(take(lists[other][first:], wanted))
+                i += a_end  # the chunk's other sentences are used again
+            else:
+                assert len(chunk) > 1 and b == tokens_of(chunk[a_end:])
+                i += len(chunk)
+    assert next(remaining, None) is None
+    for name in "ab":
+        off_front = getattr(drawn, f"{name}_start") - getattr(chosen, f"{name}_start")
+        cut = getattr(chosen, f"{name}_length") - getattr(drawn, f"{name}_length")
+        assert ((off_front >= 0) & (off_front <= cut)).all()
+    assert (chosen.lengths - drawn.lengths).any()
+    fits = chosen.lengths <= sequence_length
+    np.testing.assert_array_equal(
+        drawn.lengths, np.where(fits, chosen.lengths, sequence_length)
+    )
+
+
 def tiles(documents, drawn):
     """Returns whether A and, where it follows, B lie end to end over all documents."""
     follows = ~drawn.is_random
@@ -435,12 +520,22 @@ def test_truncation_of_every_small_pair(max_num_tokens):
         assert (cut.a_length[i], cut.b_length[i]) == tuple(map(len, expected))
 
 
-def test_truncation_is_off_the_front_or_the_back_by_a_fair_coin():
-    cut = truncate(np.full(20_000, 25), np.full(20_000, 5), 20)
-    off_front = np.bincount(cut.a_start - 100, minlength=11)
+@pytest.mark.parametrize("a, b", [(25, 5), (5, 25)])
+def test_truncation_is_off_the_front_or_the_back_by_a_fair_coin(a, b):
+    """Of the longer segment, A or B; the other one stays as it is."""
+    cut = truncate(np.full(20_000, a), np.full(20_000, b), 20)
+    off_front = cut.a_start - 100, cut.b_start - 500
+    longer, shorter = off_front if a > b else off_front[::-1]
     expected = 20_000 * scipy.stats.binom(10, 0.5).pmf(np.arange(11))
-    assert scipy.stats.chisquare(off_front, expected).pvalue > MIN_P
-    assert (cut.b_start == 500).all()
+    counts = np.bincount(longer, minlength=11)
+    assert scipy.stats.chisquare(counts, expected).pvalue > MIN_P
+    assert (shorter == 0).all()
+
+
+def test_the_coins_of_a_and_b_are_not_the_same():
+    cut = truncate(np.full(20_000, 20), np.full(20_000, 20), 20)
+    table = np.histogram2d(cut.a_start - 100, cut.b_start - 500, [0, 4, 5, 6, 7, 11])[0]
+    assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
 
 
 # ------------------------------------------------------------------ CounterRandom

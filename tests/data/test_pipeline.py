@@ -45,10 +45,17 @@ class Made:
     """
 
     def __init__(
-        self, directory, num_shards, sentence_tokens, num_documents=60, **data
+        self,
+        directory,
+        num_shards,
+        sentence_tokens,
+        num_documents=60,
+        spare_tokens=20,
+        **data,
     ):
         rng = random.Random(num_shards)
-        vocab = [f"w{i}" for i in range(20)] + list(tokenizers.SPECIAL_TOKENS)
+        vocab = [f"w{i}" for i in range(spare_tokens)]
+        vocab += tokenizers.SPECIAL_TOKENS
         lines, self.document_of = [], [-1] * len(vocab)
         for document in range(num_documents):
             for _ in range(rng.randint(1, 24) if document else 2):
@@ -268,6 +275,24 @@ def test_phases(one_shard):
     assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
     assert rows_of(second)["sequence_ids"].sum(1).max() > LENGTH
     assert segments(rows_of(first)) != segments(rows_of(second))
+
+
+def test_a_vocabulary_larger_than_two_bytes_hold(tmp_path):
+    """Ids above 65,535 reach the rows as they are; random tokens are of all ids."""
+    spare = 70_000
+    made = Made(tmp_path / "made", 2, 9, spare_tokens=spare)
+    first = made.document_of.tolist().index(0)
+    assert first > spare
+    rows = rows_of(made.batches(20))
+    ids = unmasked(rows)
+    text = ids[made.document_of[ids] >= 0]
+    assert len(text) and text.min() >= first
+    for a, b, label in segments(rows):
+        assert a == tuple(range(a[0], a[0] + len(a)))
+        assert (made.document_of[a[0]] != made.document_of[b[0]]) == label
+    placed = rows["input_ids"][rows["input_ids"] != ids]
+    random_ids = placed[placed != made.special["[MASK]"]]
+    assert (random_ids < spare).any() and random_ids.max() > 2**16
 
 
 # ----------------------------------------------------------------- from any step

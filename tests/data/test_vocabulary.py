@@ -5,6 +5,6 @@ from bert_jax.data import vocabulary
 
 def test_sample_is_counted_in_bytes():
     documents = [["\u4f60\u597d", "a"], ["b"], ["c"]]  # seven bytes of UTF-8
-    assert vocabulary.text_sample(documents, 6) == documents[:1]
-    assert vocabulary.text_sample(documents, 7) == documents[:2]
-    assert vocabulary.text_sample(documents, 100) == documents
+    assert list(vocabulary.text_sample(documents, 6)) == documents[:1]
+    assert list(vocabulary.text_sample(documents, 7)) == documents[:2]
+    assert list(vocabulary.text_sample(documents, 100)) == documents

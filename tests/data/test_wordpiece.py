@@ -3,6 +3,7 @@
 import pickle
 import random
 import string
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -276,10 +277,14 @@ def write_vocab(path, tokens, end="\n"):
     return make_config(vocab_file=str(path), vocab_size=len(tokens))
 
 
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_load(tmp_path, end):
+def test_load(tmp_path, end, start):
+    """A byte order mark is no part of the first token."""
     tokens = [*SPECIAL, "the", "##s", "caf\u00e9", "\u2028"]
-    config = write_vocab(tmp_path / "vocab.txt", tokens, end)
+    path = tmp_path / "vocab.txt"
+    config = write_vocab(path, tokens, end)
+    path.write_bytes(start + path.read_bytes())
     loaded = tokenizers.load(config)
     assert loaded == wordpiece_lib.WordPiece(tuple(tokens), lowercase=True)
     assert loaded.id("the") == 5
@@ -354,6 +359,19 @@ def test_training_twice_gives_the_same_vocabulary(vocab_size):
     """Else two machines that prepare the same text get different ids."""
     first = train(documents(), vocab_size)
     assert all(train(documents(), vocab_size) == first for _ in range(3))
+
+
+def test_training_does_not_hold_the_text():
+    """What Python holds meanwhile is a small part of a text that comes bit by bit."""
+    sentences = [" ".join(document) for document in documents()]
+    num_bytes = 50 * sum(map(len, sentences))
+    tracemalloc.start()
+    try:
+        train(([sentence[:]] for sentence in sentences * 50), 150)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes > 6e5 and peak < num_bytes / 2
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
