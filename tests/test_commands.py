@@ -47,14 +47,10 @@ def test_evaluate_prints_one_json_object_that_training_saw_too(trained):
 
 
 def test_evaluate_takes_an_older_step_and_another_number_of_devices(trained):
-    for devices in (1, 4):
-        stdout = run_well(
-            "bert_jax.evaluate",
-            f"--workdir={trained / 'run'}",
-            "--step=10",
-            devices=devices,
-        )
-        assert json.loads(stdout)["step"] == 10
+    stdout = run_well(
+        "bert_jax.evaluate", f"--workdir={trained / 'run'}", "--step=10", devices=4
+    )
+    assert json.loads(stdout)["step"] == 10
 
 
 def test_export_writes_the_five_files_with_every_tensor(trained, tmp_path):
@@ -129,8 +125,8 @@ def test_vocabulary_without_mask_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "kind",
     [
-        "sentencepiece_unigram",
-        pytest.param("sentencepiece_bpe", marks=pytest.mark.slow),
+        pytest.param("sentencepiece_unigram", marks=pytest.mark.slow),
+        "sentencepiece_bpe",
     ],
 )
 def test_sentencepiece_from_text_to_export(tmp_path, kind):

@@ -1,9 +1,12 @@
 """Tests of bert_jax.inspect_batch as a person calls it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from bert_jax import inspect_batch
+from bert_jax.config import ConfigError
 from tests.commands import run, run_well, small_run, write_text
 
 
@@ -31,17 +34,17 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
     assert rows.search(again)[0] == rows.search(stdout)[0]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--step=61"], "--step=61 is not a step of the run; give one of 1 to 60"),
-        (["--rows=0"], "--rows"),
-        (["--html=tests"], "--html=tests is a directory; give a file"),
-        (["--html=no/such/x.html"], "--html=no/such/x.html is in a directory that"),
-    ],
-)
-def test_mistakes_are_one_line(directory, arguments, message):
-    result = run("bert_jax.inspect_batch", *small_run(directory), *arguments)
+def test_a_mistake_is_one_line(directory):
+    result = run("bert_jax.inspect_batch", *small_run(directory), "--step=61")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
+    message = "--step=61 is not a step of the run; give one of 1 to 60"
     assert line.startswith("error: ") and message in line
+
+
+@pytest.mark.parametrize(
+    "path, message", [("tests", "is a directory"), ("no/such/x.html", "does not exist")]
+)
+def test_a_page_that_cannot_be_written_is_refused(path, message):
+    with pytest.raises(ConfigError, match=f"--html={path} .*{message}"):
+        inspect_batch.check_page_path(Path(path))

@@ -41,7 +41,14 @@ def train(config, mesh_shape, batches):
     return state, losses
 
 
-@pytest.mark.parametrize("mesh_shape", [(8, 1, 1), (1, 4, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "mesh_shape",
+    [
+        (2, 2, 2),
+        pytest.param((8, 1, 1), marks=pytest.mark.slow),
+        pytest.param((1, 4, 1), marks=pytest.mark.slow),
+    ],
+)
 def test_sharded_equals_unsharded(mesh_shape):
     """Twenty steps with dropout: same masks, and losses within rounding."""
     config = make_config(**DROPOUT)
@@ -52,17 +59,19 @@ def test_sharded_equals_unsharded(mesh_shape):
     assert expected[-1] != expected[0]
 
 
-def test_accumulation_is_the_whole_batch():
+@pytest.mark.parametrize(
+    "mesh_shape", [(2, 1, 1), pytest.param((1, 1, 1), marks=pytest.mark.slow)]
+)
+def test_accumulation_is_the_whole_batch(mesh_shape):
     """Microbatches have different numbers of masks: only a global division agrees."""
     batches = [make_batch(make_config(), seed) for seed in range(5)]
     expected, expected_losses = train(make_config(), (1, 1, 1), batches)
-    for mesh_shape in ((1, 1, 1), (2, 1, 1)):
-        found, losses = train(make_config(accumulation_steps=4), mesh_shape, batches)
-        np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
-        for a, b in zip(
-            jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
-        ):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+    found, losses = train(make_config(accumulation_steps=4), mesh_shape, batches)
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    for a, b in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_a_small_model_overfits_one_batch():

@@ -108,6 +108,7 @@ def test_a_finished_run_is_left_as_it_is(straight, text):
     assert lines(straight) == before
 
 
+@pytest.mark.slow
 def test_eight_devices_train_like_one(straight, text):
     workdir = text / "mesh"
     mesh = {"mesh.data": 2, "mesh.fsdp": 2, "mesh.tensor": 2}
@@ -122,6 +123,7 @@ def test_eight_devices_train_like_one(straight, text):
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
     config = tmp_path / "two_phases.py"
     config.write_text(

@@ -133,7 +133,7 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
     """Against a reference: sort what is distinct, one document after the other."""
     config = one_shard(tmp_path)
     tokenizer = tokenizers.load(config.tokenizer)
-    dtype = encoding.id_dtype(tokenizer)
+    dtype = encoding.id_dtype(tokenizer, config.data)
     documents = make_documents(50) + make_documents(20)  # 20 repeated
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
     entries = [e for d in documents for _, e in encoder(raw(d), 0, Counter())]
