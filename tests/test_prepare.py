@@ -86,6 +86,7 @@ def test_any_number_of_workers_makes_the_same_files(
     config = trains(source[0])
     alone = made(config, 1)
     monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(prepare, "KEPT_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
@@ -179,6 +180,15 @@ def test_again_does_nothing(source, capsys):
         k: v.st_mtime_ns for k, v in before.items()
     }
     assert "prepared already" in capsys.readouterr().out
+
+
+def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
+    config = trains(source[0])
+    expected = made(config, 1)
+    assert prepare.small_text(config, Counter()) is not None
+    monkeypatch.setattr(prepare, "KEPT_BYTES", 100)
+    assert prepare.small_text(config, Counter()) is None
+    assert made(elsewhere(config, "not_kept"), 1) == expected
 
 
 def test_is_small(source, monkeypatch):
@@ -436,6 +446,7 @@ def test_one_document_names_the_alternative(tmp_path):
 def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Also when the text is read a second time, after the vocabulary's training."""
     monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(prepare, "KEPT_BYTES", small_bytes)
     config = changed(trains(source[0]), "data", invalid_utf8="replace")
     with open(tmp_path / "text.txt", "ab") as file:
         file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
@@ -466,7 +477,7 @@ def watched(*args):
         yield result
 
 processes.run = watched
-prepare.BATCH_BYTES = prepare.SMALL_BYTES = 2**20
+prepare.BATCH_BYTES = prepare.SMALL_BYTES = prepare.KEPT_BYTES = 2**20
 wordpiece.TRAINING_BYTES = 2**22
 prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))

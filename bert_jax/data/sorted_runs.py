@@ -154,7 +154,7 @@ def _unpack(
         np.frombuffer(data, np.uint32, n, 16 * n),
         np.frombuffer(data, np.uint32, n, 20 * n),
         np.frombuffer(data, np.uint32, m, 24 * n),
-        np.frombuffer(data[24 * n + 4 * m :], id_dtype),
+        np.frombuffer(data, id_dtype, offset=24 * n + 4 * m),
     )
 
 

@@ -57,6 +57,14 @@ def run(tmp_path):
     return config, by_shard, sorted_runs.run_path(str(tmp_path), 7)
 
 
+def test_tokens_are_not_copied_out_of_what_was_read(run):
+    """Whoever writes a shard holds what was read, and all of it put together."""
+    config, by_shard, path = run
+    for shard in by_shard:
+        segment = sorted_runs.read_segment(path, shard, np.dtype(np.uint16))
+        assert segment.token_ids.base is segment.sentence_lengths.base
+
+
 def test_a_segment_holds_the_entries_of_its_shard_by_key(run):
     config, by_shard, path = run
     assert 40 < len(by_shard) < 64  # some shards got nothing
