@@ -1,6 +1,7 @@
 """Rows of a step as an HTML page that explains itself: one file, no scripts."""
 
 import html
+import itertools
 from collections.abc import Sequence
 
 from bert_jax import step_rows
@@ -71,7 +72,7 @@ def page(step: step_rows.Step, rows: Sequence[step_rows.Row]) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width'>"
         f"<title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{title}</h1>{facts}{_stages(step)}{_legend()}{shown}"
+        f"<h1>{title}</h1>{facts}{_stages(step)}{_legend(step)}{shown}"
         + "\n".join(_row(step, row) for row in rows)
         + "</body></html>\n"
     )
@@ -92,7 +93,8 @@ def _stages(step: step_rows.Step) -> str:
         "Pairs whose lengths add up to a full row share it; each keeps its own [CLS],"
         " its own positions, and sees only itself."
         if packed
-        else "Each pair is a row of its own, [CLS] A [SEP] B [SEP], and padding."
+        else "Each is a row of its own, [CLS] A [SEP]"
+        f"{' B [SEP]' if has_b else ''}, and padding."
     )
     answers = (
         "The model answers at every framed token what stood there, and at [CLS] whether"
@@ -124,10 +126,10 @@ def _stages(step: step_rows.Step) -> str:
     )
 
 
-def _legend() -> str:
+def _legend(step: step_rows.Step) -> str:
     examples = (
         _chip("a", "segment A"),
-        _chip("b", "segment B"),
+        _chip("b", "segment B") if any(pair.b for pair in step.pairs) else "",
         _chip("special", "[CLS]"),
         _chip("masked", "[MASK]", "hidden"),
         _chip("random", "random", "what stood there"),
@@ -159,7 +161,7 @@ def _row(step: step_rows.Step, row: step_rows.Row) -> str:
     )
     return (
         f"<div class='row'><h2>Row {row.number} <span class='quiet'>of"
-        f" {len(step.rows)}: row {origin.row:,} of epoch {origin.epoch} of"
+        f" {len(step.rows)}: row {origin.row + 1:,} of epoch {origin.epoch + 1} of"
         f" {html.escape(origin.shard)}</span></h2>{_bar(step, row)}{pairs}{padding}"
         "</div>"
     )
@@ -169,11 +171,8 @@ def _bar(step: step_rows.Step, row: step_rows.Row) -> str:
     """Shows how the row's places are shared out."""
     parts = []
     for pair in row.pairs:
-        for part in ("a", "b"):
-            length = sum(token.part == part for token in pair.tokens)
-            parts.append((part, length))
-            parts.append(("special", 1 if length else 0))
-        parts.append(("special", 1))
+        for part, group in itertools.groupby(token.part for token in pair.tokens):
+            parts.append((part, len(list(group))))
     return (
         "<div class='bar'>"
         + "".join(

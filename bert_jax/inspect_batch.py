@@ -8,6 +8,7 @@ what was masked and by what it was replaced, pair boundaries, labels, and the do
 that the segments were cut from. Prepares a small corpus if it is not there yet.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def _row_lines(step: step_rows.Step, row: step_rows.Row) -> list[rich.text.Text]
     padding = f", {row.num_padding} places of padding" if row.num_padding else ""
     lines = [
         rich.text.Text(
-            f"row {row.number} of {len(step.rows)}: row {origin.row:,} of epoch"
-            f" {origin.epoch} of {origin.shard}{padding}",
+            f"row {row.number} of {len(step.rows)}: row {origin.row + 1:,} of epoch"
+            f" {origin.epoch + 1} of {origin.shard}{padding}",
             "bold",
         )
     ]
@@ -81,6 +82,8 @@ def check_page_path(path: Path) -> None:
         raise ConfigError(f"--html={path} is in a directory that does not exist")
     if path.is_dir():
         raise ConfigError(f"--html={path} is a directory; give a file, as step.html")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"--html={path} cannot be written; give another file")
 
 
 def main() -> None:

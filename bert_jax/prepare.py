@@ -73,7 +73,7 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
         reading: collections.Counter[str] = collections.Counter()
         kept = small_text(config, reading)
         tokenizer, trained_on = _tokenizer(config, work, kept)
-        documents = kept or documents_of(config, reading)
+        documents = documents_of(config, reading) if kept is None else kept
         runs = _write_runs(config, tokenizer, documents, work, num_workers)
         if is_small(config):
             num_workers = 1  # is done before processes have imported TensorFlow

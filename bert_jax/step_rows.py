@@ -212,7 +212,7 @@ def summary(step: Step) -> list[str]:
     labels = [pair.is_random for pair in pairs if pair.is_random is not None]
     num_masked = masks.total() - masks[""]
     shares = ", ".join(
-        f"{masks[kind]:,} {words} ({masks[kind] / num_masked:.0%})"
+        f"{masks[kind]:,} {words} ({masks[kind] / max(num_masked, 1):.0%})"
         for kind, words in (
             ("masked", "became [MASK]"),
             ("random", "a random token"),
@@ -246,5 +246,5 @@ def label_words(pair: Pair) -> str:
 def excerpt_words(excerpt: pipeline.Excerpt) -> str:
     return (
         f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
-        f" {excerpt.document_length:,} of document {excerpt.document:,}"
+        f" {excerpt.document_length:,} of document {excerpt.document + 1:,}"
     )

@@ -99,6 +99,16 @@ def test_text_cannot_become_markup():
     assert HOSTILE in page.words
 
 
+@pytest.mark.parametrize("has_b", [True, False])
+def test_the_explanation_is_of_these_rows(has_b):
+    words = " ".join(Page(batch_page.page(make_step(has_b=has_b), ())).words)
+    assert ("segment B" in words) == has_b
+    assert ("[CLS] A [SEP] B [SEP], and padding" in words) == has_b
+    assert ("[CLS] A [SEP], and padding" in words) != has_b
+    packed = " ".join(Page(batch_page.page(make_step(num_pairs=2), ())).words)
+    assert "add up to a full row share it" in packed
+
+
 def test_nothing_is_fetched_from_elsewhere():
     page = batch_page.page(make_step(), make_step().rows)
     for word in ("http", "src=", "url(", "@import"):
@@ -108,5 +118,7 @@ def test_nothing_is_fetched_from_elsewhere():
 def test_the_bar_fills_the_row():
     step = make_step(num_pairs=2, num_padding=0)
     page = batch_page.page(step, step.rows[:1])
+    parts = re.findall(r"<span class='(\w+)' style='width", page)
+    assert parts == ["special", "a", "special", "b", "special"] * 2
     widths = [float(width) for width in re.findall(r"style='width:([\d.]+)%'", page)]
     assert sum(widths) == pytest.approx(100, abs=0.1)

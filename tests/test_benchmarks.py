@@ -15,7 +15,7 @@ def test_train_step_prints_a_row():
         "benchmarks.train_step", "--batch=2", "--length=16", "--repeats=2", "--peer=0"
     )
     row = json.loads(stdout)
-    assert row.keys() >= ROW and row["value"] > 0 and row["mfu"] > 0
+    assert row.keys() >= ROW and row["value"] > 0 and row["mfu"] is None
 
 
 @pytest.mark.slow

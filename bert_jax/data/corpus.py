@@ -29,7 +29,7 @@ from bert_jax.config import ConfigError, DataConfig, ExperimentConfig, PhaseConf
 from bert_jax.data import encoding, pairs, tokenizers
 from bert_jax.data.quiet_tensorflow import tf
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 # A corpus up to this size is held against its digests when it is opened, which takes
 # at most a second; of a larger one, a shard's records are checked as it is loaded.

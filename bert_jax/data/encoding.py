@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, sources, tokenizers
+from bert_jax.data import cleaning, sources, tokenizers, wordpiece
 
 # What is counted of documents. "left_out" is by a weight below 1.
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
@@ -104,15 +104,24 @@ class DocumentEncoder:
         return [self._with_marks(sentence.split()) for sentence in sentences]
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
-        by_word = [ids for ids in self._encode(words) if len(ids)]
-        if not by_word:
+        if not words:
             return np.empty(0, self._dtype)
+        by_word = self._encode(words)
         ids = np.concatenate(by_word).astype(self._dtype)
-        is_ideograph = self._is_ideograph[ids]
+        continues = np.concatenate(list(map(self._continues, words, by_word)))
+        return ids | np.where(continues, _mark(self._dtype), self._dtype.type(0))
+
+    def _continues(self, word: str, ids: np.ndarray) -> np.ndarray:
+        """Returns bool of ids' shape: ideographs after another of the same word."""
+        # Of ideographs alone each is a token, if only [UNK].
+        is_ideograph = (
+            np.ones(len(ids), bool)
+            if wordpiece.are_ideographs(word)
+            else self._is_ideograph[ids]
+        )
         continues = np.zeros(len(ids), bool)
         continues[1:] = is_ideograph[1:] & is_ideograph[:-1]
-        continues[np.cumsum([0, *map(len, by_word[:-1])])] = False
-        return ids | np.where(continues, _mark(self._dtype), self._dtype.type(0))
+        return continues
 
     def _num_copies(self, digest: bytes, source: int) -> int:
         """Returns the weight of the source, a fraction as 1 with that probability."""

@@ -227,7 +227,7 @@ def _choose_units(
 def _random_order(
     units_BT: np.ndarray, key_B: np.ndarray, num_pairs: int
 ) -> np.ndarray:
-    """Returns int64[B, T]: a row's units (flat index) pair by pair, each shuffled.
+    """Returns uint32[B, T]: the positions of a row's units, shuffled pair by pair.
 
     What is not a unit (0 in units_BT) comes last.
     """

@@ -8,11 +8,9 @@ every stream. Hosts serve whole streams: how many hosts there are changes who re
 row, not which.
 
 tf.data reads the shards' records. What is made of them takes a few dozen NumPy
-operations on all pairs of a shard, or rows of a step, at once: sorted in vector
-registers and computed in place they take a third of the time of the same operations in
-TensorFlow. Threads do this ahead of the model, not tf.data's own: ending an iterator
-whose threads are in Python waits for them, and they for the interpreter's lock (seen
-with TensorFlow 2.21).
+operations on all pairs of a shard, or rows of a step, at once. Threads do this ahead of
+the model, not tf.data's own: ending an iterator whose threads are in Python waits for
+them, and they for the interpreter's lock (seen with TensorFlow 2.21).
 
 Shapes: B row of the batch, T token, P masked position, K sentence pair in a row,
 R row of a visit.
@@ -24,6 +22,7 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -41,7 +40,7 @@ _SPLIT_KEYS = {"train": 0, "validation": 1}
 # Batches that wait for the model: enough that a shard's end is not felt.
 STEPS_AHEAD = 4
 # Batches made at a time. NumPy lets other threads run while it computes, but what it
-# does in between keeps more than a few from gaining anything.
+# does in between keeps more than two from gaining anything.
 PARALLEL_STEPS = 2
 
 # Of a document that a row is from, shown to a reader.
@@ -210,21 +209,29 @@ def batches(
     def make(parts: list[Part]) -> Batch:
         return {name: rows[keep] for name, rows in reader.batch(parts).items()}
 
-    return _made_ahead(make, map(reader.parts, itertools.count(first_step)))
+    steps = map(reader.parts, itertools.count(first_step))
+    return _made_ahead(make, steps, reader.close)
 
 
 def _made_ahead(
-    make: Callable[[list[Part]], Batch], steps: Iterator[list[Part]]
+    make: Callable[[list[Part]], Batch],
+    steps: Iterator[list[Part]],
+    close: Callable[[], None],
 ) -> Iterator[Batch]:
     """Yields what `make` gives for each step; threads are some steps ahead."""
-    # Its threads end when nothing refers to it.
     pool = concurrent.futures.ThreadPoolExecutor(PARALLEL_STEPS)
-    ahead = collections.deque(
-        pool.submit(make, parts) for parts in itertools.islice(steps, STEPS_AHEAD)
-    )
-    for parts in steps:
-        yield ahead.popleft().result()
-        ahead.append(pool.submit(make, parts))
+    is_finalizing = sys.is_finalizing  # modules may be gone when it is true
+    try:
+        ahead = collections.deque(
+            pool.submit(make, parts) for parts in itertools.islice(steps, STEPS_AHEAD)
+        )
+        for parts in steps:
+            ahead.append(pool.submit(make, parts))
+            yield ahead.popleft().result()
+    finally:
+        if not is_finalizing():  # else threads have ended already
+            close()
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def origins(
@@ -252,6 +259,7 @@ def origins(
                 if a_length
             )
             found.append(Origin(visit.shard, visit.epoch, row, segments))
+    reader.close()
     return found
 
 
@@ -293,8 +301,12 @@ class _Reader:
         self._has_marks = corpus.word_segmented
         draw = functools.partial(_visit, corpus, config, phase)
         # Two: a visit that is waited for, and one that is drawn ahead.
-        pool = concurrent.futures.ThreadPoolExecutor(2)
-        self._cursors = [_Cursor(stream, draw, pool) for stream in streams]
+        self._pool = concurrent.futures.ThreadPoolExecutor(2)
+        self._cursors = [_Cursor(stream, draw, self._pool) for stream in streams]
+
+    def close(self) -> None:
+        """Draws no more visits than those that were begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def parts(self, step: int) -> list[Part]:
         """Returns where the rows of a step are, in order."""

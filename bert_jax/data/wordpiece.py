@@ -51,7 +51,7 @@ class WordPiece(vocabulary.Tokenizer):
 
     @property
     def is_ideograph(self) -> np.ndarray:
-        return np.array([bool(_HAS_IDEOGRAPH.fullmatch(p)) for p in self.vocab])
+        return np.array([len(p) == 1 and are_ideographs(p) for p in self.vocab])
 
     def encoder(self) -> vocabulary.Encoder:
         return _Encoder(self)
@@ -125,6 +125,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> WordPiece:
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     _set_text_rules(tokenizer, config.lowercase)
     # The text is gone through twice; in memory it takes 460 MB beside TensorFlow's 690.
+    # In $TMPDIR it takes up to TRAINING_BYTES.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
         for document in vocabulary.text_sample(documents, TRAINING_BYTES):
             text.writelines(sentence + "\n" for sentence in document)
@@ -235,7 +236,13 @@ _IDEOGRAPH = (
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
 _HAS_IDEOGRAPH = re.compile(f"[{_IDEOGRAPH}]")
+_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]+")
 _AROUND_IDEOGRAPHS = re.compile(rf"[{_IDEOGRAPH}]|[^\s{_IDEOGRAPH}]+")
+
+
+def are_ideographs(text: str) -> bool:
+    """Returns whether every character is an ideograph, and there is one."""
+    return _IDEOGRAPHS.fullmatch(text) is not None
 
 
 def _strings(sentence: str) -> list[str]:

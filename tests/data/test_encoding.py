@@ -125,7 +125,12 @@ def test_documents_without_a_token_are_counted(tmp_path):
 
 SEGMENTED = [
     ["\u4f60\u597d \u4e16\u754c , bert \u6a21\u578b \u3002"],
-    ["\u6211 \u7231\u4f60", "berts \u6a21\u4e16"],
+    [
+        "\u6211 \u7231\u4f60",
+        "berts \u6a21\u4e16",
+        "\u4f60\u6211\u7231",
+        "bert\u6a21\u4e16",
+    ],
 ]
 
 
@@ -160,8 +165,10 @@ def test_marks_say_where_an_ideograph_continues_a_word(tmp_path, num_spare, dtyp
                 for i, mark in zip(ids, continues, strict=True)
             )
         )
-    # [UNK] is no ideograph that we know, and ## says by itself that it continues.
+    # ## says by itself that it continues. An ideograph that the vocabulary lacks is
+    # known as one in a word of ideographs alone.
     assert texts == [
         " \u4f60+\u597d \u4e16+\u754c , bert \u6a21+\u578b \u3002",
-        " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16",
+        " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16"
+        " \u4f60+[UNK]+\u7231 bert \u6a21+\u4e16",
     ]

@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -931,3 +932,46 @@ def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, argu
         timeout=100,
     )
     assert (done.returncode, done.stderr) == (int([0, *arguments[1:]][-1]), "")
+
+
+def test_a_shard_damaged_while_it_is_read_is_named(tmp_path):
+    """After the corpus was opened and found whole."""
+    made = Made(tmp_path / "made", 1, 5)
+    (shard,) = made.corpus.shards["train"]
+    path = tmp_path / "made" / "corpus" / shard.file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(config_lib.ConfigError, match=shard.file):
+        made.batches(1)
+
+
+def test_a_closed_iterator_makes_no_more(four_shards, monkeypatch):
+    """What was asked for ahead is dropped, visits and batches."""
+    drawn, may_go_on = [], threading.Event()
+
+    def slow_visit(*args):
+        drawn.append(args)
+        may_go_on.wait(60)
+        return visit(*args)
+
+    visit = pipeline._visit
+    monkeypatch.setattr(pipeline, "_visit", slow_visit)
+    iterator = pipeline.batches(
+        four_shards.corpus,
+        four_shards.config,
+        split="train",
+        seed=1,
+        phase_index=0,
+        first_step=0,
+    )
+    waiting = threading.Thread(target=next, args=(iterator,))
+    waiting.start()
+    while len(drawn) < 2:
+        time.sleep(0.001)
+    may_go_on.set()
+    waiting.join()
+    num_before = len(drawn)
+    may_go_on.clear()
+    iterator.close()
+    may_go_on.set()
+    time.sleep(0.2)
+    assert len(drawn) <= num_before + 2  # those that were begun
