@@ -79,11 +79,23 @@ def test_export_writes_the_five_files_with_every_tensor(trained, tmp_path):
     ("module", "arguments", "message"),
     [
         ("evaluate", [], "--workdir is missing"),
-        ("evaluate", ["--workdir=/nonexistent"], "has no config.json"),
+        pytest.param(
+            "evaluate",
+            ["--workdir=/nonexistent"],
+            "has no config.json",
+            marks=pytest.mark.slow,
+        ),
         ("evaluate", ["--workdir=RUN", "--step=7"], "of step 7; there are: 10, 20"),
-        ("export", ["--workdir=RUN"], "--output is missing"),
-        ("export", ["--workdir=RUN", "--output=O", "--format=onnx"], "huggingface"),
-        ("prepare", [], "--config is missing"),
+        pytest.param(
+            "export", ["--workdir=RUN"], "--output is missing", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "export",
+            ["--workdir=RUN", "--output=O", "--format=onnx"],
+            "huggingface",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("prepare", [], "--config is missing", marks=pytest.mark.slow),
         ("prepare", ["--workers=0"], "--workers=0 does not fit: 0 is not a positive"),
     ],
 )
@@ -126,7 +138,7 @@ def test_vocabulary_without_mask_is_refused(tmp_path):
     "kind",
     [
         pytest.param("sentencepiece_unigram", marks=pytest.mark.slow),
-        "sentencepiece_bpe",
+        pytest.param("sentencepiece_bpe", marks=pytest.mark.slow),
     ],
 )
 def test_sentencepiece_from_text_to_export(tmp_path, kind):

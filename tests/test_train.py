@@ -162,14 +162,27 @@ def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
     ("changes", "message"),
     [
         ({"mesh.data": 3}, "config.mesh (data=3, fsdp=1, tensor=1) does not fit"),
-        ({"phases[0].global_batch_size": 12, "mesh.data": 8}, "try 8 or 16"),
-        (
+        pytest.param(
+            {"phases[0].global_batch_size": 12, "mesh.data": 8},
+            "try 8 or 16",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 8},
             "config.mesh.tensor=8 must divide config.model.num_attention_heads=2",
+            marks=pytest.mark.slow,
         ),
         ({"data.sources": "('text:nothing/*.txt',)"}, "no file matches"),
-        ({"data.sources": "('web:x',)"}, "'web:x'; a source is one of"),
-        ({"tokenizer.vocab_size": 130}, "config.tokenizer.vocab_size=130"),
+        pytest.param(
+            {"data.sources": "('web:x',)"},
+            "'web:x'; a source is one of",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"tokenizer.vocab_size": 130},
+            "config.tokenizer.vocab_size=130",
+            marks=pytest.mark.slow,
+        ),
         ({"optimizer.learning_rat": 1}, "--config.optimizer.learning_rate"),
         ({"seed": "abc"}, "--config.seed=abc does not fit"),
     ],
