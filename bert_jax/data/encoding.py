@@ -61,7 +61,9 @@ class DocumentEncoder:
         self._dtype = id_dtype(tokenizer, data)
         self._encode = tokenizer.encoder()
         if data.word_segmented:
-            self._is_ideograph = tokenizer.is_ideograph
+            self._is_ideograph = np.array(
+                [len(p) == 1 and wordpiece.are_ideographs(p) for p in tokenizer.vocab]
+            )
 
     def __call__(
         self,

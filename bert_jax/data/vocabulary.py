@@ -3,6 +3,7 @@
 Shapes: V piece of the vocabulary.
 """
 
+import abc
 import dataclasses
 import hashlib
 import os
@@ -20,7 +21,7 @@ Encoder = Callable[[list[str]], list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Tokenizer:
+class Tokenizer(abc.ABC):
     """Text -> token ids: a value that can be compared, pickled and kept in a file."""
 
     FILE: ClassVar[str]  # in a corpus directory and beside an exported model
@@ -35,29 +36,24 @@ class Tokenizer:
         return hashlib.sha256(kind.encode() + self.content()).hexdigest()
 
     @property
+    @abc.abstractmethod
     def continues_word(self) -> np.ndarray:
         """bool[V], True where a piece goes on with the word of the piece before it."""
-        raise NotImplementedError
-
-    @property
-    def is_ideograph(self) -> np.ndarray:
-        """bool[V], True where a piece is one ideograph, a word in BERT by itself."""
-        raise NotImplementedError
 
     def id(self, token: str) -> int:
         return self.vocab.index(token)
 
+    @abc.abstractmethod
     def encoder(self) -> Encoder:
         """Returns the fast way from sentences to ids; a process builds it once."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns the `tokenizers` pipeline of the same ids, without special tokens."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def content(self) -> bytes:
         """Returns what the tokenizer's file holds."""
-        raise NotImplementedError
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the file into a directory, whole or not at all."""

@@ -49,10 +49,6 @@ class WordPiece(vocabulary.Tokenizer):
     def continues_word(self) -> np.ndarray:
         return np.array([piece.startswith("##") for piece in self.vocab])
 
-    @property
-    def is_ideograph(self) -> np.ndarray:
-        return np.array([len(p) == 1 and are_ideographs(p) for p in self.vocab])
-
     def encoder(self) -> vocabulary.Encoder:
         return _Encoder(self)
 

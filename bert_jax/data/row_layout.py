@@ -1,0 +1,81 @@
+"""Where every place of a row of pairs gets its token from, and what the place is.
+
+Shapes: B row of the batch, T token, K sentence pair in a row, 6 piece of a pair.
+"""
+
+import dataclasses
+
+import numpy as np
+
+# What stands before a visit's tokens, so that one gather fetches whole rows: [CLS],
+# [SEP] and a row of [PAD].
+CLS, SEP, PAD = range(3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What every place of some rows is, before tokens are fetched.
+
+    Attributes:
+      source_BT: int64, where in `Visit.tokens` the place's token stands.
+      segment_ids_BT, position_ids_BT, sequence_ids_BT: int32, as in the batch.
+      candidates_BT: uint8, sequence_ids where there is text, 0 elsewhere.
+      first_BK: int32, the place of each pair's [CLS], 0 where there is no pair.
+      lengths_BK: int64, places of each pair.
+    """
+
+    source_BT: np.ndarray
+    segment_ids_BT: np.ndarray
+    position_ids_BT: np.ndarray
+    sequence_ids_BT: np.ndarray
+    candidates_BT: np.ndarray
+    first_BK: np.ndarray
+    lengths_BK: np.ndarray
+
+
+# What the pieces of a pair are: [CLS] A [SEP] B [SEP] and, after the last, padding.
+_IS_B, _IS_TEXT, _IS_PADDING = 1, 2, 4
+_PIECES = (0, _IS_TEXT, 0, _IS_B | _IS_TEXT, _IS_B, _IS_PADDING)
+
+
+def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
+    """Lays the pairs of each row end to end and padding after the last."""
+    B, K, _ = pairs_BK5.shape
+    a_start, a_length, b_start, b_length, _ = pairs_BK5.transpose(2, 0, 1)
+    sizes_BK6 = np.zeros((B, K, 6), np.int64)
+    sizes_BK6[:, :, 0] = sizes_BK6[:, :, 2] = a_length > 0
+    sizes_BK6[:, :, 1], sizes_BK6[:, :, 3] = a_length, b_length
+    sizes_BK6[:, :, 4] = b_length > 0
+    lengths_BK = sizes_BK6.sum(axis=2)
+    sizes_BK6[:, -1, 5] = length - lengths_BK.sum(axis=1)
+    sizes, sizes_B_6K = sizes_BK6.ravel(), sizes_BK6.reshape(B, 6 * K)
+    source_BK6 = np.empty_like(sizes_BK6)
+    source_BK6[:, :, 0], source_BK6[:, :, 5] = CLS, PAD
+    source_BK6[:, :, 2] = source_BK6[:, :, 4] = SEP
+    source_BK6[:, :, 1], source_BK6[:, :, 3] = a_start, b_start
+
+    # Every place gets the value of its piece: where that stands, less where it begins.
+    starts_BK6 = np.cumsum(sizes_B_6K, axis=1) - sizes_B_6K
+    source = source_BK6.ravel() - starts_BK6.ravel()
+    source_BT = np.repeat(source, sizes).reshape(B, length)
+    place_T = np.arange(length)
+    source_BT += place_T
+    # And the pair and what the piece is, as a byte; the rest follows from bytes.
+    pieces_K6 = (np.arange(0, 8 * K, 8)[:, None] + np.array(_PIECES)).astype(np.uint8)
+    pieces = np.broadcast_to(pieces_K6, (B, K, 6)).ravel()
+    piece_BT = np.repeat(pieces, sizes).reshape(B, length)
+    pair_BT = (piece_BT >> 3) + np.uint8(1)
+    is_real_BT = piece_BT & _IS_PADDING == 0
+    first_BK = starts_BK6.reshape(B, K, 6)[:, :, 0]
+    spans = sizes_BK6.sum(axis=2).ravel()
+    firsts_BT = np.repeat(first_BK.astype(np.int32).ravel(), spans).reshape(B, length)
+    position_ids_BT = place_T.astype(np.int32) - firsts_BT
+    return Layout(
+        source_BT=source_BT,
+        segment_ids_BT=(piece_BT & _IS_B).astype(np.int32),
+        position_ids_BT=position_ids_BT,
+        sequence_ids_BT=(pair_BT * is_real_BT).astype(np.int32),
+        candidates_BT=pair_BT * (piece_BT & _IS_TEXT != 0),
+        first_BK=np.where(a_length > 0, first_BK, 0).astype(np.int32),
+        lengths_BK=lengths_BK,
+    )
