@@ -1,7 +1,7 @@
 """Where documents come from: a source spec -> documents as they are, uncleaned.
 
 embedded:                       documentation inside this Python and our dependencies
-text:GLOB                       plain text; see `_layout` for how it is read
+text:GLOB                       plain text; see text_layout.py for how it is read
 files:GLOB                      plain text, each file a document
 jsonl:GLOB#field.path           a JSON object a line, the document in one field
 wikiextractor:GLOB              WikiExtractor's files, <doc ...> ... </doc> or JSON
@@ -20,33 +20,23 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bert_jax.config import ConfigError, DataConfig
-from bert_jax.data import embedded, lines, sentences
+from bert_jax.data import embedded, lines, text_layout
 
-SAMPLE_LINES = 2000
-SAMPLE_BYTES = 2**20
-# Lines of the sample that are split into sentences: enough to tell nine in ten.
-SPLIT_LINES = 200
 # A JSON line may be so much longer than the text in it: escapes, other fields.
 JSON_OVERHEAD = 4
 # gzip leaves 36% of English novels, bzip2 26% (measured on 28 MB of them).
 COMPRESSED_RATIO = 3
 
-_HEADING = re.compile(r"(#{1,6}\s+\S.*|\s*=\s+[^=\s](.*[^=\s])?\s+=\s*)$")
-# WikiText's subheadings and Markdown's rules.
-_ORNAMENT = re.compile(r"\s*((=\s+){2,}.*=|[-*_](\s*[-*_]){2,})\s*$")
 _DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
 _TFDS_NAME = re.compile(
     r"(?P<name>[^:#\[]+(:\d[\d.*]*)?)(:(?P<split>[^#]+))?(#(?P<field>.*))?$"
 )
-
-# Lines of a file, None after the last line of a document.
-_Stream = Iterator[str | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -227,7 +217,7 @@ def _described(source: str) -> str:
 
 
 def _assemble(
-    stream: _Stream,
+    stream: text_layout.Stream,
     name: str,
     data_config: DataConfig,
     counts: collections.Counter[str],
@@ -260,7 +250,9 @@ def _text(
     pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
     for path in _files(pattern):
-        stream, is_split = _layout(_plain_lines(path, data_config, counts))
+        stream, is_split = text_layout.documents_of(
+            _plain_lines(path, data_config, counts)
+        )
         yield from _assemble(stream, path, data_config, counts, is_split=is_split)
 
 
@@ -268,10 +260,8 @@ def _one_a_file(
     pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
     for path in _files(pattern):
-        sample, rest = _sampled(_plain_lines(path, data_config, counts))
-        if _is_wrapped(sample):
-            rest = _unwrapped(rest)
-        yield from _assemble(_without_headings(rest), path, data_config, counts)
+        stream = text_layout.one_document(_plain_lines(path, data_config, counts))
+        yield from _assemble(stream, path, data_config, counts)
 
 
 def _plain_lines(
@@ -290,125 +280,6 @@ def _plain_lines(
         yield from line.splitlines() or ("",)
 
 
-def _layout(source_lines: Iterator[str]) -> tuple[_Stream, bool]:
-    """Tells how a text file is laid out, from its first 2,000 lines or mebibyte.
-
-    1. Its lines are broken at a width (see `_is_wrapped`): they are joined first, up
-       to the next blank line.
-    2. It has headings (Markdown `# ...`, or `= Title =` as in WikiText): running text,
-       a document under each heading; blank lines only separate paragraphs.
-    3. At least nine in ten of its lines hold one sentence, and blank lines stand
-       between groups of several: a sentence a line, a blank line between documents.
-    4. Every group between blank lines is a single line: running text, a paragraph a
-       line with blank lines between; the file is one document.
-    5. Otherwise: running text, a blank line between documents, a paragraph a line.
-
-    Returns:
-      The stream of lines with the ends of documents, and whether they are sentences.
-    """
-    sample, rest = _sampled(source_lines)
-    if _is_wrapped(sample):
-        sample, rest = _sampled(_unwrapped(rest))
-    if any(map(_HEADING.match, sample)):
-        return _under_headings(rest), False
-    if not _has_groups(sample):
-        return rest, False
-    return _between_blank_lines(rest), _is_sentence_a_line(sample)
-
-
-def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Returns the first lines, and all of them."""
-    sample: list[str] = []
-    size = 0
-    for line in itertools.islice(source_lines, SAMPLE_LINES):
-        sample.append(line)
-        size += len(line)
-        if size > SAMPLE_BYTES:
-            break
-    return sample, itertools.chain(sample, source_lines)
-
-
-def _under_headings(source_lines: Iterable[str]) -> _Stream:
-    has_text = False
-    for line in source_lines:
-        if _HEADING.match(line):
-            if has_text:
-                yield None
-            has_text = False
-        elif line.strip() and not _ORNAMENT.match(line):
-            has_text = True
-            yield line
-
-
-def _between_blank_lines(source_lines: Iterable[str]) -> _Stream:
-    has_text = False
-    for line in source_lines:
-        if line.strip():
-            has_text = True
-            yield line
-        elif has_text:
-            has_text = False
-            yield None
-
-
-def _without_headings(source_lines: Iterable[str]) -> _Stream:
-    return (
-        line
-        for line in source_lines
-        if not _HEADING.match(line) and not _ORNAMENT.match(line)
-    )
-
-
-def _is_wrapped(sample: list[str]) -> bool:
-    """Returns whether the lines of a file are broken at a width, inside sentences.
-
-    Then nearly every line that another follows has no room for its first word, and
-    most do not end at a stop. Poems and lists leave room.
-    """
-    inner = [
-        (line, following.split(maxsplit=1)[0])
-        for line, following in itertools.pairwise(map(str.rstrip, sample))
-        if line and following
-    ]
-    # 95 in 100 lines are no wider; nobody wraps text below 40 or above 100 columns.
-    widths = sorted(len(line) for line in sample if line.strip())
-    width = widths[len(widths) * 95 // 100] if inner else 0
-    if not 40 <= width <= 100:
-        return False
-    is_full = [len(line) + 1 + len(word) > width - 8 for line, word in inner]
-    is_open = [line[-1].isalnum() or line[-1] in ",;-" for line, _ in inner]
-    return sum(is_full) >= 0.8 * len(inner) and sum(is_open) >= 0.5 * len(inner)
-
-
-def _unwrapped(source_lines: Iterable[str]) -> Iterator[str]:
-    """Yields the paragraphs of wrapped lines, headings apart, blank lines between."""
-    paragraph: list[str] = []
-    size = 0
-    for line in itertools.chain(source_lines, [""]):
-        is_text = bool(line.strip()) and not _HEADING.match(line)
-        if paragraph and (not is_text or size > SAMPLE_BYTES):
-            yield " ".join(paragraph)
-            yield ""
-            paragraph, size = [], 0
-        if is_text:
-            paragraph.append(line.strip())
-            size += len(line)
-        else:
-            yield line
-
-
-def _has_groups(sample: list[str]) -> bool:
-    """Returns whether any two lines stand together."""
-    filled = [bool(line.strip()) for line in sample]
-    return any(a and b for a, b in itertools.pairwise(filled))
-
-
-def _is_sentence_a_line(sample: list[str]) -> bool:
-    filled = [line for line in sample if line.strip()][:SPLIT_LINES]
-    single = sum(len(sentences.split(line)) == 1 for line in filled)
-    return single >= 0.9 * len(filled)
-
-
 # ---------------------------------------------------- JSON lines and WikiExtractor
 
 
@@ -423,7 +294,7 @@ def _jsonl(
 
 def _json_stream(
     path: str, field: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> _Stream:
+) -> text_layout.Stream:
     for where, found in _json_objects(path, data_config, counts):
         yield from _field_of(found, field, where).splitlines()
         yield None
@@ -500,7 +371,7 @@ def _wikiextractor(
 
 def _wiki_json_stream(
     path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> _Stream:
+) -> text_layout.Stream:
     for where, found in _json_objects(path, data_config, counts):
         text_lines = _field_of(found, "text", where).splitlines()
         # Some versions repeat the title on the first line, some do not.
@@ -508,7 +379,9 @@ def _wiki_json_stream(
         yield None
 
 
-def _wiki_stream(source_lines: Iterator[str], path: str, pattern: str) -> _Stream:
+def _wiki_stream(
+    source_lines: Iterator[str], path: str, pattern: str
+) -> text_layout.Stream:
     """Yields the lines between <doc ...> and </doc>, without the title."""
     is_inside = found = is_title = has_text = False
     for line in source_lines:
@@ -575,7 +448,7 @@ def _tfds(
             f" {', '.join(builder.info.splits or {})}, and parts such as train[:10%]"
         ) from None
 
-    def stream() -> _Stream:
+    def stream() -> text_layout.Stream:
         for number, example in enumerate(dataset.as_numpy_iterator(), start=1):
             for key in path:
                 example = example[key]

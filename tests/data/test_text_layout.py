@@ -1,0 +1,28 @@
+"""Tests of bert_jax.data.text_layout; test_sources holds it against whole files."""
+
+import pytest
+
+from bert_jax.data import text_layout
+
+ONE = "A sentence stands here."
+TWO = "A sentence stands here. Another one follows it."
+
+
+@pytest.mark.parametrize(
+    "lines, expected, is_split",
+    [
+        (["# Title", TWO, "", TWO, "# Next", ONE], [TWO, TWO, None, ONE], False),
+        ([ONE, ONE, "", ONE, ONE], [ONE, ONE, None, ONE, ONE], True),
+        ([TWO, "", TWO, "", TWO], [TWO, "", TWO, "", TWO], False),
+        ([TWO, TWO, "", TWO], [TWO, TWO, None, TWO], False),
+    ],
+    ids=["headings", "sentence a line", "paragraphs apart", "paragraph a line"],
+)
+def test_documents_end_where_the_layout_says(lines, expected, is_split):
+    stream, found_is_split = text_layout.documents_of(iter(lines))
+    assert (list(stream), found_is_split) == (expected, is_split)
+
+
+def test_one_document_keeps_all_but_headings_and_ornaments():
+    lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part", ONE]
+    assert list(text_layout.one_document(iter(lines))) == [TWO, TWO, ONE]
