@@ -37,11 +37,17 @@ Batch = dict[str, np.ndarray]
 _PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
 
-# Batches that wait for the model: enough that a shard's end is not felt.
-STEPS_AHEAD = 4
-# Batches made at a time. NumPy lets other threads run while it computes, but what it
+# Batches of less than this are made several steps at once: a NumPy operation on few
+# tokens takes so little time that the threads spend more of it on handing over the
+# interpreter's lock (half the rows a second, at 256 rows of 128 tokens).
+TOKENS_AT_A_TIME = 2**18
+MAX_STEPS_AT_A_TIME = 8
+# What waits for the model, in batches made at once: enough that a shard's end is not
+# felt.
+MADE_AHEAD = 4
+# Threads that make batches. NumPy lets other threads run while it computes, but what it
 # does in between keeps more than two from gaining anything.
-PARALLEL_STEPS = 2
+NUM_THREADS = 2
 
 # Of a document that a row is from, shown to a reader.
 BEGINNING_TOKENS = 24
@@ -192,38 +198,46 @@ def batches(
       sequence_ids; [B, P] masked_lm_positions, masked_lm_ids, masked_lm_weights;
       [B, K] next_sentence_positions, next_sentence_labels, next_sentence_weights.
     """
+    phase = config.phases[phase_index]
     streams = make_streams(corpus, config, split, seed, phase_index)
-    num_streams, keep = len(streams), slice(None)
+    num_streams, size = len(streams), phase.global_batch_size // num_hosts
     if split == "train":
         per_host = len(streams) // num_hosts
         streams = streams[host * per_host : (host + 1) * per_host]
+        num_read, first = size, 0
     else:
-        size = config.phases[phase_index].global_batch_size // num_hosts
-        keep = slice(host * size, (host + 1) * size)
+        num_read, first = phase.global_batch_size, host * size
     reader = _Reader(corpus, config, phase_index, streams, num_streams)
+    num_steps = TOKENS_AT_A_TIME // (num_read * phase.sequence_length)
+    num_steps = max(1, min(MAX_STEPS_AT_A_TIME, num_steps))
 
-    def make(parts: list[Part]) -> Batch:
-        return {name: rows[keep] for name, rows in reader.batch(parts).items()}
+    def make(parts: list[Part]) -> list[Batch]:
+        made = reader.batch(parts)
+        starts = range(first, num_steps * num_read, num_read)
+        return [{name: made[name][i : i + size] for name in made} for i in starts]
 
-    steps = map(reader.parts, itertools.count(first_step))
-    return _made_ahead(make, steps, reader.close)
+    places = (
+        [part for step in range(i, i + num_steps) for part in reader.parts(step)]
+        for i in itertools.count(first_step, num_steps)
+    )
+    return _made_ahead(make, places, reader.close)
 
 
 def _made_ahead(
-    make: Callable[[list[Part]], Batch],
-    steps: Iterator[list[Part]],
+    make: Callable[[list[Part]], list[Batch]],
+    places: Iterator[list[Part]],
     close: Callable[[], None],
 ) -> Iterator[Batch]:
-    """Yields what `make` gives for each step; threads are some steps ahead."""
-    pool = concurrent.futures.ThreadPoolExecutor(PARALLEL_STEPS)
+    """Yields the batches that `make` gives for each of `places`, made ahead."""
+    pool = concurrent.futures.ThreadPoolExecutor(NUM_THREADS)
     is_finalizing = sys.is_finalizing  # modules may be gone when it is true
     try:
         ahead = collections.deque(
-            pool.submit(make, parts) for parts in itertools.islice(steps, STEPS_AHEAD)
+            pool.submit(make, parts) for parts in itertools.islice(places, MADE_AHEAD)
         )
-        for parts in steps:
+        for parts in places:
             ahead.append(pool.submit(make, parts))
-            yield ahead.popleft().result()
+            yield from ahead.popleft().result()
     finally:
         if not is_finalizing():  # else threads have ended already
             close()
@@ -316,7 +330,7 @@ class _Reader:
         ]
 
     def batch(self, parts: list[Part]) -> Batch:
-        """Returns the rows as arrays, see `batches`."""
+        """Returns the rows, of any number of steps, as arrays, see `batches`."""
         drawn = [(visit.result(), i, j) for visit, i, j in parts]
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])

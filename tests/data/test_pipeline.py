@@ -311,6 +311,17 @@ def test_batch_of_a_step_is_the_same_however_reached(four_shards, num_streams):
         assert_equal(direct, walked[step : step + 2])
 
 
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_how_many_steps_are_made_at_once_changes_nothing(
+    four_shards, monkeypatch, split
+):
+    host = {"host": 1, "num_hosts": 2}
+    several = four_shards.batches(20, split=split, **host)
+    for tokens in (1, 3 * BATCH * LENGTH):  # one step, and 6 of half the rows or 3
+        monkeypatch.setattr(pipeline, "TOKENS_AT_A_TIME", tokens)
+        assert_equal(four_shards.batches(20, split=split, **host), several)
+
+
 def test_position_of_a_row_is_plain_arithmetic():
     """`visits` from any row is the tail of `visits` from the first."""
     sizes = (3, 10, 1)
