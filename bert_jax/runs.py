@@ -138,9 +138,19 @@ def write_config(workdir: str, config: ExperimentConfig) -> None:
 
 
 def check_continues(workdir: str, config: ExperimentConfig) -> None:
-    """Raises ConfigError when the workdir holds a run with another config."""
+    """Raises ConfigError when the workdir holds a run with another config, or of none.
+
+    `train` writes the config before the first checkpoint.
+    """
     started = read_config(workdir)
     if started is None:
+        checkpoints = Path(workdir) / "checkpoints"
+        if checkpoints.is_dir() and any(checkpoints.iterdir()):
+            raise ConfigError(
+                f"--workdir={workdir} has checkpoints but no {CONFIG_FILE}, so whether"
+                " they are of this config is not known; restore the file, or give"
+                " another --workdir"
+            )
         return
     was, now = _flat(dataclasses.asdict(started)), _flat(dataclasses.asdict(config))
     for key in sorted({*was, *now}):

@@ -12,6 +12,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import sharding
 from configs import tiny
+from tests.commands import run_well, small_run, write_text
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -98,3 +99,18 @@ def use_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
     )
     jax.set_mesh(mesh)
     return mesh
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """A directory with a text, its corpus, and a run of 20 steps."""
+    directory = tmp_path_factory.mktemp("trained")
+    write_text(directory / "documents.txt")
+    changes = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
+    arguments = small_run(directory, **changes)
+    stdout = run_well("bert_jax.prepare", *arguments)
+    assert "documents" in stdout and str(directory / "corpus") in stdout
+    assert "prepared already" in run_well("bert_jax.prepare", *arguments)
+    stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
+    assert "tokenizer: training" not in stdout
+    return directory

@@ -208,31 +208,3 @@ def test_a_workdir_of_another_run_is_refused(straight, text):
     )
     assert result.returncode == 2
     assert "config.optimizer.learning_rate=0.5" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--config is missing; give it one of: configs/base.py"),
-        (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
-        (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
-        (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
-        (
-            ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
-            "run: python -m bert_jax.prepare --config=configs/large.py"
-            """ '--config.data.sources=('"'"'tfds:a b#c'"'"',)'""",
-        ),
-        (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
-        (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
-    ],
-)
-def test_usage_mistakes(arguments, message):
-    result = run("bert_jax.train", *arguments)
-    assert result.returncode == 2
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_help_names_flags_and_configs():
-    stdout = run_well("bert_jax.train", "--help")
-    assert "--workdir" in stdout and "--config.KEY=VALUE" in stdout
-    assert "configs/tiny.py" in stdout

@@ -1,0 +1,47 @@
+"""Tests of bert_jax.command_line through the commands that start by it."""
+
+import pytest
+
+from tests.commands import run, run_well
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing; give it one of: configs/base.py"),
+        (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
+        (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
+        (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
+        (
+            ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
+            "run: python -m bert_jax.prepare --config=configs/large.py"
+            """ '--config.data.sources=('"'"'tfds:a b#c'"'"',)'""",
+        ),
+        (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
+        (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
+    result = run("bert_jax.train", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_help_names_flags_and_configs():
+    stdout = run_well("bert_jax.train", "--help")
+    assert "--workdir" in stdout and "--config.KEY=VALUE" in stdout
+    assert "configs/tiny.py" in stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param([], "--config is missing", marks=pytest.mark.slow),
+        (["--workers=0"], "--workers=0 does not fit: 0 is not a positive"),
+    ],
+)
+def test_prepare_says_the_same(arguments, message):
+    result = run("bert_jax.prepare", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert result.stdout == ""

@@ -1,0 +1,71 @@
+"""Tests of bert_jax.evaluate, as a command on a run of 20 steps and by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bert_jax import evaluate
+from tests.commands import run, run_well
+
+
+def test_prints_one_json_object_that_training_saw_too(trained):
+    stdout = run_well("bert_jax.evaluate", f"--workdir={trained / 'run'}")
+    (line,) = stdout.splitlines()
+    found = json.loads(line)
+    assert set(found) == {
+        "step",
+        "masked_lm_loss",
+        "masked_lm_accuracy",
+        "next_sentence_loss",
+        "next_sentence_accuracy",
+        "unigram_entropy",
+        "next_sentence_majority",
+    }
+    logged = [json.loads(x) for x in (trained / "run/metrics.jsonl").open()][-1]
+    assert found["step"] == logged["step"] == 20
+    for name in ("masked_lm_loss", "next_sentence_accuracy"):
+        assert found[name] == pytest.approx(logged[f"eval_{name}"], rel=1e-5)
+    assert 0.5 <= found["next_sentence_majority"] < 1
+    assert 2 < found["unigram_entropy"] < np.log(120)
+
+
+def test_takes_an_older_step_and_another_number_of_devices(trained):
+    stdout = run_well(
+        "bert_jax.evaluate", f"--workdir={trained / 'run'}", "--step=10", devices=4
+    )
+    assert json.loads(stdout)["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--workdir is missing"),
+        pytest.param(
+            ["--workdir=/nonexistent"], "has no config.json", marks=pytest.mark.slow
+        ),
+        (["--workdir=RUN", "--step=7"], "of step 7; there are: 10, 20"),
+    ],
+)
+def test_mistakes_are_one_line(trained, arguments, message):
+    arguments = [a.replace("RUN", str(trained / "run")) for a in arguments]
+    result = run("bert_jax.evaluate", *arguments)
+    assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "majority"),
+    [
+        ([[1], [1], [0], [1]], [[1], [1], [1], [1]], 0.75),
+        ([[0], [0], [0], [1]], [[1], [0], [0], [1]], 0.5),  # two rows are padding
+        ([[0], [0]], [[0], [0]], None),  # rows of one segment
+    ],
+)
+def test_majority_is_the_share_of_the_commoner_label(labels, weights, majority):
+    batch = {
+        "next_sentence_labels": np.array(labels),
+        "next_sentence_weights": np.array(weights, np.float32),
+    }
+    assert evaluate.next_sentence_majority([batch]) == majority

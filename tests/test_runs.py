@@ -1,0 +1,99 @@
+"""Tests of bert_jax.runs: which phase a step is in, and what may continue a run."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import runs
+from tests.conftest import make_config
+
+
+def two_phases() -> config_lib.ExperimentConfig:
+    config = make_config(phase={"num_steps": 20})
+    second = dataclasses.replace(config.phases[0], num_steps=5)
+    return dataclasses.replace(config, phases=(config.phases[0], second))
+
+
+@pytest.mark.parametrize(
+    ("step", "phase_and_done"),
+    [
+        (0, (0, 0)),
+        (19, (0, 19)),
+        (20, (1, 0)),
+        (24, (1, 4)),
+        (25, (1, 5)),  # the end of the run
+    ],
+)
+def test_phase_of_a_step(step, phase_and_done):
+    assert runs.phase_of(two_phases(), step) == phase_and_done
+
+
+def test_a_written_config_is_read_as_it_was(tmp_path):
+    config = two_phases()
+    assert runs.read_config(str(tmp_path)) is None
+    runs.write_config(str(tmp_path), config)
+    assert runs.read_config(str(tmp_path)) == config
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b""])
+def test_a_damaged_config_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(config_lib.ConfigError, match="config.json is not JSON"):
+        runs.read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mesh__data": 4},
+        {"accumulation_steps": 2},
+        {"log_every_steps": 7},
+        {"checkpoint__every_steps": 7},
+        {"eval__num_sequences": 8},
+        {"data__corpus_dir": "elsewhere"},
+    ],
+)
+def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
+    runs.write_config(str(tmp_path), make_config())
+    runs.check_continues(str(tmp_path), make_config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seed": 7}, "config.seed=7"),
+        ({"model__hidden_size": 64}, "config.model.hidden_size=64"),
+        ({"phase": {"num_steps": 30}}, "config.phases[0].num_steps=30"),
+        ({"data__short_seq_prob": 0.2}, "config.data.short_seq_prob=0.2"),
+    ],
+)
+def test_what_a_run_computes_may_not_change(tmp_path, changes, key):
+    runs.write_config(str(tmp_path), make_config())
+    with pytest.raises(config_lib.ConfigError) as error:
+        runs.check_continues(str(tmp_path), make_config(**changes))
+    assert key in str(error.value) and "was started with" in str(error.value)
+
+
+def test_another_number_of_phases_is_another_run(tmp_path):
+    runs.write_config(str(tmp_path), make_config())
+    with pytest.raises(config_lib.ConfigError, match=r"phases\[1\]"):
+        runs.check_continues(str(tmp_path), two_phases())
+
+
+def test_checkpoints_without_their_config_are_not_continued(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    runs.check_continues(str(tmp_path), make_config())  # killed before the config
+    (checkpoints / "30").mkdir()
+    with pytest.raises(config_lib.ConfigError, match="checkpoints but no config.json"):
+        runs.check_continues(str(tmp_path), make_config())
+
+
+def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
+    """Trained on one; here are eight, and 16 rows a batch."""
+    run = runs.open_run(str(trained / "run"), None)
+    assert (run.step, run.phase_index) == (20, 0)
+    assert run.mesh.size == 8
+    assert run.config == runs.read_config(str(trained / "run"))
