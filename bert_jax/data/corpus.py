@@ -302,6 +302,9 @@ def read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     }
     try:
         records = tf.data.TFRecordDataset(path).batch(RECORDS_AT_A_TIME)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # there is nothing to tune, and it warns
+        records = records.with_options(options)
         for record in itertools.chain.from_iterable(records.as_numpy_iterator()):
             feature = tf.train.Example.FromString(record).features.feature
             dtype = feature["dtype"].bytes_list.value[0].decode()

@@ -622,7 +622,19 @@ def test_masks_follow_the_config(four_shards):
             assert not (rows["input_ids"] == made.special["[MASK]"]).any()
 
 
-def test_words_of_ideographs_are_masked_whole(tmp_path):
+@pytest.mark.parametrize(
+    ("num_spare", "ngram_max", "max_sequences_per_row"),
+    [
+        (0, 1, 1),
+        (2**15, 1, 1),  # ids and marks need four bytes
+        (0, 3, 1),
+        (0, 1, 4),
+        (0, 1, 32),
+    ],
+)
+def test_words_of_ideographs_are_masked_whole(
+    tmp_path, num_spare, ngram_max, max_sequences_per_row
+):
     """Each ideograph of this text belongs to one word, so a row tells its words."""
     rng = random.Random(0)
     ideographs = [chr(0x4E00 + i) for i in range(900)]
@@ -636,7 +648,8 @@ def test_words_of_ideographs_are_masked_whole(tmp_path):
         for _ in range(40)
     )
     (tmp_path / "text.txt").write_text(text)
-    vocab = [*tokenizers.SPECIAL_TOKENS, *"".join(words)]
+    vocab = [f"spare{i}" for i in range(num_spare)]
+    vocab += [*tokenizers.SPECIAL_TOKENS, *"".join(words)]
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     found = {}
     for word_segmented in (True, False):
@@ -646,6 +659,9 @@ def test_words_of_ideographs_are_masked_whole(tmp_path):
         config.data.word_segmented = word_segmented
         config.data.whole_word_mask = True
         config.data.masked_lm_prob = 0.3
+        config.data.mask_ngram_max = ngram_max
+        config.phases[0].max_sequences_per_row = max_sequences_per_row
+        config.phases[0].max_predictions = 63
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         config.tokenizer.vocab_size = len(vocab)
         config = config_lib.from_config_dict(config)
