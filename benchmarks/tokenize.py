@@ -1,13 +1,13 @@
 """Megabytes of text a second into WordPiece ids on one core, beside `tokenizers`.
 
-    python -m benchmarks.tokenize [--text=GLOB] [--vocab_file=vocab.txt]
-        [--lowercase=1] [--megabytes=2] [--repeats=5]
+    python -m benchmarks.tokenize [--source=text:GLOB] [--vocab_file=vocab.txt]
+        [--lowercase=1] [--megabytes=10] [--repeats=5]
 
-Two rows, English of the embedded sources and made-up Chinese; or one row of the text
-files, with their vocabulary or one trained on them. Both sides give the ids of the same
-sentences, and that they are the same is checked first. Our encoder is built anew for
-every call and remembers nothing from the one before. Floor of the work: reading the
-text and writing the ids once.
+Two rows, English of the embedded sources and made-up Chinese; or one row of the source
+(as in config.data.sources), with its vocabulary or one trained on it. Both sides give
+the ids of the same sentences, and that they are the same is checked first. Our encoder
+is built anew for every call and remembers nothing from the one before: of less text,
+more strings are new to it. Floor of the work: read the text and write the ids once.
 """
 
 import argparse
@@ -32,18 +32,20 @@ KEPT_BY_ONE_SIDE = ("Co", "Cn")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--text", help="of text files; else two texts of our own")
+    parser.add_argument(
+        "--source", help="as text:GLOB or wikiextractor:GLOB; else two texts of our own"
+    )
     parser.add_argument(
         "--vocab_file", help="a released vocab.txt; else one is trained"
     )
     parser.add_argument("--lowercase", type=int, choices=(0, 1), default=1)
-    parser.add_argument("--megabytes", type=float, default=2.0)
+    parser.add_argument("--megabytes", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of the processes that are timed
     texts = (
-        {args.text: documents(f"text:{args.text}")}
-        if args.text
+        {args.source: documents(args.source)}
+        if args.source
         else {
             "embedded English": documents("embedded:"),
             "made-up Chinese": made_up_chinese(),
@@ -58,7 +60,7 @@ def measure(name: str, sentences: list[str], args: argparse.Namespace) -> None:
     check_same_ids(tokenizer, sentences)
     megabytes = sum(len(sentence.encode()) for sentence in sentences) / 1e6
     if not megabytes:
-        sys.exit(f"--text={name} has no text")
+        sys.exit(f"--source={name} has no text")
     seconds = rows.alternate(
         {"ours": our_call, "theirs": their_call}, (tokenizer, sentences), args.repeats
     )

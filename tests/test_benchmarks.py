@@ -48,5 +48,7 @@ def test_tokenize_prints_a_row_for_each_text(tmp_path):
     english, chinese = map(json.loads, stdout.splitlines())
     assert english.keys() >= ROW and english["ratio"] > 0 and chinese["ratio"] > 0
     write_text(tmp_path / "a.txt")
-    stdout = run_well("benchmarks.tokenize", *arguments, f"--text={tmp_path}/*.txt")
+    stdout = run_well(
+        "benchmarks.tokenize", *arguments, f"--source=text:{tmp_path}/*.txt"
+    )
     assert json.loads(stdout)["megabytes"] > 0

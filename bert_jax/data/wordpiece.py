@@ -15,7 +15,7 @@ import string
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, TextIO
 
 import numpy as np
@@ -213,7 +213,7 @@ class _Encoder:
     """
 
     def __init__(self, tokenizer: WordPiece):
-        self._ids_of = _Remembered(_Words(tokenizer))
+        self._ids_of = _Remembered(_Words(tokenizer).ids)
 
     def __call__(self, sentences: list[str]) -> list[np.ndarray]:
         return [
@@ -253,12 +253,12 @@ def _strings(sentence: str) -> list[str]:
 class _Remembered(dict[str, bytes]):
     """String -> its ids, int32 in bytes; forgets everything when it is full."""
 
-    def __init__(self, words: "_Words"):
+    def __init__(self, find: Callable[[str], bytes]):
         super().__init__()
-        self._words = words
+        self._find = find
 
     def __missing__(self, text: str) -> bytes:
-        ids = self._words.ids(text)
+        ids = self._find(text)
         if len(text) <= MAX_REMEMBERED_CHARS:
             if len(self) == MAX_REMEMBERED:
                 self.clear()
@@ -286,42 +286,67 @@ class _Words:
             if piece.startswith("##")
         }
         self._unk = self._first[UNK]
-        self._longest = max(map(len, tokenizer.vocab))
+        self._longest_first = _longest_by_beginning(self._first)
+        self._longest_later = _longest_by_beginning(self._later)
+        words = _Remembered(self._pieces)
+        words.update((w, i) for w, i in self._first.items() if _is_short(w))
+        self._match = words.__getitem__
         classes = _character_classes()
         self._dropped = re.compile(f"[{classes.dropped}]")
         self._accents = re.compile(f"[{classes.accents}]")
         self._word = re.compile(f"[{classes.punctuation}]|[^{classes.punctuation}]+")
 
     def ids(self, text: str) -> bytes:
-        if text.isascii() and text.isalnum():
-            return self._match(text.lower() if self._lowercase else text)
-        return b"".join(map(self._match, self._split(text)))
+        """Returns the ids of a string without white space."""
+        if not (text.isascii() and text.isprintable()):
+            return b"".join(map(self._match, self._split(text)))
+        if self._lowercase:
+            text = text.lower()
+        if text.isalnum():
+            return self._match(text)
+        if text[:-1].isalnum():  # mostly a comma or a full stop comes after
+            return self._match(text[:-1]) + self._match(text[-1])
+        return b"".join(map(self._match, _ASCII_WORD.findall(text)))
 
     def _split(self, text: str) -> list[str]:
-        if text.isascii() and text.isprintable():
-            return _ASCII_WORD.findall(text.lower() if self._lowercase else text)
         text = self._dropped.sub("", text)
         if self._lowercase:
             text = unicodedata.normalize("NFD", text.lower())
             text = self._accents.sub("", text)
         return self._word.findall(text)
 
-    def _match(self, word: str) -> bytes:
-        if len(word) > MAX_CHARS_PER_WORD:
+    def _pieces(self, word: str) -> bytes:
+        if not _is_short(word):
             return self._unk
-        if word in self._first:
-            return self._first[word]
-        ids, start, pieces = [], 0, self._first
+        ids, start, pieces, longest = [], 0, self._first, self._longest_first
         while start < len(word):
-            for end in range(min(len(word), start + self._longest), start, -1):
-                found = pieces.get(word[start:end])
-                if found is not None:
-                    break
-            else:
-                return self._unk
+            beginning = word[start : start + _BEGINNING]
+            end = min(len(word), start + longest.get(beginning, _BEGINNING - 1))
+            while (found := pieces.get(word[start:end])) is None:
+                end -= 1
+                if end <= start:
+                    return self._unk
             ids.append(found)
-            start, pieces = end, self._later
+            start, pieces, longest = end, self._later, self._longest_later
         return b"".join(ids)
+
+
+def _is_short(word: str) -> bool:
+    return len(word) <= MAX_CHARS_PER_WORD
+
+
+# So many characters tell how long a piece can be that begins with them.
+_BEGINNING = 3
+
+
+def _longest_by_beginning(pieces: Iterable[str]) -> dict[str, int]:
+    """Returns the length of the longest piece of each beginning that has one."""
+    longest: dict[str, int] = {}
+    for piece in pieces:
+        beginning = piece[:_BEGINNING]
+        if len(beginning) == _BEGINNING:
+            longest[beginning] = max(len(piece), longest.get(beginning, 0))
+    return longest
 
 
 @dataclasses.dataclass(frozen=True)
