@@ -103,7 +103,7 @@ def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
     host_memory.keep_freed_memory()  # as every command of ours begins
     mesh = sharding.make_mesh(config.mesh)
     jax.set_mesh(mesh)
-    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     step = jax.jit(
         steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0

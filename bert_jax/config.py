@@ -83,15 +83,23 @@ class PhaseConfig:
     max_sequences_per_row: int  # sentence pairs packed into a row; 1: plain BERT
 
 
+OPTIMIZERS = ("adamw_bert", "adamw", "lamb")
+SCHEDULES = ("linear", "cosine", "constant")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
+    name: str  # one of OPTIMIZERS, see optim.py
+    schedule: str  # one of SCHEDULES, after a linear warmup
+    schedule_by_phase: bool  # each phase has the whole schedule, not the run
     learning_rate: float  # the peak that the warmup aims at
     warmup_steps: int
     weight_decay: float
     beta1: float
     beta2: float
-    epsilon: float
-    clip_norm: float
+    epsilon: float  # outside the root
+    mu_dtype: str  # float32 | bfloat16, of the first moment; the second is float32
+    clip_norm: float  # of the gradient of the whole batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,6 +245,20 @@ def _validate(config: ExperimentConfig) -> None:
     )
     for i, phase in enumerate(config.phases):
         _validate_phase(phase, f"config.phases[{i}]", config)
+    _validate_schedule(config)
+
+
+def _validate_schedule(config: ExperimentConfig) -> None:
+    optimizer, num_steps = config.optimizer, config.num_steps
+    if optimizer.schedule_by_phase:
+        num_steps = min(phase.num_steps for phase in config.phases)
+    # The released line only ends early; a cosine has no room for its descent.
+    _require(
+        optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,
+        "config.optimizer.warmup_steps",
+        optimizer.warmup_steps,
+        f"must be below the {num_steps} steps of the schedule",
+    )
 
 
 def _validate_source_weights(data: DataConfig) -> None:
@@ -400,6 +422,12 @@ def _validate_choices(config: ExperimentConfig) -> None:
             ("error", "replace", "skip"),
         ),
         "config.tokenizer.kind": (config.tokenizer.kind, TOKENIZER_KINDS),
+        "config.optimizer.name": (config.optimizer.name, OPTIMIZERS),
+        "config.optimizer.schedule": (config.optimizer.schedule, SCHEDULES),
+        "config.optimizer.mu_dtype": (
+            config.optimizer.mu_dtype,
+            ("float32", "bfloat16"),
+        ),
         "config.model.hidden_act": (config.model.hidden_act, ("gelu_new", "gelu")),
     }
     for key, (value, allowed) in choices.items():

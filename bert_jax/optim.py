@@ -1,15 +1,21 @@
-"""The released optimizer: clipping, AdamW without bias correction, a line up and down.
+"""The update of the parameters by name: clip, direction, decay, learning rate.
 
-Source: google-research/bert optimization.py.
+`adamw_bert`, the default, is the released optimizer, AdamW without bias correction;
+`adamw` and `lamb` are optax's. In all of them epsilon stands outside the root, weight
+decay is decoupled and leaves biases and LayerNorm alone.
+
+Source: google-research/bert optimization.py; Loshchilov and Hutter 2019 (AdamW); You et
+al. 2020 (LAMB).
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from bert_jax.config import OptimizerConfig
+from bert_jax.config import ExperimentConfig, OptimizerConfig
 from bert_jax.model import path_name
 
 # Every parameter is named for what it is, so its last name says whether it decays:
@@ -18,26 +24,63 @@ UNDECAYED = ("bias", "scale", "decoder_bias")
 
 
 class BertAdamState(NamedTuple):
-    mu: Any  # like the parameters, float32
-    nu: Any
+    mu: Any  # like the parameters, of OptimizerConfig.mu_dtype
+    nu: Any  # like the parameters, float32
 
 
 def make_optimizer(
-    config: OptimizerConfig, num_steps: int
+    config: ExperimentConfig,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns AdamW as in the released code, and its learning rate as a function.
+    """Returns the optimizer of a run, and its learning rate as a function of the step.
 
     The gradient is clipped by its global norm after the mean over the whole batch;
     the released code clips each replica's gradient before they are summed.
     """
-    schedule = warmup_linear_decay(config.learning_rate, config.warmup_steps, num_steps)
+    schedule = make_schedule(config)
+    optimizer = config.optimizer
     tx = optax.chain(
-        clip_by_global_norm(config.clip_norm),
-        scale_by_bert_adam(config.beta1, config.beta2, config.epsilon),
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        clip_by_global_norm(optimizer.clip_norm),
+        *_directions(optimizer),
         optax.scale_by_learning_rate(schedule),
     )
     return tx, schedule
+
+
+def _directions(config: OptimizerConfig) -> list[optax.GradientTransformation]:
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    betas, mu_dtype = (config.beta1, config.beta2), jnp.dtype(config.mu_dtype)
+    if config.name == "adamw_bert":
+        return [scale_by_bert_adam(*betas, config.epsilon, mu_dtype), decay]
+    adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
+    if config.name == "adamw":
+        return [adam, decay]
+    # With bias correction, as in the paper; each tensor that decays moves by its own
+    # norm, the others as in Adam, as in the authors' code.
+    return [adam, decay, optax.masked(optax.scale_by_trust_ratio(), decay_mask)]
+
+
+def make_schedule(config: ExperimentConfig) -> optax.Schedule:
+    """Returns the learning rate as a function of the step, from 0.
+
+    It goes over the whole run, or over each phase anew, with a warmup of its own, when
+    config.optimizer.schedule_by_phase is set.
+    """
+    if not config.optimizer.schedule_by_phase:
+        return _schedule(config.optimizer, config.num_steps)
+    lengths = [phase.num_steps for phase in config.phases]
+    return optax.join_schedules(
+        [_schedule(config.optimizer, length) for length in lengths],
+        np.cumsum(lengths)[:-1].tolist(),
+    )
+
+
+def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
+    peak, warmup_steps = config.learning_rate, config.warmup_steps
+    if config.schedule == "linear":
+        return warmup_linear_decay(peak, warmup_steps, num_steps)
+    if config.schedule == "constant":
+        return optax.warmup_constant_schedule(0.0, peak, warmup_steps)
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, num_steps)
 
 
 def warmup_linear_decay(
@@ -74,23 +117,26 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
 
 def scale_by_bert_adam(
-    beta1: float, beta2: float, epsilon: float
+    beta1: float, beta2: float, epsilon: float, mu_dtype: jnp.dtype
 ) -> optax.GradientTransformation:
     """Returns m / (sqrt(v) + epsilon): Adam without bias correction."""
 
     def init(params: Any) -> BertAdamState:
         return BertAdamState(
-            mu=jax.tree.map(jnp.zeros_like, params),
+            mu=jax.tree.map(lambda p: jnp.zeros_like(p, mu_dtype), params),
             nu=jax.tree.map(jnp.zeros_like, params),
         )
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        mu = jax.tree.map(lambda m, g: beta1 * m + (1 - beta1) * g, state.mu, updates)
+        mu = jax.tree.map(
+            lambda m, g: beta1 * m.astype(g.dtype) + (1 - beta1) * g, state.mu, updates
+        )
         nu = jax.tree.map(
             lambda v, g: beta2 * v + (1 - beta2) * jnp.square(g), state.nu, updates
         )
         updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + epsilon), mu, nu)
+        mu = jax.tree.map(lambda m: m.astype(mu_dtype), mu)
         return updates, BertAdamState(mu, nu)
 
     return optax.GradientTransformation(init, update)

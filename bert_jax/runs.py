@@ -69,7 +69,7 @@ def open_run(workdir: str, step: int | None) -> Run:
     phase_index, _ = phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)
-    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, _ = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     state = checkpoints.restore(step, jax.eval_shape(init), mesh)
     checkpoints.close()

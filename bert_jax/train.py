@@ -48,7 +48,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     jax.set_mesh(mesh)
 
     # ---- State: new weights, or where the last call stopped.
-    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     Path(workdir).mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(workdir, config.checkpoint)

@@ -86,12 +86,16 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     config.optimizer = ml_collections.ConfigDict()
+    config.optimizer.name = "adamw_bert"  # optimization.py
+    config.optimizer.schedule = "linear"  # optimization.py
+    config.optimizer.schedule_by_phase = False
     config.optimizer.learning_rate = 1e-4  # appendix A.2
     config.optimizer.warmup_steps = 10_000  # appendix A.2
     config.optimizer.weight_decay = 0.01  # appendix A.2; not LayerNorm, not biases
     config.optimizer.beta1 = 0.9  # appendix A.2
     config.optimizer.beta2 = 0.999  # appendix A.2
     config.optimizer.epsilon = 1e-6  # optimization.py
+    config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0  # optimization.py
 
     config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

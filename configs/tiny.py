@@ -67,12 +67,16 @@ def get_config() -> ml_collections.ConfigDict:
     )
 
     config.optimizer = ml_collections.ConfigDict()
+    config.optimizer.name = "adamw_bert"
+    config.optimizer.schedule = "linear"
+    config.optimizer.schedule_by_phase = False
     config.optimizer.learning_rate = 4e-3  # better than 1.5e-3 in trials
     config.optimizer.warmup_steps = 160  # a tenth of the steps
     config.optimizer.weight_decay = 0.01
     config.optimizer.beta1 = 0.9
     config.optimizer.beta2 = 0.98  # the moments must settle within 1,600 steps
     config.optimizer.epsilon = 1e-6
+    config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0
 
     config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})

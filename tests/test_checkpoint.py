@@ -11,7 +11,7 @@ from tests.conftest import make_config, use_mesh
 
 
 def new_state(config):
-    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, _ = optim.make_optimizer(config)
     _, init = steps.init_state(config, tx)
     return init
 

@@ -1,4 +1,7 @@
-"""The optimizer against an independent NumPy version of the released code."""
+"""Optimizers and schedules against independent NumPy versions, in float64."""
+
+import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -6,76 +9,197 @@ import numpy as np
 import optax
 import pytest
 
+from bert_jax import config as config_lib
 from bert_jax import model, optim
-from bert_jax.config import OptimizerConfig
 from tests.conftest import make_config
 
-CONFIG = OptimizerConfig(
-    learning_rate=1e-2,
-    warmup_steps=5,
-    weight_decay=0.1,
-    beta1=0.9,
-    beta2=0.999,
-    epsilon=1e-6,
-    clip_norm=1.0,
-)
-NUM_STEPS = 30
+NUM_STEPS, WARMUP = 100, 5
+SHAPES = {"kernel": (3, 4), "bias": (4,), "scale": (4,), "word": (7, 4)}
+BETA1, BETA2, EPSILON, DECAY, CLIP, PEAK = 0.9, 0.999, 1e-6, 0.1, 1.0, 1e-2
 
 
-def released_learning_rate(step):
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    """optax multiplies its int32 counts by floats."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def run_config(num_steps=(NUM_STEPS,), **changes) -> config_lib.ExperimentConfig:
+    values = {
+        "learning_rate": PEAK,
+        "warmup_steps": WARMUP,
+        "weight_decay": DECAY,
+        "beta1": BETA1,
+        "beta2": BETA2,
+        "epsilon": EPSILON,
+        "clip_norm": CLIP,
+    } | changes
+    config = make_config(**{f"optimizer__{k}": v for k, v in values.items()})
+    phases = tuple(
+        dataclasses.replace(config.phases[0], num_steps=n) for n in num_steps
+    )
+    return dataclasses.replace(config, phases=phases)
+
+
+def linear(step, num_steps=NUM_STEPS):
     """optimization.py: linear decay from step 0, replaced by the warmup line."""
-    if step < CONFIG.warmup_steps:
-        return CONFIG.learning_rate * step / CONFIG.warmup_steps
-    return CONFIG.learning_rate * (1 - step / NUM_STEPS)
+    if step < WARMUP:
+        return PEAK * step / WARMUP
+    return PEAK * (1 - step / num_steps)
 
 
-def released_update(params, m, v, grads, step):
-    """One step of AdamWeightDecayOptimizer after clip_by_global_norm, in float64."""
+def cosine(step, num_steps=NUM_STEPS):
+    if step < WARMUP:
+        return PEAK * step / WARMUP
+    return PEAK * (1 + math.cos(math.pi * (step - WARMUP) / (num_steps - WARMUP))) / 2
+
+
+def constant(step, num_steps=NUM_STEPS):
+    return PEAK * min(1.0, step / WARMUP)
+
+
+def numpy_step(name, params, m, v, grads, step):
+    """One step, `step` counted from 0; changes params, m and v."""
     norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
-    for name, g in grads.items():
-        g = g * min(1.0, CONFIG.clip_norm / norm)
-        m[name] = CONFIG.beta1 * m[name] + (1 - CONFIG.beta1) * g
-        v[name] = CONFIG.beta2 * v[name] + (1 - CONFIG.beta2) * g**2
-        update = m[name] / (np.sqrt(v[name]) + CONFIG.epsilon)
-        if name == "kernel":
-            update = update + CONFIG.weight_decay * params[name]
-        params[name] = params[name] - released_learning_rate(step) * update
+    for key, g in grads.items():
+        g = g * min(1.0, CLIP / norm)
+        m[key] = BETA1 * m[key] + (1 - BETA1) * g
+        v[key] = BETA2 * v[key] + (1 - BETA2) * g**2
+        if name == "adamw_bert":
+            update = m[key] / (np.sqrt(v[key]) + EPSILON)
+        else:
+            m_hat = m[key] / (1 - BETA1 ** (step + 1))
+            v_hat = v[key] / (1 - BETA2 ** (step + 1))
+            update = m_hat / (np.sqrt(v_hat) + EPSILON)
+        if key in ("kernel", "word"):
+            update = update + DECAY * params[key]
+            if name == "lamb":
+                norms = np.linalg.norm(params[key]), np.linalg.norm(update)
+                update = update * norms[0] / norms[1]
+        params[key] = params[key] - linear(step) * update
+
+
+def gradients(size):
+    """Yields the gradients of every step."""
+    random = np.random.default_rng(1)
+    for _ in range(NUM_STEPS):
+        yield {name: random.normal(0, size, shape) for name, shape in SHAPES.items()}
+
+
+def start():
+    random = np.random.default_rng(0)
+    return {name: random.normal(size=shape) for name, shape in SHAPES.items()}
+
+
+def train(config, size):
+    """Returns the parameters after all steps, and the optimizer's state."""
+    tx, _ = optim.make_optimizer(config)
+
+    @jax.jit
+    def update(grads, opt_state, params):
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    params = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), start())
+    opt_state = tx.init(params)
+    for grads in gradients(size):
+        grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads)
+        params, opt_state = update(grads, opt_state, params)
+    return params, opt_state
+
+
+def assert_near(found, expected, tolerance):
+    for name in SHAPES:
+        error = np.linalg.norm(np.asarray(found[name], np.float64) - expected[name])
+        assert error < tolerance * np.linalg.norm(expected[name]), name
 
 
 @pytest.mark.parametrize("gradient_size", [0.05, 5.0])
-def test_steps_equal_the_released_optimizer(gradient_size):
+@pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
+def test_a_hundred_steps_equal_numpy(name, gradient_size):
     """With gradients below the clipping norm, and with gradients far above it."""
-    random = np.random.default_rng(0)
-    shapes = {"kernel": (3, 4), "bias": (4,), "scale": (4,)}
-    start = {name: random.normal(size=shape) for name, shape in shapes.items()}
-    expected = dict(start)
-    m = {name: np.zeros(shape) for name, shape in shapes.items()}
-    v = {name: np.zeros(shape) for name, shape in shapes.items()}
-    tx, _ = optim.make_optimizer(CONFIG, NUM_STEPS)
-    params = {name: jnp.asarray(x, jnp.float32) for name, x in start.items()}
-    opt_state = tx.init(params)
-    for step in range(NUM_STEPS):
-        grads = {
-            name: random.normal(0, gradient_size, shape)
-            for name, shape in shapes.items()
-        }
-        updates, opt_state = tx.update(
-            {name: jnp.asarray(g, jnp.float32) for name, g in grads.items()},
-            opt_state,
-            params,
-        )
-        params = optax.apply_updates(params, updates)
-        released_update(expected, m, v, grads, step)
-    for name in shapes:
-        np.testing.assert_allclose(params[name], expected[name], rtol=1e-5, atol=1e-6)
+    expected = start()
+    m = {key: np.zeros(shape) for key, shape in SHAPES.items()}
+    v = {key: np.zeros(shape) for key, shape in SHAPES.items()}
+    for step, grads in enumerate(gradients(gradient_size)):
+        numpy_step(name, expected, m, v, grads, step)
+    params, _ = train(run_config(name=name), gradient_size)
+    assert_near(params, expected, 1e-6)
 
 
-def test_schedule_is_the_released_one_at_every_step():
-    _, schedule = optim.make_optimizer(CONFIG, NUM_STEPS)
-    found = [float(schedule(jnp.int32(step))) for step in range(NUM_STEPS + 1)]
-    expected = [released_learning_rate(step) for step in range(NUM_STEPS + 1)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
-    assert found[0] == 0.0 and found[-1] == 0.0
+@pytest.mark.parametrize("name", ["adamw", "adamw_bert"])
+def test_a_hundred_steps_beside_torch(name):
+    """Its AdamW is ours of that name, and is not the released one."""
+    torch = pytest.importorskip("torch")
+    params = {
+        key: torch.nn.Parameter(torch.tensor(value, dtype=torch.float64))
+        for key, value in start().items()
+    }
+    groups = [
+        {"params": [params["kernel"], params["word"]], "weight_decay": DECAY},
+        {"params": [params["bias"], params["scale"]], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=0.0, betas=(BETA1, BETA2), eps=EPSILON)
+    for step, grads in enumerate(gradients(1.0)):
+        for key, value in grads.items():
+            params[key].grad = torch.tensor(value, dtype=torch.float64)
+        torch.nn.utils.clip_grad_norm_(params.values(), CLIP)
+        for group in adamw.param_groups:
+            group["lr"] = linear(step)
+        adamw.step()
+    found, _ = train(run_config(name=name), 1.0)
+    expected = {key: value.detach().numpy() for key, value in params.items()}
+    if name == "adamw":
+        assert_near(
+            found, expected, 1e-5
+        )  # torch adds its 1e-6 to the norm it clips by
+    else:
+        with pytest.raises(AssertionError):
+            assert_near(found, expected, 1e-3)
+
+
+@pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
+def test_a_first_moment_in_bfloat16_is_kept_so_and_goes_the_same_way(name):
+    params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 1.0)
+    (adam,) = (state for state in opt_state if hasattr(state, "mu"))
+    assert {leaf.dtype for leaf in jax.tree.leaves(adam.mu)} == {jnp.dtype("bfloat16")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(adam.nu)} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    wide, _ = train(run_config(name=name), 1.0)
+    moved = {key: np.asarray(wide[key]) - start()[key] for key in SHAPES}
+    found = {key: np.asarray(params[key]) - start()[key] for key in SHAPES}
+    assert_near(found, moved, 2e-2)
+
+
+@pytest.mark.parametrize("schedule", [linear, cosine, constant])
+def test_schedule_at_every_step(schedule):
+    _, found = optim.make_optimizer(run_config(schedule=schedule.__name__))
+    steps = range(NUM_STEPS + 1)
+    np.testing.assert_allclose(
+        [float(found(jnp.int32(step))) for step in steps],
+        [schedule(step) for step in steps],
+        rtol=1e-5,
+        atol=1e-8,
+    )
+    assert float(found(jnp.int32(0))) == 0.0
+
+
+@pytest.mark.parametrize("schedule", [linear, cosine, constant])
+def test_each_phase_may_have_the_whole_schedule(schedule):
+    config = run_config((30, 20), schedule=schedule.__name__, schedule_by_phase=True)
+    found = optim.make_schedule(config)
+    np.testing.assert_allclose(
+        [float(found(jnp.int32(step))) for step in range(50)],
+        [schedule(i, 30) for i in range(30)] + [schedule(i, 20) for i in range(20)],
+        rtol=1e-5,
+        atol=1e-8,
+    )
+
+
+def test_one_schedule_goes_over_all_phases():
+    found = optim.make_schedule(run_config((60, 40)))
+    assert float(found(jnp.int32(60))) == pytest.approx(linear(60))
 
 
 def test_schedule_without_warmup_starts_at_the_peak():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax import optim, sharding, steps
-from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.config import OPTIMIZERS, ConfigError, MeshConfig
 from bert_jax.model import path_name
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -39,10 +39,13 @@ def test_mesh_that_does_not_fit_is_refused(sizes):
         sharding.resolve_mesh_shape(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), 8)
 
 
-def test_layout_of_every_parameter_and_moment():
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_layout_of_every_parameter_and_moment(name):
     use_mesh(2, 2, 2)
-    config = make_config(model__num_hidden_layers=1)
-    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    config = make_config(
+        model__num_hidden_layers=1, optimizer__name=name, optimizer__mu_dtype="bfloat16"
+    )
+    tx, _ = optim.make_optimizer(config)
     _, init = steps.init_state(config, tx)
     leaves, _ = jax.tree_util.tree_flatten_with_path(init())
     layouts = {path_name(path): leaf.sharding.spec for path, leaf in leaves}

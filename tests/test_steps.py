@@ -22,7 +22,7 @@ DROPOUT = {
 def compiled(config, mesh_shape):
     """Compiling takes seconds and running milliseconds, so tests share programs."""
     mesh = use_mesh(*mesh_shape)
-    tx, schedule = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     step = steps.make_train_step(config, graphdef, tx, schedule)
     eval_step = steps.make_eval_step(config, graphdef)
@@ -57,6 +57,21 @@ def test_sharded_equals_unsharded(mesh_shape):
     _, found = train(config, mesh_shape, batches)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert expected[-1] != expected[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_every_optimizer_is_the_same_when_sharded(name):
+    """Also norms of tensors that no device holds as a whole."""
+    config = make_config(optimizer__name=name, optimizer__schedule="cosine")
+    batches = [make_batch(config, seed) for seed in range(5)]
+    with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
+        expected, _ = train(config, (1, 1, 1), batches)
+        found, _ = train(config, (2, 2, 2), batches)
+    for a, b in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +212,7 @@ def make_packed(config, seed=0):
 def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
     config = make_config(phase={"sequence_length": 32, "max_predictions": 9})
     mesh, init, _, eval_step = compiled(config, (1, 1, 1))
-    tx, _ = optim.make_optimizer(config.optimizer, config.num_steps)
+    tx, _ = optim.make_optimizer(config)
     graphdef, _ = steps.init_state(config, tx)
     params = init().params
     bert = nnx.merge(graphdef, params)
