@@ -6,6 +6,7 @@ traceback.
 
 import difflib
 import glob
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -52,6 +53,9 @@ def run_with_rest(
     try:
         main(flags.FLAGS(argv, known_only=known_only)[1:])
     except flags.IllegalFlagValueError as error:
+        # "flag --config=FILE: Error whilst parsing config file: TRACEBACK"
+        if "Error whilst parsing config file" in str(error):
+            fail(f"--config: {_first_cause(error)}")
         # "flag --config.seed=abc: invalid literal for int() with base 10: 'abc'"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
         fail(f"{argument} does not fit: {reason}")
@@ -104,9 +108,10 @@ def local_directory(flag: str, path: str) -> str:
 
 
 def config_name(holder: flags.FlagHolder) -> str:
-    """Returns "tiny" for --config=configs/tiny.py."""
+    """Returns "tiny" for configs/tiny.py, "sizes-4-256" for configs/sizes.py:4,256."""
     path = config_flags.get_config_filename(flags.FLAGS[holder.name])
-    return Path(path.split(":")[0]).stem
+    file, _, argument = path.partition(":")
+    return "-".join([Path(file).stem, *re.findall(r"\w+", argument)])
 
 
 def config_arguments() -> str:
@@ -118,6 +123,13 @@ def config_arguments() -> str:
             found.append(argument)
         take_next = argument.startswith("-") and is_config and "=" not in argument
     return shlex.join(found)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Returns what a config file raised, which config_flags wraps."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
 
 
 def _config_mistake(error: Exception, argv: list[str]) -> str:

@@ -10,6 +10,8 @@ from tests.commands import run, run_well
     [
         ([], "--config is missing; give it one of: configs/base.py"),
         (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
+        (["--config=configs/sizes.py:4,250"], "error: --config: '4,250' needs a layer"),
+        (["--config=configs/tiny.py:4"], "takes 0 positional arguments"),
         (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
         (

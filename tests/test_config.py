@@ -1,5 +1,6 @@
 """Config files load and mistakes in them are one clear line."""
 
+import dataclasses
 import glob
 import importlib.util
 import itertools
@@ -9,7 +10,7 @@ import math
 import pytest
 
 from bert_jax import config as config_lib
-from configs import base, large, large_packed, tiny
+from configs import base, large, large_packed, sizes, tiny
 from tests.conftest import make_config
 
 
@@ -24,10 +25,13 @@ def test_every_config_file_is_valid_and_survives_json(path):
 
 
 def test_base_and_large_are_the_published_recipe():
-    for module, sizes in ((base, (12, 768, 12, 3072)), (large, (24, 1024, 16, 4096))):
+    for module, expected in (
+        (base, (12, 768, 12, 3072)),
+        (large, (24, 1024, 16, 4096)),
+    ):
         config = config_lib.from_config_dict(module.get_config())
         model = config.model
-        assert sizes == (
+        assert expected == (
             model.num_hidden_layers,
             model.hidden_size,
             model.num_attention_heads,
@@ -41,6 +45,37 @@ def test_base_and_large_are_the_published_recipe():
         assert config.optimizer.learning_rate == 1e-4
         assert config.optimizer.warmup_steps == 10_000
         assert config.num_steps == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ("tiny", (2, 128, 2, 512)),
+        ("mini", (4, 256, 4, 1024)),
+        ("small", (4, 512, 8, 2048)),
+        ("medium", (8, 512, 8, 2048)),
+        ("base", (12, 768, 12, 3072)),
+        ("10,768", (10, 768, 12, 3072)),
+    ],
+)
+def test_sizes_are_those_of_the_released_models(size, expected):
+    """google-research/bert README, "Smaller BERT Models"."""
+    config = config_lib.from_config_dict(sizes.get_config(size))
+    model = config.model
+    assert expected == (
+        model.num_hidden_layers,
+        model.hidden_size,
+        model.num_attention_heads,
+        model.intermediate_size,
+    )
+    rest = config_lib.from_config_dict(base.get_config())
+    assert dataclasses.replace(config, model=rest.model) == rest
+
+
+@pytest.mark.parametrize("size", ["mni", "4", "4,100", "0,128", "4,0", "4,-64", ""])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(config_lib.ConfigError, match="give LAYERS,HIDDEN|multiple of"):
+        sizes.get_config(size)
 
 
 def test_only_the_last_phase_of_large_packed_is_packed():
