@@ -120,6 +120,16 @@ class Checkpoints:
         self._manager.close()
 
 
+def newest_step(workdir: str) -> int:
+    """Returns the newest step with a complete checkpoint, 0 when there is none."""
+    if not (Path(workdir) / "checkpoints").is_dir():
+        return 0
+    checkpoints = Checkpoints(workdir)
+    steps = checkpoints.steps()
+    checkpoints.close()
+    return max(steps, default=0)
+
+
 def _by_path(state: TrainState) -> dict[str, Any]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {path_name(path): leaf for path, leaf in leaves}

@@ -124,6 +124,7 @@ class EvalConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     seed: int
+    init_from: str  # directory of the first weights, see pretrained.py; "": random
     compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
     accumulation_steps: int  # microbatches per optimizer step
     log_every_steps: int

@@ -6,6 +6,7 @@
 Continues by itself when the workdir holds a checkpoint.
 """
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +22,13 @@ from bert_jax import (
     metrics,
     optim,
     prepare,
+    pretrained,
     report,
     runs,
     sharding,
     steps,
 )
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import Checkpoints, newest_step
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
@@ -44,22 +46,33 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
+    first_step = newest_step(workdir)
+    init_from = "" if first_step else config.init_from
+    if init_from:
+        pretrained.check_directory(init_from)  # before a corpus is prepared
     corpus = prepare.find_corpus(config)
     jax.set_mesh(mesh)
+    weights = None
+    if init_from:
+        weights = pretrained.read(config, corpus.tokenizer, mesh)
 
-    # ---- State: new weights, or where the last call stopped.
+    # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     Path(workdir).mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(workdir, config.checkpoint)
-    first_step = max(checkpoints.steps(), default=0)
     if first_step:
         checkpoints.check_corpus(first_step, corpus.sha256)
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = init()
+    if weights:
+        params = pretrained.place(state.params, weights)
+        state = dataclasses.replace(state, params=params)
     runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
+    for note in weights.notes if weights else ():
+        print(f"        {note}", flush=True)
 
     # ---- Steps.
     train_step = jax.jit(
@@ -237,7 +250,11 @@ def describe(
         f" {phase.sequence_length}"
         for phase in config.phases
     )
-    start = f"continuing at step {first_step:,}" if first_step else "from new weights"
+    start = "from new weights"
+    if first_step:
+        start = f"continuing at step {first_step:,}"
+    elif config.init_from:
+        start = f"from the weights in {config.init_from} with a new optimizer"
     return "\n".join(
         [
             f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"

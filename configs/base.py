@@ -15,6 +15,7 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # create_pretraining_data.py random_seed
+    config.init_from = ""
     config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
     config.accumulation_steps = 1
     config.log_every_steps = 100

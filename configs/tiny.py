@@ -9,6 +9,7 @@ import ml_collections
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # google-research/bert create_pretraining_data.py
+    config.init_from = ""
     config.compute_dtype = "auto"
     config.accumulation_steps = 1
     config.log_every_steps = 20

@@ -1,4 +1,4 @@
-"""A directory that `transformers` loads: weights, config and tokenizer.
+"""A directory that `transformers` loads, written and read: weights, config, tokenizer.
 
 Files: config.json, model.safetensors (encoder, pooler, masked-LM and next-sentence
 heads), tokenizer.json, tokenizer_config.json, and vocab.txt or sentencepiece.model.
@@ -8,12 +8,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
 import safetensors.numpy
 import tokenizers as tokenizers_lib
 
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import tokenizers
 from bert_jax.interop import weight_names
+
+WEIGHTS = "model.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def write(
@@ -25,7 +30,7 @@ def write(
     """Writes the five files into an existing directory."""
     safetensors.numpy.save_file(
         weight_names.to_huggingface(params),
-        directory / "model.safetensors",
+        directory / WEIGHTS,
         # Readers before transformers 5 refuse a file that does not say so.
         metadata={"format": "pt"},
     )
@@ -98,6 +103,72 @@ def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer
         special_tokens=[(cls, tokenizer.id(cls)), (sep, tokenizer.id(sep))],
     )
     return built
+
+
+def read_weights(directory: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of model.safetensors, or of the files its index names.
+
+    They are under their names of today, see `weight_names.canonical`, in the dtypes
+    that they are stored in.
+
+    Raises:
+      ConfigError: when there are none, a file is damaged, or one leads elsewhere.
+    """
+    tensors = {}
+    for path in _weight_files(directory):
+        try:
+            with safetensors.safe_open(path, framework="np") as file:
+                for name in file.keys():  # noqa: SIM118, it is no dict
+                    tensors[weight_names.canonical(name)] = file.get_tensor(name)
+        except safetensors.SafetensorError as error:
+            raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
+    for name in weight_names.REPEATED:
+        tensors.pop(name, None)
+    return tensors
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    single, index = directory / WEIGHTS, directory / f"{WEIGHTS}.index.json"
+    if single.exists():
+        return [_inside(directory, WEIGHTS)]
+    if index.exists():
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise ConfigError(f"{index} has no weight_map; fetch it again")
+        return [_inside(directory, str(name)) for name in sorted(set(names.values()))]
+    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
+    if pickles:
+        raise ConfigError(
+            f"{directory / pickles[0]} is a pickle, which can run code when it is"
+            " opened; if you trust it, convert it where torch is installed: python -c"
+            f" \"import transformers as t; t.AutoModelForPreTraining.from_pretrained('"
+            f"{directory}').save_pretrained('NEW_DIRECTORY')\""
+        )
+    raise ConfigError(f"{directory} has no {WEIGHTS}")
+
+
+def _inside(directory: Path, name: str) -> Path:
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ConfigError(f"{path} leads out of its directory; copy the file there")
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; fetch it again")
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is not a JSON object; fetch it again")
+    return value
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
-"""The one table of parameter names: ours and Hugging Face's.
+"""The one table of parameter names, ours and Hugging Face's, used in both directions.
 
 Our kernels are [input, output] and theirs [output, input]; everything else has the same
 shape in both.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -68,3 +69,43 @@ def to_huggingface(params: Any) -> dict[str, np.ndarray]:
             array = array.T
         tensors[huggingface_name(name)] = np.ascontiguousarray(array)
     return tensors
+
+
+def from_huggingface(
+    tensors: dict[str, np.ndarray], names: Iterable[str]
+) -> dict[str, np.ndarray]:
+    """Returns what there is of the parameters `names`, under our names and float32.
+
+    Args:
+      tensors: under the names that `canonical` gives.
+      names: ours.
+    """
+    found = {}
+    for name in names:
+        array = tensors.get(huggingface_name(name))
+        if array is None:
+            continue
+        array = array.astype(np.float32)
+        found[name] = array.T if name.endswith(".kernel") else array
+    return found
+
+
+def canonical(name: str) -> str:
+    """Returns Hugging Face's present name of a tensor in a checkpoint of any age.
+
+    Checkpoints converted from TensorFlow call LayerNorm's two gamma and beta; those of
+    an encoder without heads leave out the leading "bert.".
+    """
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    is_encoder = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return f"bert.{name}" if is_encoder else name
+
+
+# Stored by some versions beside what they repeat: the numbers 0, 1, 2, ..., the word
+# embedding and cls.predictions.bias.
+REPEATED = (
+    "bert.embeddings.position_ids",
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+)

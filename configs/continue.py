@@ -1,0 +1,32 @@
+"""More pretraining of a trained BERT-base on text of your own field.
+
+    python -m bert_jax.train --config=configs/continue.py --workdir=DIR
+        --config.init_from=MODEL --config.tokenizer.vocab_file=MODEL/vocab.txt
+        --config.data.sources="('text:texts/*.txt',)"
+
+MODEL is a Hugging Face directory with safetensors, or what `export` wrote. The weights
+are taken, the optimizer begins anew; sizes that are not base's are keys of
+config.model. Learning rate: google-research/bert README, "Pre-training tips and
+caveats". The other numbers are ours and were not tuned.
+"""
+
+import ml_collections
+
+from configs import base
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = base.get_config()
+    config.init_from = "MODEL"
+    config.data.sources = ("text:texts/*.txt",)
+    config.data.corpus_dir = "corpora/continue"
+    config.data.num_shards = 16
+    config.data.num_streams = 16
+    config.data.validation_fraction = 0.02
+    config.phases = config.phases[:1]
+    config.phases[0].num_steps = 50_000
+    config.optimizer.learning_rate = 2e-5
+    config.optimizer.warmup_steps = 1_000
+    config.eval.every_steps = 1_000
+    config.checkpoint.every_steps = 1_000
+    return config

@@ -1,0 +1,257 @@
+"""Tests of bert_jax.pretrained: weights come in as they went out, or not at all."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_jax import config as config_lib
+from bert_jax import model, pretrained, runs
+from bert_jax.data import wordpiece
+from bert_jax.interop import huggingface
+from tests.commands import run, run_well, small_run
+from tests.conftest import make_config, use_mesh
+
+VOCAB = (*wordpiece.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
+TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
+
+
+def by_name(params):
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {model.path_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """An exported model of other weights than those a run begins with."""
+    config = make_config()
+    _, params = model.build(config.model, len(VOCAB), jax.random.key(7))
+    directory = tmp_path / "source"
+    directory.mkdir()
+    huggingface.write(directory, params, config, TOKENIZER)
+    return directory, by_name(params)
+
+
+def read(directory, **changes):
+    config = make_config(init_from=str(directory), **changes)
+    return pretrained.read(config, TOKENIZER, use_mesh(1, 1, 1))
+
+
+def tensors_of(directory):
+    return safetensors.numpy.load_file(directory / "model.safetensors")
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def test_an_export_comes_back_to_the_bit(source):
+    directory, expected = source
+    weights = read(directory)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ()
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
+def test_weights_take_the_places_of_the_first_ones(source, mesh_shape):
+    directory, expected = source
+    use_mesh(*mesh_shape)
+    config = make_config()
+    _, params = model.build(config.model, len(VOCAB), jax.random.key(0))
+    placed = pretrained.place(params, read(directory))
+    assert_same(by_name(placed), expected)
+    for new, old in zip(jax.tree.leaves(placed), jax.tree.leaves(params), strict=True):
+        assert new.sharding == old.sharding
+
+
+def test_sharded_files_of_old_names_and_half_precision(source):
+    """As a checkpoint from TensorFlow, of an encoder alone, in two files."""
+    directory, expected = source
+    tensors = tensors_of(directory)
+    (directory / "model.safetensors").unlink()
+    parts = ({}, {}), {}
+    for i, (name, array) in enumerate(sorted(tensors.items())):
+        if not name.startswith("bert."):
+            continue
+        name = name.removeprefix("bert.")
+        name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        name = name.replace("LayerNorm.bias", "LayerNorm.beta")
+        parts[0][i % 2][name] = array.astype(ml_dtypes.bfloat16)
+        parts[1][name] = f"part-{i % 2}.safetensors"
+    parts[0][0]["embeddings.position_ids"] = np.arange(32)[None]
+    parts[1]["embeddings.position_ids"] = "part-0.safetensors"
+    for i in range(2):
+        safetensors.numpy.save_file(parts[0][i], directory / f"part-{i}.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": parts[1]}))
+    weights = read(directory)
+    encoder = {
+        name: array.astype(ml_dtypes.bfloat16).astype(np.float32)
+        for name, array in expected.items()
+        if name.startswith("bert.")
+    }
+    assert_same(weights.arrays, encoder)
+    (note,) = weights.notes
+    assert note.startswith("not there, begin anew: ") and "and 4 more" in note
+
+
+def test_more_positions_repeat_the_table(source):
+    directory, expected = source
+    weights = read(directory, model__max_position_embeddings=80)
+    table = expected["bert.embeddings.position"]
+    found = weights.arrays["bert.embeddings.position"]
+    np.testing.assert_array_equal(found, np.concatenate([table, table, table[:16]]))
+    assert weights.notes == ("32 positions, repeated to make 80",)
+
+
+def test_tensors_of_another_task_are_told(source):
+    directory, _ = source
+    tensors = tensors_of(directory) | {"classifier.weight": np.zeros((3, 32))}
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    assert read(directory).notes == ("there, but not of the model: classifier.weight",)
+
+
+def test_without_a_vocabulary_beside_it_says_so(source):
+    directory, _ = source
+    (directory / "vocab.txt").unlink()
+    assert read(directory).notes == ("no vocab.txt to compare the vocabulary with",)
+
+
+def remove_a_tensor(directory):
+    tensors = tensors_of(directory)
+    del tensors["bert.encoder.layer.1.output.dense.bias"]
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def misshape_a_tensor(directory):
+    tensors = tensors_of(directory)
+    tensors["cls.predictions.bias"] = np.zeros(96, np.float32)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def truncate(directory):
+    path = directory / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lie_about_size(directory):
+    header = {"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + b"0000"
+    (directory / "model.safetensors").write_bytes(content)
+
+
+def leave_a_pickle(directory):
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+
+
+def lead_outside(directory):
+    shutil.move(directory / "model.safetensors", directory.parent / "outside")
+    (directory / "model.safetensors").symlink_to(directory.parent / "outside")
+
+
+def lead_outside_by_index(directory):
+    shutil.move(directory / "model.safetensors", directory.parent / "outside")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../outside"}}))
+
+
+def change_the_vocabulary(directory):
+    (directory / "vocab.txt").write_text("\n".join(VOCAB[::-1]))
+
+
+def enlarge_the_config(directory):
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 10**9}))
+
+
+def break_the_config(directory):
+    (directory / "config.json").write_text("{")
+
+
+def remove_the_config(directory):
+    (directory / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
+        (misshape_a_tensor, r"1 tensor.*decoder_bias: \[96\], config \[97\]"),
+        (truncate, "model.safetensors is damaged"),
+        (lie_about_size, "model.safetensors is damaged"),
+        (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
+        (lead_outside, "leads out of its directory"),
+        (lead_outside_by_index, "leads out of its directory"),
+        (change_the_vocabulary, "vocab.txt is not the vocabulary of the corpus"),
+        (enlarge_the_config, "config.model.hidden_size=32, but .* says 1000000000"),
+        (break_the_config, "config.json is not a JSON object"),
+        (remove_the_config, "has no config.json; give a Hugging Face directory"),
+    ],
+)
+def test_what_does_not_fit_is_refused(source, harm, message):
+    directory, _ = source
+    harm(directory)
+    with pytest.raises(config_lib.ConfigError, match=message):
+        read(directory)
+
+
+def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
+    """Held-out metrics before the first update are those of the source."""
+    exported = tmp_path / "exported"
+    workdir = trained / "run"
+    run_well("bert_jax.export", f"--workdir={workdir}", f"--output={exported}")
+    metrics = [json.loads(x) for x in (workdir / "metrics.jsonl").open()][-1]
+    found = {}
+    for source in (exported, workdir):
+        target = tmp_path / f"from-{source.name}"
+        changes = {
+            "init_from": str(source),
+            "phases[0].num_steps": 1,
+            "eval.every_steps": 1,
+            "checkpoint.every_steps": 1,
+            # The rate of the released schedule is 0 at step 0: nothing is changed.
+            "optimizer.warmup_steps": 1,
+            "log_every_steps": 1,
+        }
+        arguments = [*small_run(trained, **changes), f"--workdir={target}"]
+        stdout = run_well("bert_jax.train", *arguments)
+        assert f"from the weights in {source} with a new optimizer" in stdout
+        lines = [json.loads(x) for x in (target / "metrics.jsonl").open()]
+        found[source] = lines[-1]["eval_masked_lm_loss"]
+    assert found[exported] == found[workdir]
+    assert found[workdir] == pytest.approx(metrics["eval_masked_lm_loss"], rel=1e-6)
+
+
+def test_a_mistake_writes_nothing(trained, tmp_path):
+    workdir = tmp_path / "run"
+    corpus_dir = tmp_path / "corpus"
+    changes = {
+        "init_from": str(tmp_path / "nothing"),
+        "data.corpus_dir": str(corpus_dir),
+    }
+    result = run(
+        "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: config.init_from=")
+    assert result.stderr.count("\n") == 1
+    assert not workdir.exists() and not corpus_dir.exists()
+
+
+def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
+    config = runs.read_config(str(trained / "run"))
+    size = config.tokenizer.vocab_size
+    other = wordpiece.WordPiece(
+        (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True
+    )
+    config = dataclasses.replace(config, init_from=str(trained / "run"))
+    with pytest.raises(config_lib.ConfigError, match="is not the vocabulary"):
+        pretrained.read(config, other, use_mesh(1, 1, 1))
