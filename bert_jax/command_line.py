@@ -61,9 +61,9 @@ def run_with_rest(
         fail(f"{argument} does not fit: {reason}")
     except (ConfigError, flags.Error) as error:
         fail(str(error))
-    except (KeyError, AttributeError, IndexError, OSError) as error:
-        # config_flags reports unknown keys and unreadable files this way, while
-        # parsing; the same exceptions from main are our own faults.
+    except Exception as error:
+        # While flags are parsed, config_flags raises this for unknown keys and whatever
+        # a config file does wrong; the same exceptions from main are our own faults.
         if flags.FLAGS.is_parsed():
             raise
         fail(_config_mistake(error, argv))
@@ -102,8 +102,11 @@ def local_directory(flag: str, path: str) -> str:
             f"--{flag}={path} is not a local directory; give one, and copy it to the"
             " bucket when the command is done"
         )
-    if Path(path).is_file():
-        raise ConfigError(f"--{flag}={path} is a file; give a directory")
+    for directory in (Path(path), *Path(path).parents):
+        if directory.is_file():
+            raise ConfigError(
+                f"--{flag}={path}: {directory} is a file; give a directory"
+            )
     return path
 
 
@@ -139,9 +142,11 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
     path = files[-1].split(":")[0] if files else ""
     if not Path(path).is_file():
         return f"--config={path} is not a file; try {_configs_here()}"
-    if isinstance(error, OSError):
-        return f"--config={path} cannot be loaded: {error}"
-    config = config_flags.config_flags._ConfigFileParser("config").parse(files[-1])
+    try:
+        config = config_flags.config_flags._ConfigFileParser("config").parse(files[-1])
+    except Exception as reason:
+        cause = _first_cause(reason)
+        return f"--config={path} cannot be loaded: {type(cause).__name__}: {cause}"
     for argument in arguments:
         key = argument.partition("=")[0]
         if key == "config":

@@ -190,12 +190,14 @@ def _build(kind: type, values: Any, path: str) -> Any:
         item = typing.get_args(kind)[0]
         return tuple(_build(item, v, f"{path}[{i}]") for i, v in enumerate(values))
     if kind is float and isinstance(values, int) and not isinstance(values, bool):
-        return float(values)
+        values = float(values)
     if type(values) is not kind:
         raise ConfigError(
             f"{path} is {values!r} ({type(values).__name__});"
             f" it must be of type {kind.__name__}"
         )
+    if isinstance(values, float) and not math.isfinite(values):
+        raise ConfigError(f"{path} is {values}; it must be a finite number")
     return values
 
 
@@ -271,10 +273,10 @@ def _validate_source_weights(data: DataConfig) -> None:
         f"must be empty or have one weight for each of the {len(data.sources)} sources",
     )
     _require(
-        all(0 < weight < math.inf for weight in weights),
+        all(weight > 0 for weight in weights),
         key,
         weights,
-        "must be finite and above 0; leave out a source that counts for nothing",
+        "must be above 0; leave out a source that counts for nothing",
     )
 
 
@@ -397,6 +399,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         ("config.optimizer.weight_decay", config.optimizer.weight_decay),
     ):
         _require(value >= 0, key, value, "must not be negative")
+    _require(config.seed < 2**63, "config.seed", config.seed, "must be below 2**63")
     _require(
         config.model.type_vocab_size >= 2,
         "config.model.type_vocab_size",

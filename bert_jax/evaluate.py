@@ -1,6 +1,6 @@
 """Held-out masked-LM and next-sentence metrics of a checkpoint.
 
-    python -m bert_jax.evaluate --workdir=DIR [--step=N]
+    python -m bert_jax.evaluate --workdir=DIR [--step=N] [--corpus_dir=DIR]
 
 Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
 next_sentence_accuracy, unigram_entropy (nats, of the held-out tokens: the masked-LM
@@ -96,7 +96,7 @@ def main() -> None:
     if not _WORKDIR.value:
         raise ConfigError("--workdir is missing; give it the directory of a run")
     command_line.local_directory("workdir", _WORKDIR.value)
-    run = runs.open_run(_WORKDIR.value, _STEP.value)
+    run = runs.open_run(_WORKDIR.value, _STEP.value, _CORPUS_DIR.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
@@ -124,5 +124,8 @@ if __name__ == "__main__":
     _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
     _STEP = flags.DEFINE_integer(
         "step", None, "checkpoint to use; the newest if absent"
+    )
+    _CORPUS_DIR = flags.DEFINE_string(
+        "corpus_dir", None, "where the run's corpus is, if it was moved"
     )
     command_line.run(main, __doc__)

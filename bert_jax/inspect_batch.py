@@ -104,6 +104,8 @@ def main() -> None:
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()
     _STEP = flags.DEFINE_integer("step", 1, "which, as train logs it")
-    _ROWS = flags.DEFINE_integer("rows", 8, "of the batch to show", lower_bound=1)
+    _ROWS = flags.DEFINE_integer(
+        "rows", 8, "how many rows of the batch to show", lower_bound=1
+    )
     _HTML = flags.DEFINE_string("html", None, "file to write a page to")
     command_line.run(main, __doc__)

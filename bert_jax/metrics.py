@@ -204,8 +204,13 @@ class StepLog:
         return {
             "sequences_per_sec": rate,
             "tokens_per_sec": rate * phase.sequence_length,
-            "mfu": rate * flops / self._peak_flops,
+            "mfu": self._mfu(rate * flops),
         }
+
+    def _mfu(self, flops: float) -> float:
+        if flops > self._peak_flops:  # measured beside other work, so measured again
+            self._peak_flops = max(self._peak_flops, peak_flops() * jax.device_count())
+        return flops / self._peak_flops
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
@@ -215,9 +220,11 @@ def read(workdir: str) -> list[dict[str, Any]]:
 
 def _complete_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
-    for text in path.read_text().splitlines():
+    for text in path.read_text(errors="replace").splitlines():
         try:
-            lines.append(json.loads(text))
+            line = json.loads(text)
         except json.JSONDecodeError:  # cut off by a kill
             continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines.append(line)
     return lines

@@ -19,11 +19,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import apache_beam as beam  # pyright: ignore[reportMissingImports]
 import numpy as np
-from apache_beam.options.pipeline_options import (  # pyright: ignore
-    PipelineOptions,
-)
 
 from bert_jax import command_line, prepare
 from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
@@ -38,6 +34,18 @@ from bert_jax.data import (
     work_directory,
 )
 from bert_jax.data.quiet_tensorflow import tf
+
+try:
+    import apache_beam as beam  # pyright: ignore[reportMissingImports]
+    from apache_beam.options.pipeline_options import (  # pyright: ignore
+        PipelineOptions,
+    )
+except ImportError:
+    if __name__ != "__main__":
+        raise
+    command_line.fail(
+        "Apache Beam is not installed; pip install -r requirements-beam.txt"
+    )
 
 # Where the workers leave what the manifest is made of.
 FACTS = "unfinished-beam"

@@ -1,5 +1,6 @@
 """What a run shows a person: progress while it goes, a plot and a paragraph after."""
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ CURVES_FILE = "loss_curves.png"
 
 
 class Progress:
-    """A progress bar on a terminal, plain lines elsewhere."""
+    """Lines with the metrics; on a terminal a bar below them."""
 
     def __init__(self, first_step: int, num_steps: int):
         self._first_step = first_step
@@ -27,11 +28,11 @@ class Progress:
                 rich.progress.TextColumn("step"),
                 rich.progress.MofNCompleteColumn(),
                 rich.progress.BarColumn(),
-                rich.progress.TextColumn("{task.description}"),
                 rich.progress.TimeRemainingColumn(),
+                rich.progress.TextColumn("left"),
             )
             self._task = self._bar.add_task(
-                "compiling ...", total=num_steps, completed=first_step
+                "step", total=num_steps, completed=first_step
             )
             self._bar.start()
 
@@ -49,7 +50,8 @@ class Progress:
             f"  text {metrics['padding_efficiency']:.1%}"
         )
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=text)
+            self._bar.update(self._task, completed=step)
+            self.say(f"step {step:,}  {text}")
         else:
             left = (time.time() - self._start) * (self._num_steps - step)
             left /= max(step - self._first_step, 1)
@@ -170,12 +172,15 @@ def closing_words(
             f" {unigram_entropy:.2f} for guessing by word frequency, and it names"
             f" {accuracy:.0%} of the masked tokens{pairs}."
         )
-        if loss > unigram_entropy - 0.1:
+        if loss > unigram_entropy + 0.1:
+            words.append("So far it has not even learnt word frequencies.")
+        elif loss > unigram_entropy - 0.1:
             words.append("So far it has learnt word frequencies and little else.")
+    argument = shlex.quote(f"--workdir={workdir}")
     words.append(
         f"Curves: {workdir}/{CURVES_FILE}. Next: `python -m bert_jax.evaluate"
-        f" --workdir={workdir}` measures it again, `python -m bert_jax.export"
-        f" --workdir={workdir} --output=DIR` writes it for Hugging Face transformers,"
+        f" {argument}` measures it again, `python -m bert_jax.export"
+        f" {argument} --output=DIR` writes it for Hugging Face transformers,"
         " where it can be fine-tuned."
     )
     return " ".join(words)

@@ -42,8 +42,13 @@ class Run:
     eval_step: Callable[..., Any]
 
 
-def open_run(workdir: str, step: int | None) -> Run:
-    """Restores a checkpoint of a run, the newest if `step` is None, on all devices.
+def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
+    """Restores a checkpoint of a run on all devices.
+
+    Args:
+      workdir: of the run.
+      step: of the checkpoint; None for the newest.
+      corpus_dir: where the run's corpus is now; None for where it was.
 
     Raises:
       ConfigError: when the workdir holds no run or not that step.
@@ -53,6 +58,14 @@ def open_run(workdir: str, step: int | None) -> Run:
         raise ConfigError(
             f"--workdir={workdir} has no {CONFIG_FILE}; give the directory of a run of"
             " python -m bert_jax.train"
+        )
+    if corpus_dir:
+        data = dataclasses.replace(config.data, corpus_dir=corpus_dir)
+        config = dataclasses.replace(config, data=data)
+    if not corpus_lib.exists(config.data.corpus_dir):
+        raise ConfigError(
+            f"the run's corpus is not at {config.data.corpus_dir!r} (looked from"
+            f" {os.getcwd()}); if it was moved, give --corpus_dir=DIR"
         )
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():

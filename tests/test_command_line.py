@@ -21,11 +21,30 @@ from tests.commands import run, run_well
         ),
         (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
         (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
+        (["--config=configs/tiny.py", "--workdir=README.md/x"], "README.md is a file"),
+        (["--config=README.md"], "--config=README.md cannot be loaded: SyntaxError"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
     result = run("bert_jax.train", *arguments)
     assert result.returncode == 2
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+        ("x = 1", "no attribute 'get_config'"),
+        ("def get_config():\n  return 1 / 0", "division by zero"),
+        ("def get_config():\n  return {}", "must return a ConfigDict"),
+    ],
+)
+def test_a_config_file_that_does_not_load_is_one_line(tmp_path, content, message):
+    path = tmp_path / "broken.py"
+    path.write_text(content)
+    result = run("bert_jax.train", f"--config={path}")
+    assert result.returncode == 2, result.stderr
     assert message in result.stderr and result.stderr.count("\n") == 1
 
 

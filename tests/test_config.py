@@ -176,7 +176,14 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
             r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
         ),
         ({"data__source_weights": (0.0,)}, r"source_weights=\(0.0,\) must .* above 0"),
-        ({"data__source_weights": (math.inf,)}, r"source_weights=\(inf,\) .* finite"),
+        ({"data__source_weights": (math.inf,)}, r"source_weights\[0\] is inf.* finite"),
+        ({"optimizer__learning_rate": math.inf}, r"learning_rate is inf.* finite"),
+        ({"optimizer__learning_rate": math.nan}, r"learning_rate is nan.* finite"),
+        (
+            {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
+            r"warmup_steps=20 must be below the 20 steps of the schedule",
+        ),
+        ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},
             r"global_batch_size=8 .*num_streams=3; try 6 or 9",
@@ -192,6 +199,7 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"mesh__fsdp": -1}, r"config\.mesh .*at most one"),
         ({"model__type_vocab_size": 1}, r"type_vocab_size=1"),
         ({"seed": -1}, r"seed=-1"),
+        ({"seed": 2**63}, r"must be below 2\*\*63"),
         ({"phase": {"sequence_length": 64}}, r"max_position_embeddings=32"),
         ({"phase": {"sequence_length": 4}}, r"sequence_length=4 must be at least 8"),
         (

@@ -1,6 +1,7 @@
 """Tests of bert_jax.evaluate, as a command on a run of 20 steps and by hand."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -35,6 +36,23 @@ def test_takes_an_older_step_and_another_number_of_devices(trained):
         "bert_jax.evaluate", f"--workdir={trained / 'run'}", "--step=10", devices=4
     )
     assert json.loads(stdout)["step"] == 10
+
+
+def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
+    """Also by `export`, which opens a run the same way."""
+    workdir, moved = tmp_path / "run", tmp_path / "moved"
+    shutil.copytree(trained / "run", workdir)
+    shutil.copytree(trained / "corpus", moved)
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"]["corpus_dir"] = "gone"
+    (workdir / "config.json").write_text(json.dumps(config))
+    result = run("bert_jax.evaluate", f"--workdir={workdir}")
+    assert result.returncode == 2
+    assert "corpus is not at 'gone'" in result.stderr
+    assert "give --corpus_dir=DIR" in result.stderr
+    arguments = [f"--workdir={workdir}", f"--corpus_dir={moved}"]
+    assert json.loads(run_well("bert_jax.evaluate", *arguments))["step"] == 20
+    run_well("bert_jax.export", *arguments, f"--output={tmp_path / 'exported'}")
 
 
 @pytest.mark.parametrize(

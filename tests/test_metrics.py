@@ -86,7 +86,8 @@ def test_writer_writes_json_lines_and_tensorboard(tmp_path):
 def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"step": step, "loss": 1.0}) for step in (10, 20, 30)]
-    path.write_text("\n".join(lines) + '\n{"step": 40, "lo')  # cut off by a kill
+    odd = ['{"loss": 1.0}', "[1]", "\\xff", '{"step": 40, "lo']  # and cut off by a kill
+    path.write_text("\n".join([*lines, *odd]))
     writer = metrics.MetricsWriter(str(tmp_path), 20)
     writer.write(30, {"loss": 2.0})
     writer.close()

@@ -1,5 +1,7 @@
 """What a person reads at the end of a run."""
 
+import io
+
 import pytest
 
 from bert_jax import report
@@ -39,6 +41,9 @@ def test_closing_words_compare_with_guessing():
     assert "little else" not in words
     poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57)
     assert "word frequencies and little else" in poor
+    poorest = report.closing_words("runs/x", 20, 60, LINES, 4.2, 0.57)
+    assert "not even learnt word frequencies" in poorest
+    assert "'--workdir=runs/x y'" in report.closing_words("runs/x y", 2, 6, [], 4, 0.5)
 
 
 def test_closing_words_without_held_out_text():
@@ -67,6 +72,25 @@ def test_progress_prints_plain_lines_without_a_terminal(capsys):
         "left",
     ):
         assert part in line
+
+
+def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
+    """Eighty columns have no room for both beside each other."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    progress = report.Progress(0, 1600)
+    progress.update(40, TRAIN)
+    progress.close()
+    text = terminal.getvalue()
+    assert "step 40  loss 6.700" in text and "text 91.2%" in text
+    assert "40/1600" in text and "\u2501" in text
 
 
 def test_nothing_of_next_sentences_where_there_are_none(tmp_path, capsys):

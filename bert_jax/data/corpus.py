@@ -174,7 +174,11 @@ def read(config: ExperimentConfig) -> Corpus:
                 split: tuple(Shard(**shard) for shard in manifest["splits"][split])
                 for split in ("train", "validation")
             }
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
+            if not isinstance(made_with, dict) or any(
+                objective(config.data) not in shard.passes for shard in shards["train"]
+            ):
+                raise KeyError("recipe or passes")
+    except (ValueError, KeyError, TypeError, tf.errors.OpError):
         raise ConfigError(
             f"{path} is not a corpus manifest; prepare the corpus again"
         ) from None

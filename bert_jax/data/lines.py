@@ -208,13 +208,19 @@ def _other_encoding(head: bytes) -> str | None:
     return None
 
 
+# Control characters that no encoding of text has.
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a]")
+
+
 def _describe(text: str, where: str) -> str:
     """Returns what to tell the user of a line that is not UTF-8."""
     data = text.encode("utf-8", "surrogateescape")
     start = len(_WRONG_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
+    if _BINARY.search(data):
+        advice = "it is no text; leave the file out"
     # One byte between ASCII, in a line without a single good character of UTF-8.
-    if before.isascii() and after[:1].isascii():
+    elif before.isascii() and after[:1].isascii():
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
         advice = f"it looks like {encoding}; {_convert(where, encoding)}"
     elif byte >= 0xC2 and len(after) < 3:

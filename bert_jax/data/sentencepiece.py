@@ -47,7 +47,8 @@ class SentencePiece(vocabulary.Tokenizer):
 
     @property
     def continues_word(self) -> np.ndarray:
-        text = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE)
+        # The mark of a word's beginning is known, so an unknown piece comes after one.
+        text = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE, _Piece.UNKNOWN)
         return np.array(
             [
                 piece.type in text and not piece.piece.startswith(WORD_MARK)

@@ -124,10 +124,18 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> WordPiece:
     # In $TMPDIR it takes up to TRAINING_BYTES.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
         for document in vocabulary.text_sample(documents, TRAINING_BYTES):
-            text.writelines(sentence + "\n" for sentence in document)
+            text.writelines(_without_long(sentence) + "\n" for sentence in document)
         vocab = _pieces(tokenizer, text, config.vocab_size)
     unused = [f"[unused{i}]" for i in range(config.vocab_size - len(vocab))]
     return WordPiece((*vocab, *unused), config.lowercase)
+
+
+def _without_long(sentence: str) -> str:
+    """Drops what is too long for a word; the trainer takes the square of its length."""
+    strings = _strings(sentence)
+    if max(map(len, strings), default=0) <= MAX_CHARS_PER_WORD:
+        return sentence
+    return " ".join(filter(_is_short, strings))
 
 
 def _pieces(

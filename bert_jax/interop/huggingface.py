@@ -34,6 +34,7 @@ def write(
         # Readers before transformers 5 refuse a file that does not say so.
         metadata={"format": "pt"},
     )
+    (directory / WEIGHTS).chmod(0o644)  # safetensors keeps it to its owner
     _write_json(directory / "config.json", model_config(config, tokenizer))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
     _write_json(

@@ -1,5 +1,6 @@
 """Tests of bert_jax.data.corpus."""
 
+import dataclasses
 import json
 import math
 import os
@@ -220,6 +221,35 @@ def test_newer_format(written):
     newer = corpus.FORMAT_VERSION + 1
     rewrite_manifest(found, format_version=newer)
     with pytest.raises(ConfigError, match=f"format_version {newer}, this code reads"):
+        corpus.read(config)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"recipe": []}, {"splits": {"train": [{}]}}, {"splits": []}]
+)
+def test_a_manifest_of_another_shape(written, changes):
+    config, _, found = written
+    rewrite_manifest(found, **changes)
+    with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
+        corpus.read(config)
+
+
+def test_a_manifest_without_the_counts_of_the_objective(written):
+    config, _, found = written
+    shards = [
+        dataclasses.asdict(shard) | {"passes": {}} for shard in found.shards["train"]
+    ]
+    rewrite_manifest(found, splits={"train": shards, "validation": []})
+    with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
+        corpus.read(config)
+
+
+def test_a_directory_for_a_manifest(written):
+    config, _, found = written
+    path = os.path.join(found.directory, "manifest.json")
+    os.remove(path)
+    os.mkdir(path)
+    with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
         corpus.read(config)
 
 

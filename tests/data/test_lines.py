@@ -83,6 +83,7 @@ def test_cut_prefers_the_last_space():
         (b"ok\n\n" + b"x" * 5000 + b" \x80", "a:3 is .* 0x80 as byte 5002"),
         (b"\xed\xa0\x80 surrogate", "a:1 is .* 0xed as byte 1"),
         (b"\xc0\xaf overlong", "a:1 is .* 0xc0 as byte 1"),
+        (b"\x7fELF\x02\x01\xe9 x", "a:1 is .* 0xe9 .*it is no text; leave the file"),
     ],
 )
 def test_wrong_bytes_are_named_with_file_line_and_byte(tmp_path, content, message):

@@ -99,8 +99,11 @@ def test_lowercase_is_the_models(tokenizer):
 def test_continues_word_marks_the_pieces_inside_words(tokenizer):
     found = tokenizer.continues_word
     assert found.dtype == bool and found.shape == (len(tokenizer.vocab),)
-    assert not found[: len(SPECIAL)].any()
-    for line in LINES[:40]:  # words of known characters
+    special = [tokenizer.vocab[i] for i in np.flatnonzero(found[: len(SPECIAL)])]
+    assert special == ["[UNK]"]
+    lines = [*LINES[:40], "abc \u4e00 x\u4e00y \u4e00\u4e01z def"]  # and unknown ones
+    assert tokenizer.id("[UNK]") in tokenizer.encoder()(lines[-1:])[0]
+    for line in lines:
         ids = tokenizer.encoder()([line])[0]
         assert (~found[ids]).sum() == len(line.split())
 

@@ -344,6 +344,13 @@ def test_trained_vocabulary_has_the_size_asked_for():
     wordpiece_lib.validate(vocab, "trained")
 
 
+def test_what_is_too_long_for_a_word_does_not_hold_up_the_training():
+    """The trainer takes minutes for 300,000 letters without a space, else."""
+    text = [*documents(), ["x" * 300_000 + " " + "\u4e00" * 300_000]]
+    vocab = train(text, 120)
+    assert "\u4e00" in vocab and not any("xxx" in token for token in vocab)
+
+
 def test_too_little_text_leaves_unused_tokens():
     vocab = train([["ab ab"], ["abc"]], 40)
     assert len(vocab) == len(set(vocab)) == 40
