@@ -69,6 +69,17 @@ def test_peak_of_an_unknown_device_is_measured():
     assert 1e8 < metrics.peak_flops() < 1e14
 
 
+def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
+    """The first time other work took its share of the processor."""
+    peaks = [1e9, 4e9, 2e9]
+    monkeypatch.setattr(metrics, "peak_flops", lambda: peaks.pop(0))
+    monkeypatch.setattr(metrics.jax, "device_count", lambda: 1)
+    log = metrics.StepLog(make_config(), FakeWriter(), lambda step, line: None)
+    assert log._mfu(5e8) == 0.5 and len(peaks) == 2
+    assert log._mfu(3e9) == 0.75 and len(peaks) == 1
+    assert log._mfu(6e9) == 1.5 and not peaks  # no peak falls
+
+
 def test_writer_writes_json_lines_and_tensorboard(tmp_path):
     writer = metrics.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": 1.5})
