@@ -208,7 +208,8 @@ class StepLog:
         }
 
     def _mfu(self, flops: float) -> float:
-        if flops > self._peak_flops:  # measured beside other work, so measured again
+        # A CPU's was measured beside other work, so it is measured again.
+        if flops > self._peak_flops and jax.default_backend() == "cpu":
             self._peak_flops = max(self._peak_flops, peak_flops() * jax.device_count())
         return flops / self._peak_flops
 

@@ -79,7 +79,11 @@ def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     if config.schedule == "linear":
         return warmup_linear_decay(peak, warmup_steps, num_steps)
     if config.schedule == "constant":
-        return optax.warmup_constant_schedule(0.0, peak, warmup_steps)
+        # Not optax.warmup_constant_schedule: without a warmup that one stays at 0.
+        return optax.join_schedules(
+            [optax.linear_schedule(0.0, peak, warmup_steps), lambda _: peak],
+            [warmup_steps],
+        )
     return optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, num_steps)
 
 

@@ -112,6 +112,21 @@ def _of_huggingface(
 ) -> tuple[dict[str, np.ndarray], list[str], Path]:
     """Returns tensors by our names, names of others, and where the vocabulary is."""
     theirs = huggingface.read_json(directory / "config.json")
+    for key, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
+        if theirs.get(key, only) != only:
+            raise ConfigError(
+                f"{directory / 'config.json'} has {key}={theirs[key]!r}; this is for"
+                f" {only!r} alone"
+            )
+    path = directory / "tokenizer_config.json"
+    lowercase = config.tokenizer.lowercase
+    if path.is_file():
+        was = huggingface.read_json(path).get("do_lower_case", lowercase)
+        if was != lowercase:
+            raise ConfigError(
+                f"config.tokenizer.lowercase={lowercase}, but {path} has"
+                f" do_lower_case={was}; set it so"
+            )
     for key in SAME_IN_BOTH:
         ours = getattr(config.model, key)
         if theirs.get(key, ours) != ours:

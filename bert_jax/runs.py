@@ -79,6 +79,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
+    checkpoints.check_corpus(step, corpus.sha256)
     phase_index, _ = phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)

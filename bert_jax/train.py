@@ -67,12 +67,14 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     else:
         state = init()
     if weights:
-        params = pretrained.place(state.params, weights)
-        state = dataclasses.replace(state, params=params)
+        state = dataclasses.replace(
+            state, params=pretrained.place(state.params, weights)
+        )
     runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in weights.notes if weights else ():
         print(f"        {note}", flush=True)
+    del weights  # as large as the parameters
 
     # ---- Steps.
     train_step = jax.jit(

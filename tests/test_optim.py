@@ -202,9 +202,13 @@ def test_one_schedule_goes_over_all_phases():
     assert float(found(jnp.int32(60))) == pytest.approx(linear(60))
 
 
-def test_schedule_without_warmup_starts_at_the_peak():
-    schedule = optim.warmup_linear_decay(1.0, 0, 10)
-    assert float(schedule(jnp.int32(0))) == 1.0
+@pytest.mark.parametrize("schedule", config_lib.SCHEDULES)
+def test_schedule_without_warmup_starts_at_the_peak(schedule):
+    found = optim.make_schedule(run_config(schedule=schedule, warmup_steps=0))
+    assert float(found(jnp.int32(0))) == pytest.approx(PEAK)
+    assert (float(found(jnp.int32(50))) == pytest.approx(PEAK)) == (
+        schedule == "constant"
+    )
 
 
 def test_kernels_and_embeddings_decay_and_nothing_else():

@@ -111,6 +111,14 @@ def test_more_positions_repeat_the_table(source):
     assert weights.notes == ("32 positions, repeated to make 80",)
 
 
+def test_links_of_a_cache_are_followed(source):
+    directory, expected = source
+    outside = directory.parent / "blob"
+    shutil.move(directory / "model.safetensors", outside)
+    (directory / "model.safetensors").symlink_to(outside)
+    assert_same(read(directory).arrays, expected)
+
+
 def test_tensors_of_another_task_are_told(source):
     directory, _ = source
     tensors = tensors_of(directory) | {"classifier.weight": np.zeros((3, 32))}
@@ -152,11 +160,6 @@ def leave_a_pickle(directory):
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
 
 
-def lead_outside(directory):
-    shutil.move(directory / "model.safetensors", directory.parent / "outside")
-    (directory / "model.safetensors").symlink_to(directory.parent / "outside")
-
-
 def lead_outside_by_index(directory):
     shutil.move(directory / "model.safetensors", directory.parent / "outside")
     index = directory / "model.safetensors.index.json"
@@ -170,6 +173,23 @@ def change_the_vocabulary(directory):
 def enlarge_the_config(directory):
     path = directory / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 10**9}))
+
+
+def change_json(directory, name, **values):
+    path = directory / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def another_kind(directory):
+    change_json(directory, "config.json", model_type="roberta")
+
+
+def relative_positions(directory):
+    change_json(directory, "config.json", position_embedding_type="relative_key")
+
+
+def cased(directory):
+    change_json(directory, "tokenizer_config.json", do_lower_case=False)
 
 
 def break_the_config(directory):
@@ -188,10 +208,12 @@ def remove_the_config(directory):
         (truncate, "model.safetensors is damaged"),
         (lie_about_size, "model.safetensors is damaged"),
         (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
-        (lead_outside, "leads out of its directory"),
         (lead_outside_by_index, "leads out of its directory"),
         (change_the_vocabulary, "vocab.txt is not the vocabulary of the corpus"),
         (enlarge_the_config, "config.model.hidden_size=32, but .* says 1000000000"),
+        (another_kind, "model_type='roberta'.* this is for 'bert'"),
+        (relative_positions, "position_embedding_type='relative_key'"),
+        (cased, "config.tokenizer.lowercase=True, but .* do_lower_case=False"),
         (break_the_config, "config.json is not a JSON object"),
         (remove_the_config, "has no config.json; give a Hugging Face directory"),
     ],

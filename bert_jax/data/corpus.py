@@ -178,7 +178,12 @@ def read(config: ExperimentConfig) -> Corpus:
                 objective(config.data) not in shard.passes for shard in shards["train"]
             ):
                 raise KeyError("recipe or passes")
-    except (ValueError, KeyError, TypeError, tf.errors.OpError):
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        tf.errors.FailedPreconditionError,  # a directory
+    ):
         raise ConfigError(
             f"{path} is not a corpus manifest; prepare the corpus again"
         ) from None

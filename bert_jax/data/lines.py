@@ -209,7 +209,7 @@ def _other_encoding(head: bytes) -> str | None:
 
 
 # Control characters that no encoding of text has.
-_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a]")
+_BINARY = re.compile(rb"[\x00-\x06]")
 
 
 def _describe(text: str, where: str) -> str:

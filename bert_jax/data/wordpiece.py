@@ -132,10 +132,15 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> WordPiece:
 
 def _without_long(sentence: str) -> str:
     """Drops what is too long for a word; the trainer takes the square of its length."""
-    strings = _strings(sentence)
-    if max(map(len, strings), default=0) <= MAX_CHARS_PER_WORD:
+    if max(map(len, _strings(sentence)), default=0) <= MAX_CHARS_PER_WORD:
         return sentence
-    return " ".join(filter(_is_short, strings))
+    return _long_word().sub(" ", sentence)
+
+
+@functools.cache
+def _long_word() -> re.Pattern[str]:
+    parting = rf"\s{_character_classes().punctuation}{_IDEOGRAPH}"
+    return re.compile(f"[^{parting}]{{{MAX_CHARS_PER_WORD + 1},}}")
 
 
 def _pieces(
@@ -268,7 +273,7 @@ class _Remembered(dict[str, bytes]):
     def __missing__(self, text: str) -> bytes:
         ids = self._find(text)
         if len(text) <= MAX_REMEMBERED_CHARS:
-            if len(self) == MAX_REMEMBERED:
+            if len(self) >= MAX_REMEMBERED:
                 self.clear()
             self[text] = ids
         return ids

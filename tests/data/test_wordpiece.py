@@ -351,6 +351,25 @@ def test_what_is_too_long_for_a_word_does_not_hold_up_the_training():
     assert "\u4e00" in vocab and not any("xxx" in token for token in vocab)
 
 
+def test_words_that_punctuation_alone_parts_are_trained_on():
+    """As in Ethiopic, between whose words stands a mark and no space."""
+    words = ["\u1230\u120b\u121d", "\u12d3\u1208\u121d"]
+    vocab = train([["\u1361".join(words * 60)] * 20], 60)
+    assert set(words) <= set(vocab)
+
+
+def test_what_is_remembered_is_bounded_whatever_the_vocabulary(monkeypatch):
+    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED", 10)
+    vocab = (*SPECIAL, *(f"w{i}" for i in range(50)), *"abc", "##a", "##b", "##c")
+    encode = wordpiece_lib.WordPiece(vocab, lowercase=True).encoder()
+    words = ["".join(random.Random(i).choices("abc", k=9)) for i in range(200)]
+    for word in words:
+        (ids,) = encode([word])
+        assert len(ids) == 9
+    assert len(encode._ids_of) <= 10
+    assert len(encode._ids_of._find.__self__._match.__self__) <= 10
+
+
 def test_too_little_text_leaves_unused_tokens():
     vocab = train([["ab ab"], ["abc"]], 40)
     assert len(vocab) == len(set(vocab)) == 40
