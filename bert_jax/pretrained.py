@@ -55,12 +55,12 @@ def read(
     Raises:
       ConfigError: when there are none, or they are of another model or vocabulary.
     """
-    directory = check_directory(config.init_from)
+    directory = check(config)
     wanted = _shapes(config)
-    if "phases" in huggingface.read_json(directory / "config.json"):
-        found, unused, vocabulary = _of_workdir(directory, config, mesh)
+    if _is_workdir(directory):
+        found, unused, vocabulary = _of_workdir(directory, mesh)
     else:
-        found, unused, vocabulary = _of_huggingface(directory, config, wanted)
+        found, unused, vocabulary = _of_huggingface(directory, wanted)
     notes = _check_vocabulary(vocabulary, found, config, tokenizer)
     found, repeated = _with_positions(found, wanted)
     notes += repeated
@@ -79,15 +79,58 @@ def read(
     return Weights(found, tuple(notes))
 
 
-def check_directory(init_from: str) -> Path:
-    """Returns the directory; raises ConfigError when it is none of a model."""
-    directory = Path(init_from)
-    if not (directory / "config.json").is_file():
+def check(config: ExperimentConfig) -> Path:
+    """Returns the directory config.init_from; reads no weights.
+
+    Raises:
+      ConfigError: when there is no model, or one of another kind or size.
+    """
+    directory = Path(config.init_from)
+    path = directory / "config.json"
+    if not path.is_file():
         raise ConfigError(
-            f"config.init_from={init_from!r} has no config.json; give a Hugging Face"
-            " directory of a BERT, or a workdir of python -m bert_jax.train"
+            f"config.init_from={config.init_from!r} has no config.json; give a Hugging"
+            " Face directory of a BERT, or a workdir of python -m bert_jax.train"
         )
+    if _is_workdir(directory):
+        source = runs.read_config(str(directory))
+        assert source is not None, "its config.json was seen"
+        theirs = dataclasses.asdict(source.model)
+    else:
+        theirs = huggingface.read_json(path)
+        _check_kind(directory, theirs, config)
+    for key in SAME_IN_BOTH:
+        ours = getattr(config.model, key)
+        if theirs.get(key, ours) != ours:
+            raise ConfigError(
+                f"config.model.{key}={ours!r}, but {path} says {theirs[key]!r};"
+                " set it so"
+            )
     return directory
+
+
+def _is_workdir(directory: Path) -> bool:
+    return "phases" in huggingface.read_json(directory / "config.json")
+
+
+def _check_kind(
+    directory: Path, theirs: dict[str, Any], config: ExperimentConfig
+) -> None:
+    for key, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
+        if theirs.get(key, only) != only:
+            raise ConfigError(
+                f"{directory / 'config.json'} has {key}={theirs[key]!r}; this is for"
+                f" {only!r} alone"
+            )
+    path = directory / "tokenizer_config.json"
+    lowercase = config.tokenizer.lowercase
+    if path.is_file():
+        was = huggingface.read_json(path).get("do_lower_case", lowercase)
+        if was != lowercase:
+            raise ConfigError(
+                f"config.tokenizer.lowercase={lowercase}, but {path} has"
+                f" do_lower_case={was}; set it so"
+            )
 
 
 def place(params: Any, weights: Weights) -> Any:
@@ -108,32 +151,9 @@ def _shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _of_huggingface(
-    directory: Path, config: ExperimentConfig, wanted: dict[str, tuple[int, ...]]
+    directory: Path, wanted: dict[str, tuple[int, ...]]
 ) -> tuple[dict[str, np.ndarray], list[str], Path]:
     """Returns tensors by our names, names of others, and where the vocabulary is."""
-    theirs = huggingface.read_json(directory / "config.json")
-    for key, only in (("model_type", "bert"), ("position_embedding_type", "absolute")):
-        if theirs.get(key, only) != only:
-            raise ConfigError(
-                f"{directory / 'config.json'} has {key}={theirs[key]!r}; this is for"
-                f" {only!r} alone"
-            )
-    path = directory / "tokenizer_config.json"
-    lowercase = config.tokenizer.lowercase
-    if path.is_file():
-        was = huggingface.read_json(path).get("do_lower_case", lowercase)
-        if was != lowercase:
-            raise ConfigError(
-                f"config.tokenizer.lowercase={lowercase}, but {path} has"
-                f" do_lower_case={was}; set it so"
-            )
-    for key in SAME_IN_BOTH:
-        ours = getattr(config.model, key)
-        if theirs.get(key, ours) != ours:
-            raise ConfigError(
-                f"config.model.{key}={ours!r}, but {directory / 'config.json'} says"
-                f" {theirs[key]!r}; set it so"
-            )
     tensors = huggingface.read_weights(directory)
     names = {weight_names.huggingface_name(name) for name in wanted}
     unused = sorted(tensors.keys() - names)
@@ -141,18 +161,11 @@ def _of_huggingface(
 
 
 def _of_workdir(
-    directory: Path, config: ExperimentConfig, mesh: jax.sharding.Mesh
+    directory: Path, mesh: jax.sharding.Mesh
 ) -> tuple[dict[str, np.ndarray], list[str], Path]:
     """As `_of_huggingface`."""
     source = runs.read_config(str(directory))
     assert source is not None, "its config.json was seen"
-    for key in SAME_IN_BOTH:
-        was, ours = getattr(source.model, key), getattr(config.model, key)
-        if was != ours:
-            raise ConfigError(
-                f"config.model.{key}={ours!r}, but the run in {directory} has {was!r};"
-                " set it so"
-            )
     vocabulary = Path(source.data.corpus_dir)
     if not (vocabulary / corpus.MANIFEST).is_file():
         raise ConfigError(

@@ -49,7 +49,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     first_step = newest_step(workdir)
     init_from = "" if first_step else config.init_from
     if init_from:
-        pretrained.check_directory(init_from)  # before a corpus is prepared
+        pretrained.check(config)  # before a corpus is prepared
     corpus = prepare.find_corpus(config)
     jax.set_mesh(mesh)
     weights = None

@@ -252,18 +252,25 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
     assert found[workdir] == pytest.approx(metrics["eval_masked_lm_loss"], rel=1e-6)
 
 
-def test_a_mistake_writes_nothing(trained, tmp_path):
+@pytest.mark.parametrize(
+    ("init_from", "changes", "message"),
+    [
+        ("nothing", {}, "config.init_from="),
+        ("RUN", {"model.hidden_size": 64}, "config.model.hidden_size=64, but "),
+    ],
+)
+def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message):
     workdir = tmp_path / "run"
     corpus_dir = tmp_path / "corpus"
-    changes = {
-        "init_from": str(tmp_path / "nothing"),
+    changes = changes | {
+        "init_from": init_from.replace("RUN", str(trained / "run")),
         "data.corpus_dir": str(corpus_dir),
     }
     result = run(
         "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("error: config.init_from=")
+    assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not workdir.exists() and not corpus_dir.exists()
 
