@@ -65,11 +65,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
         checkpoints.check_corpus(first_step, corpus.sha256)
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
-        state = init()
-    if weights:
-        state = dataclasses.replace(
-            state, params=pretrained.place(state.params, weights)
-        )
+        state = first_state(init, weights)
     runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in weights.notes if weights else ():
@@ -115,19 +111,37 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     log.flush()
     checkpoints.close()
     writer.close()
+    show_end(config, workdir, held_out, time.time() - start)
+    return state
+
+
+def show_end(
+    config: ExperimentConfig, workdir: str, held_out: "HeldOut", seconds: float
+) -> None:
+    """Draws the curves and prints the closing paragraph."""
     lines = metrics.read(workdir)
     report.plot_curves(workdir, lines, held_out.unigram_entropy)
     print(
         report.closing_words(
             workdir,
             config.num_steps,
-            time.time() - start,
+            seconds,
             lines,
             held_out.unigram_entropy,
             held_out.next_sentence_majority,
         )
     )
-    return state
+
+
+def first_state(
+    init: Callable[[], steps.TrainState], weights: pretrained.Weights | None
+) -> steps.TrainState:
+    """Returns the state of step 0: random weights, or those of another model."""
+    state = init()
+    if weights is None:
+        return state
+    params = pretrained.place(state.params, weights)
+    return dataclasses.replace(state, params=params)
 
 
 class HeldOut:

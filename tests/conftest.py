@@ -1,5 +1,6 @@
 """Strict JAX, eight simulated CPU devices, and small things many tests need."""
 
+import io
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -99,6 +100,15 @@ def use_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
     )
     jax.set_mesh(mesh)
     return mesh
+
+
+def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """Puts in place of standard output one that says it is a terminal."""
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdout", written)
+    monkeypatch.setenv("TERM", "xterm")
+    return written
 
 
 @pytest.fixture(scope="session")

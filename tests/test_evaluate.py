@@ -53,6 +53,11 @@ def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
     arguments = [f"--workdir={workdir}", f"--corpus_dir={moved}"]
     assert json.loads(run_well("bert_jax.evaluate", *arguments))["step"] == 20
     run_well("bert_jax.export", *arguments, f"--output={tmp_path / 'exported'}")
+    with (moved / "manifest.json").open("a") as manifest:
+        manifest.write("\n")  # as of a corpus of another text
+    result = run("bert_jax.evaluate", *arguments)
+    assert result.returncode == 2
+    assert "was trained on another corpus" in result.stderr
 
 
 @pytest.mark.parametrize(

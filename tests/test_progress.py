@@ -1,10 +1,9 @@
 """Tests of bert_jax.progress."""
 
-import io
-
 import pytest
 
 from bert_jax import progress
+from tests.conftest import be_a_terminal
 
 
 class Clock:
@@ -50,13 +49,7 @@ def test_without_a_total_or_beyond_it_nothing_is_promised(clock, total):
 
 
 def test_a_bar_on_a_terminal(clock, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "100")
     with progress.Progress("tokenizing", 640, "MB") as shown:
         clock.now += 10

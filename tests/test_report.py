@@ -1,10 +1,9 @@
 """What a person reads at the end of a run."""
 
-import io
-
 import pytest
 
 from bert_jax import report
+from tests.conftest import be_a_terminal
 
 TRAIN = {
     "masked_lm_loss": 6.0,
@@ -76,14 +75,7 @@ def test_progress_prints_plain_lines_without_a_terminal(capsys):
 
 def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
     """Eighty columns have no room for both beside each other."""
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
+    terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     progress = report.Progress(0, 1600)
     progress.update(40, TRAIN)
