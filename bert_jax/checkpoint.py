@@ -8,7 +8,7 @@ shapes and dtypes of those arrays, the data position and the versions of the lib
 import importlib.metadata
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -18,6 +18,7 @@ from bert_jax.config import CheckpointConfig, ConfigError, ExperimentConfig
 from bert_jax.model import path_name
 from bert_jax.steps import TrainState
 
+T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
 
 
@@ -64,27 +65,27 @@ class Checkpoints:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta)
+                state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
             ),
         )
 
-    def restore(
-        self, step: int, like: TrainState, mesh: jax.sharding.Mesh
-    ) -> TrainState:
-        """Reads a step's state onto the mesh.
+    def restore(self, step: int, like: T, mesh: jax.sharding.Mesh) -> T:
+        """Reads a step's state, or a part of it, onto the mesh.
 
         Args:
           step: one of `steps()`.
-          like: the state's shapes, dtypes and partition specs, by `jax.eval_shape`.
+          like: shapes, dtypes and partition specs of the TrainState, by
+            `jax.eval_shape`, or of what is wanted of it: {"params": its params}.
           mesh: any mesh; it need not be the one that saved.
 
         Raises:
           ConfigError: when the checkpoint's arrays are not those of `like`, with a
             table of the first that differ.
         """
-        meta = self._meta(step)
         wanted = _by_path(like)
-        _check_arrays(meta["arrays"], _describe(wanted), f"{self.directory}/{step}")
+        parts = {name.split(".")[0] for name in wanted}
+        found = {n: a for n, a in self.arrays(step).items() if n.split(".")[0] in parts}
+        _check_arrays(found, _describe(wanted), f"{self.directory}/{step}")
         abstract = {
             name: jax.ShapeDtypeStruct(
                 array.shape,
@@ -93,11 +94,20 @@ class Checkpoints:
             )
             for name, array in wanted.items()
         }
-        arrays = self._manager.restore(
-            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
-        )["state"]
+        restore = ocp.args.PyTreeRestore(
+            abstract,
+            ocp.checkpoint_utils.construct_restore_args(abstract),
+            partial_restore=True,
+        )
+        arrays = self._manager.restore(step, args=ocp.args.Composite(state=restore))[
+            "state"
+        ]
         leaves = [arrays[name] for name in wanted]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def arrays(self, step: int) -> dict[str, list[Any]]:
+        """Returns [shape, dtype] of every array of a step, by its path."""
+        return self._meta(step)["arrays"]
 
     def check_corpus(self, step: int, corpus_sha256: str) -> None:
         """Raises ConfigError when the step was trained on another corpus."""
@@ -130,7 +140,7 @@ def newest_step(workdir: str) -> int:
     return max(steps, default=0)
 
 
-def _by_path(state: TrainState) -> dict[str, Any]:
+def _by_path(state: Any) -> dict[str, Any]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {path_name(path): leaf for path, leaf in leaves}
 

@@ -105,7 +105,7 @@ def main() -> None:
     batches = eval_batches(run.corpus, run.config, run.phase_index)
     metrics = evaluate(
         run.eval_step,
-        run.state.params,
+        run.params,
         batches,
         run.mesh,
         run.accumulation_steps,

@@ -1,29 +1,45 @@
 """Checkpoint -> a directory that other software loads.
 
-    python -m bert_jax.export --workdir=DIR --output=DIR2 [--format=huggingface]
-        [--step=N] [--corpus_dir=DIR]
+    python -m bert_jax.export --workdir=DIR --output=DIR2
+        [--format=huggingface|google] [--dtype=float32|bfloat16] [--step=N]
+        [--corpus_dir=DIR]
 
-DIR2 must not exist or be empty; it appears when it is complete.
+DIR2 must not exist or be empty; it appears when it is complete, and after it was read
+back and found to give the run's own logits. With the weights and the tokenizer come a
+model card (README.md) and SHA256SUMS.
 """
 
 import os
 import shutil
 import tempfile
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from absl import flags
+from flax import nnx
 
-from bert_jax import command_line, runs
+from bert_jax import command_line, model_card, pretrained, runs, sharding
 from bert_jax.config import ConfigError
-from bert_jax.interop import huggingface
+from bert_jax.interop import google_tf1, huggingface, model_directory
 
-FORMATS = {"huggingface": huggingface.write}
+FORMATS: dict[str, ModuleType] = {"huggingface": huggingface, "google": google_tf1}
+# Of the largest logit: nothing is lost in float32, 8 bits are kept in bfloat16.
+MAX_DIFFERENCE = {"float32": 1e-5, "bfloat16": 5e-2}
+
+
+class ExportError(Exception):
+    """What was written is not what was to be written."""
 
 
 def export(
     workdir: str,
     output: str,
     format_name: str,
+    dtype: str = "float32",
     step: int | None = None,
     corpus_dir: str | None = None,
 ) -> None:
@@ -31,6 +47,7 @@ def export(
 
     Raises:
       ConfigError: when the output is in use or there is no such checkpoint.
+      ExportError: when what was written, read back, is another model.
     """
     target = Path(output)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
@@ -39,7 +56,11 @@ def export(
     target.parent.mkdir(parents=True, exist_ok=True)
     tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
     try:
-        FORMATS[format_name](tmp, run.state.params, run.config, run.corpus.tokenizer)
+        format_ = FORMATS[format_name]
+        format_.write(tmp, run.params, run.config, run.corpus.tokenizer, dtype)
+        difference = read_back(tmp, run, format_, dtype)
+        model_directory.write_digests(tmp)
+        model_card.write(tmp, run, workdir, format_name)  # which people edit
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         if target.is_dir():
             target.rmdir()
@@ -48,10 +69,64 @@ def export(
         shutil.rmtree(tmp)
         raise
     print(
-        f"Exported step {run.step:,} to {output}. Load it with"
-        f' transformers.BertForPreTraining.from_pretrained("{output}") or'
-        f' transformers.AutoModel.from_pretrained("{output}").'
+        f"Exported step {run.step:,} to {output}, {format_name} in {dtype}. Read back,"
+        f" its logits differ from the run's by {difference:.1g} at most."
+        f" {output}/README.md says how to load it."
     )
+
+
+def read_back(directory: Path, run: runs.Run, format_: ModuleType, dtype: str) -> float:
+    """Returns the largest difference of logits between an export and its run.
+
+    Raises:
+      ExportError: when a weight is not the run's rounded to the dtype, or logits are
+        further apart than that allows.
+    """
+    shapes = pretrained.parameter_shapes(run.config)
+    source = format_.open_source(directory, shapes, run.corpus.tokenizer.FILE)
+    arrays = source.read()
+    for name, ours in pretrained.by_name(run.params).items():
+        rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
+        if not np.array_equal(arrays.get(name, []), rounded):
+            raise ExportError(f"{directory}: {name} is not what was written")
+    expected = logits(run, run.params)
+    found = logits(run, pretrained.place(run.params, arrays))
+    difference, largest = (
+        max(float(np.max(np.abs(x))) for x in of)
+        for of in ([a - b for a, b in zip(found, expected, strict=True)], expected)
+    )
+    if not difference <= MAX_DIFFERENCE[dtype] * largest:
+        raise ExportError(
+            f"{directory}: its logits differ from the run's by {difference}"
+        )
+    return difference
+
+
+def logits(run: runs.Run, params: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns both heads' float32 logits of random pairs with padding."""
+    rows = sharding.batch_divisor(run.mesh)
+    T = min(64, run.config.model.max_position_embeddings)
+    shape, position_T = (rows, T), np.arange(T)
+    ids = np.random.default_rng(0).integers(run.config.tokenizer.vocab_size, size=shape)
+    batch = {
+        "input_ids": ids,
+        "segment_ids": np.broadcast_to(position_T >= T // 3, shape),
+        "position_ids": np.broadcast_to(position_T, shape),
+        "sequence_ids": np.broadcast_to(position_T < T - T // 4, shape),
+        "masked_lm_positions": np.broadcast_to(position_T[:8], (rows, 8)),
+        "next_sentence_positions": np.zeros((rows, 1)),
+    }
+    placed = sharding.place_batch(
+        {name: array.astype(np.int32) for name, array in batch.items()}, run.mesh
+    )
+
+    @jax.jit
+    def forward(params: Any) -> tuple[jax.Array, jax.Array]:
+        bert = nnx.merge(run.graphdef, params)
+        return bert(placed, dropout_key=None, dtype=jnp.dtype(jnp.float32))
+
+    masked_lm, next_sentence = jax.device_get(forward(params))
+    return masked_lm, next_sentence
 
 
 def main() -> None:
@@ -64,6 +139,7 @@ def main() -> None:
         _WORKDIR.value,
         _OUTPUT.value,
         _FORMAT.value,
+        _DTYPE.value,
         _STEP.value,
         _CORPUS_DIR.value,
     )
@@ -73,6 +149,9 @@ if __name__ == "__main__":
     _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
     _OUTPUT = flags.DEFINE_string("output", None, "new directory to write")
     _FORMAT = flags.DEFINE_enum("format", "huggingface", list(FORMATS), "what to write")
+    _DTYPE = flags.DEFINE_enum(
+        "dtype", "float32", list(MAX_DIFFERENCE), "of the weights written"
+    )
     _STEP = flags.DEFINE_integer(
         "step", None, "checkpoint to use; the newest if absent"
     )

@@ -67,6 +67,11 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
         print(f"corpus: {directory} is prepared already", flush=True)
         return found
     sources.check(config.data.sources)
+    if config.init_from and not config.tokenizer.vocab_file:
+        raise ConfigError(
+            "config.tokenizer.vocab_file='', so the corpus would get a vocabulary of"
+            f" its own; give that of config.init_from={config.init_from!r}"
+        )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, _made_for(config)) as work:

@@ -38,12 +38,12 @@ class Run:
     phase_index: int  # the phase that the step is in
     graphdef: nnx.GraphDef
     accumulation_steps: int  # the run's, as far as it divides over this mesh
-    state: steps.TrainState
+    params: Any
     eval_step: Callable[..., Any]
 
 
 def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
-    """Restores a checkpoint of a run on all devices.
+    """Restores the weights of a run's checkpoint on all devices.
 
     Args:
       workdir: of the run.
@@ -83,9 +83,8 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     phase_index, _ = phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)
-    tx, _ = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    state = checkpoints.restore(step, jax.eval_shape(init), mesh)
+    graphdef, like = abstract_params(config)
+    params = checkpoints.restore(step, {"params": like}, mesh)["params"]
     checkpoints.close()
     return Run(
         config=config,
@@ -95,9 +94,16 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
         phase_index=phase_index,
         graphdef=graphdef,
         accumulation_steps=_accumulation_steps(config, phase_index, mesh),
-        state=state,
+        params=params,
         eval_step=jax.jit(steps.make_eval_step(config, graphdef)),
     )
+
+
+def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
+    """Returns the model's structure, and its parameters' shapes and layouts."""
+    tx, _ = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    return graphdef, jax.eval_shape(init).params
 
 
 def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:

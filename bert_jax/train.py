@@ -47,14 +47,13 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
     first_step = newest_step(workdir)
-    init_from = "" if first_step else config.init_from
-    if init_from:
-        pretrained.check(config)  # before a corpus is prepared
-    corpus = prepare.find_corpus(config)
+    init_from = config.init_from and not first_step
     jax.set_mesh(mesh)
-    weights = None
-    if init_from:
-        weights = pretrained.read(config, corpus.tokenizer, mesh)
+    source = pretrained.open_source(config) if init_from else None
+    if source and config.tokenizer.vocab_file:
+        pretrained.check_vocabulary(source, config)  # before a corpus is made with it
+    corpus = prepare.find_corpus(config)
+    weights = pretrained.read(source, config, corpus.tokenizer) if source else None
 
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
@@ -140,7 +139,7 @@ def first_state(
     state = init()
     if weights is None:
         return state
-    params = pretrained.place(state.params, weights)
+    params = pretrained.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
 
 

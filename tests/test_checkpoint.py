@@ -36,6 +36,24 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     checkpoints.check_corpus(7, "corpus")
 
 
+def test_weights_come_alone_whatever_the_optimizer(tmp_path):
+    config = make_config()
+    state = new_state(config)()
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints.save(1, state, config, "corpus")
+    checkpoints.close()
+    other = make_config(optimizer__mu_dtype="bfloat16")
+    like = {"params": jax.eval_shape(new_state(other)).params}
+    restored = Checkpoints(str(tmp_path)).restore(1, like, use_mesh(1, 1, 1))
+    assert restored.keys() == {"params"}
+    for a, b in zip(
+        jax.tree.leaves(restored["params"]),
+        jax.tree.leaves(state.params),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
 def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
     config = make_config()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)

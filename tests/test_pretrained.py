@@ -13,17 +13,12 @@ import safetensors.numpy
 from bert_jax import config as config_lib
 from bert_jax import model, pretrained, runs
 from bert_jax.data import wordpiece
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface, model_directory
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
 
 VOCAB = (*wordpiece.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
 TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
-
-
-def by_name(params):
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {model.path_name(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 @pytest.fixture
@@ -34,12 +29,12 @@ def source(tmp_path):
     directory = tmp_path / "source"
     directory.mkdir()
     huggingface.write(directory, params, config, TOKENIZER)
-    return directory, by_name(params)
+    return directory, pretrained.by_name(params)
 
 
 def read(directory, **changes):
     config = make_config(init_from=str(directory), **changes)
-    return pretrained.read(config, TOKENIZER, use_mesh(1, 1, 1))
+    return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
 
 
 def tensors_of(directory):
@@ -65,8 +60,8 @@ def test_weights_take_the_places_of_the_first_ones(source, mesh_shape):
     use_mesh(*mesh_shape)
     config = make_config()
     _, params = model.build(config.model, len(VOCAB), jax.random.key(0))
-    placed = pretrained.place(params, read(directory))
-    assert_same(by_name(placed), expected)
+    placed = pretrained.place(params, read(directory).arrays)
+    assert_same(pretrained.by_name(placed), expected)
     for new, old in zip(jax.tree.leaves(placed), jax.tree.leaves(params), strict=True):
         assert new.sharding == old.sharding
 
@@ -111,12 +106,16 @@ def test_more_positions_repeat_the_table(source):
     assert weights.notes == ("32 positions, repeated to make 80",)
 
 
-def test_links_of_a_cache_are_followed(source):
+def test_links_of_hugging_faces_cache_are_followed(source, tmp_path):
     directory, expected = source
-    outside = directory.parent / "blob"
-    shutil.move(directory / "model.safetensors", outside)
-    (directory / "model.safetensors").symlink_to(outside)
-    assert_same(read(directory).arrays, expected)
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "1234"
+    blobs = tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for i, path in enumerate(sorted(directory.iterdir())):
+        path.rename(blobs / str(i))
+        (snapshot / path.name).symlink_to(blobs / str(i))
+    assert_same(read(snapshot).arrays, expected)
 
 
 def test_tensors_of_another_task_are_told(source):
@@ -126,9 +125,24 @@ def test_tensors_of_another_task_are_told(source):
     assert read(directory).notes == ("there, but not of the model: classifier.weight",)
 
 
+def test_the_vocabulary_of_tokenizer_json_does(source):
+    directory, expected = source
+    (directory / "vocab.txt").unlink()
+    assert_same(read(directory).arrays, expected)
+    assert read(directory).notes == ()
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_do_not_matter(source):
+    directory, expected = source
+    content = "\ufeff" + "\r\n".join(VOCAB)
+    (directory / "vocab.txt").write_bytes(content.encode())
+    assert_same(read(directory).arrays, expected)
+
+
 def test_without_a_vocabulary_beside_it_says_so(source):
     directory, _ = source
     (directory / "vocab.txt").unlink()
+    (directory / "tokenizer.json").unlink()
     assert read(directory).notes == ("no vocab.txt to compare the vocabulary with",)
 
 
@@ -140,7 +154,27 @@ def remove_a_tensor(directory):
 
 def misshape_a_tensor(directory):
     tensors = tensors_of(directory)
+    tensors["cls.predictions.transform.dense.bias"] = np.zeros(31, np.float32)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def lose_a_row(directory):
+    tensors = tensors_of(directory)
     tensors["cls.predictions.bias"] = np.zeros(96, np.float32)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def flatten_the_positions(directory):
+    tensors = tensors_of(directory)
+    name = "bert.embeddings.position_embeddings.weight"
+    tensors[name] = tensors[name].reshape(-1)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def quantise_a_tensor(directory):
+    tensors = tensors_of(directory)
+    name = "bert.pooler.dense.weight"
+    tensors[name] = tensors[name].astype(np.int8)
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
 
 
@@ -164,6 +198,65 @@ def lead_outside_by_index(directory):
     shutil.move(directory / "model.safetensors", directory.parent / "outside")
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../outside"}}))
+
+
+def lead_outside_by_link(directory):
+    outside = directory.parent / "outside"
+    shutil.move(directory / "model.safetensors", outside)
+    (directory / "model.safetensors").symlink_to(outside)
+
+
+def index_nothing(directory):
+    (directory / "model.safetensors").unlink()
+    (directory / "model.safetensors.index.json").write_text("{}")
+
+
+def index_numbers(directory):
+    (directory / "model.safetensors").unlink()
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": 7}}))
+
+
+def lose_a_part(directory):
+    (directory / "model.safetensors").unlink()
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "part-0.safetensors"}}))
+
+
+def flip_a_bit(directory):
+    model_directory.write_digests(directory)
+    path = directory / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def lose_a_file(directory):
+    model_directory.write_digests(directory)
+    (directory / "tokenizer.json").unlink()
+
+
+def sum_a_file_outside(directory):
+    (directory / "SHA256SUMS").write_text("0" * 64 + "  ../outside\n")
+
+
+def sum_nothing(directory):
+    (directory / "SHA256SUMS").write_text("?\n")
+
+
+def untie(directory):
+    change_json(directory, "config.json", tie_word_embeddings=False)
+
+
+def fewer_positions(directory):
+    tensors = tensors_of(directory)
+    name = "bert.embeddings.position_embeddings.weight"
+    tensors[name] = np.concatenate([tensors[name]] * 2)
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def leave_out_sizes(directory):
+    (directory / "config.json").write_text('{"model_type": "bert"}')
 
 
 def change_the_vocabulary(directory):
@@ -200,20 +293,121 @@ def remove_the_config(directory):
     (directory / "config.json").unlink()
 
 
+def extend(directory, *tokens):
+    """Reads the source for a run whose vocabulary has the tokens after the source's."""
+    vocab = (*VOCAB, *tokens)
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    return pretrained.read(pretrained.open_source(config), config, tokenizer)
+
+
+def test_new_tokens_are_the_mean_of_their_pieces(source):
+    directory, expected = source
+    # "w91" and "w9" are tokens and "##1" is not: w91w9 cannot be made of pieces.
+    weights = extend(directory, "w91-w90", "w91w9", "w92 w3")
+    old = {"w90": VOCAB.index("w90"), "w91": VOCAB.index("w91")}
+    for name in ("bert.embeddings.word", "decoder_bias"):
+        rows, before = weights.arrays[name], expected[name]
+        np.testing.assert_array_equal(rows[:97], before)
+        unk = before[VOCAB.index("[UNK]")]  # of the hyphen
+        pieces = [before[old["w91"]], unk, before[old["w90"]]]
+        np.testing.assert_allclose(rows[97], np.mean(pieces, axis=0), rtol=1e-6)
+        np.testing.assert_array_equal(rows[98], unk)
+        assert len(rows) == 100
+    others = expected.keys() - {"bert.embeddings.word", "decoder_bias"}
+    assert_same(
+        {name: weights.arrays[name] for name in others},
+        {name: expected[name] for name in others},
+    )
+    (note,) = weights.notes
+    assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
+
+
+def test_unused_tokens_may_be_replaced(source):
+    directory, expected = source
+    unused = tuple("[unused0]" if token == "w50" else token for token in VOCAB)
+    (directory / "vocab.txt").write_text("\n".join(unused))
+    ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
+    config = make_config(init_from=str(directory))
+    weights = pretrained.read(
+        pretrained.open_source(config), config, wordpiece.WordPiece(ours, True)
+    )
+    rows, before = (
+        weights.arrays["bert.embeddings.word"],
+        expected["bert.embeddings.word"],
+    )
+    changed = np.any(rows != before, axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(changed), [VOCAB.index("w50")])
+    np.testing.assert_array_equal(rows[changed][0], before[VOCAB.index("[UNK]")])
+
+
+def test_rows_of_padding_are_left_out(source):
+    directory, expected = source
+    tensors = tensors_of(directory)
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
+        tensors[name] = np.concatenate([tensors[name], padding])
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    weights = read(directory)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ("7 rows of no token are left out",)
+
+
+@pytest.mark.parametrize(
+    "vocab",
+    [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
+)
+def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, vocab):
+    directory, _ = source
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    with pytest.raises(config_lib.ConfigError, match="nor its beginning"):
+        pretrained.read(
+            pretrained.open_source(config), config, wordpiece.WordPiece(vocab, True)
+        )
+
+
+def test_an_activation_of_another_name_is_the_same(source):
+    directory, expected = source
+    change_json(directory, "config.json", hidden_act="gelu_pytorch_tanh")
+    assert_same(read(directory).arrays, expected)
+
+
+def test_the_decoders_bias_under_its_older_name(source):
+    directory, expected = source
+    tensors = tensors_of(directory)
+    tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    assert_same(read(directory).arrays, expected)
+
+
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
         (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
-        (misshape_a_tensor, r"1 tensor.*decoder_bias: \[96\], config \[97\]"),
+        (misshape_a_tensor, r"1 tensor.*transform.bias: \[31\], config \[32\]"),
+        (lose_a_row, "vocab.txt has 97 tokens, but .* has 96 rows for them"),
+        (flatten_the_positions, r"1 tensor.*position: \[1024\], config \[32, 32\]"),
+        (quantise_a_tensor, "pooler.dense.weight as I8; save it as one of F64, F32"),
         (truncate, "model.safetensors is damaged"),
         (lie_about_size, "model.safetensors is damaged"),
         (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
+        (lead_outside_by_link, "is a link to .*outside of its directory"),
+        (index_nothing, "has no weight_map of files"),
+        (index_numbers, "has no weight_map of files"),
+        (lose_a_part, "part-0.safetensors is missing"),
+        (flip_a_bit, "model.safetensors is not the file that SHA256SUMS tells of"),
+        (lose_a_file, "tokenizer.json is missing"),
+        (sum_a_file_outside, "leads out of its directory"),
+        (sum_nothing, "SHA256SUMS:1 is no digest"),
+        (untie, "tie_word_embeddings=False; this is for True alone"),
+        (fewer_positions, "max_position_embeddings=32, but .* has 64; set it so"),
+        (leave_out_sizes, "config.model.[a-z_]+=.*, but .* has"),
         (lead_outside_by_index, "leads out of its directory"),
         (change_the_vocabulary, "vocab.txt is not the vocabulary of the corpus"),
-        (enlarge_the_config, "config.model.hidden_size=32, but .* says 1000000000"),
+        (enlarge_the_config, "config.model.hidden_size=32, but .* has 1000000000"),
         (another_kind, "model_type='roberta'.* this is for 'bert'"),
         (relative_positions, "position_embedding_type='relative_key'"),
-        (cased, "config.tokenizer.lowercase=True, but .* do_lower_case=False"),
+        (cased, "config.tokenizer.lowercase=True, but .* has False"),
         (break_the_config, "config.json is not a JSON object"),
         (remove_the_config, "has no config.json; give a Hugging Face directory"),
     ],
@@ -283,4 +477,4 @@ def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
     )
     config = dataclasses.replace(config, init_from=str(trained / "run"))
     with pytest.raises(config_lib.ConfigError, match="is not the vocabulary"):
-        pretrained.read(config, other, use_mesh(1, 1, 1))
+        pretrained.read(pretrained.open_source(config), config, other)

@@ -34,6 +34,7 @@ __all__ = [
     "Tokenizer",
     "WordPiece",
     "load",
+    "parse",
     "path_in",
     "read",
     "train",
@@ -69,7 +70,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
     path = Path(config.vocab_file).expanduser()
     if not path.is_file():
         raise ConfigError(f"config.tokenizer.vocab_file={str(path)!r} is not a file")
-    tokenizer = _module(config).read(path.read_bytes(), config, str(path))
+    tokenizer = parse(path.read_bytes(), config, str(path))
     size = len(tokenizer.vocab)
     if size != config.vocab_size:
         raise ConfigError(
@@ -92,6 +93,15 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
         raise ConfigError(f"{path} is missing; prepare the corpus again")
     with tf.io.gfile.GFile(path, "rb") as file:
         content = file.read()
+    return parse(content, config, path)
+
+
+def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
+    """Returns the tokenizer of a file's content; `path` names it in messages.
+
+    Raises:
+      ConfigError: when the content is not of config.kind, or lacks what BERT needs.
+    """
     return _module(config).read(content, config, path)
 
 

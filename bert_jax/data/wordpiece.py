@@ -74,6 +74,21 @@ class WordPiece(vocabulary.Tokenizer):
     def content(self) -> bytes:
         return "".join(piece + "\n" for piece in self.vocab).encode()
 
+    def pieces_of(self, tokens: Iterable[str]) -> list[np.ndarray]:
+        """Returns the int32 ids of the pieces that each token would be made of.
+
+        The tokens are those of another vocabulary: "##x" goes on with a word.
+        """
+        words, encode = _Words(self), _Encoder(self)
+        unk = np.array([self.id(UNK)], np.int32)
+
+        def ids(token: str) -> np.ndarray:
+            if token.startswith("##"):
+                return np.frombuffer(words.later_ids(token[2:]), np.int32)
+            return encode([token])[0]
+
+        return [found if len(found := ids(token)) else unk for token in tokens]
+
 
 def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
     """Returns the tokenizer of a vocabulary file, a token a line in id order.
@@ -301,7 +316,7 @@ class _Words:
         self._unk = self._first[UNK]
         self._longest_first = _longest_by_beginning(self._first)
         self._longest_later = _longest_by_beginning(self._later)
-        words = _Remembered(self._pieces)
+        words = _Remembered(self._word_ids)
         words.update((w, i) for w, i in self._first.items() if _is_short(w))
         self._match = words.__getitem__
         classes = _character_classes()
@@ -321,6 +336,10 @@ class _Words:
             return self._match(text[:-1]) + self._match(text[-1])
         return b"".join(map(self._match, _ASCII_WORD.findall(text)))
 
+    def later_ids(self, word: str) -> bytes:
+        """Returns the ids of the end of a word."""
+        return self._pieces(word, self._later, self._longest_later)
+
     def _split(self, text: str) -> list[str]:
         text = self._dropped.sub("", text)
         if self._lowercase:
@@ -328,10 +347,15 @@ class _Words:
             text = self._accents.sub("", text)
         return self._word.findall(text)
 
-    def _pieces(self, word: str) -> bytes:
+    def _word_ids(self, word: str) -> bytes:
+        return self._pieces(word, self._first, self._longest_first)
+
+    def _pieces(
+        self, word: str, pieces: dict[str, bytes], longest: dict[str, int]
+    ) -> bytes:
         if not _is_short(word):
             return self._unk
-        ids, start, pieces, longest = [], 0, self._first, self._longest_first
+        ids, start = [], 0
         while start < len(word):
             beginning = word[start : start + _BEGINNING]
             end = min(len(word), start + longest.get(beginning, _BEGINNING - 1))

@@ -4,10 +4,12 @@ Files: config.json, model.safetensors (encoder, pooler, masked-LM and next-sente
 heads), tokenizer.json, tokenizer_config.json, and vocab.txt or sentencepiece.model.
 """
 
-import json
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -15,10 +17,29 @@ import tokenizers as tokenizers_lib
 
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import tokenizers
-from bert_jax.interop import weight_names
+from bert_jax.interop import model_directory, weight_names
+from bert_jax.interop.model_directory import Source, read_json, write_json
+from bert_jax.interop.weight_names import HUGGINGFACE
 
 WEIGHTS = "model.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers
+# What a config.json means that leaves a key out: transformers' BertConfig.
+DEFAULT_SIZES = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-12,
+}
+# Its names of functions that differ in rounding alone.
+SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+# Stored by some versions beside what they repeat: the numbers 0, 1, 2, ... and the word
+# embedding.
+REPEATED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
 
 
 def write(
@@ -26,25 +47,24 @@ def write(
     params: Any,
     config: ExperimentConfig,
     tokenizer: tokenizers.Tokenizer,
+    dtype: str = "float32",
 ) -> None:
-    """Writes the five files into an existing directory."""
+    """Writes the five files into an existing directory, weights in the dtype."""
     safetensors.numpy.save_file(
-        weight_names.to_huggingface(params),
+        weight_names.rename(params, HUGGINGFACE, jnp.dtype(dtype)),
         directory / WEIGHTS,
         # Readers before transformers 5 refuse a file that does not say so.
         metadata={"format": "pt"},
     )
     (directory / WEIGHTS).chmod(0o644)  # safetensors keeps it to its owner
-    _write_json(directory / "config.json", model_config(config, tokenizer))
+    write_json(directory / "config.json", model_config(config, tokenizer, dtype))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
-    _write_json(
-        directory / "tokenizer_config.json", tokenizer_config(config, tokenizer)
-    )
+    write_json(directory / "tokenizer_config.json", tokenizer_config(config, tokenizer))
     tokenizer.save(directory)
 
 
 def model_config(
-    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, dtype: str
 ) -> dict[str, Any]:
     """Returns the contents of config.json."""
     model = config.model
@@ -66,7 +86,7 @@ def model_config(
         "pad_token_id": tokenizer.id(tokenizers.PAD),
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
-        "torch_dtype": "float32",
+        "torch_dtype": dtype,
     }
 
 
@@ -106,37 +126,106 @@ def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer
     return built
 
 
-def read_weights(directory: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of model.safetensors, or of the files its index names.
+def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
+    """Opens the directory of a BERT with model.safetensors, whole or in parts.
 
-    They are under their names of today, see `weight_names.canonical`, in the dtypes
-    that they are stored in.
+    Args:
+      directory: with a config.json.
+      wanted: our names of the parameters.
+      tokenizer_file: the name of a tokenizer's file, of the kind that the run has.
 
     Raises:
-      ConfigError: when there are none, a file is damaged, or one leads elsewhere.
+      ConfigError: when it is none, a file is damaged, or one leads elsewhere.
     """
-    tensors = {}
-    for path in _weight_files(directory):
-        try:
-            with safetensors.safe_open(path, framework="np") as file:
+    config_path = model_directory.file(directory, "config.json")
+    config = read_json(config_path)
+    only = {
+        "model_type": "bert",
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    }
+    for key, value in only.items():
+        if config.get(key, value) != value:
+            raise ConfigError(
+                f"{config_path} has {key}={config[key]!r}; this is for {value!r} alone"
+            )
+    sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
+    activation = sizes["hidden_act"]
+    if isinstance(activation, str):
+        sizes["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
+    tensors = _Tensors(directory)
+    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
+
+    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
+        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
+
+    return Source(
+        directory=directory,
+        sizes=sizes,
+        lowercase=_lowercase(directory),
+        shapes={
+            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
+            for ours, name in stored.items()
+        },
+        unused=unused,
+        vocabulary=_vocabulary(directory, tokenizer_file),
+        vocabulary_path=directory / tokenizer_file,
+        read=lambda: {
+            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
+        },
+    )
+
+
+class _Tensors:
+    """The tensors of model.safetensors, or of the files that its index names.
+
+    Attributes:
+      shapes: by the names of today, without what only repeats another.
+    """
+
+    def __init__(self, directory: Path):
+        self._stored: dict[str, tuple[Path, str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in _weight_files(directory):
+            with _opened(path) as file:
                 for name in file.keys():  # noqa: SIM118, it is no dict
-                    tensors[weight_names.canonical(name)] = file.get_tensor(name)
-        except safetensors.SafetensorError as error:
-            raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
-    for name in weight_names.REPEATED:
-        tensors.pop(name, None)
-    return tensors
+                    today = weight_names.huggingface_name_today(name)
+                    if today in REPEATED or (today in self.shapes and today != name):
+                        continue
+                    self._stored[today] = path, name
+                    self.shapes[today] = tuple(file.get_slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        path, stored_name = self._stored[name]
+        with _opened(path) as file:
+            dtype = file.get_slice(stored_name).get_dtype()
+            if dtype not in FLOATS:
+                raise ConfigError(
+                    f"{path} has {stored_name} as {dtype}; save it as one of"
+                    f" {', '.join(FLOATS)}"
+                )
+            return file.get_tensor(stored_name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            yield file
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
 
 
 def _weight_files(directory: Path) -> list[Path]:
     single, index = directory / WEIGHTS, directory / f"{WEIGHTS}.index.json"
     if single.exists():
-        return [_inside(directory, WEIGHTS)]
+        return [model_directory.file(directory, WEIGHTS)]
     if index.exists():
-        names = read_json(index).get("weight_map")
-        if not isinstance(names, dict) or not names:
-            raise ConfigError(f"{index} has no weight_map; fetch it again")
-        return [_inside(directory, str(name)) for name in sorted(set(names.values()))]
+        parts = read_json(model_directory.file(directory, index.name)).get("weight_map")
+        names = list(parts.values()) if isinstance(parts, dict) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigError(f"{index} has no weight_map of files; fetch it again")
+        return [model_directory.file(directory, name) for name in sorted(set(names))]
     pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise ConfigError(
@@ -148,30 +237,24 @@ def _weight_files(directory: Path) -> list[Path]:
     raise ConfigError(f"{directory} has no {WEIGHTS}")
 
 
-def _inside(directory: Path, name: str) -> Path:
-    # Only the name is not trusted: links of the user's own are how caches are built.
-    path = directory / name
-    if Path(name).name != name:
-        raise ConfigError(f"{path} leads out of its directory; copy the file there")
+def _lowercase(directory: Path) -> bool | None:
+    path = directory / "tokenizer_config.json"
     if not path.is_file():
-        raise ConfigError(f"{path} is missing; fetch it again")
-    return path
+        return None
+    value = read_json(model_directory.file(directory, path.name)).get("do_lower_case")
+    return value if isinstance(value, bool) else None
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file.
-
-    Raises:
-      ConfigError: when there is none.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} is not a JSON object; fetch it again")
-    return value
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def _vocabulary(directory: Path, tokenizer_file: str) -> bytes | None:
+    if (directory / tokenizer_file).exists():
+        return model_directory.file(directory, tokenizer_file).read_bytes()
+    # All that transformers 5 writes of a WordPiece.
+    path = directory / "tokenizer.json"
+    if tokenizer_file != tokenizers.WordPiece.FILE or not path.exists():
+        return None
+    model = read_json(model_directory.file(directory, path.name)).get("model")
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    if not isinstance(ids, dict) or not all(type(id_) is int for id_ in ids.values()):
+        return None
+    pieces = sorted((id_, piece) for piece, id_ in ids.items())
+    return "".join(f"{piece}\n" for _, piece in pieces).encode()

@@ -1,9 +1,10 @@
-"""The one table of parameter names, ours and Hugging Face's, used in both directions.
+"""The one table of parameter names: ours, Hugging Face's and Google's.
 
-Our kernels are [input, output] and theirs [output, input]; everything else has the same
-shape in both.
+Used in both directions for both. Our kernels are [input, output]; which of theirs are
+[output, input] their `Naming` says. Everything else has the same shape in all three.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -13,99 +14,176 @@ import numpy as np
 
 from bert_jax.model import path_name
 
-# Ours -> Hugging Face's BertForPreTraining; {i} is the layer. Linear and LayerNorm
-# stand for their two parameters. The tied decoder weight has no entry of its own.
+# Ours -> Hugging Face's BertForPreTraining, Google's run_pretraining.py; {i} is the
+# layer. Linear and LayerNorm stand for their two parameters. The decoder's weight is
+# the word embedding, so it has no entry of its own.
 MODULES = {
-    "bert.embeddings.norm": "bert.embeddings.LayerNorm",
-    "bert.layers.{i}.attention.query": "bert.encoder.layer.{i}.attention.self.query",
-    "bert.layers.{i}.attention.key": "bert.encoder.layer.{i}.attention.self.key",
-    "bert.layers.{i}.attention.value": "bert.encoder.layer.{i}.attention.self.value",
+    "bert.embeddings.norm": ("bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm"),
+    "bert.layers.{i}.attention.query": (
+        "bert.encoder.layer.{i}.attention.self.query",
+        "bert/encoder/layer_{i}/attention/self/query",
+    ),
+    "bert.layers.{i}.attention.key": (
+        "bert.encoder.layer.{i}.attention.self.key",
+        "bert/encoder/layer_{i}/attention/self/key",
+    ),
+    "bert.layers.{i}.attention.value": (
+        "bert.encoder.layer.{i}.attention.self.value",
+        "bert/encoder/layer_{i}/attention/self/value",
+    ),
     "bert.layers.{i}.attention.output": (
-        "bert.encoder.layer.{i}.attention.output.dense"
+        "bert.encoder.layer.{i}.attention.output.dense",
+        "bert/encoder/layer_{i}/attention/output/dense",
     ),
     "bert.layers.{i}.attention_norm": (
-        "bert.encoder.layer.{i}.attention.output.LayerNorm"
+        "bert.encoder.layer.{i}.attention.output.LayerNorm",
+        "bert/encoder/layer_{i}/attention/output/LayerNorm",
     ),
-    "bert.layers.{i}.intermediate": "bert.encoder.layer.{i}.intermediate.dense",
-    "bert.layers.{i}.output": "bert.encoder.layer.{i}.output.dense",
-    "bert.layers.{i}.output_norm": "bert.encoder.layer.{i}.output.LayerNorm",
-    "bert.pooler": "bert.pooler.dense",
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "next_sentence": "cls.seq_relationship",
+    "bert.layers.{i}.intermediate": (
+        "bert.encoder.layer.{i}.intermediate.dense",
+        "bert/encoder/layer_{i}/intermediate/dense",
+    ),
+    "bert.layers.{i}.output": (
+        "bert.encoder.layer.{i}.output.dense",
+        "bert/encoder/layer_{i}/output/dense",
+    ),
+    "bert.layers.{i}.output_norm": (
+        "bert.encoder.layer.{i}.output.LayerNorm",
+        "bert/encoder/layer_{i}/output/LayerNorm",
+    ),
+    "bert.pooler": ("bert.pooler.dense", "bert/pooler/dense"),
+    "transform": (
+        "cls.predictions.transform.dense",
+        "cls/predictions/transform/dense",
+    ),
+    "transform_norm": (
+        "cls.predictions.transform.LayerNorm",
+        "cls/predictions/transform/LayerNorm",
+    ),
 }
 TENSORS = {
-    "bert.embeddings.word": "bert.embeddings.word_embeddings.weight",
-    "bert.embeddings.position": "bert.embeddings.position_embeddings.weight",
-    "bert.embeddings.segment": "bert.embeddings.token_type_embeddings.weight",
-    "decoder_bias": "cls.predictions.bias",
+    "bert.embeddings.word": (
+        "bert.embeddings.word_embeddings.weight",
+        "bert/embeddings/word_embeddings",
+    ),
+    "bert.embeddings.position": (
+        "bert.embeddings.position_embeddings.weight",
+        "bert/embeddings/position_embeddings",
+    ),
+    "bert.embeddings.segment": (
+        "bert.embeddings.token_type_embeddings.weight",
+        "bert/embeddings/token_type_embeddings",
+    ),
+    "decoder_bias": ("cls.predictions.bias", "cls/predictions/output_bias"),
+    "next_sentence.kernel": (
+        "cls.seq_relationship.weight",
+        "cls/seq_relationship/output_weights",
+    ),
+    "next_sentence.bias": (
+        "cls.seq_relationship.bias",
+        "cls/seq_relationship/output_bias",
+    ),
 }
-PARAMETERS = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 
 
-def huggingface_name(name: str) -> str:
-    """Returns Hugging Face's name of one of our parameters.
+@dataclasses.dataclass(frozen=True)
+class Naming:
+    """How one of the two names and lays out the parameters of the table.
 
-    Raises:
-      KeyError: when the parameter is not in the table.
+    Attributes:
+      column: its place in the table.
+      separator: between the words of its names.
+      linear: its word for each parameter of a Linear.
+      layer_norm: the same of a LayerNorm.
+      transposed: which of ours it keeps as [output, input].
     """
-    if name in TENSORS:
-        return TENSORS[name]
-    module, _, parameter = name.rpartition(".")
-    layer = re.search(r"\.layers\.(\d+)\.", module)
-    key = module.replace(layer.group(), ".layers.{i}.") if layer else module
-    theirs = MODULES[key].replace("{i}", layer.group(1) if layer else "")
-    return f"{theirs}.{PARAMETERS[parameter]}"
+
+    column: int
+    separator: str
+    linear: dict[str, str]
+    layer_norm: dict[str, str]
+    transposed: re.Pattern[str]
+
+    def name(self, ours: str) -> str:
+        """Returns its name of one of our parameters.
+
+        Raises:
+          KeyError: when the parameter is not in the table.
+        """
+        if ours in TENSORS:
+            return TENSORS[ours][self.column]
+        module, _, parameter = ours.rpartition(".")
+        layer = re.search(r"\.layers\.(\d+)\.", module)
+        key = module.replace(layer.group(), ".layers.{i}.") if layer else module
+        theirs = MODULES[key][self.column]
+        words = self.layer_norm if theirs.endswith("LayerNorm") else self.linear
+        theirs = theirs.replace("{i}", layer.group(1) if layer else "")
+        return f"{theirs}{self.separator}{words[parameter]}"
+
+    def lay_out(self, ours: str, array: np.ndarray) -> np.ndarray:
+        """Returns one of our parameters in its layout, or the other way round."""
+        return array.T if self.transposed.fullmatch(ours) else array
+
+    def lay_out_shape(self, ours: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of what `lay_out` returns."""
+        return shape[::-1] if self.transposed.fullmatch(ours) else shape
 
 
-def to_huggingface(params: Any) -> dict[str, np.ndarray]:
-    """Returns the parameters as float32 arrays under Hugging Face's names."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    tensors = {}
-    for path, leaf in leaves:
-        name = path_name(path)
-        array = np.asarray(jax.device_get(leaf), np.float32)
-        if name.endswith(".kernel"):
-            array = array.T
-        tensors[huggingface_name(name)] = np.ascontiguousarray(array)
-    return tensors
+HUGGINGFACE = Naming(
+    column=0,
+    separator=".",
+    linear={"kernel": "weight", "bias": "bias"},
+    layer_norm={"scale": "weight", "bias": "bias"},
+    transposed=re.compile(r".*\.kernel"),
+)
+GOOGLE = Naming(
+    column=1,
+    separator="/",
+    linear={"kernel": "kernel", "bias": "bias"},
+    layer_norm={"scale": "gamma", "bias": "beta"},
+    transposed=re.compile(r"next_sentence\.kernel"),
+)
 
 
-def from_huggingface(
-    tensors: dict[str, np.ndarray], names: Iterable[str]
-) -> dict[str, np.ndarray]:
-    """Returns what there is of the parameters `names`, under our names and float32.
-
-    Args:
-      tensors: under the names that `canonical` gives.
-      names: ours.
-    """
-    found = {}
-    for name in names:
-        array = tensors.get(huggingface_name(name))
-        if array is None:
-            continue
-        array = array.astype(np.float32)
-        found[name] = array.T if name.endswith(".kernel") else array
-    return found
-
-
-def canonical(name: str) -> str:
+def huggingface_name_today(name: str) -> str:
     """Returns Hugging Face's present name of a tensor in a checkpoint of any age.
 
-    Checkpoints converted from TensorFlow call LayerNorm's two gamma and beta; those of
-    an encoder without heads leave out the leading "bert.".
+    Checkpoints converted from TensorFlow call LayerNorm's two gamma and beta, those of
+    an encoder without heads leave out the leading "bert.", and some keep the decoder's
+    bias under the name of its layer.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
+    if name == "cls.predictions.decoder.bias":
+        return "cls.predictions.bias"
     is_encoder = name.startswith(("embeddings.", "encoder.", "pooler."))
     return f"bert.{name}" if is_encoder else name
 
 
-# Stored by some versions beside what they repeat: the numbers 0, 1, 2, ..., the word
-# embedding and cls.predictions.bias.
-REPEATED = (
-    "bert.embeddings.position_ids",
-    "cls.predictions.decoder.weight",
-    "cls.predictions.decoder.bias",
-)
+def rename(
+    params: Any, naming: Naming, dtype: np.typing.DTypeLike = np.float32
+) -> dict[str, np.ndarray]:
+    """Returns the parameters as arrays of a dtype under the names of `naming`."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    tensors = {}
+    for path, leaf in leaves:
+        ours = path_name(path)
+        array = naming.lay_out(ours, np.asarray(jax.device_get(leaf)))
+        tensors[naming.name(ours)] = np.ascontiguousarray(array, dtype)
+    return tensors
+
+
+def find(
+    names: Iterable[str], wanted: Iterable[str], naming: Naming
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Returns which tensor each of our parameters is, and the tensors that are none.
+
+    Args:
+      names: of the tensors that there are.
+      wanted: our names of the parameters.
+      naming: of `names`.
+    """
+    names = set(names)
+    theirs = {ours: naming.name(ours) for ours in wanted}
+    found = {ours: name for ours, name in theirs.items() if name in names}
+    return found, tuple(sorted(names - set(found.values())))

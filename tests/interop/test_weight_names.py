@@ -12,7 +12,7 @@ from tests.conftest import make_config
 def test_every_parameter_has_one_name_and_kernels_are_transposed():
     config = make_config()
     _, params = model.build(config.model, 97, jax.random.key(0))
-    tensors = weight_names.to_huggingface(params)
+    tensors = weight_names.rename(params, weight_names.HUGGINGFACE)
     assert len(tensors) == len(jax.tree.leaves(params))
     kernel = params["bert"]["layers"][1]["intermediate"]["kernel"][...]
     name = "bert.encoder.layer.1.intermediate.dense.weight"
@@ -23,4 +23,4 @@ def test_every_parameter_has_one_name_and_kernels_are_transposed():
 
 def test_an_unknown_parameter_is_an_error():
     with pytest.raises(KeyError):
-        weight_names.huggingface_name("bert.layers.0.adapter.kernel")
+        weight_names.HUGGINGFACE.name("bert.layers.0.adapter.kernel")

@@ -1,0 +1,205 @@
+"""A checkpoint of google-research/bert (TensorFlow 1), written and read.
+
+Files: bert_config.json, vocab.txt and bert_model.ckpt, which is .index and
+.data-00000-of-00001, with the variable names of run_pretraining.py, as in the released
+models. Nothing of a graph is read or written, and no code of a checkpoint is run.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import tokenizers
+from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.interop import model_directory, weight_names
+from bert_jax.interop.model_directory import Source, read_json, write_json
+from bert_jax.interop.weight_names import GOOGLE
+
+CONFIG = "bert_config.json"
+CHECKPOINT = "bert_model.ckpt"
+# What a bert_config.json means that leaves a key out: modeling.py, BertConfig; the
+# activation is looked at apart.
+DEFAULT_SIZES = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "type_vocab_size": 16,
+    "max_position_embeddings": 512,
+}
+# The reader turns some of TensorFlow's errors into Python's.
+READ_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; no key of the config
+
+
+def write(
+    directory: Path,
+    params: Any,
+    config: ExperimentConfig,
+    tokenizer: tokenizers.Tokenizer,
+    dtype: str = "float32",
+) -> None:
+    """Writes the files into an existing directory, variables in the dtype.
+
+    Raises:
+      ConfigError: when the released code has no such model.
+    """
+    for key, value, only in (
+        ("tokenizer.kind", config.tokenizer.kind, "wordpiece"),
+        ("model.layer_norm_eps", config.model.layer_norm_eps, LAYER_NORM_EPS),
+    ):
+        if value != only:
+            raise ConfigError(
+                f"--format=google: config.{key}={value!r}, but google-research/bert has"
+                f" {only!r} alone; use --format=huggingface"
+            )
+    tensors = weight_names.rename(params, GOOGLE, jnp.dtype(dtype))
+    tf.raw_ops.SaveV2(
+        prefix=str(directory / CHECKPOINT),
+        tensor_names=list(tensors),
+        shape_and_slices=[""] * len(tensors),
+        tensors=[tf.constant(array) for array in tensors.values()],
+    )
+    write_json(directory / CONFIG, model_config(config, tokenizer))
+    tokenizer.save(directory)
+
+
+def model_config(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+) -> dict[str, Any]:
+    """Returns the contents of bert_config.json."""
+    model = config.model
+    return {
+        "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
+        # The only name modeling.py knows for either form; it computes the tanh form.
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": model.hidden_dropout_prob,
+        "hidden_size": model.hidden_size,
+        "initializer_range": model.initializer_range,
+        "intermediate_size": model.intermediate_size,
+        "max_position_embeddings": model.max_position_embeddings,
+        "num_attention_heads": model.num_attention_heads,
+        "num_hidden_layers": model.num_hidden_layers,
+        "type_vocab_size": model.type_vocab_size,
+        "vocab_size": len(tokenizer.vocab),
+    }
+
+
+def is_source(path: Path) -> bool:
+    """Returns whether a path is the directory or the prefix of such a checkpoint."""
+    return (path / CONFIG).is_file() or _index(path).is_file()
+
+
+def open_source(path: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
+    """Opens a TF1 checkpoint of BERT with bert_config.json beside it.
+
+    Args:
+      path: the directory, or the checkpoint's path without .index where the directory
+        has several.
+      wanted: our names of the parameters.
+      tokenizer_file: the name of a tokenizer's file, of the kind that the run has.
+
+    Raises:
+      ConfigError: when it is none, a file is damaged, or one leads elsewhere.
+    """
+    prefix = _prefix(path)
+    directory = prefix.parent
+    config_path = model_directory.file(directory, CONFIG)
+    config = read_json(config_path)
+    if config.get("hidden_act", "gelu") != "gelu":
+        raise ConfigError(
+            f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
+            " alone"
+        )
+    for data in directory.glob(f"{prefix.name}.data-*"):
+        model_directory.refuse_link_outside(data, directory)
+    shapes = _shapes(prefix)
+    stored, unused = weight_names.find(shapes, wanted, GOOGLE)
+    vocabulary = directory / tokenizer_file
+    sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
+    return Source(
+        directory=directory,
+        sizes=sizes | {"layer_norm_eps": LAYER_NORM_EPS},
+        lowercase=None,
+        shapes={
+            ours: GOOGLE.lay_out_shape(ours, shapes[name])
+            for ours, name in stored.items()
+        },
+        unused=unused,
+        vocabulary=(
+            model_directory.file(directory, tokenizer_file).read_bytes()
+            if vocabulary.exists()
+            else None
+        ),
+        vocabulary_path=vocabulary,
+        read=lambda: {
+            ours: GOOGLE.lay_out(ours, array)
+            for ours, array in _read(prefix, stored).items()
+        },
+        notes=(
+            "Google's hidden_act 'gelu' is gelu_new since 2019-02-07 and was gelu"
+            " before, and whether its text was lower-cased is not written there;"
+            " config.model.hidden_act and config.tokenizer.lowercase are taken",
+        ),
+    )
+
+
+def _index(prefix: Path) -> Path:
+    return prefix.with_name(prefix.name + ".index")
+
+
+def _prefix(path: Path) -> Path:
+    """Returns the checkpoint's path without .index."""
+    if not path.is_dir():
+        return path
+    found = sorted(path.glob("*.index"))
+    if len(found) != 1:
+        names = ", ".join(p.name for p in found[:3]) or "none"
+        raise ConfigError(
+            f"{path} must hold one checkpoint's .index file, but there are: {names};"
+            f" give config.init_from one's path without .index"
+        )
+    model_directory.file(path, found[0].name)
+    return found[0].with_suffix("")
+
+
+def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of all variables that are weights, by name."""
+    reader = _opened(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    return {
+        name: tuple(shape)
+        for name, shape in shapes.items()
+        if not _is_of_the_optimizer(name)
+    }
+
+
+def _is_of_the_optimizer(name: str) -> bool:
+    return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
+
+
+def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
+    """Returns variables as float32 arrays; names are {key: variable}."""
+    reader = _opened(prefix)
+    try:
+        return {
+            key: np.asarray(reader.get_tensor(name)).astype(np.float32)
+            for key, name in names.items()
+        }
+    except READ_ERRORS as error:
+        raise _damaged(prefix, error) from None
+
+
+def _opened(prefix: Path) -> Any:
+    try:
+        return tf.train.load_checkpoint(str(prefix))
+    except READ_ERRORS as error:
+        raise _damaged(prefix, error) from None
+
+
+def _damaged(prefix: Path, error: Exception) -> ConfigError:
+    return ConfigError(f"{prefix} is damaged ({error}); fetch it again")

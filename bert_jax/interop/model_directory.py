@@ -1,0 +1,128 @@
+"""What the directory of any trained model has: files inside it, and their digests.
+
+SHA256SUMS is what `sha256sum` writes and `sha256sum --check` reads: neither safetensors
+nor a JSON file would tell of a flipped bit by itself.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import ConfigError
+
+SHA256SUMS = "SHA256SUMS"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A trained model, opened: what is known of it before its weights are read.
+
+    Attributes:
+      directory: where it is.
+      sizes: its values of `config.model`'s keys.
+      lowercase: whether its tokenizer lower-cases; None when it does not say.
+      shapes: of its tensors that are parameters of ours, by our names, in our layout.
+      unused: its names of the others.
+      vocabulary: what its tokenizer's file holds; None when it has none.
+      vocabulary_path: that file, or where it should be.
+      read: returns those tensors as float32 arrays, by our names, in our layout.
+      notes: a line each on what it does not say.
+    """
+
+    directory: Path
+    sizes: dict[str, Any]
+    lowercase: bool | None
+    shapes: dict[str, tuple[int, ...]]
+    unused: tuple[str, ...]
+    vocabulary: bytes | None
+    vocabulary_path: Path
+    read: Callable[[], dict[str, np.ndarray]]
+    notes: tuple[str, ...] = ()
+
+
+def file(directory: Path, name: str) -> Path:
+    """Returns the path of a file of the directory.
+
+    Raises:
+      ConfigError: when it is missing, or its name or a link leads elsewhere.
+    """
+    path = directory / name
+    if Path(name).name != name:
+        raise ConfigError(f"{path} leads out of its directory; copy the file there")
+    refuse_link_outside(path, directory)
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; fetch it again")
+    return path
+
+
+def refuse_link_outside(path: Path, directory: Path) -> None:
+    """Raises ConfigError when a path in the directory is a link that leaves it.
+
+    Hugging Face's cache is let be: models--NAME/snapshots/REVISION has links into
+    models--NAME/blobs.
+    """
+    root, target = directory.resolve(), path.resolve()
+    cache = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
+    if not target.is_relative_to(root) and target.parent != cache:
+        raise ConfigError(
+            f"{path} is a link to {target}, outside of its directory; copy the file"
+            " there if you trust it"
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object in a JSON file.
+
+    Raises:
+      ConfigError: when there is none.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is not a JSON object; fetch it again")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def write_digests(directory: Path) -> None:
+    """Writes SHA256SUMS of all files in the directory."""
+    paths = sorted(path for path in directory.iterdir() if path.is_file())
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in paths]
+    (directory / SHA256SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def verify_digests(directory: Path) -> None:
+    """Holds every file against SHA256SUMS, if the directory has one.
+
+    Raises:
+      ConfigError: when a file is missing or another than was written.
+    """
+    sums = directory / SHA256SUMS
+    if not sums.exists():
+        return
+    lines = file(directory, SHA256SUMS).read_text("utf-8", "replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        digest, separator, name = line.partition(" ")
+        if not separator or len(digest) != 64:
+            raise ConfigError(f"{sums}:{number} is no digest and file; fetch it again")
+        path = file(directory, name.removeprefix(" ").removeprefix("*"))
+        if _sha256(path) != digest.lower():
+            raise ConfigError(
+                f"{path} is not the file that {SHA256SUMS} tells of; fetch it again, or"
+                f" remove {SHA256SUMS} if you changed it yourself"
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

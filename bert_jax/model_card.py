@@ -1,0 +1,101 @@
+"""The README.md of an exported model: how to load it, how good, what it was made of.
+
+What stands between the lines of --- is for the Hugging Face hub.
+"""
+
+from pathlib import Path
+
+from bert_jax import metrics, runs
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import Corpus
+
+LOAD = {
+    "huggingface": """\
+```python
+from transformers import AutoModel, AutoTokenizer, BertForPreTraining
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+encoder = AutoModel.from_pretrained("DIRECTORY")
+with_heads = BertForPreTraining.from_pretrained("DIRECTORY")
+```
+
+DIRECTORY is where this file is. `BertForMaskedLM` loads it too,
+`BertForSequenceClassification` with a classifier of new weights, and
+`sentence_transformers.SentenceTransformer("DIRECTORY")`, which averages the tokens'
+states; nothing in pretraining made those averages comparable.""",
+    "google": """\
+- google-research/bert: `--bert_config_file=DIRECTORY/bert_config.json
+  --vocab_file=DIRECTORY/vocab.txt --init_checkpoint=DIRECTORY/bert_model.ckpt`
+- TensorFlow: `tf.train.load_checkpoint("DIRECTORY/bert_model.ckpt")`""",
+}
+METRICS = {
+    "eval_masked_lm_loss": "masked-LM loss, nats",
+    "eval_masked_lm_accuracy": "masked-LM accuracy",
+    "eval_next_sentence_loss": "next-sentence loss, nats",
+    "eval_next_sentence_accuracy": "next-sentence accuracy",
+}
+ERF_GELU = (
+    "This model was trained with the erf form of GELU, as Google's code was before"
+    " 2019-02-07; that code computes the tanh form since."
+)
+
+
+def write(directory: Path, run: runs.Run, workdir: str, format_name: str) -> None:
+    """Writes README.md into the directory of an export."""
+    model = run.config.model
+    sections = [
+        _front_matter(format_name),
+        f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}\n\n"
+        f"Pretrained from raw text with bert_jax: step {run.step:,} of"
+        f" {run.config.num_steps:,}.",
+        f"## Loading\n\n{LOAD[format_name]}",
+        f"## Held-out metrics\n\n{_metrics(workdir, run.step)}",
+        f"## Data\n\n{_data(run.corpus, run.config)}",
+        f"## Config\n\n```json\n{run.config.to_json()}\n```",
+    ]
+    if format_name == "google" and model.hidden_act == "gelu":
+        sections[2] += f"\n\n{ERF_GELU}"
+    text = "\n\n".join(sections) + "\n"
+    (directory / "README.md").write_text(text, encoding="utf-8")
+
+
+def _front_matter(format_name: str) -> str:
+    if format_name != "huggingface":
+        return "---\ntags:\n- bert\n---"
+    return (
+        "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n"
+        "tags:\n- bert\n- pretraining\n---"
+    )
+
+
+def _metrics(workdir: str, step: int) -> str:
+    """Returns a table of the newest evaluation up to the step."""
+    lines = metrics.read(workdir)
+    evaluated = [x for x in lines if x["step"] <= step and "eval_masked_lm_loss" in x]
+    if not evaluated:
+        return "None were measured."
+    newest = evaluated[-1]
+    rows = [
+        f"| {words} | {newest[name]:.4f} |"
+        for name, words in METRICS.items()
+        if name in newest
+    ]
+    return "\n".join([f"| at step {newest['step']:,} | |", "|---|---|", *rows])
+
+
+def _data(corpus: Corpus, config: ExperimentConfig) -> str:
+    """Returns a table of what the corpus's manifest says."""
+    counts = {
+        split: (sum(s.num_documents for s in shards), sum(s.num_tokens for s in shards))
+        for split, shards in corpus.shards.items()
+    }
+    kind = config.tokenizer.kind
+    case = "lower-cased" if config.tokenizer.lowercase else "cased"
+    rows = [
+        ("sources", ", ".join(f"`{source}`" for source in config.data.sources)),
+        ("to train on", "{:,} documents, {:,} tokens".format(*counts["train"])),
+        ("held out", "{:,} documents, {:,} tokens".format(*counts["validation"])),
+        ("tokenizer", f"{kind}, {len(corpus.tokenizer.vocab):,} tokens, {case}"),
+        ("sha256 of manifest.json", f"`{corpus.sha256}`"),
+    ]
+    return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])

@@ -1,0 +1,239 @@
+"""Checkpoints of TensorFlow 1, as its own Saver writes them, come in; ours go out."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax import model, pretrained
+from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.interop import google_tf1
+from tests import numpy_bert
+from tests.conftest import make_batch, make_config
+from tests.test_pretrained import TOKENIZER, VOCAB
+
+V, D, F = len(VOCAB), 32, 64
+LAYER = {
+    "attention/self/query/kernel": (D, D),
+    "attention/self/query/bias": (D,),
+    "attention/self/key/kernel": (D, D),
+    "attention/self/key/bias": (D,),
+    "attention/self/value/kernel": (D, D),
+    "attention/self/value/bias": (D,),
+    "attention/output/dense/kernel": (D, D),
+    "attention/output/dense/bias": (D,),
+    "attention/output/LayerNorm/beta": (D,),
+    "attention/output/LayerNorm/gamma": (D,),
+    "intermediate/dense/kernel": (D, F),
+    "intermediate/dense/bias": (F,),
+    "output/dense/kernel": (F, D),
+    "output/dense/bias": (D,),
+    "output/LayerNorm/beta": (D,),
+    "output/LayerNorm/gamma": (D,),
+}
+# What run_pretraining.py names its variables, and their shapes.
+RELEASED = {
+    "bert/embeddings/word_embeddings": (V, D),
+    "bert/embeddings/token_type_embeddings": (2, D),
+    "bert/embeddings/position_embeddings": (32, D),
+    "bert/embeddings/LayerNorm/beta": (D,),
+    "bert/embeddings/LayerNorm/gamma": (D,),
+    **{f"bert/encoder/layer_{i}/{k}": s for i in range(2) for k, s in LAYER.items()},
+    "bert/pooler/dense/kernel": (D, D),
+    "bert/pooler/dense/bias": (D,),
+    "cls/predictions/transform/dense/kernel": (D, D),
+    "cls/predictions/transform/dense/bias": (D,),
+    "cls/predictions/transform/LayerNorm/beta": (D,),
+    "cls/predictions/transform/LayerNorm/gamma": (D,),
+    "cls/predictions/output_bias": (V,),
+    "cls/seq_relationship/output_weights": (2, D),
+    "cls/seq_relationship/output_bias": (2,),
+}
+
+
+def random_variables(seed=0):
+    random = np.random.default_rng(seed)
+    return {
+        name: random.normal(0.1, 0.2, shape).astype(np.float32)
+        for name, shape in RELEASED.items()
+    }
+
+
+def save_as_run_pretraining_does(directory, variables, prefix="model.ckpt-20"):
+    """A TF1 graph with the optimizer's variables beside the model's."""
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.get_variable("global_step", initializer=np.int64(20))
+        for name, value in variables.items():
+            v1.get_variable(name, initializer=value)
+            for moment in ("adam_m", "adam_v"):
+                v1.get_variable(f"{name}/{moment}", initializer=np.ones_like(value))
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(directory / prefix))
+    TOKENIZER.save(directory)
+    config = google_tf1.model_config(make_config(), TOKENIZER)
+    (directory / "bert_config.json").write_text(json.dumps(config))
+
+
+@pytest.fixture
+def source(tmp_path):
+    variables = random_variables()
+    save_as_run_pretraining_does(tmp_path, variables)
+    return tmp_path, variables
+
+
+def read(path):
+    config = make_config(init_from=str(path))
+    return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
+
+
+def test_a_real_checkpoint_computes_what_numpy_does(source):
+    directory, variables = source
+    config = make_config()
+    graphdef, params = model.build(config.model, V, jax.random.key(0))
+    weights = read(directory)
+    assert len(weights.arrays) == len(RELEASED)
+    (note,) = weights.notes
+    assert "config.model.hidden_act" in note
+    bert = nnx.merge(graphdef, pretrained.place(params, weights.arrays))
+    batch = make_batch(config)
+    B, T = batch["input_ids"].shape
+    batch["masked_lm_positions"] = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
+    batch["segment_ids"] = batch["segment_ids"].astype(np.int32)
+    ours = bert(
+        {name: jnp.asarray(rows) for name, rows in batch.items()},
+        dropout_key=None,
+        dtype=jnp.dtype(jnp.float32),
+    )
+    expected = numpy_bert.logits(
+        variables,
+        batch["input_ids"],
+        batch["segment_ids"],
+        batch["sequence_ids"] > 0,
+        num_layers=2,
+        num_heads=4,
+    )
+    assert np.abs(expected[0]).max() > 1
+    np.testing.assert_allclose(ours[0], expected[0], atol=2e-5)
+    np.testing.assert_allclose(ours[1][:, 0], expected[1], atol=2e-5)
+
+
+def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
+    directory, variables = source
+    config = make_config()
+    _, params = model.build(config.model, V, jax.random.key(0))
+    weights = read(directory)
+    out = tmp_path / "out"
+    out.mkdir()
+    google_tf1.write(out, pretrained.place(params, weights.arrays), config, TOKENIZER)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "bert_config.json",
+        "bert_model.ckpt.data-00000-of-00001",
+        "bert_model.ckpt.index",
+        "vocab.txt",
+    ]
+    checkpoint = tf.train.load_checkpoint(str(out / "bert_model.ckpt"))
+    shapes = checkpoint.get_variable_to_shape_map()
+    assert {name: tuple(shape) for name, shape in shapes.items()} == RELEASED
+    for name, expected in variables.items():
+        np.testing.assert_array_equal(checkpoint.get_tensor(name), expected)
+    again = read(out)
+    assert again.arrays.keys() == weights.arrays.keys()
+    for name, expected in weights.arrays.items():
+        np.testing.assert_array_equal(again.arrays[name], expected)
+
+
+def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
+    directory, _ = source
+    other = random_variables(seed=1)
+    save_as_run_pretraining_does(directory, other, "model.ckpt-40")
+    with pytest.raises(config_lib.ConfigError, match="model.ckpt-20.index, model"):
+        read(directory)
+    found = read(directory / "model.ckpt-40").arrays["decoder_bias"]
+    np.testing.assert_array_equal(found, other["cls/predictions/output_bias"])
+
+
+def flip_a_bit(directory):
+    path = directory / "model.ckpt-20.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    weight = random_variables()["bert/pooler/dense/kernel"].tobytes()
+    content[content.index(weight)] ^= 1
+    path.write_bytes(content)
+
+
+def flip_a_bit_of_the_index(directory):
+    path = directory / "model.ckpt-20.index"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(directory):
+    path = directory / "model.ckpt-20.data-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def remove_the_data(directory):
+    (directory / "model.ckpt-20.data-00000-of-00001").unlink()
+
+
+def link_the_data_elsewhere(directory):
+    path = directory / "model.ckpt-20.data-00000-of-00001"
+    outside = directory.parent / f"{directory.name}-outside"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def remove_the_config(directory):
+    (directory / "bert_config.json").unlink()
+
+
+def another_activation(directory):
+    path = directory / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "relu"}))
+
+
+def more_layers(directory):
+    path = directory / "bert_config.json"
+    sizes = json.loads(path.read_text()) | {"num_hidden_layers": 10**12}
+    path.write_text(json.dumps(sizes))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (flip_a_bit, "model.ckpt-20 is damaged .*Checksum does not match"),
+        (flip_a_bit_of_the_index, "model.ckpt-20 is damaged"),
+        (truncate, "model.ckpt-20 is damaged"),
+        (remove_the_data, "model.ckpt-20 is damaged"),
+        (link_the_data_elsewhere, "is a link to .*outside of its directory"),
+        (remove_the_config, "has no config.json; give"),
+        (another_activation, "has hidden_act='relu'"),
+        (more_layers, "num_hidden_layers=2, but .* has 1000000000000"),
+    ],
+)
+def test_what_is_broken_is_refused(source, harm, message):
+    directory, _ = source
+    harm(directory)
+    with pytest.raises(config_lib.ConfigError, match=message):
+        read(directory)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"tokenizer__kind": "sentencepiece_bpe"},
+            "tokenizer.kind='sentencepiece_bpe'",
+        ),
+        ({"model__layer_norm_eps": 1e-5}, "model.layer_norm_eps=1e-05"),
+    ],
+)
+def test_what_the_released_code_cannot_run_is_not_written(tmp_path, changes, message):
+    with pytest.raises(config_lib.ConfigError, match=f"--format=google.*{message}"):
+        google_tf1.write(tmp_path, None, make_config(**changes), TOKENIZER)
+    assert not any(tmp_path.iterdir())
