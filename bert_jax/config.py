@@ -83,6 +83,14 @@ class PhaseConfig:
     max_sequences_per_row: int  # sentence pairs packed into a row; 1: plain BERT
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LossWeightsConfig:
+    """What each objective's mean loss counts for in their sum."""
+
+    masked_lm: float
+    next_sentence: float
+
+
 OPTIMIZERS = ("adamw_bert", "adamw", "lamb")
 SCHEDULES = ("linear", "cosine", "constant")
 
@@ -119,6 +127,7 @@ class CheckpointConfig:
 class EvalConfig:
     every_steps: int
     num_sequences: int
+    masked_lm_prob: float  # as data.masked_lm_prob, of held-out rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,6 +141,7 @@ class ExperimentConfig:
     tokenizer: TokenizerConfig
     model: ModelConfig
     phases: tuple[PhaseConfig, ...]
+    loss_weights: LossWeightsConfig
     optimizer: OptimizerConfig
     mesh: MeshConfig
     checkpoint: CheckpointConfig
@@ -309,7 +319,7 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
         phase.max_sequences_per_row,
         f"must be at most {MAX_SEQUENCES_PER_ROW}",
     )
-    _validate_packed_predictions(phase, path, config.data)
+    _validate_packed_predictions(phase, path, config)
     for key, divisor in (
         ("config.data.num_streams", config.data.num_streams),
         ("config.accumulation_steps", config.accumulation_steps),
@@ -325,16 +335,17 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
 
 
 def _validate_packed_predictions(
-    phase: PhaseConfig, path: str, data: DataConfig
+    phase: PhaseConfig, path: str, config: ExperimentConfig
 ) -> None:
     """Checks that the masks of any pairs that fit into a row fit as well."""
     if phase.max_sequences_per_row == 1:
         return
     # A pair of n tokens has max(1, round(n * p)) masks: half a one over its share, or
     # more where n is least, [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
-    shortest = 5 if data.next_sentence else 3
-    over = max(0.5, 1.0 - shortest * data.masked_lm_prob)
-    share = phase.sequence_length * data.masked_lm_prob
+    shortest = 5 if config.data.next_sentence else 3
+    rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
+    over = max(0.5, 1.0 - shortest * rate)
+    share = phase.sequence_length * rate
     needed = int(share + over * phase.max_sequences_per_row)
     _require(
         phase.max_predictions >= needed,
@@ -350,6 +361,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         "config.data.validation_fraction": config.data.validation_fraction,
         "config.data.short_seq_prob": config.data.short_seq_prob,
         "config.data.masked_lm_prob": config.data.masked_lm_prob,
+        "config.eval.masked_lm_prob": config.eval.masked_lm_prob,
         "config.model.hidden_dropout_prob": config.model.hidden_dropout_prob,
         "config.model.attention_probs_dropout_prob": (
             config.model.attention_probs_dropout_prob
@@ -388,6 +400,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         "config.optimizer.learning_rate": config.optimizer.learning_rate,
         "config.optimizer.epsilon": config.optimizer.epsilon,
         "config.optimizer.clip_norm": config.optimizer.clip_norm,
+        "config.loss_weights.masked_lm": config.loss_weights.masked_lm,
         "config.model.layer_norm_eps": config.model.layer_norm_eps,
         "config.model.initializer_range": config.model.initializer_range,
     }
@@ -397,6 +410,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         ("config.seed", config.seed),
         ("config.optimizer.warmup_steps", config.optimizer.warmup_steps),
         ("config.optimizer.weight_decay", config.optimizer.weight_decay),
+        ("config.loss_weights.next_sentence", config.loss_weights.next_sentence),
     ):
         _require(value >= 0, key, value, "must not be negative")
     _require(config.seed < 2**63, "config.seed", config.seed, "must be below 2**63")

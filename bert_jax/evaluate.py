@@ -9,6 +9,8 @@ answering with the commoner label); with config.data.next_sentence=False nothing
 sentences. Pairs and masks are the same in every call.
 """
 
+import dataclasses
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -29,10 +31,16 @@ EVAL_SEED = 0
 def eval_batches(
     corpus: Corpus, config: ExperimentConfig, phase_index: int
 ) -> list[pipeline.Batch]:
-    """Returns this process's rows of the held-out batches, the same at every call."""
+    """Returns this process's rows of the held-out batches, the same at every call.
+
+    As many of their tokens are masked as config.eval says, so that runs of other rates
+    can be compared.
+    """
+    masked_lm_prob = config.eval.masked_lm_prob
+    data = dataclasses.replace(config.data, masked_lm_prob=masked_lm_prob)
     batches = pipeline.batches(
         corpus,
-        config,
+        dataclasses.replace(config, data=data),
         split="validation",
         seed=EVAL_SEED,
         phase_index=phase_index,
@@ -42,7 +50,11 @@ def eval_batches(
     )
     size = config.phases[phase_index].global_batch_size
     num_batches = -(-config.eval.num_sequences // size)
-    return [next(batches) for _ in range(num_batches)]
+    # Several batches are made as one; copied, so that what is too much is not kept.
+    return [
+        {name: rows.copy() for name, rows in batch.items()}
+        for batch in itertools.islice(batches, num_batches)
+    ]
 
 
 def evaluate(

@@ -215,8 +215,9 @@ class StepLog:
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-    """Returns the lines of the workdir's metrics.jsonl."""
-    return _complete_lines(Path(workdir) / "metrics.jsonl")
+    """Returns the lines of the workdir's metrics.jsonl, none where it is not there."""
+    path = Path(workdir) / "metrics.jsonl"
+    return _complete_lines(path) if path.is_file() else []
 
 
 def _complete_lines(path: Path) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 
 from bert_jax import losses, model, sharding
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, LossWeightsConfig
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -76,7 +76,7 @@ def make_train_step(
     """Returns train_step(state, batch) -> (state, metrics), to be jitted by the caller.
 
     The loss is the mean over all masked positions plus the mean over all pairs of the
-    global batch, whatever the number of microbatches and devices.
+    global batch, each by its weight, whatever the number of microbatches and devices.
     """
     dtype = compute_dtype(config)
 
@@ -96,7 +96,7 @@ def make_train_step(
                 dropout_key=key,
                 dtype=dtype,
             )
-            return total_loss(sums, counts), sums
+            return total_loss(sums, counts, config.loss_weights), sums
 
         grad = jax.grad(loss, has_aux=True)
         num = config.accumulation_steps
@@ -107,7 +107,7 @@ def make_train_step(
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {
-            "loss": total_loss(sums, counts),
+            "loss": total_loss(sums, counts, config.loss_weights),
             **mean_metrics(sums, counts),
             "learning_rate": schedule(state.step),
             "grad_norm": optax.global_norm(grads),
@@ -184,13 +184,13 @@ def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
     return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
 
 
-def total_loss(sums: Metrics, counts: Metrics) -> jax.Array:
-    """Returns the sum of the objectives' losses, each a mean, weight 1 each."""
+def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
+    """Returns the weighted sum of the objectives' losses, each a mean."""
     means = mean_metrics(sums, counts)
-    return sum(
-        (value for name, value in means.items() if name.endswith("_loss")),
-        start=jnp.zeros(()),
-    )
+    total = weights.masked_lm * means["masked_lm_loss"]
+    if "next_sentence_loss" in means:
+        total += weights.next_sentence * means["next_sentence_loss"]
+    return total
 
 
 def accumulate(

@@ -87,6 +87,10 @@ def get_config() -> ml_collections.ConfigDict:
         ),
     )
 
+    config.loss_weights = ml_collections.ConfigDict(
+        {"masked_lm": 1.0, "next_sentence": 1.0}  # run_pretraining.py
+    )
+
     config.optimizer = ml_collections.ConfigDict()
     config.optimizer.name = "adamw_bert"  # optimization.py
     config.optimizer.schedule = "linear"  # optimization.py
@@ -103,6 +107,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.checkpoint = ml_collections.ConfigDict({"every_steps": 5_000, "keep": 3})
     config.eval = ml_collections.ConfigDict(
-        {"every_steps": 5_000, "num_sequences": 8_192}
+        {"every_steps": 5_000, "num_sequences": 8_192, "masked_lm_prob": 0.15}
     )
     return config

@@ -67,6 +67,10 @@ def get_config() -> ml_collections.ConfigDict:
         ),
     )
 
+    config.loss_weights = ml_collections.ConfigDict(
+        {"masked_lm": 1.0, "next_sentence": 1.0}
+    )
+
     config.optimizer = ml_collections.ConfigDict()
     config.optimizer.name = "adamw_bert"
     config.optimizer.schedule = "linear"
@@ -82,5 +86,7 @@ def get_config() -> ml_collections.ConfigDict:
 
     config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
     config.checkpoint = ml_collections.ConfigDict({"every_steps": 400, "keep": 2})
-    config.eval = ml_collections.ConfigDict({"every_steps": 400, "num_sequences": 1024})
+    config.eval = ml_collections.ConfigDict(
+        {"every_steps": 400, "num_sequences": 1024, "masked_lm_prob": 0.15}
+    )
     return config

@@ -10,7 +10,7 @@ import math
 import pytest
 
 from bert_jax import config as config_lib
-from configs import base, large, large_packed, sizes, tiny
+from configs import base, base_modern, large, large_packed, sizes, tiny
 from tests.conftest import make_config
 
 
@@ -45,6 +45,19 @@ def test_base_and_large_are_the_published_recipe():
         assert config.optimizer.learning_rate == 1e-4
         assert config.optimizer.warmup_steps == 10_000
         assert config.num_steps == 1_000_000
+
+
+def test_the_modern_recipe_is_the_same_model_on_the_same_data():
+    """Held-out rows and their masks are base's, so that losses can be compared."""
+    faithful, modern = (
+        config_lib.from_config_dict(m.get_config()) for m in (base, base_modern)
+    )
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    assert dataclasses.replace(modern.model, **dropout) == faithful.model
+    data = dataclasses.replace(modern.data, masked_lm_prob=0.15)
+    assert data == faithful.data
+    assert modern.eval == faithful.eval and faithful.eval.masked_lm_prob == 0.15
+    assert modern.tokenizer == faithful.tokenizer
 
 
 @pytest.mark.parametrize(
@@ -93,7 +106,8 @@ def test_only_the_last_phase_of_large_packed_is_packed():
 
 @pytest.mark.parametrize("prob", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize("next_sentence", [True, False])
-def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence):
+@pytest.mark.parametrize("rate", ["data__masked_lm_prob", "eval__masked_lm_prob"])
+def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate):
     """The bound of the config check, against every way to fill a row with pairs."""
     length, per_row, shortest = 24, 4, 5 if next_sentence else 3
     most = max(
@@ -104,7 +118,8 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence):
         )
         if sum(lengths) <= length
     )
-    changes = {"data__masked_lm_prob": prob, "data__next_sentence": next_sentence}
+    changes = {"data__next_sentence": next_sentence, rate: prob}
+    changes = {"data__masked_lm_prob": 0.01, "eval__masked_lm_prob": 0.01} | changes
     phase = {"sequence_length": length, "max_sequences_per_row": per_row}
     for predictions in range(1, length):
         try:
@@ -116,6 +131,19 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence):
         assert made.phases[0].max_predictions >= most
         assert predictions <= most + 1  # and hardly more is asked for
         break
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("loss_weights__masked_lm", 0.0),
+        ("loss_weights__next_sentence", -1.0),
+        ("eval__masked_lm_prob", 1.0),
+    ],
+)
+def test_weights_and_rates_have_bounds(key, value):
+    with pytest.raises(config_lib.ConfigError, match=key.replace("__", r"\.")):
+        make_config(**{key: value})
 
 
 def test_an_unknown_key_names_the_nearest():

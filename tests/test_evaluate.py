@@ -1,12 +1,14 @@
 """Tests of bert_jax.evaluate, as a command on a run of 20 steps and by hand."""
 
+import dataclasses
 import json
 import shutil
 
 import numpy as np
 import pytest
 
-from bert_jax import evaluate
+from bert_jax import evaluate, runs
+from bert_jax.data import corpus as corpus_lib
 from tests.commands import run, run_well
 
 
@@ -58,6 +60,23 @@ def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
     result = run("bert_jax.evaluate", *arguments)
     assert result.returncode == 2
     assert "was trained on another corpus" in result.stderr
+
+
+def test_held_out_rows_have_masks_of_their_own_rate(trained):
+    """Whatever rate a run trains at, and no more is kept than was asked for."""
+    config = runs.read_config(str(trained / "run"))
+    corpus = corpus_lib.read(config)
+    data = dataclasses.replace(config.data, masked_lm_prob=0.3)
+    other = dataclasses.replace(config, data=data)
+    plain, found = (evaluate.eval_batches(corpus, c, 0) for c in (config, other))
+    for a, b in zip(plain, found, strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+            assert b[name].base is None
+    often = dataclasses.replace(config.eval, masked_lm_prob=0.3)
+    more = evaluate.eval_batches(corpus, dataclasses.replace(config, eval=often), 0)
+    masks = [sum(b["masked_lm_weights"].sum() for b in x) for x in (plain, more)]
+    assert masks[1] > masks[0]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,31 @@
-"""Tests of bert_jax.export as a command, on a run of 20 steps."""
+"""Tests of bert_jax.export: as a command on a run of 20 steps, and what it refuses."""
 
+import hashlib
+
+import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_jax import export, runs
+from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.interop import google_tf1, huggingface
 from tests.commands import run, run_well
+from tests.interop.test_huggingface import LINES
 
 
-def test_writes_every_file_with_every_tensor(trained, tmp_path):
-    output = tmp_path / "exported"
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    """The newest step for Hugging Face."""
+    output = tmp_path_factory.mktemp("exported") / "new"
     stdout = run_well(
         "bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}"
     )
     assert "its logits differ from the run's by 0 at most" in stdout
+    return output
+
+
+def test_writes_every_file_with_every_tensor(trained, exported):
+    output = exported
     assert sorted(path.name for path in output.iterdir()) == [
         "README.md",
         "SHA256SUMS",
@@ -28,6 +42,79 @@ def test_writes_every_file_with_every_tensor(trained, tmp_path):
     assert len(tensors) == 5 + 2 * 16 + 2 + 4 + 1 + 2
     again = run("bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}")
     assert again.returncode == 2 and "is in use" in again.stderr
+
+
+def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
+    output = tmp_path / "exported"
+    arguments = [f"--workdir={trained / 'run'}", f"--output={output}"]
+    run_well("bert_jax.export", *arguments, "--format=google", "--step=10")
+    sums = dict(x.split()[::-1] for x in (output / "SHA256SUMS").open())
+    names = {path.name for path in output.iterdir()} - {"README.md", "SHA256SUMS"}
+    assert sums.keys() == names
+    for name, digest in sums.items():
+        assert hashlib.sha256((output / name).read_bytes()).hexdigest() == digest
+    reader = tf.train.load_checkpoint(str(output / "bert_model.ckpt"))
+    assert reader.get_tensor("cls/seq_relationship/output_weights").shape == (2, 32)
+    card = (output / "README.md").read_text()
+    assert "step 10 of 20" in card and "--init_checkpoint" in card
+
+
+@pytest.mark.parametrize("format_", [huggingface, google_tf1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dtype):
+    opened = runs.open_run(str(trained / "run"), None)
+    tokenizer = opened.corpus.tokenizer
+    format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
+    difference = export.read_back(tmp_path, opened, format_, dtype)
+    assert difference == 0 if dtype == "float32" else 0 < difference < 0.05
+
+
+def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
+    """A weight that changed on its way to the disk: nothing appears."""
+    opened = runs.open_run(str(trained / "run"), None)
+    tokenizer = opened.corpus.tokenizer
+    huggingface.write(tmp_path, opened.params, opened.config, tokenizer)
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(export.ExportError, match="is not what was written"):
+        export.read_back(tmp_path, opened, huggingface, "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_class_that_people_use_loads_it(trained, exported, tmp_path, dtype):
+    transformers = pytest.importorskip("transformers")
+    opened = runs.open_run(str(trained / "run"), None)
+    ours, directory = opened.corpus.tokenizer, exported
+    if dtype == "bfloat16":
+        directory = tmp_path
+        huggingface.write(directory, opened.params, opened.config, ours, dtype)
+    new = {
+        "AutoModel": set(),
+        "BertForPreTraining": set(),
+        "BertForMaskedLM": set(),
+        "BertForSequenceClassification": {"classifier.weight", "classifier.bias"},
+    }
+    for name, missing in new.items():
+        model, report = getattr(transformers, name).from_pretrained(
+            directory, output_loading_info=True
+        )
+        assert set(report["missing_keys"]) == missing
+        assert not report["mismatched_keys"] and not report["error_msgs"]
+        assert str(model.dtype) == f"torch.{dtype}"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    encode, cls, sep = ours.encoder(), ours.id("[CLS]"), ours.id("[SEP]")
+    for line in LINES:
+        assert tokenizer(line)["input_ids"] == [cls, *encode([line])[0], sep]
+
+
+def test_sentence_transformers_encodes_with_it(exported):
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = sentence_transformers.SentenceTransformer(str(exported), device="cpu")
+    vectors = model.encode(["The river follows the garden.", "An engine."])
+    assert vectors.shape == (2, 32) and np.isfinite(vectors).all()
+    assert not np.allclose(vectors[0], vectors[1])
 
 
 @pytest.mark.slow

@@ -162,6 +162,38 @@ def test_without_next_sentence_the_loss_is_the_masked_lm_alone():
     np.testing.assert_allclose(metrics["loss"], both["masked_lm_loss"], rtol=1e-6)
 
 
+def test_each_objective_counts_by_its_weight():
+    """In the loss, and in the gradient of what only one objective reaches."""
+    batch = make_batch(make_config())
+    config = make_config(loss_weights__masked_lm=0.5, loss_weights__next_sentence=3.0)
+    gradients, losses = [], []
+    for each in (make_config(), config):
+        graphdef, init = steps.init_state(each, optim.make_optimizer(each)[0])
+        counts = steps.loss_counts(batch, True)
+
+        def loss(params, each=each, graphdef=graphdef, counts=counts):
+            sums = steps.loss_sums(
+                graphdef,
+                params,
+                {name: jnp.asarray(rows) for name, rows in batch.items()},
+                True,
+                dropout_key=None,
+                dtype=jnp.dtype(jnp.float32),
+            )
+            total = steps.total_loss(sums, counts, each.loss_weights)
+            return total, steps.mean_metrics(sums, counts)
+
+        (total, means), grads = jax.value_and_grad(loss, has_aux=True)(init().params)
+        gradients.append(grads)
+        losses.append((total, means["masked_lm_loss"], means["next_sentence_loss"]))
+    (plain, masked_lm, next_sentence), (weighted, *_) = losses
+    np.testing.assert_allclose(plain, masked_lm + next_sentence, rtol=1e-6)
+    np.testing.assert_allclose(weighted, 0.5 * masked_lm + 3 * next_sentence, rtol=1e-6)
+    for name, factor in (("transform", 0.5), ("next_sentence", 3.0)):
+        once, by_weight = (np.asarray(g[name]["kernel"][...]) for g in gradients)
+        np.testing.assert_allclose(by_weight, factor * once, atol=1e-7)
+
+
 def make_packed(config, seed=0):
     """Returns a batch of rows of one to three pairs, and one of a pair a row."""
     random = np.random.default_rng(seed)
@@ -230,7 +262,7 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
             (
                 np.asarray(masked_lm)[used[0]],
                 np.asarray(next_sentence)[used[1]],
-                steps.total_loss(sums, counts),
+                steps.total_loss(sums, counts, config.loss_weights),
                 counts["masked_lm_loss"],
                 counts["next_sentence_loss"],
             )

@@ -263,6 +263,22 @@ def test_continues_word():
     assert found.tolist() == [False] * 5 + [False, True, False, True, False]
 
 
+def test_tokens_of_another_vocabulary_are_made_of_pieces():
+    tokenizer = wordpiece("un", "##able", "##a", "a", "b", "##b", "-")
+    tokens = ["unable", "Unable", "##able", "##ab", "a-b", "##x", "\u200b", "able"]
+    pieces = [[tokenizer.vocab[i] for i in ids] for ids in tokenizer.pieces_of(tokens)]
+    assert pieces == [
+        ["un", "##able"],
+        ["un", "##able"],
+        ["##able"],
+        ["##a", "##b"],
+        ["a", "-", "b"],
+        ["[UNK]"],
+        ["[UNK]"],  # nothing is left of it
+        ["[UNK]"],
+    ]
+
+
 def test_pickled_tokenizer_is_equal_and_encodes():
     tokenizer = wordpiece("a", "##b")
     copy = pickle.loads(pickle.dumps(tokenizer))

@@ -1,0 +1,88 @@
+"""Digests and links of a model's directory."""
+
+import subprocess
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.interop import model_directory
+
+
+@pytest.fixture
+def directory(tmp_path):
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "a.txt").write_text("first")
+    (path / "b.txt").write_text("second")
+    model_directory.write_digests(path)
+    return path
+
+
+def test_digests_are_those_of_sha256sum(directory):
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=directory, check=True
+    )
+    sums = subprocess.run(
+        ["sha256sum", "--binary", "a.txt"], cwd=directory, capture_output=True
+    ).stdout
+    model_directory.verify_digests(directory)
+    (directory / "SHA256SUMS").write_bytes(sums.upper().replace(b"A.TXT", b"a.txt"))
+    model_directory.verify_digests(directory)
+
+
+def test_a_changed_file_is_named(directory):
+    (directory / "b.txt").write_text("Second")
+    with pytest.raises(ConfigError, match="b.txt is not the file that SHA256SUMS"):
+        model_directory.verify_digests(directory)
+
+
+def test_a_file_that_is_not_listed_may_change(directory):
+    (directory / "README.md").write_text("A card.")
+    model_directory.verify_digests(directory)
+
+
+def test_without_digests_nothing_is_verified(directory):
+    (directory / "SHA256SUMS").unlink()
+    (directory / "b.txt").write_text("Second")
+    model_directory.verify_digests(directory)
+
+
+@pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/b.txt"])
+def test_a_name_that_leads_elsewhere_is_refused(directory, name):
+    with pytest.raises(ConfigError, match="leads out of its directory"):
+        model_directory.file(directory, name)
+
+
+def test_a_link_within_the_directory_is_followed(directory):
+    (directory / "c.txt").symlink_to("a.txt")
+    assert model_directory.file(directory, "c.txt").read_text() == "first"
+
+
+def test_a_link_to_elsewhere_is_refused(directory, tmp_path):
+    (tmp_path / "outside").write_text("")
+    (directory / "c.txt").symlink_to(tmp_path / "outside")
+    with pytest.raises(ConfigError, match="c.txt is a link to .*outside"):
+        model_directory.file(directory, "c.txt")
+
+
+def test_only_hugging_faces_own_cache_may_link_outside(tmp_path):
+    blobs, snapshot = tmp_path / "m/blobs", tmp_path / "m/snapshots/1"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    (blobs / "0").write_text("weights")
+    (snapshot / "good").symlink_to("../../blobs/0")
+    assert model_directory.file(snapshot, "good").read_text() == "weights"
+    (tmp_path / "m/refs").write_text("")
+    (snapshot / "bad").symlink_to("../../refs")
+    with pytest.raises(ConfigError, match="is a link"):
+        model_directory.file(snapshot, "bad")
+    (tmp_path / "n").symlink_to(snapshot)  # a cache that is linked as a whole
+    assert model_directory.file(tmp_path / "n", "good").read_text() == "weights"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\udcff", "[" * 100_000])
+def test_what_is_no_json_object_is_refused(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text, errors="surrogateescape")
+    with pytest.raises(ConfigError, match="config.json is not a JSON object"):
+        model_directory.read_json(path)

@@ -1,0 +1,48 @@
+"""The card of an export holds what was measured and what it was made of."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from bert_jax import model_card, runs
+
+
+@pytest.fixture(scope="module")
+def opened(trained):
+    return runs.open_run(str(trained / "run"), None)
+
+
+def write(opened, workdir, directory, format_name="huggingface"):
+    model_card.write(directory, opened, str(workdir), format_name)
+    return (directory / "README.md").read_text()
+
+
+def test_it_tells_of_config_data_and_metrics(opened, trained, tmp_path):
+    card = write(opened, trained / "run", tmp_path)
+    line = [json.loads(x) for x in (trained / "run/metrics.jsonl").open()][-1]
+    assert f"| masked-LM loss, nats | {line['eval_masked_lm_loss']:.4f} |" in card
+    manifest = hashlib.sha256((trained / "corpus/manifest.json").read_bytes())
+    assert manifest.hexdigest() in card
+    assert f"`text:{trained}/*.txt`" in card and "120 tokens, lower-cased" in card
+    block = card.split("```json\n")[1].split("```")[0]
+    assert json.loads(block) == json.loads((trained / "run/config.json").read_text())
+
+
+def test_the_hub_finds_what_it_reads_at_the_top(opened, trained, tmp_path):
+    card = write(opened, trained / "run", tmp_path)
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
+    assert "library_name" not in write(opened, trained / "run", tmp_path, "google")
+
+
+def test_metrics_of_later_steps_are_not_this_ones(opened, trained, tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    shutil.copy(trained / "run/metrics.jsonl", workdir)
+    with (workdir / "metrics.jsonl").open("a") as file:
+        later = {"step": 21, "eval_masked_lm_loss": 0.125}
+        file.write(json.dumps(later) + "\n")
+    assert "0.1250" not in write(opened, workdir, tmp_path)
+    (workdir / "metrics.jsonl").unlink()
+    assert "None were measured." in write(opened, workdir, tmp_path)
