@@ -87,7 +87,7 @@ def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
     if not Path(path.split(":")[0]).is_file():
         raise ConfigError(f"--config={path} is not a file; try {_configs_here()}")
     if not isinstance(holder.value, ml_collections.ConfigDict):
-        raise ConfigError(f"--config={path}: get_config() must return a ConfigDict")
+        raise ConfigError(_no_config_dict(path, holder.value))
     return from_config_dict(holder.value)
 
 
@@ -138,15 +138,17 @@ def _first_cause(error: BaseException) -> BaseException:
 def _config_mistake(error: Exception, argv: list[str]) -> str:
     """Says what is wrong with the --config arguments, which config_flags only hints."""
     arguments = [a.lstrip("-") for a in argv[1:] if a.lstrip("-").startswith("config")]
-    files = [a.partition("=")[2] for a in arguments if a.startswith("config=")]
-    path = files[-1].split(":")[0] if files else ""
+    file = _config_file(argv)
+    path = file.split(":")[0]
     if not Path(path).is_file():
         return f"--config={path} is not a file; try {_configs_here()}"
     try:
-        config = config_flags.config_flags._ConfigFileParser("config").parse(files[-1])
+        config = config_flags.config_flags._ConfigFileParser("config").parse(file)
     except Exception as reason:
         cause = _first_cause(reason)
         return f"--config={path} cannot be loaded: {type(cause).__name__}: {cause}"
+    if not isinstance(config, ml_collections.ConfigDict):
+        return _no_config_dict(path, config)
     for argument in arguments:
         key = argument.partition("=")[0]
         if key == "config":
@@ -156,6 +158,26 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             return f"--{key} is not a config key; the nearest is --{close}"
     return f"--config={path} failed to load: {error}"
+
+
+def _no_config_dict(path: str, value: object) -> str:
+    # Where a config file raises an OSError, config_flags gives an object that raises it
+    # when anything is asked of it.
+    try:
+        getattr(value, "seed", None)
+    except OSError as error:
+        return f"--config={path} cannot be loaded: {_first_cause(error)}"
+    return f"--config={path}: get_config() must return a ConfigDict"
+
+
+def _config_file(argv: list[str]) -> str:
+    """Returns what is given for --config, by = or as the next argument."""
+    file = ""
+    for argument, following in zip(argv[1:], [*argv[2:], ""], strict=True):
+        name, equals, value = argument.lstrip("-").partition("=")
+        if name == "config" and argument.startswith("-"):
+            file = value if equals else following
+    return file
 
 
 def _keys(value: object, path: str) -> list[str]:

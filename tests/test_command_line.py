@@ -32,18 +32,26 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "arguments", "message"),
     [
-        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
-        ("x = 1", "no attribute 'get_config'"),
-        ("def get_config():\n  return 1 / 0", "division by zero"),
-        ("def get_config():\n  return {}", "must return a ConfigDict"),
+        ("import nonesuch", ["--config=FILE"], "No module named 'nonesuch'"),
+        ("x = 1", ["--config", "FILE"], "no attribute 'get_config'"),
+        ("def get_config():\n  return 1 / 0", ["--config=FILE"], "division by zero"),
+        ("open('/nonesuch')", ["--config", "FILE"], "No such file or directory"),
+        ("def get_config():\n  return {}", ["--config=FILE"], "return a ConfigDict"),
+        (
+            "def get_config():\n  pass",
+            ["--config=FILE", "--config.seed=3"],
+            "return a ConfigDict",
+        ),
     ],
 )
-def test_a_config_file_that_does_not_load_is_one_line(tmp_path, content, message):
+def test_a_config_file_that_does_not_load_is_one_line(
+    tmp_path, content, arguments, message
+):
     path = tmp_path / "broken.py"
     path.write_text(content)
-    result = run("bert_jax.train", f"--config={path}")
+    result = run("bert_jax.train", *[a.replace("FILE", str(path)) for a in arguments])
     assert result.returncode == 2, result.stderr
     assert message in result.stderr and result.stderr.count("\n") == 1
 

@@ -52,6 +52,13 @@ class Shard:
     num_bytes: int
     sha256: str
 
+    def __post_init__(self):
+        """Raises TypeError when a manifest has values of another type."""
+        for field in dataclasses.fields(self):
+            kind = dict if field.name == "passes" else field.type
+            if type(getattr(self, field.name)) is not kind:
+                raise TypeError(f"{field.name} is of another type")
+
     def rows_per_epoch(self, data: DataConfig, phase: PhaseConfig) -> int:
         """Returns how many rows an epoch takes from this shard.
 

@@ -244,6 +244,17 @@ def test_a_manifest_without_the_counts_of_the_objective(written):
         corpus.read(config)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("file", 3), ("num_tokens", "7"), ("passes", [])]
+)
+def test_a_shard_with_a_value_of_another_type(written, name, value):
+    config, _, found = written
+    shards = [dataclasses.asdict(x) | {name: value} for x in found.shards["train"]]
+    rewrite_manifest(found, splits={"train": shards, "validation": []})
+    with pytest.raises(ConfigError, match="manifest.json is not a corpus manifest"):
+        corpus.read(config)
+
+
 def test_a_directory_for_a_manifest(written):
     config, _, found = written
     path = os.path.join(found.directory, "manifest.json")
