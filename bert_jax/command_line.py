@@ -5,6 +5,7 @@ traceback.
 """
 
 import difflib
+import errno
 import glob
 import re
 import shlex
@@ -20,6 +21,8 @@ from bert_jax import host_memory
 from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
 
 EXIT_USAGE = 2
+# A path that cannot be, or that this user may not read or write.
+USERS_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def define_config() -> flags.FlagHolder:
@@ -61,6 +64,10 @@ def run_with_rest(
         fail(f"{argument} does not fit: {reason}")
     except (ConfigError, flags.Error) as error:
         fail(str(error))
+    except OSError as error:
+        if error.errno not in USERS_ERRORS:
+            raise
+        fail(f"{error.filename}: {error.strerror}; give another path")
     except Exception as error:
         # While flags are parsed, config_flags raises this for unknown keys and whatever
         # a config file does wrong; the same exceptions from main are our own faults.

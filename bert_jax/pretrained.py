@@ -48,6 +48,10 @@ def open_source(config: ExperimentConfig) -> Source:
     Raises:
       ConfigError: when there is none, it is damaged, or it is of another kind or size.
     """
+    if "://" in config.init_from:
+        raise ConfigError(
+            f"config.init_from={config.init_from!r} is not a local path; copy it here"
+        )
     path = Path(config.init_from).expanduser()
     names = parameter_shapes(config)
     tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name

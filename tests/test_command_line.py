@@ -22,6 +22,7 @@ from tests.commands import run, run_well
         (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
         (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
         (["--config=configs/tiny.py", "--workdir=README.md/x"], "README.md is a file"),
+        (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=README.md"], "--config=README.md cannot be loaded: SyntaxError"),
     ],
 )

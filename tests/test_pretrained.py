@@ -442,6 +442,11 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
         assert f"from the weights in {source} with a new optimizer" in stdout
         lines = [json.loads(x) for x in (target / "metrics.jsonl").open()]
         found[source] = lines[-1]["eval_masked_lm_loss"]
+    # Stopped and taken up again, a run needs the model no more.
+    shutil.rmtree(exported)
+    target = tmp_path / "from-exported"
+    changes["init_from"] = str(exported)
+    run_well("bert_jax.train", *small_run(trained, **changes), f"--workdir={target}")
     assert found[exported] == found[workdir]
     assert found[workdir] == pytest.approx(metrics["eval_masked_lm_loss"], rel=1e-6)
 
@@ -450,16 +455,29 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
     ("init_from", "changes", "message"),
     [
         ("nothing", {}, "config.init_from="),
+        ("gs://bucket/model", {}, "config.init_from='gs://bucket/model' is not a"),
+        ("RUN", {}, "config.tokenizer.vocab_file='', so the corpus would get"),
+        (
+            "RUN",
+            {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
+            "RUN/../corpus/vocab.txt is not the vocabulary",
+        ),
         ("RUN", {"model.hidden_size": 64}, "config.model.hidden_size=64, but "),
     ],
 )
 def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message):
     workdir = tmp_path / "run"
     corpus_dir = tmp_path / "corpus"
-    changes = changes | {
-        "init_from": init_from.replace("RUN", str(trained / "run")),
-        "data.corpus_dir": str(corpus_dir),
-    }
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_text("\n".join(wordpiece.SPECIAL_TOKENS))
+    changes = changes | {"init_from": init_from, "data.corpus_dir": str(corpus_dir)}
+    places = {"RUN": trained / "run", "VOCAB": vocabulary}
+    for word, place in places.items():
+        changes = {
+            key: value.replace(word, str(place)) if isinstance(value, str) else value
+            for key, value in changes.items()
+        }
+    message = message.replace("RUN/../", f"{trained}/")
     result = run(
         "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
     )
@@ -467,6 +485,27 @@ def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message
     assert result.stderr.startswith(f"error: {message}")
     assert result.stderr.count("\n") == 1
     assert not workdir.exists() and not corpus_dir.exists()
+
+
+def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained / "run", workdir)
+    config = runs.read_config(str(workdir))
+    continued = dataclasses.replace(config, init_from=str(workdir))
+    pretrained.open_source(continued)
+    (newest,) = (workdir / "checkpoints/20").glob("state/manifest.ocdbt")
+    outside = tmp_path / "outside"
+    newest.rename(outside)
+    newest.symlink_to(outside)
+    with pytest.raises(config_lib.ConfigError, match="is a link to .*outside"):
+        pretrained.open_source(continued)
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(config_lib.ConfigError, match="has no checkpoint yet"):
+        pretrained.open_source(continued)
+    data = dataclasses.replace(config.data, corpus_dir="gone")
+    runs.write_config(str(workdir), dataclasses.replace(config, data=data))
+    with pytest.raises(config_lib.ConfigError, match="in 'gone', where no corpus is"):
+        pretrained.open_source(continued)
 
 
 def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
