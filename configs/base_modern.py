@@ -5,9 +5,9 @@
 
 No dropout, twice the masks, a larger batch at a higher rate, packed rows. Held-out text
 is masked at 15% as in configs/base.py, so that the two can be compared. Sources: Portes
-et al. 2023 (MosaicBERT) for batch, steps, rate, warmup, betas and masks; Wettig et al.
-2023 on masks over 15%; Geiping and Goldstein 2023 (Cramming) on dropout; Krell et al.
-2021 on packing. This project has not run it in full.
+et al. 2023 (MosaicBERT) for batch, steps, rate, warmup and masks; Wettig et al. 2023 on
+masks over 15%; Geiping and Goldstein 2023 (Cramming) for dropout and beta2; Krell et
+al. 2021 on packing. This project has not run it in full.
 """
 
 import ml_collections
@@ -39,5 +39,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.name = "adamw"  # with bias correction
     config.optimizer.learning_rate = 5e-4  # MosaicBERT
     config.optimizer.warmup_steps = 4_200  # MosaicBERT: 6% of the steps
-    config.optimizer.beta2 = 0.98  # MosaicBERT, Cramming
+    config.optimizer.beta2 = 0.98  # Cramming
     return config
