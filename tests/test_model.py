@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import model
+from bert_jax import model, steps
 from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -44,18 +44,24 @@ def test_number_of_parameters_is_the_released_models(module, count):
 
 
 def test_initial_weights_have_the_released_distributions():
-    config = make_config(model__hidden_size=128, tokenizer__vocab_size=2000)
-    bert = build(config)
-    for kernel in (
-        bert.bert.embeddings.word[...],
-        bert.bert.layers[0].attention.query.kernel[...],
-        bert.bert.layers[1].output.kernel[...],
-    ):
-        # A normal of 0.02 cut off at two deviations, not scaled back up to 0.02.
-        assert abs(float(jnp.std(kernel)) - 0.0176) < 0.0005
-        assert float(jnp.max(jnp.abs(kernel))) <= 0.04 + 1e-6
-    assert not jnp.any(bert.bert.layers[0].output.bias[...])
-    assert jnp.all(bert.bert.layers[0].output_norm.scale[...] == 1)
+    config = make_config(model__hidden_size=768, model__max_position_embeddings=512)
+    _, params = model.build(config.model, 97, jax.random.key(0))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    beginnings = set()
+    for path, leaf in leaves:
+        name, array = model.path_name(path), np.asarray(leaf, np.float64)
+        if array.ndim == 1:
+            assert np.all(array == (1 if name.endswith(".scale") else 0)), name
+            continue
+        # A normal of 0.02 cut off at two deviations, not scaled back up to 0.02: its
+        # deviation is 0.8796 of that. Four standard errors of an estimate of it.
+        allowed = 4 * 0.0176 * np.sqrt(0.35 / array.size)
+        assert abs(array.std() - 0.8796 * 0.02) < allowed, name
+        assert abs(array.mean()) < 4 * 0.0176 / np.sqrt(array.size), name
+        assert 0.038 < np.abs(array).max() <= 0.04 + 1e-6, name
+        beginnings.add(array.flat[0])
+    # No two are drawn with one key.
+    assert len(beginnings) == sum(leaf.ndim == 2 for _, leaf in leaves)
 
 
 def encode(bert, batch, **kwargs):
@@ -196,6 +202,165 @@ def test_dropout_off_is_the_identity():
     x = jnp.ones((2, 3))
     assert model.dropout(x, 0.5, None) is x
     assert model.dropout(x, 0.0, jnp.zeros(2, jnp.uint32)) is x
+
+
+def with_dropout(hidden=0.0, attention=0.0, **changes):
+    return make_config(
+        model__hidden_dropout_prob=hidden,
+        model__attention_probs_dropout_prob=attention,
+        **changes,
+    )
+
+
+def test_dropout_is_at_the_four_places_of_every_layer_and_nowhere_else(monkeypatch):
+    """Its calls in order; the last layer has the queries of masks and [CLS] alone."""
+    config = with_dropout(0.25, 0.5)
+    bert, calls = build(config), []
+    drop = model.dropout
+
+    def record(x, rate, seed):
+        calls.append((x.shape, rate))
+        seeds.add(tuple(np.asarray(seed).tolist()))
+        return drop(x, rate, seed)
+
+    seeds = set()
+    monkeypatch.setattr(model, "dropout", record)
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    bert(batch, dropout_key=jax.random.key(0), dtype=F32)
+    B, T, Q, N, D = 8, 16, 4 + 1, 4, 32
+    assert calls == [
+        ((B, T, D), 0.25),
+        ((B, N, T, T), 0.5),
+        ((B, T, D), 0.25),
+        ((B, T, D), 0.25),
+        ((B, N, Q, T), 0.5),
+        ((B, Q, D), 0.25),
+        ((B, Q, D), 0.25),
+    ]
+    assert len(seeds) == len(calls)
+
+
+SEEDS = np.arange(6, dtype=np.uint32).reshape(3, 2)
+
+
+def assert_dropped(found, whole, rate):
+    """Asserts that a share of `rate` is 0 and the rest of `whole` scaled, no more."""
+    found, whole = np.asarray(found), np.asarray(whole)
+    is_dropped = found == 0
+    assert np.all(whole != 0)
+    error = np.sqrt(rate * (1 - rate) / whole.size)
+    assert abs(is_dropped.mean() - rate) < 5 * error
+    np.testing.assert_allclose(
+        found[~is_dropped], whole[~is_dropped] / (1 - rate), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_dropout_of_the_embeddings_follows_their_norm():
+    config = with_dropout(hidden=0.25)
+    embeddings = with_random_vectors(build(config)).bert.embeddings
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    ids = [batch[f"{name}_ids"] for name in ("input", "segment", "position")]
+    whole = embeddings(*ids, None, F32)
+    assert_dropped(embeddings(*ids, SEEDS[0], F32), whole, 0.25)
+
+
+def test_dropout_in_attention_is_of_the_probabilities():
+    """Values that are one-hot by token make the output the probabilities themselves.
+
+    Each is there twice, so that they are dropped with both, and nothing after them is.
+    """
+    config = with_dropout(hidden=0.5, attention=0.25)
+    attention = with_random_vectors(build(config)).bert.layers[0].attention
+    B, T, N, D = 32, 4, 4, 32
+    x_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
+    one_hot_TD = np.tile(np.eye(T, dtype=np.float32), (1, 2 * N))
+    attention.value.kernel[...] = jnp.asarray(np.linalg.pinv(x_TD) @ one_hot_TD)
+    attention.output.kernel[...] = jnp.eye(D)
+    for linear in (attention.value, attention.output):
+        linear.bias[...] = jnp.zeros(D)
+    x_BTD = jnp.tile(x_TD, (B, 1, 1))
+    mask_B1TT = jnp.ones((B, 1, T, T), bool)
+
+    def probabilities(seed):
+        x_BTN2T = attention(x_BTD, x_BTD, mask_B1TT, seed).reshape(B, T, N, 2, T)
+        np.testing.assert_allclose(x_BTN2T[..., 0, :], x_BTN2T[..., 1, :], atol=1e-6)
+        # What is dropped comes out as rounding of the pseudo-inverse, not as 0.
+        return np.where(np.abs(x_BTN2T) < 1e-6, 0, x_BTN2T)[..., 0, :]
+
+    whole = probabilities(None)
+    np.testing.assert_allclose(whole.sum(axis=-1), np.ones((B, T, N)), rtol=1e-5)
+    assert_dropped(probabilities(SEEDS[0]), whole, 0.25)
+
+
+@pytest.mark.parametrize(
+    "silenced",
+    [lambda layer: layer.output, lambda layer: layer.attention.output],
+    ids=["attention", "feed_forward"],
+)
+def test_dropout_in_a_layer_is_of_what_is_added(silenced):
+    """Without norms and one of the two sums, what a layer adds is at hand."""
+    layer = with_random_vectors(build(with_dropout(hidden=0.25))).bert.layers[1]
+    layer.attention_norm = layer.output_norm = lambda x: x
+    silenced(layer).kernel[...] *= 0
+    silenced(layer).bias[...] *= 0
+    B, T, D = 16, 8, 32
+    ones_BTD = jnp.ones((B, T, D))
+    x_BTD = jax.random.normal(jax.random.key(1), (B, T, D))
+    mask_B1TT = jnp.ones((B, 1, T, T), bool)
+    whole = layer(ones_BTD, x_BTD, mask_B1TT, None) - ones_BTD
+    found = layer(ones_BTD, x_BTD, mask_B1TT, SEEDS) - ones_BTD
+    assert_dropped(found, whole, 0.25)
+
+
+def test_heads_drop_nothing():
+    """With dropout on, they are functions of the last states alone."""
+    config = with_dropout(0.25, 0.25)
+    bert = with_random_vectors(build(config))
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+    names = ("masked_lm_positions", "next_sentence_positions")
+    key = jax.random.key(3)
+    last_BQD = bert.bert.encode(
+        batch,
+        positions_BQ=jnp.concatenate([batch[name] for name in names], axis=1),
+        dropout_key=key,
+        dtype=F32,
+    )
+    masked_lm, next_sentence = bert(batch, dropout_key=key, dtype=F32)
+    np.testing.assert_array_equal(masked_lm, bert.masked_lm(last_BQD[:, :-1]))
+    pooled_BKD = jnp.tanh(bert.bert.pooler(last_BQD[:, -1:]))
+    np.testing.assert_array_equal(next_sentence, bert.next_sentence(pooled_BKD))
+
+
+def gradient_by_key(rate):
+    """Returns the gradient of a batch's loss, leaf by leaf, as a function of a key."""
+    config = with_dropout(rate, rate, model__num_hidden_layers=1)
+    graphdef, params = nnx.split(build(config))
+    batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
+
+    def loss(params, key):
+        sums = steps.loss_sums(
+            graphdef, params, batch, True, dropout_key=key, dtype=F32
+        )
+        return sums["masked_lm_loss"] + sums["next_sentence_loss"]
+
+    gradient = jax.jit(jax.grad(loss))
+    return lambda key: jax.tree.leaves(gradient(params, key))
+
+
+def test_a_key_changes_no_bit_where_nothing_is_dropped():
+    gradient = gradient_by_key(0.0)
+    for with_key, without in zip(
+        gradient(jax.random.key(0)), gradient(None), strict=True
+    ):
+        np.testing.assert_array_equal(with_key, without)
+
+
+def test_one_key_gives_the_same_bits_and_another_others():
+    gradient = gradient_by_key(0.25)
+    keys = (jax.random.key(seed) for seed in (0, 0, 1))
+    for first, again, other in zip(*map(gradient, keys), strict=True):
+        np.testing.assert_array_equal(first, again)
+        assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
