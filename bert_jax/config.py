@@ -91,6 +91,8 @@ class LossWeightsConfig:
     next_sentence: float
 
 
+# none; full: everything; matmuls: all but the products with its kernels
+REMAT = ("none", "full", "matmuls")
 OPTIMIZERS = ("adamw_bert", "adamw", "lamb")
 SCHEDULES = ("linear", "cosine", "constant")
 
@@ -115,6 +117,7 @@ class MeshConfig:
     data: int
     fsdp: int
     tensor: int
+    shard_optimizer: bool  # moments and update over data as well (ZeRO-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,6 +139,7 @@ class ExperimentConfig:
     init_from: str  # directory of the first weights, see pretrained.py; "": random
     compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
     accumulation_steps: int  # microbatches per optimizer step
+    remat: str  # one of REMAT, what a layer computes again in its backward pass
     log_every_steps: int
     data: DataConfig
     tokenizer: TokenizerConfig
@@ -435,6 +439,7 @@ def _validate_choices(config: ExperimentConfig) -> None:
             config.compute_dtype,
             ("auto", "float32", "bfloat16"),
         ),
+        "config.remat": (config.remat, REMAT),
         "config.data.invalid_utf8": (
             config.data.invalid_utf8,
             ("error", "replace", "skip"),

@@ -11,6 +11,7 @@ Shapes: B row of the batch, T token, S key token in attention, P masked position
 K sentence pair in a row, D hidden, F feed-forward, N heads, H head dim, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,6 +21,11 @@ from flax import nnx
 from bert_jax import sharding
 from bert_jax.config import ModelConfig
 
+# What a layer keeps for its backward pass; the rest it computes again there.
+REMAT_POLICIES = {
+    "full": jax.checkpoint_policies.nothing_saveable,
+    "matmuls": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
 ACTIVATIONS = {
     "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -256,6 +262,7 @@ class Bert(nnx.Module):
         positions_BQ: jax.Array | None = None,
         dropout_key: jax.Array | None,
         dtype: jnp.dtype,
+        remat: str = "none",
     ) -> jax.Array:
         """Returns the last hidden states [B, T, D], or only those at `positions_BQ`.
 
@@ -269,6 +276,7 @@ class Bert(nnx.Module):
           positions_BQ: int32, the tokens whose states to return; None for all.
           dropout_key: a typed key, or None for no dropout.
           dtype: of the computation; parameters stay float32.
+          remat: "none", or one of REMAT_POLICIES for less memory and more work.
         """
         num_layers = len(self.layers)
         embedding_seed, layer_seeds = None, [None] * num_layers
@@ -287,14 +295,15 @@ class Bert(nnx.Module):
         mask_B1TS = attention_mask(sequence_ids_BT, sequence_ids_BT)
         for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):
             with jax.named_scope("layer"):
-                x_BTD = layer(x_BTD, x_BTD, mask_B1TS, seeds)
+                x_BTD = _with_remat(layer, remat)(x_BTD, x_BTD, mask_B1TS, seeds)
         query_BTD = x_BTD
         if positions_BQ is not None:
             query_BTD = gather_positions(x_BTD, positions_BQ)
             ids_BQ = jnp.take_along_axis(sequence_ids_BT, positions_BQ, axis=1)
             mask_B1TS = attention_mask(ids_BQ, sequence_ids_BT)
         with jax.named_scope("last_layer"):
-            return self.layers[-1](query_BTD, x_BTD, mask_B1TS, layer_seeds[-1])
+            last = _with_remat(self.layers[-1], remat)
+            return last(query_BTD, x_BTD, mask_B1TS, layer_seeds[-1])
 
     def pool(self, x_BKD: jax.Array) -> jax.Array:
         """Returns [B, K, D], tanh of a projection of the [CLS] states."""
@@ -326,6 +335,7 @@ class BertForPreTraining(nnx.Module):
         *,
         dropout_key: jax.Array | None,
         dtype: jnp.dtype,
+        remat: str = "none",
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the logits of both objectives.
 
@@ -334,6 +344,7 @@ class BertForPreTraining(nnx.Module):
             int32[B, K] next_sentence_positions.
           dropout_key: a typed key, or None for no dropout.
           dtype: of the computation; parameters stay float32.
+          remat: see `Bert.encode`.
 
         Returns:
           float32[B, P, V] masked-LM logits and float32[B, K, 2] next-sentence logits
@@ -344,7 +355,11 @@ class BertForPreTraining(nnx.Module):
             [batch["masked_lm_positions"], batch["next_sentence_positions"]], axis=1
         )
         x_BQD = self.bert.encode(
-            batch, positions_BQ=positions_BQ, dropout_key=dropout_key, dtype=dtype
+            batch,
+            positions_BQ=positions_BQ,
+            dropout_key=dropout_key,
+            dtype=dtype,
+            remat=remat,
         )
         masked_lm_BPV = self.masked_lm(x_BQD[:, :num_masked])
         pooled_BKD = self.bert.pool(x_BQD[:, num_masked:])
@@ -437,3 +452,12 @@ def mix32(x: jax.Array) -> jax.Array:
 def _replicated(table: jax.Array) -> jax.Array:
     """Gathers a table from the devices that share it."""
     return jax.reshard(table, jax.P(None, None))
+
+
+def _with_remat(
+    layer: Callable[..., jax.Array], remat: str
+) -> Callable[..., jax.Array]:
+    """Returns the layer, keeping for its backward pass what `remat` says."""
+    if remat == "none":
+        return layer
+    return jax.checkpoint(lambda *inputs: layer(*inputs), policy=REMAT_POLICIES[remat])

@@ -22,6 +22,7 @@ CONFIG_FILE = "config.json"
 MAY_CHANGE = (
     "mesh",
     "accumulation_steps",
+    "remat",
     "log_every_steps",
     "checkpoint",
     "eval",
@@ -116,7 +117,7 @@ def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
     except ConfigError:
         pass  # the run had another number of devices
     num = math.gcd(size, jax.device_count())
-    data_only = MeshConfig(data=num, fsdp=1, tensor=1)
+    data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
     return sharding.make_mesh(data_only, jax.devices()[:num])
 
 

@@ -54,6 +54,35 @@ def spec(*dims: str) -> jax.P:
     return jax.P(*entries)
 
 
+def over_data(tree: Any) -> Any:
+    """Returns the arrays split over the data axis as well, for the optimizer (ZeRO-1).
+
+    Matrices alone, whose dim that fsdp may split is split further; vectors are small.
+
+    Raises:
+      ValueError: when that dim does not divide.
+    """
+    return jax.tree.map(
+        lambda x: jax.reshard(x, over_data_spec(jax.typeof(x).sharding.spec)), tree
+    )
+
+
+def over_data_spec(param_spec: jax.P) -> jax.P:
+    """Returns the spec of a parameter's moments and update, see `over_data`."""
+    if len(param_spec) < 2:
+        return param_spec
+    embed = RULES["embed"]
+    entries = [(embed, "data") if axis == embed else axis for axis in param_spec]
+    return jax.P(*entries)
+
+
+def laid_out_as(tree: Any, like: Any) -> Any:
+    """Returns the arrays in the layout of those in the tree `like`."""
+    return jax.tree.map(
+        lambda x, y: jax.reshard(x, jax.typeof(y).sharding.spec), tree, like
+    )
+
+
 def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
     """Returns the sizes of AXES with a -1 replaced by what remains.
 

@@ -49,7 +49,8 @@ def init_state(
     def init() -> TrainState:
         init_key, _ = run_keys(config)
         _, params = build(init_key)
-        return TrainState(jnp.zeros((), jnp.int32), params, tx.init(params))
+        split = sharding.over_data if config.mesh.shard_optimizer else lambda x: x
+        return TrainState(jnp.zeros((), jnp.int32), params, tx.init(split(params)))
 
     graphdef, _ = nnx.split(
         nnx.eval_shape(
@@ -95,6 +96,7 @@ def make_train_step(
                 next_sentence,
                 dropout_key=key,
                 dtype=dtype,
+                remat=config.remat,
             )
             return total_loss(sums, counts, config.loss_weights), sums
 
@@ -104,8 +106,12 @@ def make_train_step(
             grads, sums = grad(state.params, batch, key)
         else:
             grads, sums = accumulate(grad, state.params, batch, key, num)
-        updates, opt_state = tx.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        before = state.params
+        if config.mesh.shard_optimizer:
+            grads, before = sharding.over_data(grads), sharding.over_data(before)
+        updates, opt_state = tx.update(grads, state.opt_state, before)
+        params = optax.apply_updates(before, updates)
+        params = sharding.laid_out_as(params, state.params)
         metrics = {
             "loss": total_loss(sums, counts, config.loss_weights),
             **mean_metrics(sums, counts),
@@ -144,13 +150,16 @@ def loss_sums(
     *,
     dropout_key: jax.Array | None,
     dtype: jnp.dtype,
+    remat: str = "none",
 ) -> Metrics:
     """Returns summed losses and right guesses, float32[] each.
 
     Of both objectives, or without `next_sentence` of the masked LM alone.
     """
     bert = nnx.merge(graphdef, params)
-    masked_lm_BPV, next_sentence_BK2 = bert(batch, dropout_key=dropout_key, dtype=dtype)
+    masked_lm_BPV, next_sentence_BK2 = bert(
+        batch, dropout_key=dropout_key, dtype=dtype, remat=remat
+    )
     masked_lm_loss, masked_lm_correct = losses.masked_lm(
         masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
     )

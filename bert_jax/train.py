@@ -240,6 +240,12 @@ def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
             raise ConfigError(
                 f"config.mesh.{axis}={mesh.shape[axis]} must divide config.{key}={size}"
             )
+    split = sharding.batch_divisor(mesh)  # data * fsdp
+    if config.mesh.shard_optimizer and model.hidden_size % split:
+        raise ConfigError(
+            f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
+            f" divide config.model.hidden_size={model.hidden_size}"
+        )
     if config.data.num_streams % jax.process_count():
         raise ConfigError(
             f"config.data.num_streams={config.data.num_streams} must be a multiple of"

@@ -18,6 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.init_from = ""
     config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
     config.accumulation_steps = 1
+    config.remat = "none"
     config.log_every_steps = 100
 
     config.data = ml_collections.ConfigDict()
@@ -104,7 +105,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0  # optimization.py
 
-    config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.mesh = ml_collections.ConfigDict(
+        {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
+    )
     config.checkpoint = ml_collections.ConfigDict({"every_steps": 5_000, "keep": 3})
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 5_000, "num_sequences": 8_192, "masked_lm_prob": 0.15}

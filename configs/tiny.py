@@ -12,6 +12,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.init_from = ""
     config.compute_dtype = "auto"
     config.accumulation_steps = 1
+    config.remat = "none"
     config.log_every_steps = 20
 
     config.data = ml_collections.ConfigDict()
@@ -84,7 +85,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0
 
-    config.mesh = ml_collections.ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    config.mesh = ml_collections.ConfigDict(
+        {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
+    )
     config.checkpoint = ml_collections.ConfigDict({"every_steps": 400, "keep": 2})
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 400, "num_sequences": 1024, "masked_lm_prob": 0.15}

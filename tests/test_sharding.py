@@ -26,24 +26,36 @@ def test_spec_refuses_unknown_dims_and_an_axis_used_twice():
         sharding.spec("batch", "embed")
 
 
+def mesh_config(data, fsdp, tensor):
+    return MeshConfig(data=data, fsdp=fsdp, tensor=tensor, shard_optimizer=False)
+
+
 def test_mesh_shape_takes_what_remains():
     resolve = sharding.resolve_mesh_shape
-    assert resolve(MeshConfig(data=-1, fsdp=2, tensor=1), 8) == (4, 2, 1)
-    assert resolve(MeshConfig(data=2, fsdp=2, tensor=2), 8) == (2, 2, 2)
+    assert resolve(mesh_config(-1, 2, 1), 8) == (4, 2, 1)
+    assert resolve(mesh_config(2, 2, 2), 8) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (16, 1, 1), (-1, 3, 1), (2, 2, 1)])
 def test_mesh_that_does_not_fit_is_refused(sizes):
-    data, fsdp, tensor = sizes
     with pytest.raises(ConfigError, match=r"config\.mesh .* does not fit 8 device"):
-        sharding.resolve_mesh_shape(MeshConfig(data=data, fsdp=fsdp, tensor=tensor), 8)
+        sharding.resolve_mesh_shape(mesh_config(*sizes), 8)
+
+
+def over_data(spec):
+    """As the table of parameters has it, a matrix's fsdp dim over data as well."""
+    return P(*((("fsdp", "data") if axis == "fsdp" else axis) for axis in spec))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_layout_of_every_parameter_and_moment(name):
+@pytest.mark.parametrize("shard_optimizer", [False, True])
+def test_layout_of_every_parameter_and_moment(name, shard_optimizer):
     use_mesh(2, 2, 2)
     config = make_config(
-        model__num_hidden_layers=1, optimizer__name=name, optimizer__mu_dtype="bfloat16"
+        model__num_hidden_layers=1,
+        optimizer__name=name,
+        optimizer__mu_dtype="bfloat16",
+        mesh__shard_optimizer=shard_optimizer,
     )
     tx, _ = optim.make_optimizer(config)
     _, init = steps.init_state(config, tx)
@@ -82,7 +94,11 @@ def test_layout_of_every_parameter_and_moment(name):
             for name, spec in layouts.items()
             if name.startswith(f"{tree}.")
         }
-        assert found == expected, tree
+        is_moment = tree != "params"
+        if shard_optimizer and is_moment:
+            assert found == {n: over_data(s) for n, s in expected.items()}, tree
+        else:
+            assert found == expected, tree
 
 
 def test_place_batch_splits_rows_over_data_and_fsdp():
