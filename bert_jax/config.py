@@ -141,6 +141,7 @@ class ExperimentConfig:
     accumulation_steps: int  # microbatches per optimizer step
     remat: str  # one of REMAT, what a layer computes again in its backward pass
     log_every_steps: int
+    compilation_cache_dir: str  # where compiled programs are kept; "": nowhere
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig

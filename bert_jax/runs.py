@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "accumulation_steps",
     "remat",
     "log_every_steps",
+    "compilation_cache_dir",
     "checkpoint",
     "eval",
     "data.corpus_dir",  # it may have moved; its manifest's digest is compared

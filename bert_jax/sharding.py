@@ -133,3 +133,14 @@ def place_batch(
         name: jax.make_array_from_process_local_data(sharding, rows)
         for name, rows in batch.items()
     }
+
+
+def abstract_batch(
+    shapes: dict[str, tuple[tuple[int, ...], Any]], mesh: jax.sharding.Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns what `place_batch` makes of arrays with these shapes and dtypes."""
+    sharding = NamedSharding(mesh, spec("batch"))
+    return {
+        name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        for name, (shape, dtype) in shapes.items()
+    }

@@ -29,13 +29,17 @@ from bert_jax import (
     steps,
 )
 from bert_jax.checkpoint import Checkpoints, newest_step
+from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.startup import Startup, keep_compiled
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
+    startup = Startup()
+    keep_compiled(config)
     # ---- Check everything a person can get wrong before anything is written.
     if jax.process_count() > 1:
         raise ConfigError(
@@ -55,6 +59,8 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     corpus = prepare.find_corpus(config)
     weights = pretrained.read(source, config, corpus.tokenizer) if source else None
 
+    startup.mark("corpus")
+
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
@@ -70,11 +76,15 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     for note in weights.notes if weights else ():
         print(f"        {note}", flush=True)
     del weights  # as large as the parameters
+    startup.mark("state")
 
     # ---- Steps.
     train_step = jax.jit(
         steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
     )
+    compiled = CompiledSteps(config, train_step, state, mesh)
+    if first_step < config.num_steps:
+        compiled.begin(runs.phase_of(config, first_step)[0])
     eval_step = jax.jit(steps.make_eval_step(config, graphdef))
     start = time.time()
     held_out = HeldOut(config, corpus, mesh, eval_step)
@@ -85,7 +95,11 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     step = first_step
     try:
         for phase_index, batch in global_batches(config, corpus, mesh, first_step):
+            startup.mark("data")
+            train_step = compiled.of(phase_index)
+            startup.mark("compile")
             state, step_metrics = train_step(state, batch)
+            startup.finish("first step", step_metrics, progress.say)
             step += 1
             log.add(step, phase_index, step_metrics)
             if jax.default_backend() == "cpu":

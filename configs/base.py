@@ -20,6 +20,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 100
+    config.compilation_cache_dir = ""
 
     config.data = ml_collections.ConfigDict()
     # The paper's Wikipedia and BookCorpus; the latter is no longer distributed, so

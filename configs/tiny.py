@@ -14,6 +14,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 20
+    config.compilation_cache_dir = ""
 
     config.data = ml_collections.ConfigDict()
     config.data.sources = ("embedded:",)

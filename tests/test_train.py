@@ -172,6 +172,11 @@ def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
             "config.mesh.tensor=8 must divide config.model.num_attention_heads=2",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            {"mesh.shard_optimizer": True, "model.hidden_size": 36},
+            "mesh.data * mesh.fsdp=8 to divide config.model.hidden_size=36",
+            marks=pytest.mark.slow,
+        ),
         ({"data.sources": "('text:nothing/*.txt',)"}, "no file matches"),
         pytest.param(
             {"data.sources": "('web:x',)"},

@@ -1,0 +1,61 @@
+"""The compiled train step of each phase: the next one is made while this one runs."""
+
+from concurrent import futures
+from typing import Any
+
+import jax
+
+from bert_jax import sharding, steps
+from bert_jax.config import ExperimentConfig
+
+Compiled = jax.stages.Compiled
+
+
+class CompiledSteps:
+    """Compiles phases one ahead of their use, in a thread.
+
+    A phase is begun when the one before it is taken: a run of 128 and then 512 tokens
+    does not stop in between.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        train_step: Any,
+        state: steps.TrainState,
+        mesh: jax.sharding.Mesh,
+    ):
+        """Keeps the shapes of `state`, not its arrays.
+
+        Args:
+          config: of the run.
+          train_step: from `steps.make_train_step`, jitted.
+          state: as the steps will be given it.
+          mesh: of the run.
+        """
+        self._config, self._train_step, self._mesh = config, train_step, mesh
+        self._state = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        self._thread = futures.ThreadPoolExecutor(1, "compile")
+        self._begun: dict[int, futures.Future[Compiled]] = {}
+
+    def begin(self, phase_index: int) -> futures.Future[Compiled]:
+        """Starts compiling a phase, unless that was begun before."""
+        if phase_index not in self._begun:
+            self._begun[phase_index] = self._thread.submit(self._compile, phase_index)
+        return self._begun[phase_index]
+
+    def of(self, phase_index: int) -> Compiled:
+        """Returns the step of a phase, (state, batch) -> (state, metrics)."""
+        compiled = self.begin(phase_index).result()
+        if phase_index + 1 < len(self._config.phases):
+            self.begin(phase_index + 1)
+        return compiled
+
+    def _compile(self, phase_index: int) -> Compiled:
+        with jax.set_mesh(self._mesh):  # of this thread
+            batch = sharding.abstract_batch(
+                steps.batch_shapes(self._config.phases[phase_index]), self._mesh
+            )
+            return self._train_step.lower(self._state, batch).compile()

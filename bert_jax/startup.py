@@ -1,0 +1,61 @@
+"""What a run does before its first step ends, and how long that took."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from bert_jax.config import ExperimentConfig
+
+
+class Startup:
+    """The seconds of each part of a start, in the order they came."""
+
+    def __init__(self):
+        self._seconds = {"import": seconds_of_this_process()}
+        self._marked = time.perf_counter()
+        self._is_over = False
+
+    def mark(self, part: str) -> None:
+        """Says that the time since the mark before this one went to a part."""
+        if not self._is_over:
+            now = time.perf_counter()
+            self._seconds[part] = now - self._marked
+            self._marked = now
+
+    def finish(self, part: str, result: Any, say: Callable[[str], None]) -> None:
+        """Waits for the last part's arrays and tells it all, once."""
+        if not self._is_over:
+            jax.block_until_ready(result)
+            self.mark(part)
+            self._is_over = True
+            say(self.words())
+
+    def words(self) -> str:
+        parts = (f"{part} {seconds:.1f} s" for part, seconds in self._seconds.items())
+        return f"start:  {', '.join(parts)}"
+
+
+def seconds_of_this_process() -> float:
+    """Returns how long ago the process began, where Linux tells, else 0."""
+    try:
+        with open("/proc/self/stat") as file:
+            # The second field, the name, may hold spaces; the 22nd is the start.
+            started = int(file.read().rpartition(")")[2].split()[19])
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        return since_boot - started / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return 0.0
+
+
+def keep_compiled(config: ExperimentConfig) -> None:
+    """Makes JAX keep compiled programs in config.compilation_cache_dir, if given.
+
+    What is kept there is run as code: nobody else may be able to write to it.
+    """
+    if config.compilation_cache_dir:
+        directory = os.path.expanduser(config.compilation_cache_dir)
+        jax.config.update("jax_compilation_cache_dir", directory)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

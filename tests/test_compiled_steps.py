@@ -1,0 +1,70 @@
+"""The step is compiled before there is a batch, and is the step that jit would make."""
+
+import jax
+import numpy as np
+
+from bert_jax import optim, runs, sharding, steps
+from bert_jax.compiled_steps import CompiledSteps
+from bert_jax.data import corpus, pipeline
+from tests.conftest import make_batch, make_config, use_mesh
+
+
+def two_phases():
+    config = make_config()
+    first = config.phases[0]
+    second = type(first)(
+        num_steps=5,
+        sequence_length=32,
+        global_batch_size=16,
+        max_predictions=6,
+        max_sequences_per_row=1,
+    )
+    return type(config)(**vars(config) | {"phases": (first, second)})
+
+
+def made(config):
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    step = steps.make_train_step(config, graphdef, tx, schedule)
+    return init, jax.jit(step, donate_argnums=0)
+
+
+def test_each_phase_has_its_own_and_the_next_is_begun_in_time():
+    config = two_phases()
+    mesh = use_mesh(2, 2, 2)
+    init, train_step = made(config)
+    compiled = CompiledSteps(config, train_step, init(), mesh)
+    assert compiled.begin(0) is compiled.begin(0)
+    first = compiled.of(0)
+    assert set(compiled._begun) == {0, 1}
+    batch = sharding.place_batch(make_batch(config), mesh)
+    found, expected = first(init(), batch)[0], train_step(init(), batch)[0]
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.sharding == b.sharding
+    second = compiled.of(1)
+    batch = make_batch(type(config)(**vars(config) | {"phases": config.phases[1:]}))
+    state, _ = second(found, sharding.place_batch(batch, mesh))
+    assert int(state.step) == 2
+
+
+def test_the_shapes_are_those_of_the_pipeline(trained):
+    config = runs.read_config(str(trained / "run"))
+    mesh = use_mesh(1, 1, 1)
+    batch = next(
+        pipeline.batches(
+            corpus.read(config),
+            config,
+            split="train",
+            seed=0,
+            phase_index=0,
+            first_step=0,
+        )
+    )
+    abstract = sharding.abstract_batch(steps.batch_shapes(config.phases[0]), mesh)
+    placed = sharding.place_batch(batch, mesh)
+    assert abstract.keys() == placed.keys()
+    for name, array in placed.items():
+        assert abstract[name].shape == array.shape, name
+        assert abstract[name].dtype == array.dtype, name
+        assert abstract[name].sharding == array.sharding, name

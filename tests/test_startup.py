@@ -1,0 +1,56 @@
+"""What a start took is told once, part by part."""
+
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import startup
+from tests.commands import run_well, small_run
+from tests.conftest import make_config
+
+
+def test_parts_are_told_in_order_and_once():
+    said = []
+    start = startup.Startup()
+    start.mark("corpus")
+    start.mark("data")
+    start.finish("first step", jnp.ones(3), said.append)
+    start.mark("later")
+    start.finish("later", jnp.ones(3), said.append)
+    (words,) = said
+    names = re.findall(r"([a-z ]+) \d+\.\d s", words.removeprefix("start:  "))
+    assert [x.strip() for x in names] == ["import", "corpus", "data", "first step"]
+
+
+def test_a_process_knows_its_age():
+    code = (
+        "import time; time.sleep(1)\n"
+        "from bert_jax.startup import seconds_of_this_process as age\n"
+        "a = age(); time.sleep(1); print(a, age() - a)"
+    )
+    stdout = subprocess.run([sys.executable, "-c", code], capture_output=True).stdout
+    age, more = map(float, stdout.split())
+    assert age >= 1 and 0.9 < more < 3
+
+
+def test_nothing_is_kept_unless_asked_for():
+    startup.keep_compiled(make_config())
+    assert not jax.config.jax_compilation_cache_dir
+
+
+@pytest.mark.slow
+def test_compiled_programs_are_kept_and_found(trained, tmp_path):
+    """As many files after a second run as after the first."""
+    changes = {"compilation_cache_dir": str(tmp_path / "cache")}
+    counts = []
+    for name in ("first", "second"):
+        arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
+        stdout = run_well("bert_jax.train", *arguments)
+        assert re.search(r"start:  import .*, compile \d.*, first step \d", stdout)
+        counts.append(len(os.listdir(tmp_path / "cache")))
+    assert counts[0] == counts[1] > 0
