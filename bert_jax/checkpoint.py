@@ -99,29 +99,47 @@ class Checkpoints:
             ocp.checkpoint_utils.construct_restore_args(abstract),
             partial_restore=True,
         )
-        arrays = self._manager.restore(step, args=ocp.args.Composite(state=restore))[
-            "state"
-        ]
+        arrays = self._restore(step, state=restore)["state"]
         leaves = [arrays[name] for name in wanted]
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def arrays(self, step: int) -> dict[str, list[Any]]:
         """Returns [shape, dtype] of every array of a step, by its path."""
-        return self._meta(step)["arrays"]
+        arrays = self._meta(step).get("arrays")
+        if not isinstance(arrays, dict):
+            raise self._damaged(step, "no list of its arrays")
+        return arrays
 
     def check_corpus(self, step: int, corpus_sha256: str) -> None:
         """Raises ConfigError when the step was trained on another corpus."""
-        if self._meta(step)["position"]["corpus_sha256"] != corpus_sha256:
+        position = self._meta(step).get("position")
+        if not isinstance(position, dict):
+            raise self._damaged(step, "no position in the data")
+        if position.get("corpus_sha256") != corpus_sha256:
             raise ConfigError(
                 f"{self.directory}/{step} was trained on another corpus than the one in"
                 " config.data.corpus_dir; give that, or another --workdir"
             )
 
     def _meta(self, step: int) -> dict[str, Any]:
-        restored = self._manager.restore(
-            step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())
+        meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
+        if not isinstance(meta, dict):
+            raise self._damaged(step, "meta is no object")
+        return meta
+
+    def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Any:
+        try:
+            return self._manager.restore(step, args=ocp.args.Composite(**items))
+        except (MemoryError, jax.errors.JaxRuntimeError):
+            raise
+        except Exception as error:  # of TensorStore, Orbax and json, of any type
+            raise self._damaged(step, str(error).splitlines()[0]) from None
+
+    def _damaged(self, step: int, reason: str) -> ConfigError:
+        return ConfigError(
+            f"{self.directory}/{step} is damaged ({reason[:200]}); remove it and"
+            " continue from the one before, or restore it from a copy"
         )
-        return restored["meta"]
 
     def close(self) -> None:
         """Waits for saves under way; raises what went wrong in them."""

@@ -22,7 +22,15 @@ from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
 
 EXIT_USAGE = 2
 # A path that cannot be, or that this user may not read or write.
-USERS_ERRORS = (errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS)
+USERS_ERRORS = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+)
 
 
 def define_config() -> flags.FlagHolder:
@@ -65,7 +73,7 @@ def run_with_rest(
     except (ConfigError, flags.Error) as error:
         fail(str(error))
     except OSError as error:
-        if error.errno not in USERS_ERRORS:
+        if error.errno not in USERS_ERRORS or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}; give another path")
     except Exception as error:

@@ -88,7 +88,7 @@ class LossWeightsConfig:
     """What each objective's mean loss counts for in their sum."""
 
     masked_lm: float
-    next_sentence: float
+    next_sentence: float  # not used without data.next_sentence
 
 
 # none; full: everything; matmuls: all but the products with its kernels

@@ -33,8 +33,8 @@ def eval_batches(
 ) -> list[pipeline.Batch]:
     """Returns this process's rows of the held-out batches, the same at every call.
 
-    As many of their tokens are masked as config.eval says, so that runs of other rates
-    can be compared.
+    They are masked at the rate of config.eval, up to the phase's max_predictions, so
+    that runs of other rates can be compared.
     """
     masked_lm_prob = config.eval.masked_lm_prob
     data = dataclasses.replace(config.data, masked_lm_prob=masked_lm_prob)

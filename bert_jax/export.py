@@ -12,6 +12,7 @@ model card (README.md) and SHA256SUMS.
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,9 +26,11 @@ from flax import nnx
 from bert_jax import command_line, model_card, pretrained, runs, sharding
 from bert_jax.config import ConfigError
 from bert_jax.interop import google_tf1, huggingface, model_directory
+from bert_jax.interop.model_directory import Source
 
 FORMATS: dict[str, ModuleType] = {"huggingface": huggingface, "google": google_tf1}
-# Of the largest logit: nothing is lost in float32, 8 bits are kept in bfloat16.
+# Of a head's largest logit. Nothing is lost in float32; in bfloat16 each weight is off
+# by up to 1/512 of itself, and the layers add that up.
 MAX_DIFFERENCE = {"float32": 1e-5, "bfloat16": 5e-2}
 
 
@@ -49,10 +52,18 @@ def export(
       ConfigError: when the output is in use or there is no such checkpoint.
       ExportError: when what was written, read back, is another model.
     """
-    target = Path(output)
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+    target = Path(output).expanduser().absolute()
+    is_new = not os.path.lexists(target)
+    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    if not is_new and not is_empty:
         raise ConfigError(f"--output={output} is in use; give a new directory")
     run = runs.open_run(workdir, step, corpus_dir)
+    for name, array in pretrained.by_name(run.params).items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
+                " older one with --step"
+            )
     target.parent.mkdir(parents=True, exist_ok=True)
     tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
     try:
@@ -60,10 +71,8 @@ def export(
         format_.write(tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, format_, dtype)
         model_directory.write_digests(tmp)
-        model_card.write(tmp, run, workdir, format_name)  # which people edit
+        model_card.write(tmp, run, workdir, format_name, dtype)  # which people edit
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
-        if target.is_dir():
-            target.rmdir()
         os.replace(tmp, target)
     except BaseException:
         shutil.rmtree(tmp)
@@ -82,28 +91,34 @@ def read_back(directory: Path, run: runs.Run, format_: ModuleType, dtype: str) -
       ExportError: when a weight is not the run's rounded to the dtype, or logits are
         further apart than that allows.
     """
-    shapes = pretrained.parameter_shapes(run.config)
-    source = format_.open_source(directory, shapes, run.corpus.tokenizer.FILE)
+    source = open_export(directory, run, format_)
     arrays = source.read()
     for name, ours in pretrained.by_name(run.params).items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
             raise ExportError(f"{directory}: {name} is not what was written")
-    expected = logits(run, run.params)
-    found = logits(run, pretrained.place(run.params, arrays))
-    difference, largest = (
-        max(float(np.max(np.abs(x))) for x in of)
-        for of in ([a - b for a, b in zip(found, expected, strict=True)], expected)
-    )
-    if not difference <= MAX_DIFFERENCE[dtype] * largest:
-        raise ExportError(
-            f"{directory}: its logits differ from the run's by {difference}"
-        )
+    forward = logits_of_random_pairs(run)
+    expected, found = forward(run.params), forward(pretrained.place(run.params, arrays))
+    difference = 0.0
+    for ours, theirs in zip(expected, found, strict=True):
+        off = float(np.max(np.abs(ours - theirs)))
+        if not off <= MAX_DIFFERENCE[dtype] * float(np.max(np.abs(ours))):
+            raise ExportError(f"{directory}: its logits differ from the run's by {off}")
+        difference = max(difference, off)
     return difference
 
 
-def logits(run: runs.Run, params: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns both heads' float32 logits of random pairs with padding."""
+def open_export(directory: Path, run: runs.Run, format_: ModuleType) -> Source:
+    shapes = pretrained.parameter_shapes(run.config)
+    if format_ is google_tf1:
+        return google_tf1.open_source(directory, shapes)
+    return huggingface.open_source(directory, shapes, run.corpus.tokenizer.FILE)
+
+
+def logits_of_random_pairs(
+    run: runs.Run,
+) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
+    """Returns params -> both heads' float32 logits of fixed pairs with padding."""
     rows = sharding.batch_divisor(run.mesh)
     T = min(64, run.config.model.max_position_embeddings)
     shape, position_T = (rows, T), np.arange(T)
@@ -125,8 +140,7 @@ def logits(run: runs.Run, params: Any) -> tuple[np.ndarray, np.ndarray]:
         bert = nnx.merge(run.graphdef, params)
         return bert(placed, dropout_key=None, dtype=jnp.dtype(jnp.float32))
 
-    masked_lm, next_sentence = jax.device_get(forward(params))
-    return masked_lm, next_sentence
+    return lambda params: jax.device_get(forward(params))
 
 
 def main() -> None:

@@ -25,7 +25,8 @@ DIRECTORY is where this file is. `BertForMaskedLM` loads it too,
 states; nothing in pretraining made those averages comparable.""",
     "google": """\
 - google-research/bert: `--bert_config_file=DIRECTORY/bert_config.json
-  --vocab_file=DIRECTORY/vocab.txt --init_checkpoint=DIRECTORY/bert_model.ckpt`
+  --vocab_file=DIRECTORY/vocab.txt --init_checkpoint=DIRECTORY/bert_model.ckpt
+  --do_lower_case=LOWERCASE`
 - TensorFlow: `tf.train.load_checkpoint("DIRECTORY/bert_model.ckpt")`""",
 }
 METRICS = {
@@ -34,27 +35,33 @@ METRICS = {
     "eval_next_sentence_loss": "next-sentence loss, nats",
     "eval_next_sentence_accuracy": "next-sentence accuracy",
 }
+HALF = (
+    "The variables are bfloat16. google-research/bert declares float32 ones and refuses"
+    " them; bert_jax and `tf.train.load_checkpoint` read them."
+)
+NO_NEXT_SENTENCE = (
+    "It was trained on masks alone: its pooler and next-sentence head are untrained."
+)
 ERF_GELU = (
     "This model was trained with the erf form of GELU, as Google's code was before"
     " 2019-02-07; that code computes the tanh form since."
 )
 
 
-def write(directory: Path, run: runs.Run, workdir: str, format_name: str) -> None:
+def write(
+    directory: Path, run: runs.Run, workdir: str, format_name: str, dtype: str
+) -> None:
     """Writes README.md into the directory of an export."""
     model = run.config.model
     sections = [
         _front_matter(format_name),
-        f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}\n\n"
-        f"Pretrained from raw text with bert_jax: step {run.step:,} of"
-        f" {run.config.num_steps:,}.",
-        f"## Loading\n\n{LOAD[format_name]}",
+        f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
+        _origin(run),
+        f"## Loading\n\n{_load(run.config, format_name, dtype)}",
         f"## Held-out metrics\n\n{_metrics(workdir, run.step)}",
         f"## Data\n\n{_data(run.corpus, run.config)}",
         f"## Config\n\n```json\n{run.config.to_json()}\n```",
     ]
-    if format_name == "google" and model.hidden_act == "gelu":
-        sections[2] += f"\n\n{ERF_GELU}"
     text = "\n\n".join(sections) + "\n"
     (directory / "README.md").write_text(text, encoding="utf-8")
 
@@ -66,6 +73,26 @@ def _front_matter(format_name: str) -> str:
         "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n"
         "tags:\n- bert\n- pretraining\n---"
     )
+
+
+def _origin(run: runs.Run) -> str:
+    config = run.config
+    began = "from random weights"
+    if config.init_from:
+        began = f"from the weights in `{config.init_from}`"
+    text = (
+        f"Pretrained with bert_jax {began}: step {run.step:,} of {config.num_steps:,}."
+    )
+    return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
+
+
+def _load(config: ExperimentConfig, format_name: str, dtype: str) -> str:
+    text = LOAD[format_name].replace("LOWERCASE", str(config.tokenizer.lowercase))
+    if format_name == "google" and config.model.hidden_act == "gelu":
+        text += f"\n\n{ERF_GELU}"
+    if format_name == "google" and dtype == "bfloat16":
+        text += f"\n\n{HALF}"
+    return text
 
 
 def _metrics(workdir: str, step: int) -> str:
@@ -98,4 +125,5 @@ def _data(corpus: Corpus, config: ExperimentConfig) -> str:
         ("tokenizer", f"{kind}, {len(corpus.tokenizer.vocab):,} tokens, {case}"),
         ("sha256 of manifest.json", f"`{corpus.sha256}`"),
     ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
+    cells = (f"| {name} | {value.replace('|', '&#124;')} |" for name, value in rows)
+    return "\n".join(["| | |", "|---|---|", *cells])

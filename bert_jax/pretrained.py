@@ -4,8 +4,6 @@ config.init_from names it: a directory of `export` or of any Hugging Face BERT w
 safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`, whose
 newest checkpoint is taken. Only weights come from it; the optimizer and the position in
 the data begin anew.
-
-Shapes: V piece of the run's vocabulary, S of the source's, D hidden.
 """
 
 import dataclasses
@@ -15,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import runs
+from bert_jax import runs, token_rows
 from bert_jax.checkpoint import Checkpoints, newest_step
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus, tokenizers
@@ -26,7 +24,7 @@ from bert_jax.model import path_name
 # What a model that was not pretrained to the end may lack: these begin anew.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
 WORD, POSITION = "bert.embeddings.word", "bert.embeddings.position"
-BY_TOKEN = (WORD, "decoder_bias")  # a row for each token
+BY_TOKEN = {WORD, "decoder_bias"}  # a row for each token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,20 +46,16 @@ def open_source(config: ExperimentConfig) -> Source:
     Raises:
       ConfigError: when there is none, it is damaged, or it is of another kind or size.
     """
-    if "://" in config.init_from:
-        raise ConfigError(
-            f"config.init_from={config.init_from!r} is not a local path; copy it here"
-        )
-    path = Path(config.init_from).expanduser()
+    path = _local(config.init_from)
     names = parameter_shapes(config)
-    tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
     if _is_workdir(path):
         source = _open_workdir(path)
     elif google_tf1.is_source(path):
         model_directory.verify_digests(path if path.is_dir() else path.parent)
-        source = google_tf1.open_source(path, names, tokenizer_file)
+        source = google_tf1.open_source(path, names)
     elif (path / "config.json").is_file():
         model_directory.verify_digests(path)
+        tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
         source = huggingface.open_source(path, names, tokenizer_file)
     else:
         raise ConfigError(
@@ -72,6 +66,18 @@ def open_source(config: ExperimentConfig) -> Source:
     _check_sizes(source, config)
     _check_tensors(source, names)
     return source
+
+
+def _local(init_from: str) -> Path:
+    try:
+        path = Path(init_from).expanduser().absolute()
+    except RuntimeError:  # ~nobody
+        path = None
+    if path is None or "://" in init_from or not init_from.isprintable():
+        raise ConfigError(
+            f"config.init_from={init_from!r} is not a local path; copy the model here"
+        )
+    return path
 
 
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
@@ -87,7 +93,7 @@ def check_vocabulary(source: Source, config: ExperimentConfig) -> None:
     Raises:
       ConfigError: when they do not fit.
     """
-    _rows(source, config, tokenizers.load(config.tokenizer))
+    token_rows.match(source, config, tokenizers.load(config.tokenizer))
 
 
 def read(
@@ -98,21 +104,23 @@ def read(
     Raises:
       ConfigError: when the vocabularies do not fit, or a file is damaged.
     """
-    rows = _rows(source, config, tokenizer)
+    rows, notes_on_rows = token_rows.match(source, config, tokenizer)
     wanted = parameter_shapes(config)
     arrays, notes = source.read(), list(source.notes)
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ConfigError(f"{source.directory} has NaN or infinity in {name}")
     missing = [name for name in wanted if name not in arrays]
     if missing:
-        notes.append(f"not there, begin anew: {_some(missing)}")
+        notes.append(f"not there, begin anew: {token_rows.some(missing)}")
     if source.unused:
-        notes.append(f"there, but not of the model: {_some(list(source.unused))}")
-    if source.vocabulary is None:
-        notes.append(f"no {source.vocabulary_path.name} to compare the vocabulary with")
+        notes.append(
+            f"there, but not of the model: {token_rows.some(list(source.unused))}"
+        )
+    notes += notes_on_rows
     if rows is not None:
-        notes += _tell_of_rows(rows, len(arrays[WORD]), tokenizer)
-        for name in BY_TOKEN:
-            if name in arrays:
-                arrays[name] = _averaged(arrays[name], rows)
+        for name in BY_TOKEN & arrays.keys():
+            arrays[name] = token_rows.averaged(arrays[name], rows)
     num_positions, (num_wanted, _) = len(arrays[POSITION]), wanted[POSITION]
     if num_positions < num_wanted:
         repeats = -(-num_wanted // num_positions)
@@ -132,14 +140,19 @@ def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
 
     def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         array = arrays.get(path_name(path))
-        return leaf if array is None else jax.device_put(array, leaf.sharding)
+        if array is None:
+            return leaf
+        assert array.shape == leaf.shape, path_name(path)
+        return jax.device_put(array, leaf.sharding)
 
     return jax.tree_util.tree_map_with_path(replace, params)
 
 
 def _is_workdir(directory: Path) -> bool:
     path = directory / runs.CONFIG_FILE
-    return path.is_file() and "phases" in model_directory.read_json(path)
+    return path.is_file() and {"phases", "optimizer"} <= set(
+        model_directory.read_json(path)
+    )
 
 
 def _open_workdir(directory: Path) -> Source:
@@ -157,6 +170,8 @@ def _open_workdir(directory: Path) -> Source:
     for path in (directory / "checkpoints" / str(step)).rglob("*"):
         model_directory.refuse_link_outside(path, directory)
     checkpoints = Checkpoints(str(directory))
+    # Another corpus may lie there by now, with another vocabulary.
+    checkpoints.check_corpus(step, corpus.read(source).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
     prefix = "params."
@@ -190,7 +205,8 @@ def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     ours = dataclasses.asdict(config.model)
     # Dropout is the run's own; the tables of positions and of tokens may grow.
     free = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
-    for key in source.sizes.keys() & ours.keys() - free - {"max_position_embeddings"}:
+    free |= {"max_position_embeddings"}
+    for key in sorted(source.sizes.keys() & ours.keys() - free):
         if source.sizes[key] != ours[key]:
             raise ConfigError(
                 f"config.model.{key}={ours[key]!r}, but {source.directory} has"
@@ -213,12 +229,12 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if needed:
         raise ConfigError(
             f"{source.directory} lacks {len(needed)} of the encoder's tensors:"
-            f" {_some(needed)}"
+            f" {token_rows.some(needed)}"
         )
 
     def fits(name: str, shape: tuple[int, ...]) -> bool:
         # The number of rows of these may differ, and is looked at apart.
-        first = 1 if name in (*BY_TOKEN, POSITION) else 0
+        first = 1 if name in BY_TOKEN | {POSITION} else 0
         same_rank = len(shape) == len(wanted[name])
         return same_rank and shape[first:] == wanted[name][first:] and 0 not in shape
 
@@ -230,110 +246,18 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if wrong:
         raise ConfigError(
             f"{source.directory} does not fit the config in {len(wrong)} tensor(s):"
-            f" {_some(wrong)}"
+            f" {token_rows.some(wrong)}"
         )
     num_positions = source.shapes[POSITION][0]
+    for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):
+        rows, said = source.shapes[name][0], source.sizes.get(key)
+        if said not in (None, rows):
+            raise ConfigError(
+                f"{source.directory} says {key}={said!r}, but its table has {rows}"
+                " rows; fetch it again"
+            )
     if num_positions > wanted[POSITION][0]:
         raise ConfigError(
             f"config.model.max_position_embeddings={wanted[POSITION][0]}, but"
             f" {source.directory} has {num_positions}; set it so, or higher"
         )
-
-
-def _rows(
-    source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
-) -> list[np.ndarray] | None:
-    """Returns for each token of the run the source's rows that its own is the mean of.
-
-    None where they are the same one by one. A token that the source lacks is the mean
-    of the pieces that the source makes of it; [unused0] and the like may be replaced.
-
-    Raises:
-      ConfigError: when a token of the source is another, or missing.
-    """
-    num_rows = source.shapes[WORD][0]
-    if source.vocabulary is None:
-        if num_rows != len(tokenizer.vocab):
-            raise ConfigError(
-                f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
-                f" {source.directory} has {num_rows} word embeddings and no"
-                f" {source.vocabulary_path.name} to tell which is which; bring it there"
-            )
-        return None
-    path = str(source.vocabulary_path)
-    if source.vocabulary_path.name != tokenizer.FILE:
-        raise ConfigError(
-            f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
-            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
-        )
-    theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
-    bias_rows = source.shapes.get("decoder_bias", (num_rows,))[0]
-    if min(num_rows, bias_rows) < len(theirs.vocab):
-        raise ConfigError(
-            f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
-            f" {min(num_rows, bias_rows)} rows for them; fetch both again"
-        )
-    if theirs.digest == tokenizer.digest:
-        return None if num_rows == len(theirs.vocab) else _same(len(theirs.vocab))
-    if not _extends(tokenizer, theirs):
-        raise ConfigError(
-            f"{path} is not the vocabulary of the corpus in"
-            f" {config.data.corpus_dir!r}, nor its beginning; prepare one with"
-            f" config.tokenizer.vocab_file={path!r}, or with that and lines more"
-        )
-    return _extension(tokenizer, theirs)
-
-
-def _same(num_tokens: int) -> list[np.ndarray]:
-    return [np.array([i]) for i in range(num_tokens)]
-
-
-def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
-    """Returns whether the tokens of the source are where they were."""
-    if not isinstance(tokenizer, tokenizers.WordPiece):
-        return False
-    pairs = zip(theirs.vocab, tokenizer.vocab, strict=False)
-    return len(tokenizer.vocab) >= len(theirs.vocab) and all(
-        was == now or was.startswith("[unused") for was, now in pairs
-    )
-
-
-def _extension(
-    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
-) -> list[np.ndarray]:
-    assert isinstance(theirs, tokenizers.WordPiece)
-    rows = _same(len(theirs.vocab))
-    padded = (*theirs.vocab, *[None] * (len(tokenizer.vocab) - len(rows)))
-    new = [i for i, token in enumerate(tokenizer.vocab) if token != padded[i]]
-    pieces = theirs.pieces_of([tokenizer.vocab[i] for i in new])
-    rows += [np.zeros(0, np.int64)] * (len(tokenizer.vocab) - len(rows))
-    for i, ids in zip(new, pieces, strict=True):
-        rows[i] = ids
-    return rows
-
-
-def _averaged(table: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Returns float32[V, ...] of a table [S, ...]: the means of its rows."""
-    # A mean of one is the row itself, to the bit.
-    return np.stack([table[ids].mean(axis=0) for ids in rows])
-
-
-def _tell_of_rows(
-    rows: list[np.ndarray], num_rows: int, tokenizer: tokenizers.Tokenizer
-) -> list[str]:
-    new = [
-        tokenizer.vocab[i] for i, ids in enumerate(rows) if len(ids) != 1 or ids[0] != i
-    ]
-    notes = []
-    if new:
-        notes.append(
-            f"{len(new)} new token(s), each the mean of its pieces: {_some(new)}"
-        )
-    elif num_rows > len(rows):
-        notes.append(f"{num_rows - len(rows)} rows of no token are left out")
-    return notes
-
-
-def _some(items: list[str]) -> str:
-    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
-    return ", ".join(items[:3]) + more

@@ -150,6 +150,8 @@ def read_config(workdir: str) -> ExperimentConfig | None:
         return config_lib.from_json(path.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise ConfigError(f"{path} is not JSON; restore it or use another") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def write_config(workdir: str, config: ExperimentConfig) -> None:

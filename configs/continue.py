@@ -4,10 +4,11 @@
         --config.init_from=MODEL --config.tokenizer.vocab_file=MODEL/vocab.txt
         --config.data.sources="('text:texts/*.txt',)"
 
-MODEL is a Hugging Face directory with safetensors, or what `export` wrote. The weights
-are taken, the optimizer begins anew; sizes that are not base's are keys of
-config.model. Learning rate: google-research/bert README, "Pre-training tips and
-caveats". The other numbers are ours and were not tuned.
+MODEL is a Hugging Face directory with safetensors, a TF1 checkpoint with its vocab.txt,
+or what `export` wrote; or a workdir, whose vocab.txt is in its corpus. The weights are
+taken, the optimizer begins anew; sizes that are not base's are keys of config.model.
+Learning rate: google-research/bert README, "Pre-training tips and caveats". The other
+numbers are ours and were not tuned.
 """
 
 import ml_collections

@@ -48,7 +48,7 @@ def test_base_and_large_are_the_published_recipe():
 
 
 def test_the_modern_recipe_is_the_same_model_on_the_same_data():
-    """Held-out rows and their masks are base's, so that losses can be compared."""
+    """Held-out text is masked at base's rate, so that losses can be compared."""
     faithful, modern = (
         config_lib.from_config_dict(m.get_config()) for m in (base, base_modern)
     )

@@ -1,12 +1,14 @@
 """Tests of bert_jax.export: as a command on a run of 20 steps, and what it refuses."""
 
+import dataclasses
 import hashlib
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import export, runs
+from bert_jax import export, pretrained, runs
+from bert_jax.config import ConfigError
 from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import google_tf1, huggingface
 from tests.commands import run, run_well
@@ -80,6 +82,45 @@ def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
     path.write_bytes(content)
     with pytest.raises(export.ExportError, match="is not what was written"):
         export.read_back(tmp_path, opened, huggingface, "float32")
+
+
+def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
+    """Should the same weights ever give them."""
+    opened = runs.open_run(str(trained / "run"), None)
+    tokenizer = opened.corpus.tokenizer
+    huggingface.write(tmp_path, opened.params, opened.config, tokenizer)
+    place = pretrained.place
+
+    def place_another(params, arrays):
+        bias = {"next_sentence.bias": arrays["next_sentence.bias"] + 1e-3}
+        return place(params, arrays | bias)
+
+    monkeypatch.setattr(pretrained, "place", place_another)
+    with pytest.raises(export.ExportError, match="its logits differ from the run's"):
+        export.read_back(tmp_path, opened, huggingface, "float32")
+
+
+def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):
+    opened = runs.open_run(str(trained / "run"), None)
+    bias = np.full(2, np.nan, np.float32)
+    params = pretrained.place(opened.params, {"next_sentence.bias": bias})
+    diverged = dataclasses.replace(opened, params=params)
+    monkeypatch.setattr(runs, "open_run", lambda *_: diverged)
+    with pytest.raises(ConfigError, match="NaN or infinity in next_sentence.bias"):
+        export.export("run", str(tmp_path / "out"), "huggingface")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_is_something_already_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    (tmp_path / "lost").symlink_to(tmp_path / "nothing")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("")
+    for name in ("file", "link", "lost", "full"):
+        with pytest.raises(ConfigError, match=f"{name} is in use; give a new"):
+            export.export("run", str(tmp_path / name), "huggingface")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,5 +1,6 @@
 """The card of an export holds what was measured and what it was made of."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -15,7 +16,7 @@ def opened(trained):
 
 
 def write(opened, workdir, directory, format_name="huggingface"):
-    model_card.write(directory, opened, str(workdir), format_name)
+    model_card.write(directory, opened, str(workdir), format_name, "float32")
     return (directory / "README.md").read_text()
 
 
@@ -46,3 +47,23 @@ def test_metrics_of_later_steps_are_not_this_ones(opened, trained, tmp_path):
     assert "0.1250" not in write(opened, workdir, tmp_path)
     (workdir / "metrics.jsonl").unlink()
     assert "None were measured." in write(opened, workdir, tmp_path)
+
+
+def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
+    def changed(**changes):
+        config = dataclasses.replace(opened.config, **changes)
+        return dataclasses.replace(opened, config=config)
+
+    data = dataclasses.replace(
+        opened.config.data, next_sentence=False, sources=("a|b",)
+    )
+    card = write(changed(data=data, init_from="other"), trained / "run", tmp_path)
+    assert "next-sentence head are untrained" in card and "`a&#124;b`" in card
+    assert "from the weights in `other`" in card and "random weights" not in card
+    card = write(opened, trained / "run", tmp_path, "google")
+    assert "--do_lower_case=True" in card and "untrained" not in card
+    assert "random weights" in card and "erf form" not in card
+    model = dataclasses.replace(opened.config.model, hidden_act="gelu")
+    model_card.write(tmp_path, changed(model=model), "none", "google", "bfloat16")
+    card = (tmp_path / "README.md").read_text()
+    assert "erf form" in card and "refuses them" in " ".join(card.split())

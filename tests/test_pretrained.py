@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from bert_jax import config as config_lib
 from bert_jax import model, pretrained, runs
-from bert_jax.data import wordpiece
+from bert_jax.data import corpus, sentencepiece, wordpiece
 from bert_jax.interop import huggingface, model_directory
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
@@ -26,6 +26,11 @@ def source(tmp_path):
     """An exported model of other weights than those a run begins with."""
     config = make_config()
     _, params = model.build(config.model, len(VOCAB), jax.random.key(7))
+    arrays = pretrained.by_name(params)
+    arrays["bert.embeddings.word"] = arrays["bert.embeddings.word"].copy()
+    arrays["bert.embeddings.word"][7] = -0.0
+    arrays["decoder_bias"] = np.linspace(-1, 1, len(VOCAB), dtype=np.float32)
+    params = pretrained.place(params, arrays)
     directory = tmp_path / "source"
     directory.mkdir()
     huggingface.write(directory, params, config, TOKENIZER)
@@ -152,6 +157,107 @@ def remove_a_tensor(directory):
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
 
 
+def change_tensors(directory, **changes):
+    """Keys with __ for dots."""
+    tensors = tensors_of(directory)
+    changes = {name.replace("__", "."): array for name, array in changes.items()}
+    safetensors.numpy.save_file(tensors | changes, directory / "model.safetensors")
+
+
+def untie_the_decoder(directory):
+    word = tensors_of(directory)["bert.embeddings.word_embeddings.weight"]
+    change_tensors(directory, cls__predictions__decoder__weight=word + 1)
+
+
+def have_two_biases(directory):
+    bias = tensors_of(directory)["cls.predictions.bias"]
+    change_tensors(directory, cls__predictions__decoder__bias=bias + 1)
+
+
+def have_one_under_two_names(directory):
+    gamma = np.zeros(32, np.float32)
+    change_tensors(directory, bert__embeddings__LayerNorm__gamma=gamma)
+
+
+def diverge(directory):
+    change_tensors(directory, bert__pooler__dense__bias=np.full(32, np.nan, np.float32))
+
+
+def empty_the_positions(directory):
+    name = "bert.embeddings.position_embeddings.weight"
+    change_tensors(directory, **{name: np.zeros((0, 32), np.float32)})
+
+
+def have_more_biases(directory):
+    change_tensors(directory, cls__predictions__bias=np.zeros(104, np.float32))
+
+
+def say_another_vocab_size(directory):
+    change_json(directory, "config.json", vocab_size=10**9)
+
+
+def say_impossible_positions(directory):
+    change_json(directory, "config.json", max_position_embeddings=-5)
+
+
+def only_tokenizer_json(directory, **model):
+    (directory / "vocab.txt").unlink()
+    path = directory / "tokenizer.json"
+    value = json.loads(path.read_text())
+    value["model"] |= model
+    path.write_text(json.dumps(value))
+
+
+def leave_a_gap_in_ids(directory):
+    ids = {token: i + (i > 50) for i, token in enumerate(VOCAB)}
+    only_tokenizer_json(directory, vocab=ids)
+
+
+def repeat_an_id(directory):
+    ids = {token: i - (i == 96) for i, token in enumerate(VOCAB)}
+    only_tokenizer_json(directory, vocab=ids)
+
+
+def another_model_of_tokens(directory):
+    only_tokenizer_json(directory, type="Unigram")
+
+
+def a_token_of_no_text(directory):
+    ids = {t if t != "w3" else "\ud800": i for i, t in enumerate(VOCAB)}
+    only_tokenizer_json(directory, vocab=ids)
+
+
+def keep_accents(directory):
+    change_json(directory, "tokenizer_config.json", strip_accents=False)
+
+
+def join_ideographs(directory):
+    change_json(directory, "tokenizer_config.json", tokenize_chinese_chars=False)
+
+
+def index_no_name(directory):
+    (directory / "model.safetensors").unlink()
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "\ud800"}}))
+
+
+def index_what_is_not_there(directory):
+    (directory / "model.safetensors").rename(directory / "part.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
+
+
+def sum_all_but_the_weights(directory):
+    model_directory.write_digests(directory)
+    path = directory / "SHA256SUMS"
+    lines = [x for x in path.read_text().splitlines() if "safetensors" not in x]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def sum_by_a_lost_link(directory):
+    (directory / "SHA256SUMS").symlink_to(directory / "nothing")
+
+
 def misshape_a_tensor(directory):
     tensors = tensors_of(directory)
     tensors["cls.predictions.transform.dense.bias"] = np.zeros(31, np.float32)
@@ -162,6 +268,13 @@ def lose_a_row(directory):
     tensors = tensors_of(directory)
     tensors["cls.predictions.bias"] = np.zeros(96, np.float32)
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+
+
+def lose_rows(directory):
+    tensors = tensors_of(directory)
+    names = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+    change_tensors(directory, **{name: tensors[name][:90] for name in names})
+    change_json(directory, "config.json", vocab_size=90)
 
 
 def flatten_the_positions(directory):
@@ -253,6 +366,7 @@ def fewer_positions(directory):
     name = "bert.embeddings.position_embeddings.weight"
     tensors[name] = np.concatenate([tensors[name]] * 2)
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    change_json(directory, "config.json", max_position_embeddings=64)
 
 
 def leave_out_sizes(directory):
@@ -308,7 +422,7 @@ def test_new_tokens_are_the_mean_of_their_pieces(source):
     old = {"w90": VOCAB.index("w90"), "w91": VOCAB.index("w91")}
     for name in ("bert.embeddings.word", "decoder_bias"):
         rows, before = weights.arrays[name], expected[name]
-        np.testing.assert_array_equal(rows[:97], before)
+        assert_same({name: rows[:97]}, {name: before})
         unk = before[VOCAB.index("[UNK]")]  # of the hyphen
         pieces = [before[old["w91"]], unk, before[old["w90"]]]
         np.testing.assert_allclose(rows[97], np.mean(pieces, axis=0), rtol=1e-6)
@@ -321,6 +435,42 @@ def test_new_tokens_are_the_mean_of_their_pieces(source):
     )
     (note,) = weights.notes
     assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
+
+
+def test_rows_of_added_tokens_are_theirs(source):
+    """A tokenizer that grew: its last token is in no vocab.txt."""
+    directory, expected = source
+    vocab = [*VOCAB[:-1], ""]
+    (directory / "vocab.txt").write_text("\n".join(vocab))
+    change_json(
+        directory, "tokenizer.json", added_tokens=[{"id": 96, "content": "w91"}]
+    )
+    assert_same(read(directory).arrays, expected)
+    change_json(directory, "tokenizer.json", added_tokens=[])
+    (directory / "added_tokens.json").write_text('{"w91": 96}')
+    assert_same(read(directory).arrays, expected)
+
+
+def test_a_directory_may_be_here(source, monkeypatch):
+    directory, expected = source
+    monkeypatch.chdir(directory)
+    config = make_config(init_from=".")
+    source = pretrained.open_source(config)
+    assert_same(pretrained.read(source, config, TOKENIZER).arrays, expected)
+
+
+def test_a_vocabulary_of_another_kind_is_refused(source):
+    directory, _ = source
+    config = make_config(
+        init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
+    )
+    other = sentencepiece.train(
+        [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
+    )
+    with pytest.raises(
+        config_lib.ConfigError, match="has a vocab.txt; use the model's"
+    ):
+        pretrained.read(pretrained.open_source(config), config, other)
 
 
 def test_unused_tokens_may_be_replaced(source):
@@ -348,6 +498,7 @@ def test_rows_of_padding_are_left_out(source):
         padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
         tensors[name] = np.concatenate([tensors[name], padding])
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    change_json(directory, "config.json", vocab_size=104)
     weights = read(directory)
     assert_same(weights.arrays, expected)
     assert weights.notes == ("7 rows of no token are left out",)
@@ -375,7 +526,10 @@ def test_an_activation_of_another_name_is_the_same(source):
 def test_the_decoders_bias_under_its_older_name(source):
     directory, expected = source
     tensors = tensors_of(directory)
-    tensors["cls.predictions.decoder.bias"] = tensors.pop("cls.predictions.bias")
+    tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    assert_same(read(directory).arrays, expected)
+    del tensors["cls.predictions.bias"]
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
     assert_same(read(directory).arrays, expected)
 
@@ -383,11 +537,30 @@ def test_the_decoders_bias_under_its_older_name(source):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
+        (untie_the_decoder, "decoder.weight' apart from 'bert.embeddings.word"),
+        (have_two_biases, "decoder.bias' apart from 'cls.predictions.bias'"),
+        (have_one_under_two_names, "LayerNorm.weight' a second time; keep one"),
+        (diverge, "has NaN or infinity in bert.pooler.bias"),
+        (empty_the_positions, r"1 tensor.*position: \[0, 32\]"),
+        (have_more_biases, "97 word embeddings and 104 output biases"),
+        (say_another_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        (say_impossible_positions, "max_position_embeddings=-5, but its table has 32"),
+        (leave_a_gap_in_ids, "the ids of its tokens are not 0, 1, 2"),
+        (repeat_an_id, "the ids of its tokens are not 0, 1, 2"),
+        (another_model_of_tokens, "tokenizer.json is no WordPiece"),
+        (a_token_of_no_text, "has a token that is no Unicode text"),
+        (keep_accents, "its tokenizer has strip_accents=False"),
+        (join_ideographs, "its tokenizer has tokenize_chinese_chars=False"),
+        (index_no_name, "leads out of its directory"),
+        (index_what_is_not_there, "part.safetensors lacks 'a'; fetch it again"),
+        (sum_all_but_the_weights, "SHA256SUMS does not list model.safetensors"),
+        (sum_by_a_lost_link, "SHA256SUMS is missing"),
         (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
         (misshape_a_tensor, r"1 tensor.*transform.bias: \[31\], config \[32\]"),
-        (lose_a_row, "vocab.txt has 97 tokens, but .* has 96 rows for them"),
+        (lose_a_row, "97 word embeddings and 96 output biases"),
+        (lose_rows, "vocab.txt has 97 tokens, but .* has 90 rows for them"),
         (flatten_the_positions, r"1 tensor.*position: \[1024\], config \[32, 32\]"),
-        (quantise_a_tensor, "pooler.dense.weight as I8; save it as one of F64, F32"),
+        (quantise_a_tensor, "pooler.dense.weight' as I8; save it as one of F64, F32"),
         (truncate, "model.safetensors is damaged"),
         (lie_about_size, "model.safetensors is damaged"),
         (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
@@ -456,6 +629,7 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
     [
         ("nothing", {}, "config.init_from="),
         ("gs://bucket/model", {}, "config.init_from='gs://bucket/model' is not a"),
+        ("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
         ("RUN", {}, "config.tokenizer.vocab_file='', so the corpus would get"),
         (
             "RUN",
@@ -506,6 +680,52 @@ def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
     runs.write_config(str(workdir), dataclasses.replace(config, data=data))
     with pytest.raises(config_lib.ConfigError, match="in 'gone', where no corpus is"):
         pretrained.open_source(continued)
+
+
+def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
+    workdir, other = tmp_path / "run", tmp_path / "corpus"
+    shutil.copytree(trained / "run", workdir)
+    shutil.copytree(trained / "corpus", other)
+    with (other / "manifest.json").open("a") as manifest:
+        manifest.write("\n")
+    config = runs.read_config(str(workdir))
+    data = dataclasses.replace(config.data, corpus_dir=str(other))
+    runs.write_config(str(workdir), dataclasses.replace(config, data=data))
+    continued = dataclasses.replace(config, init_from=str(workdir))
+    with pytest.raises(config_lib.ConfigError, match="was trained on another corpus"):
+        pretrained.open_source(continued)
+
+
+def lose_the_data(step):
+    for path in (step / "state").rglob("d/*"):
+        path.unlink()
+
+
+def lose_the_facts(step):
+    shutil.rmtree(step / "meta")
+
+
+def break_the_facts(step):
+    (step / "meta/metadata").write_text("{")
+
+
+def have_no_facts(step):
+    (step / "meta/metadata").write_text('{"arrays": 3}')
+
+
+@pytest.mark.parametrize(
+    "harm", [lose_the_data, lose_the_facts, break_the_facts, have_no_facts]
+)
+def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained / "run", workdir)
+    harm(workdir / "checkpoints/20")
+    config = runs.read_config(str(workdir))
+    continued = dataclasses.replace(config, init_from=str(workdir))
+    with pytest.raises(config_lib.ConfigError, match="checkpoints/20 is damaged") as e:
+        source = pretrained.open_source(continued)
+        pretrained.read(source, continued, corpus.read(config).tokenizer)
+    assert "\n" not in str(e.value)
 
 
 def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):

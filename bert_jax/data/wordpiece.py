@@ -79,12 +79,12 @@ class WordPiece(vocabulary.Tokenizer):
 
         The tokens are those of another vocabulary: "##x" goes on with a word.
         """
-        words, encode = _Words(self), _Encoder(self)
+        encode = _Encoder(self)
         unk = np.array([self.id(UNK)], np.int32)
 
         def ids(token: str) -> np.ndarray:
             if token.startswith("##"):
-                return np.frombuffer(words.later_ids(token[2:]), np.int32)
+                return np.frombuffer(encode.words.later_ids(token[2:]), np.int32)
             return encode([token])[0]
 
         return [found if len(found := ids(token)) else unk for token in tokens]
@@ -241,7 +241,8 @@ class _Encoder:
     """
 
     def __init__(self, tokenizer: WordPiece):
-        self._ids_of = _Remembered(_Words(tokenizer).ids)
+        self.words = _Words(tokenizer)
+        self._ids_of = _Remembered(self.words.ids)
 
     def __call__(self, sentences: list[str]) -> list[np.ndarray]:
         return [

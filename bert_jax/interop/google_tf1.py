@@ -5,6 +5,9 @@ Files: bert_config.json, vocab.txt and bert_model.ckpt, which is .index and
 models. Nothing of a graph is read or written, and no code of a checkpoint is run.
 """
 
+import glob
+import math
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ import numpy as np
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import tokenizers
 from bert_jax.data.quiet_tensorflow import tf
-from bert_jax.interop import model_directory, weight_names
+from bert_jax.interop import model_directory, tf1_variables, weight_names
 from bert_jax.interop.model_directory import Source, read_json, write_json
 from bert_jax.interop.weight_names import GOOGLE
 
@@ -33,6 +36,7 @@ DEFAULT_SIZES = {
 }
 # The reader turns some of TensorFlow's errors into Python's.
 READ_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; no key of the config
 
 
@@ -91,17 +95,18 @@ def model_config(
 
 def is_source(path: Path) -> bool:
     """Returns whether a path is the directory or the prefix of such a checkpoint."""
-    return (path / CONFIG).is_file() or _index(path).is_file()
+    if path.is_dir():
+        return (path / CONFIG).exists() and any(path.glob("*.index"))
+    return path.suffix == ".index" or _index(path).exists()
 
 
-def open_source(path: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
+def open_source(path: Path, wanted: Iterable[str]) -> Source:
     """Opens a TF1 checkpoint of BERT with bert_config.json beside it.
 
     Args:
       path: the directory, or the checkpoint's path without .index where the directory
         has several.
       wanted: our names of the parameters.
-      tokenizer_file: the name of a tokenizer's file, of the kind that the run has.
 
     Raises:
       ConfigError: when it is none, a file is damaged, or one leads elsewhere.
@@ -115,12 +120,12 @@ def open_source(path: Path, wanted: Iterable[str], tokenizer_file: str) -> Sourc
             f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
             " alone"
         )
-    for data in directory.glob(f"{prefix.name}.data-*"):
-        model_directory.refuse_link_outside(data, directory)
     shapes = _shapes(prefix)
     stored, unused = weight_names.find(shapes, wanted, GOOGLE)
-    vocabulary = directory / tokenizer_file
+    vocabulary = directory / tokenizers.WordPiece.FILE
     sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
+    if "vocab_size" in config:
+        sizes["vocab_size"] = config["vocab_size"]
     return Source(
         directory=directory,
         sizes=sizes | {"layer_norm_eps": LAYER_NORM_EPS},
@@ -131,8 +136,8 @@ def open_source(path: Path, wanted: Iterable[str], tokenizer_file: str) -> Sourc
         },
         unused=unused,
         vocabulary=(
-            model_directory.file(directory, tokenizer_file).read_bytes()
-            if vocabulary.exists()
+            model_directory.file(directory, vocabulary.name).read_bytes()
+            if os.path.lexists(vocabulary)
             else None
         ),
         vocabulary_path=vocabulary,
@@ -153,29 +158,47 @@ def _index(prefix: Path) -> Path:
 
 
 def _prefix(path: Path) -> Path:
-    """Returns the checkpoint's path without .index."""
-    if not path.is_dir():
-        return path
-    found = sorted(path.glob("*.index"))
-    if len(found) != 1:
-        names = ", ".join(p.name for p in found[:3]) or "none"
-        raise ConfigError(
-            f"{path} must hold one checkpoint's .index file, but there are: {names};"
-            f" give config.init_from one's path without .index"
-        )
-    model_directory.file(path, found[0].name)
-    return found[0].with_suffix("")
+    """Returns the checkpoint's path without .index, its files all in its directory."""
+    if path.is_dir():
+        found = sorted(path.glob("*.index"))
+        if len(found) != 1:
+            names = ", ".join(p.name for p in found[:3])
+            raise ConfigError(
+                f"{path} has several checkpoints: {names}; give config.init_from one's"
+                " path without .index"
+            )
+        path = found[0]
+    prefix = path.with_suffix("") if path.suffix == ".index" else path
+    model_directory.file(prefix.parent, _index(prefix).name)
+    for data in _data_files(prefix):
+        model_directory.refuse_link_outside(data, prefix.parent)
+    return prefix
+
+
+def _data_files(prefix: Path) -> list[Path]:
+    return sorted(prefix.parent.glob(f"{glob.escape(prefix.name)}.data-*"))
 
 
 def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of all variables that are weights, by name."""
-    reader = _opened(prefix)
-    shapes = reader.get_variable_to_shape_map()
-    return {
-        name: tuple(shape)
-        for name, shape in shapes.items()
-        if not _is_of_the_optimizer(name)
-    }
+    try:
+        variables = tf1_variables.list_variables(str(prefix))
+    except tf1_variables.UnreadableError as error:
+        raise _damaged(prefix, error) from None
+    available = sum(path.stat().st_size for path in _data_files(prefix))
+    shapes = {}
+    for name, (shape, dtype) in variables.items():
+        if _is_of_the_optimizer(name):
+            continue
+        if dtype not in DTYPES:
+            raise ConfigError(
+                f"{prefix} has {name!r} as {dtype}; save it as one of"
+                f" {', '.join(DTYPES)}"
+            )
+        if math.prod(shape) * DTYPES[dtype] > available:
+            raise _damaged(prefix, f"{name!r} is larger than its data files")
+        shapes[name] = shape
+    return shapes
 
 
 def _is_of_the_optimizer(name: str) -> bool:
@@ -184,8 +207,8 @@ def _is_of_the_optimizer(name: str) -> bool:
 
 def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
     """Returns variables as float32 arrays; names are {key: variable}."""
-    reader = _opened(prefix)
     try:
+        reader = tf.train.load_checkpoint(str(prefix))
         return {
             key: np.asarray(reader.get_tensor(name)).astype(np.float32)
             for key, name in names.items()
@@ -194,12 +217,5 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
         raise _damaged(prefix, error) from None
 
 
-def _opened(prefix: Path) -> Any:
-    try:
-        return tf.train.load_checkpoint(str(prefix))
-    except READ_ERRORS as error:
-        raise _damaged(prefix, error) from None
-
-
-def _damaged(prefix: Path, error: Exception) -> ConfigError:
-    return ConfigError(f"{prefix} is damaged ({error}); fetch it again")
+def _damaged(prefix: Path, reason: Exception | str) -> ConfigError:
+    return ConfigError(f"{prefix} is damaged ({reason}); fetch it again")

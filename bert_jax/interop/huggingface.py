@@ -5,6 +5,7 @@ heads), tokenizer.json, tokenizer_config.json, and vocab.txt or sentencepiece.mo
 """
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,17 @@ DEFAULT_SIZES = {
 }
 # Its names of functions that differ in rounding alone.
 SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
-# Stored by some versions beside what they repeat: the numbers 0, 1, 2, ... and the word
-# embedding.
-REPEATED = ("bert.embeddings.position_ids", "cls.predictions.decoder.weight")
+# Stored by some versions beside what they repeat, by the name of the other.
+REPEATED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+NO_WEIGHTS = ("bert.embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+TOKENIZER_FILES = ("vocab.txt", "sentencepiece.model")
+CASE_UNKNOWN = (
+    "whether its text was lower-cased is not written there; config.tokenizer.lowercase"
+    " is taken"
+)
 
 
 def write(
@@ -137,8 +146,41 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
     Raises:
       ConfigError: when it is none, a file is damaged, or one leads elsewhere.
     """
-    config_path = model_directory.file(directory, "config.json")
-    config = read_json(config_path)
+    sizes = _sizes(directory)
+    tensors = _Tensors(directory)
+    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
+    vocabulary_path, vocabulary = _vocabulary(directory, tokenizer_file)
+    lowercase = _lowercase(directory)
+
+    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
+        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
+
+    def read() -> dict[str, np.ndarray]:
+        tensors.check_repeated()
+        return {
+            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
+        }
+
+    return Source(
+        directory=directory,
+        sizes=sizes,
+        lowercase=lowercase,
+        shapes={
+            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
+            for ours, name in stored.items()
+        },
+        unused=unused,
+        vocabulary=vocabulary,
+        vocabulary_path=vocabulary_path,
+        read=read,
+        notes=() if lowercase is not None else (CASE_UNKNOWN,),
+    )
+
+
+def _sizes(directory: Path) -> dict[str, Any]:
+    """Returns config.json's sizes under config.model's names."""
+    path = model_directory.file(directory, "config.json")
+    config = read_json(path)
     only = {
         "model_type": "bert",
         "position_embedding_type": "absolute",
@@ -147,33 +189,15 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
     for key, value in only.items():
         if config.get(key, value) != value:
             raise ConfigError(
-                f"{config_path} has {key}={config[key]!r}; this is for {value!r} alone"
+                f"{path} has {key}={config[key]!r}; this is for {value!r} alone"
             )
     sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
     activation = sizes["hidden_act"]
     if isinstance(activation, str):
         sizes["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
-    tensors = _Tensors(directory)
-    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
-
-    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
-        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
-
-    return Source(
-        directory=directory,
-        sizes=sizes,
-        lowercase=_lowercase(directory),
-        shapes={
-            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
-            for ours, name in stored.items()
-        },
-        unused=unused,
-        vocabulary=_vocabulary(directory, tokenizer_file),
-        vocabulary_path=directory / tokenizer_file,
-        read=lambda: {
-            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
-        },
-    )
+    if "vocab_size" in config:
+        sizes["vocab_size"] = config["vocab_size"]
+    return sizes
 
 
 class _Tensors:
@@ -185,26 +209,52 @@ class _Tensors:
 
     def __init__(self, directory: Path):
         self._stored: dict[str, tuple[Path, str]] = {}
+        self._repeated: dict[str, tuple[Path, str]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        for path in _weight_files(directory):
+        for path, names in _weight_files(directory).items():
             with _opened(path) as file:
-                for name in file.keys():  # noqa: SIM118, it is no dict
-                    today = weight_names.huggingface_name_today(name)
-                    if today in REPEATED or (today in self.shapes and today != name):
-                        continue
-                    self._stored[today] = path, name
-                    self.shapes[today] = tuple(file.get_slice(name).get_shape())
+                there = set(file.keys())
+                for name in sorted(there if names is None else names):
+                    if name not in there:
+                        raise ConfigError(f"{path} lacks {name!r}; fetch it again")
+                    self._add(path, name, file.get_slice(name))
+        # Some have the decoder's bias under that name alone.
+        for of in self._repeated.keys() - self._stored.keys():
+            self._stored[of] = self._repeated.pop(of)
+
+    def _add(self, path: Path, name: str, tensor: Any) -> None:
+        today = weight_names.huggingface_name_today(name)
+        if today in NO_WEIGHTS:
+            return
+        dtype, of = tensor.get_dtype(), REPEATED.get(today)
+        if dtype not in FLOATS:
+            raise ConfigError(
+                f"{path} has {name!r} as {dtype}; save it as one of {', '.join(FLOATS)}"
+            )
+        if today in self._stored or of in self._repeated:
+            raise ConfigError(f"{path} has {name!r} a second time; keep one")
+        if of is None:
+            self._stored[today] = path, name
+        else:
+            self._repeated[of] = path, name
+        self.shapes[of or today] = tuple(tensor.get_shape())
 
     def read(self, name: str) -> np.ndarray:
-        path, stored_name = self._stored[name]
-        with _opened(path) as file:
-            dtype = file.get_slice(stored_name).get_dtype()
-            if dtype not in FLOATS:
+        return _read(*self._stored[name])
+
+    def check_repeated(self) -> None:
+        """Raises ConfigError when a tensor that should repeat another is one more."""
+        for of, (path, name) in self._repeated.items():
+            if not np.array_equal(_read(path, name), self.read(of)):
                 raise ConfigError(
-                    f"{path} has {stored_name} as {dtype}; save it as one of"
-                    f" {', '.join(FLOATS)}"
+                    f"{path} has {name!r} apart from {of!r}; only models that tie the"
+                    " two can go on"
                 )
-            return file.get_tensor(stored_name)
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    with _opened(path) as file:
+        return file.get_tensor(name)
 
 
 @contextlib.contextmanager
@@ -216,45 +266,128 @@ def _opened(path: Path) -> Iterator[Any]:
         raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
 
 
-def _weight_files(directory: Path) -> list[Path]:
-    single, index = directory / WEIGHTS, directory / f"{WEIGHTS}.index.json"
-    if single.exists():
-        return [model_directory.file(directory, WEIGHTS)]
-    if index.exists():
-        parts = read_json(model_directory.file(directory, index.name)).get("weight_map")
-        names = list(parts.values()) if isinstance(parts, dict) else []
-        if not names or not all(isinstance(name, str) for name in names):
-            raise ConfigError(f"{index} has no weight_map of files; fetch it again")
-        return [model_directory.file(directory, name) for name in sorted(set(names))]
+def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
+    """Returns the files and which tensors to take from each; None for all."""
+    index = f"{WEIGHTS}.index.json"
+    if os.path.lexists(directory / WEIGHTS):
+        return {model_directory.file(directory, WEIGHTS): None}
+    if os.path.lexists(directory / index):
+        parts: Any = read_json(model_directory.file(directory, index))
+        parts = parts.get("weight_map")
+        files = list(parts.values()) if isinstance(parts, dict) else []
+        if not files or not all(isinstance(name, str) for name in files):
+            raise ConfigError(
+                f"{directory / index} has no weight_map of files; fetch it again"
+            )
+        names: dict[str, list[str]] = {}
+        for name, part in parts.items():
+            names.setdefault(part, []).append(name)
+        return {model_directory.file(directory, p): n for p, n in names.items()}
     pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise ConfigError(
             f"{directory / pickles[0]} is a pickle, which can run code when it is"
             " opened; if you trust it, convert it where torch is installed: python -c"
-            f" \"import transformers as t; t.AutoModelForPreTraining.from_pretrained('"
-            f"{directory}').save_pretrained('NEW_DIRECTORY')\""
+            f" \"import transformers as t; d, to = '{directory}', 'NEW_DIRECTORY';"
+            " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
+            ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
         )
     raise ConfigError(f"{directory} has no {WEIGHTS}")
 
 
 def _lowercase(directory: Path) -> bool | None:
-    path = directory / "tokenizer_config.json"
-    if not path.is_file():
-        return None
-    value = read_json(model_directory.file(directory, path.name)).get("do_lower_case")
-    return value if isinstance(value, bool) else None
+    """Returns whether the tokenizer lower-cases, None when no file says.
+
+    Raises:
+      ConfigError: when it treats accents or ideographs as BERT never does.
+    """
+    rules: dict[str, Any] = {}
+    for name, section in (
+        ("tokenizer.json", "normalizer"),
+        ("tokenizer_config.json", None),
+    ):
+        if os.path.lexists(directory / name):
+            found: Any = read_json(model_directory.file(directory, name))
+            found = found.get(section) if section else found
+            rules |= found if isinstance(found, dict) else {}
+    lowercase = rules.get("do_lower_case", rules.get("lowercase"))
+    for key, only in (
+        ("strip_accents", (None, lowercase)),
+        ("tokenize_chinese_chars", (None, True)),
+        ("handle_chinese_chars", (None, True)),
+    ):
+        if rules.get(key) not in only:
+            raise ConfigError(
+                f"{directory}: its tokenizer has {key}={rules[key]!r}, which BERT's has"
+                " not; a corpus for it cannot be prepared"
+            )
+    return lowercase if isinstance(lowercase, bool) else None
 
 
-def _vocabulary(directory: Path, tokenizer_file: str) -> bytes | None:
-    if (directory / tokenizer_file).exists():
-        return model_directory.file(directory, tokenizer_file).read_bytes()
-    # All that transformers 5 writes of a WordPiece.
-    path = directory / "tokenizer.json"
-    if tokenizer_file != tokenizers.WordPiece.FILE or not path.exists():
-        return None
-    model = read_json(model_directory.file(directory, path.name)).get("model")
-    ids = model.get("vocab") if isinstance(model, dict) else None
-    if not isinstance(ids, dict) or not all(type(id_) is int for id_ in ids.values()):
-        return None
-    pieces = sorted((id_, piece) for piece, id_ in ids.items())
-    return "".join(f"{piece}\n" for _, piece in pieces).encode()
+def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | None]:
+    """Returns the tokenizer's file and what it holds, as one of ours would.
+
+    Where it is not of the kind of `tokenizer_file`, the path tells.
+    """
+    files = dict.fromkeys([tokenizer_file, *TOKENIZER_FILES])
+    for name in files:
+        if os.path.lexists(directory / name):
+            path = model_directory.file(directory, name)
+            content = path.read_bytes()
+            if name == tokenizers.WordPiece.FILE:
+                content = _with_added_tokens(directory, content)
+            return path, content
+    if os.path.lexists(directory / "tokenizer.json"):
+        path = model_directory.file(directory, "tokenizer.json")
+        # All that transformers 5 writes of a WordPiece.
+        return directory / tokenizers.WordPiece.FILE, _wordpiece_in(path)
+    return directory / tokenizer_file, None
+
+
+def _with_added_tokens(directory: Path, content: bytes) -> bytes:
+    """Returns a vocab.txt with the tokens that were added to it afterwards."""
+    ids: dict[str, Any] = {}
+    if os.path.lexists(directory / "added_tokens.json"):
+        ids |= read_json(model_directory.file(directory, "added_tokens.json"))
+    if os.path.lexists(directory / "tokenizer.json"):
+        ids |= _added_in(read_json(model_directory.file(directory, "tokenizer.json")))
+    lines = content.decode("utf-8-sig", "replace").splitlines()
+    new = {token: id_ for token, id_ in ids.items() if token not in lines}
+    if not new:
+        return content
+    pieces = dict(zip(lines, range(len(lines)), strict=True)) | new
+    return _in_order(pieces, directory)
+
+
+def _wordpiece_in(path: Path) -> bytes:
+    """Returns the vocabulary in a tokenizer.json as a vocab.txt."""
+    tokenizer = read_json(path)
+    model = tokenizer.get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        raise ConfigError(f"{path} is no WordPiece; a corpus for it cannot be prepared")
+    pieces = model.get("vocab")
+    if not isinstance(pieces, dict):
+        raise ConfigError(f"{path} has no vocabulary; fetch it again")
+    return _in_order(pieces | _added_in(tokenizer), path)
+
+
+def _added_in(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    added = tokenizer.get("added_tokens")
+    tokens = (
+        [t for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    )
+    return {str(token.get("content")): token.get("id") for token in tokens}
+
+
+def _in_order(ids: dict[str, Any], path: Path) -> bytes:
+    """Returns the tokens a line each, in the order of their ids."""
+    if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or any(
+        type(id_) is not int for id_ in ids.values()
+    ):
+        raise ConfigError(f"{path}: the ids of its tokens are not 0, 1, 2, ...")
+    try:
+        return "".join(
+            f"{token}\n" for token in sorted(ids, key=lambda t: ids[t])
+        ).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path} has a token that is no Unicode text") from None

@@ -7,6 +7,8 @@ nor a JSON file would tell of a flipped bit by itself.
 import dataclasses
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from bert_jax.config import ConfigError
 
 SHA256SUMS = "SHA256SUMS"
+_WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,12 +27,13 @@ class Source:
 
     Attributes:
       directory: where it is.
-      sizes: its values of `config.model`'s keys.
+      sizes: its values of `config.model`'s keys, and vocab_size where it says.
       lowercase: whether its tokenizer lower-cases; None when it does not say.
       shapes: of its tensors that are parameters of ours, by our names, in our layout.
       unused: its names of the others.
       vocabulary: what its tokenizer's file holds; None when it has none.
-      vocabulary_path: that file, or where it should be.
+      vocabulary_path: that file, or where it should be; of another kind of tokenizer
+        where it has only that.
       read: returns those tensors as float32 arrays, by our names, in our layout.
       notes: a line each on what it does not say.
     """
@@ -51,9 +55,9 @@ def file(directory: Path, name: str) -> Path:
     Raises:
       ConfigError: when it is missing, or its name or a link leads elsewhere.
     """
+    if not name.isprintable() or Path(name).name != name:
+        raise ConfigError(f"{directory}: {name!r} leads out of its directory")
     path = directory / name
-    if Path(name).name != name:
-        raise ConfigError(f"{path} leads out of its directory; copy the file there")
     refuse_link_outside(path, directory)
     if not path.is_file():
         raise ConfigError(f"{path} is missing; fetch it again")
@@ -105,22 +109,28 @@ def verify_digests(directory: Path) -> None:
     """Holds every file against SHA256SUMS, if the directory has one.
 
     Raises:
-      ConfigError: when a file is missing or another than was written.
+      ConfigError: when a file is missing or another than was written, or weights are
+        not listed.
     """
     sums = directory / SHA256SUMS
-    if not sums.exists():
+    if not os.path.lexists(sums):
         return
     lines = file(directory, SHA256SUMS).read_text("utf-8", "replace").splitlines()
+    verified = set()
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
             raise ConfigError(f"{sums}:{number} is no digest and file; fetch it again")
-        path = file(directory, name.removeprefix(" ").removeprefix("*"))
+        path = file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if _sha256(path) != digest.lower():
             raise ConfigError(
                 f"{path} is not the file that {SHA256SUMS} tells of; fetch it again, or"
                 f" remove {SHA256SUMS} if you changed it yourself"
             )
+        verified.add(path.name)
+    for path in sorted(directory.iterdir()):
+        if _WEIGHTS.search(path.name) and path.name not in verified:
+            raise ConfigError(f"{sums} does not list {path.name}; fetch both again")
 
 
 def _sha256(path: Path) -> str:

@@ -149,13 +149,10 @@ def huggingface_name_today(name: str) -> str:
     """Returns Hugging Face's present name of a tensor in a checkpoint of any age.
 
     Checkpoints converted from TensorFlow call LayerNorm's two gamma and beta, those of
-    an encoder without heads leave out the leading "bert.", and some keep the decoder's
-    bias under the name of its layer.
+    an encoder without heads leave out the leading "bert.".
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    if name == "cls.predictions.decoder.bias":
-        return "cls.predictions.bias"
     is_encoder = name.startswith(("embeddings.", "encoder.", "pooler."))
     return f"bert.{name}" if is_encoder else name
 

@@ -91,9 +91,10 @@ def read(path):
     return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
 
 
-def test_a_real_checkpoint_computes_what_numpy_does(source):
+@pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
+def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
     directory, variables = source
-    config = make_config()
+    config = make_config(model__hidden_act=hidden_act)
     graphdef, params = model.build(config.model, V, jax.random.key(0))
     weights = read(directory)
     assert len(weights.arrays) == len(RELEASED)
@@ -116,6 +117,7 @@ def test_a_real_checkpoint_computes_what_numpy_does(source):
         batch["sequence_ids"] > 0,
         num_layers=2,
         num_heads=4,
+        erf=hidden_act == "gelu",
     )
     assert np.abs(expected[0]).max() > 1
     np.testing.assert_allclose(ours[0], expected[0], atol=2e-5)
@@ -153,8 +155,14 @@ def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
     save_as_run_pretraining_does(directory, other, "model.ckpt-40")
     with pytest.raises(config_lib.ConfigError, match="model.ckpt-20.index, model"):
         read(directory)
-    found = read(directory / "model.ckpt-40").arrays["decoder_bias"]
-    np.testing.assert_array_equal(found, other["cls/predictions/output_bias"])
+    for name in ("model.ckpt-40", "model.ckpt-40.index"):
+        found = read(directory / name).arrays["decoder_bias"]
+        np.testing.assert_array_equal(found, other["cls/predictions/output_bias"])
+
+
+def test_a_stray_bert_config_makes_no_tf1_checkpoint(tmp_path):
+    (tmp_path / "bert_config.json").write_text("{}")
+    assert not google_tf1.is_source(tmp_path)
 
 
 def flip_a_bit(directory):
@@ -170,6 +178,76 @@ def flip_a_bit_of_the_index(directory):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
+
+
+def forge_a_shape(directory):
+    """An index with right checksums, at which TensorFlow aborts its process."""
+    path = directory / "model.ckpt-20.index"
+    content = bytearray(path.read_bytes())
+    start, size = first_block(content)
+    value = content.index(b"\x08\x01\x12", content.index(b"output_bias", start))
+    # Before it stand the sizes of its key and of itself, and the key.
+    key_size = next(n for n in range(1, 99) if content[value - n - 2] == n)
+    value_size = content[value - key_size - 1]
+    minus_five = b"\xfb" + b"\xff" * 8 + b"\x01"
+    forged = b"\x08\x01\x12\x0d\x12\x0b\x08" + minus_five  # float32 of that size
+    offset = b"\x20" + b"\x80" * (value_size - len(forged) - 2) + b"\x00"
+    content[value : value + value_size] = forged + offset
+    checksum = crc32c(content[start : start + size + 1])  # and its type
+    masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    content[start + size + 1 : start + size + 5] = masked.to_bytes(4, "little")
+    path.write_bytes(content)
+
+
+def first_block(table):
+    """Returns where the first block of a LevelDB table is: its start and size."""
+
+    def number(at):
+        value = shift = 0
+        while True:
+            byte = table[at]
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                return value, at
+
+    at = len(table) - 48  # the footer: where the index of the index and the index are
+    for _ in range(3):
+        index, at = number(at)
+    at = index
+    _, at = number(at)
+    key_size, at = number(at)
+    _, at = number(at)
+    start, at = number(at + key_size)
+    size, _ = number(at)
+    return start, size
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def link_the_index_elsewhere(directory):
+    path = directory / "model.ckpt-20.index"
+    outside = directory.parent / f"{directory.name}-outside"
+    path.rename(outside)
+    path.symlink_to(outside)
+
+
+def another_vocab_size(directory):
+    path = directory / "bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"vocab_size": 10**9}))
+
+
+def quantise(directory):
+    variables = random_variables()
+    variables["bert/pooler/dense/bias"] = np.zeros(D, np.int8)
+    save_as_run_pretraining_does(directory, variables)
 
 
 def truncate(directory):
@@ -210,6 +288,10 @@ def more_layers(directory):
         (flip_a_bit_of_the_index, "model.ckpt-20 is damaged"),
         (truncate, "model.ckpt-20 is damaged"),
         (remove_the_data, "model.ckpt-20 is damaged"),
+        (forge_a_shape, r"model.ckpt-20 is damaged \(a forged index\)"),
+        (link_the_index_elsewhere, "is a link to .*outside of its directory"),
+        (another_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        (quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
         (link_the_data_elsewhere, "is a link to .*outside of its directory"),
         (remove_the_config, "has no config.json; give"),
         (another_activation, "has hidden_act='relu'"),
@@ -219,8 +301,12 @@ def more_layers(directory):
 def test_what_is_broken_is_refused(source, harm, message):
     directory, _ = source
     harm(directory)
-    with pytest.raises(config_lib.ConfigError, match=message):
+    with pytest.raises(config_lib.ConfigError, match=message) as error:
         read(directory)
+    assert "\n" not in str(error.value)
+    if "link" in message:
+        with pytest.raises(config_lib.ConfigError, match=message):
+            read(directory / "model.ckpt-20")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,119 @@
+"""The rows of a trained model's token tables that a run's vocabulary asks for.
+
+Shapes: V token of the run's vocabulary, S of the source's.
+"""
+
+import itertools
+
+import numpy as np
+
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import tokenizers
+from bert_jax.interop.model_directory import Source
+
+
+def match(
+    source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+) -> tuple[list[np.ndarray] | None, list[str]]:
+    """Returns for each token of the run the source's rows that its own is the mean of.
+
+    A token that the source lacks is the mean of the pieces that the source makes of it;
+    [unused0] and the like may be replaced.
+
+    Returns:
+      V arrays of ids, or None where all rows are taken as they are, one by one; and a
+      line each on what is new or left out.
+
+    Raises:
+      ConfigError: when a token of the source is another, or missing.
+    """
+    num_rows = source.shapes["bert.embeddings.word"][0]
+    num_biases = source.shapes.get("decoder_bias", (num_rows,))[0]
+    if num_rows != num_biases:
+        raise ConfigError(
+            f"{source.directory} has {num_rows} word embeddings and {num_biases} output"
+            " biases; fetch it again"
+        )
+    if source.vocabulary_path.name != tokenizer.FILE:
+        raise ConfigError(
+            f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
+            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+        )
+    if source.vocabulary is None:
+        if num_rows != len(tokenizer.vocab):
+            raise ConfigError(
+                f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
+                f" {source.directory} has {num_rows} word embeddings and no"
+                f" {source.vocabulary_path.name} to tell which is which; bring it there"
+            )
+        note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
+        return None, [note]
+    path = str(source.vocabulary_path)
+    theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
+    if num_rows < len(theirs.vocab):
+        raise ConfigError(
+            f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
+            f" {num_rows} rows for them; fetch both again"
+        )
+    if not _extends(tokenizer, theirs):
+        raise ConfigError(
+            f"{path} is not the vocabulary of the corpus in"
+            f" {config.data.corpus_dir!r}, nor its beginning; prepare one with"
+            f" config.tokenizer.vocab_file={path!r}, or with that and lines more"
+        )
+    notes = []
+    if theirs.vocab != tokenizer.vocab:
+        new = _new(tokenizer, theirs)
+        names = [tokenizer.vocab[i] for i in new]
+        notes.append(
+            f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
+        )
+    if num_rows > len(theirs.vocab):
+        notes.append(f"{num_rows - len(theirs.vocab)} rows of no token are left out")
+    return (_extension(tokenizer, theirs) if notes else None), notes
+
+
+def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
+    """Returns whether the tokens of the source are where they were."""
+    if theirs.digest == tokenizer.digest:
+        return True
+    if not isinstance(tokenizer, tokenizers.WordPiece):
+        return False
+    pairs = zip(theirs.vocab, tokenizer.vocab, strict=False)
+    return len(tokenizer.vocab) >= len(theirs.vocab) and all(
+        was == now or was.startswith("[unused") for was, now in pairs
+    )
+
+
+def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:
+    """Returns the ids of the tokens that the source lacks there."""
+    pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
+    return [i for i, (now, was) in enumerate(pairs) if now != was]
+
+
+def _extension(
+    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
+) -> list[np.ndarray]:
+    rows = [np.array([i]) for i in range(len(tokenizer.vocab))]
+    new = _new(tokenizer, theirs)
+    if new:
+        assert isinstance(theirs, tokenizers.WordPiece), "as _extends has seen"
+        pieces = theirs.pieces_of([tokenizer.vocab[i] for i in new])
+        for i, ids in zip(new, pieces, strict=True):
+            rows[i] = ids
+    return rows
+
+
+def averaged(table: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
+    """Returns float32[V, ...] of a table [S, ...]: the means of its rows."""
+    # One row is taken as it is: a sum makes 0 of -0.
+    return np.stack(
+        [table[ids[0]] if len(ids) == 1 else table[ids].mean(axis=0) for ids in rows]
+    )
+
+
+def some(items: list[str]) -> str:
+    """Returns the first few names; control characters of a file's are shown as such."""
+    shown = [item if item.isprintable() else repr(item) for item in items[:3]]
+    more = f" and {len(items) - 3} more" if len(items) > 3 else ""
+    return ", ".join(shown) + more
