@@ -25,7 +25,12 @@ from flax import nnx
 
 from bert_jax import command_line, model_card, pretrained, runs, sharding
 from bert_jax.config import ConfigError
-from bert_jax.interop import google_tf1, huggingface, model_directory
+from bert_jax.interop import (
+    google_tf1,
+    huggingface,
+    huggingface_source,
+    model_directory,
+)
 from bert_jax.interop.model_directory import Source
 
 FORMATS: dict[str, ModuleType] = {"huggingface": huggingface, "google": google_tf1}
@@ -112,7 +117,7 @@ def open_export(directory: Path, run: runs.Run, format_: ModuleType) -> Source:
     shapes = pretrained.parameter_shapes(run.config)
     if format_ is google_tf1:
         return google_tf1.open_source(directory, shapes)
-    return huggingface.open_source(directory, shapes, run.corpus.tokenizer.FILE)
+    return huggingface_source.open_source(directory, shapes, run.corpus.tokenizer.FILE)
 
 
 def logits_of_random_pairs(

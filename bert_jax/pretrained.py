@@ -17,7 +17,7 @@ from bert_jax import runs, token_rows
 from bert_jax.checkpoint import Checkpoints, newest_step
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus, tokenizers
-from bert_jax.interop import google_tf1, huggingface, model_directory
+from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
 from bert_jax.model import path_name
 
@@ -56,7 +56,7 @@ def open_source(config: ExperimentConfig) -> Source:
     elif (path / "config.json").is_file():
         model_directory.verify_digests(path)
         tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
-        source = huggingface.open_source(path, names, tokenizer_file)
+        source = huggingface_source.open_source(path, names, tokenizer_file)
     else:
         raise ConfigError(
             f"config.init_from={config.init_from!r} has no config.json; give a Hugging"

@@ -40,25 +40,8 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
     startup = Startup()
     keep_compiled(config)
-    # ---- Check everything a person can get wrong before anything is written.
-    if jax.process_count() > 1:
-        raise ConfigError(
-            f"this run has {jax.process_count()} processes; training runs in one"
-            " process with all of its devices for now"
-        )
-    command_line.local_directory("workdir", workdir)
-    mesh = sharding.make_mesh(config.mesh)
-    check_mesh(config, mesh)
-    runs.check_continues(workdir, config)
-    first_step = newest_step(workdir)
-    init_from = config.init_from and not first_step
-    jax.set_mesh(mesh)
-    source = pretrained.open_source(config) if init_from else None
-    if source and config.tokenizer.vocab_file:
-        pretrained.check_vocabulary(source, config)  # before a corpus is made with it
-    corpus = prepare.find_corpus(config)
-    weights = pretrained.read(source, config, corpus.tokenizer) if source else None
-
+    # ---- What it needs, checked before anything is written.
+    mesh, first_step, corpus, weights = open_inputs(config, workdir)
     startup.mark("corpus")
 
     # ---- State: first weights, or where the last call stopped.
@@ -126,6 +109,35 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     writer.close()
     show_end(config, workdir, held_out, time.time() - start)
     return state
+
+
+def open_inputs(
+    config: ExperimentConfig, workdir: str
+) -> tuple[jax.sharding.Mesh, int, corpus_lib.Corpus, pretrained.Weights | None]:
+    """Returns the mesh, which is set, the step to go on at, corpus and first weights.
+
+    Raises:
+      ConfigError: for everything a person can get wrong; but for a small corpus, which
+        is prepared last, nothing is written before.
+    """
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"this run has {jax.process_count()} processes; training runs in one"
+            " process with all of its devices for now"
+        )
+    command_line.local_directory("workdir", workdir)
+    mesh = sharding.make_mesh(config.mesh)
+    check_mesh(config, mesh)
+    runs.check_continues(workdir, config)
+    first_step = newest_step(workdir)
+    jax.set_mesh(mesh)
+    if first_step or not config.init_from:
+        return mesh, first_step, prepare.find_corpus(config), None
+    source = pretrained.open_source(config)
+    if config.tokenizer.vocab_file:
+        pretrained.check_vocabulary(source, config)  # before a corpus is made with it
+    corpus = prepare.find_corpus(config)
+    return mesh, 0, corpus, pretrained.read(source, config, corpus.tokenizer)
 
 
 def show_end(

@@ -124,3 +124,13 @@ def trained(tmp_path_factory):
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
     assert "tokenizer: training" not in stdout
     return directory
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A directory with an exported model, and its weights by name."""
+    from tests import models  # which imports this file
+
+    directory = tmp_path / "source"
+    directory.mkdir()
+    return directory, models.export_to(directory)

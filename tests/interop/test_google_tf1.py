@@ -14,7 +14,7 @@ from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import google_tf1
 from tests import numpy_bert
 from tests.conftest import make_batch, make_config
-from tests.test_pretrained import TOKENIZER, VOCAB
+from tests.models import TOKENIZER, VOCAB
 
 V, D, F = len(VOCAB), 32, 64
 LAYER = {

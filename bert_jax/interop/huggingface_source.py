@@ -1,0 +1,306 @@
+"""A directory of Hugging Face's with a BERT in it, read: weights, sizes, vocabulary.
+
+Nothing of it is trusted: no pickle is opened and no link out of it is followed, and
+what the files say is held against each other before a weight is read.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from bert_jax.config import ConfigError
+from bert_jax.data import tokenizers
+from bert_jax.interop import model_directory, weight_names
+from bert_jax.interop.huggingface import WEIGHTS
+from bert_jax.interop.model_directory import Source, read_json
+from bert_jax.interop.weight_names import HUGGINGFACE
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers
+# What a config.json means that leaves a key out: transformers' BertConfig.
+DEFAULT_SIZES = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "max_position_embeddings": 512,
+    "layer_norm_eps": 1e-12,
+}
+# Its names of functions that differ in rounding alone.
+SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
+# Stored by some versions beside what they repeat, by the name of the other.
+REPEATED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+NO_WEIGHTS = ("bert.embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+TOKENIZER_FILES = ("vocab.txt", "sentencepiece.model")
+CASE_UNKNOWN = (
+    "whether its text was lower-cased is not written there; config.tokenizer.lowercase"
+    " is taken"
+)
+
+
+def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
+    """Opens the directory of a BERT with model.safetensors, whole or in parts.
+
+    Args:
+      directory: with a config.json.
+      wanted: our names of the parameters.
+      tokenizer_file: the name of a tokenizer's file, of the kind that the run has.
+
+    Raises:
+      ConfigError: when it is none, a file is damaged, or one leads elsewhere.
+    """
+    sizes = _sizes(directory)
+    tensors = _Tensors(directory)
+    stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
+    vocabulary_path, vocabulary = _vocabulary(directory, tokenizer_file)
+    lowercase = _lowercase(directory)
+
+    def lay_out(name: str, array: np.ndarray) -> np.ndarray:
+        return HUGGINGFACE.lay_out(name, array.astype(np.float32))
+
+    def read() -> dict[str, np.ndarray]:
+        tensors.check_repeated()
+        return {
+            ours: lay_out(ours, tensors.read(name)) for ours, name in stored.items()
+        }
+
+    return Source(
+        directory=directory,
+        sizes=sizes,
+        lowercase=lowercase,
+        shapes={
+            ours: HUGGINGFACE.lay_out_shape(ours, tensors.shapes[name])
+            for ours, name in stored.items()
+        },
+        unused=unused,
+        vocabulary=vocabulary,
+        vocabulary_path=vocabulary_path,
+        read=read,
+        notes=() if lowercase is not None else (CASE_UNKNOWN,),
+    )
+
+
+def _sizes(directory: Path) -> dict[str, Any]:
+    """Returns config.json's sizes under config.model's names."""
+    path = model_directory.file(directory, "config.json")
+    config = read_json(path)
+    only = {
+        "model_type": "bert",
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": True,
+    }
+    for key, value in only.items():
+        if config.get(key, value) != value:
+            raise ConfigError(
+                f"{path} has {key}={config[key]!r}; this is for {value!r} alone"
+            )
+    sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
+    activation = sizes["hidden_act"]
+    if isinstance(activation, str):
+        sizes["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
+    if "vocab_size" in config:
+        sizes["vocab_size"] = config["vocab_size"]
+    return sizes
+
+
+class _Tensors:
+    """The tensors of model.safetensors, or of the files that its index names.
+
+    Attributes:
+      shapes: by the names of today, without what only repeats another.
+    """
+
+    def __init__(self, directory: Path):
+        self._stored: dict[str, tuple[Path, str]] = {}
+        self._repeated: dict[str, tuple[Path, str]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path, names in _weight_files(directory).items():
+            with _opened(path) as file:
+                there = set(file.keys())
+                for name in sorted(there if names is None else names):
+                    if name not in there:
+                        raise ConfigError(f"{path} lacks {name!r}; fetch it again")
+                    self._add(path, name, file.get_slice(name))
+        # Some have the decoder's bias under that name alone.
+        for of in self._repeated.keys() - self._stored.keys():
+            self._stored[of] = self._repeated.pop(of)
+
+    def _add(self, path: Path, name: str, tensor: Any) -> None:
+        today = weight_names.huggingface_name_today(name)
+        if today in NO_WEIGHTS:
+            return
+        dtype, of = tensor.get_dtype(), REPEATED.get(today)
+        if dtype not in FLOATS:
+            raise ConfigError(
+                f"{path} has {name!r} as {dtype}; save it as one of {', '.join(FLOATS)}"
+            )
+        if today in self._stored or of in self._repeated:
+            raise ConfigError(f"{path} has {name!r} a second time; keep one")
+        if of is None:
+            self._stored[today] = path, name
+        else:
+            self._repeated[of] = path, name
+        self.shapes[of or today] = tuple(tensor.get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        return _read(*self._stored[name])
+
+    def check_repeated(self) -> None:
+        """Raises ConfigError when a tensor that should repeat another is one more."""
+        for of, (path, name) in self._repeated.items():
+            if not np.array_equal(_read(path, name), self.read(of)):
+                raise ConfigError(
+                    f"{path} has {name!r} apart from {of!r}; only models that tie the"
+                    " two can go on"
+                )
+
+
+def _read(path: Path, name: str) -> np.ndarray:
+    with _opened(path) as file:
+        return file.get_tensor(name)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            yield file
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
+
+
+def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
+    """Returns the files and which tensors to take from each; None for all."""
+    index = f"{WEIGHTS}.index.json"
+    if os.path.lexists(directory / WEIGHTS):
+        return {model_directory.file(directory, WEIGHTS): None}
+    if os.path.lexists(directory / index):
+        parts: Any = read_json(model_directory.file(directory, index))
+        parts = parts.get("weight_map")
+        files = list(parts.values()) if isinstance(parts, dict) else []
+        if not files or not all(isinstance(name, str) for name in files):
+            raise ConfigError(
+                f"{directory / index} has no weight_map of files; fetch it again"
+            )
+        names: dict[str, list[str]] = {}
+        for name, part in parts.items():
+            names.setdefault(part, []).append(name)
+        return {model_directory.file(directory, p): n for p, n in names.items()}
+    pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
+    if pickles:
+        raise ConfigError(
+            f"{directory / pickles[0]} is a pickle, which can run code when it is"
+            " opened; if you trust it, convert it where torch is installed: python -c"
+            f" \"import transformers as t; d, to = '{directory}', 'NEW_DIRECTORY';"
+            " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
+            ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
+        )
+    raise ConfigError(f"{directory} has no {WEIGHTS}")
+
+
+def _lowercase(directory: Path) -> bool | None:
+    """Returns whether the tokenizer lower-cases, None when no file says.
+
+    Raises:
+      ConfigError: when it treats accents or ideographs as BERT never does.
+    """
+    rules: dict[str, Any] = {}
+    for name, section in (
+        ("tokenizer.json", "normalizer"),
+        ("tokenizer_config.json", None),
+    ):
+        if os.path.lexists(directory / name):
+            found: Any = read_json(model_directory.file(directory, name))
+            found = found.get(section) if section else found
+            rules |= found if isinstance(found, dict) else {}
+    lowercase = rules.get("do_lower_case", rules.get("lowercase"))
+    for key, only in (
+        ("strip_accents", (None, lowercase)),
+        ("tokenize_chinese_chars", (None, True)),
+        ("handle_chinese_chars", (None, True)),
+    ):
+        if rules.get(key) not in only:
+            raise ConfigError(
+                f"{directory}: its tokenizer has {key}={rules[key]!r}, which BERT's has"
+                " not; a corpus for it cannot be prepared"
+            )
+    return lowercase if isinstance(lowercase, bool) else None
+
+
+def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | None]:
+    """Returns the tokenizer's file and what it holds, as one of ours would.
+
+    Where it is not of the kind of `tokenizer_file`, the path tells.
+    """
+    files = dict.fromkeys([tokenizer_file, *TOKENIZER_FILES])
+    for name in files:
+        if os.path.lexists(directory / name):
+            path = model_directory.file(directory, name)
+            content = path.read_bytes()
+            if name == tokenizers.WordPiece.FILE:
+                content = _with_added_tokens(directory, content)
+            return path, content
+    if os.path.lexists(directory / "tokenizer.json"):
+        path = model_directory.file(directory, "tokenizer.json")
+        # All that transformers 5 writes of a WordPiece.
+        return directory / tokenizers.WordPiece.FILE, _wordpiece_in(path)
+    return directory / tokenizer_file, None
+
+
+def _with_added_tokens(directory: Path, content: bytes) -> bytes:
+    """Returns a vocab.txt with the tokens that were added to it afterwards."""
+    ids: dict[str, Any] = {}
+    if os.path.lexists(directory / "added_tokens.json"):
+        ids |= read_json(model_directory.file(directory, "added_tokens.json"))
+    if os.path.lexists(directory / "tokenizer.json"):
+        ids |= _added_in(read_json(model_directory.file(directory, "tokenizer.json")))
+    lines = content.decode("utf-8-sig", "replace").splitlines()
+    new = {token: id_ for token, id_ in ids.items() if token not in lines}
+    if not new:
+        return content
+    pieces = dict(zip(lines, range(len(lines)), strict=True)) | new
+    return _in_order(pieces, directory)
+
+
+def _wordpiece_in(path: Path) -> bytes:
+    """Returns the vocabulary in a tokenizer.json as a vocab.txt."""
+    tokenizer = read_json(path)
+    model = tokenizer.get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        raise ConfigError(f"{path} is no WordPiece; a corpus for it cannot be prepared")
+    pieces = model.get("vocab")
+    if not isinstance(pieces, dict):
+        raise ConfigError(f"{path} has no vocabulary; fetch it again")
+    return _in_order(pieces | _added_in(tokenizer), path)
+
+
+def _added_in(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    added = tokenizer.get("added_tokens")
+    tokens = (
+        [t for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    )
+    return {str(token.get("content")): token.get("id") for token in tokens}
+
+
+def _in_order(ids: dict[str, Any], path: Path) -> bytes:
+    """Returns the tokens a line each, in the order of their ids."""
+    if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or any(
+        type(id_) is not int for id_ in ids.values()
+    ):
+        raise ConfigError(f"{path}: the ids of its tokens are not 0, 1, 2, ...")
+    try:
+        return "".join(
+            f"{token}\n" for token in sorted(ids, key=lambda t: ids[t])
+        ).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{path} has a token that is no Unicode text") from None

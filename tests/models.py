@@ -1,0 +1,57 @@
+"""A small exported model, and what tests do to it."""
+
+import json
+
+import jax
+import numpy as np
+import safetensors.numpy
+
+from bert_jax import model, pretrained
+from bert_jax.data import wordpiece
+from bert_jax.interop import huggingface
+from tests.conftest import make_config
+
+VOCAB = (*wordpiece.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
+
+
+TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
+
+
+def export_to(directory):
+    """Writes other weights than those a run begins with, and returns them by name."""
+    config = make_config()
+    _, params = model.build(config.model, len(VOCAB), jax.random.key(7))
+    arrays = pretrained.by_name(params)
+    arrays["bert.embeddings.word"] = arrays["bert.embeddings.word"].copy()
+    arrays["bert.embeddings.word"][7] = -0.0
+    arrays["decoder_bias"] = np.linspace(-1, 1, len(VOCAB), dtype=np.float32)
+    params = pretrained.place(params, arrays)
+    huggingface.write(directory, params, config, TOKENIZER)
+    return pretrained.by_name(params)
+
+
+def read(directory, **changes):
+    config = make_config(init_from=str(directory), **changes)
+    return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
+
+
+def tensors_of(directory):
+    return safetensors.numpy.load_file(directory / "model.safetensors")
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+
+
+def change_tensors(directory, **changes):
+    """Keys with __ for dots."""
+    tensors = tensors_of(directory)
+    changes = {name.replace("__", "."): array for name, array in changes.items()}
+    safetensors.numpy.save_file(tensors | changes, directory / "model.safetensors")
+
+
+def change_json(directory, name, **values):
+    path = directory / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))

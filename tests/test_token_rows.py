@@ -1,0 +1,113 @@
+"""Tests of bert_jax.token_rows: which rows of a model a vocabulary takes."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bert_jax import config as config_lib
+from bert_jax import pretrained
+from bert_jax.data import sentencepiece, wordpiece
+from tests.conftest import make_config
+from tests.models import VOCAB, assert_same, change_json, read, tensors_of
+
+
+def extend(directory, *tokens):
+    """Reads the source for a run whose vocabulary has the tokens after the source's."""
+    vocab = (*VOCAB, *tokens)
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    return pretrained.read(pretrained.open_source(config), config, tokenizer)
+
+
+def test_new_tokens_are_the_mean_of_their_pieces(source):
+    directory, expected = source
+    # "w91" and "w9" are tokens and "##1" is not: w91w9 cannot be made of pieces.
+    weights = extend(directory, "w91-w90", "w91w9", "w92 w3")
+    old = {"w90": VOCAB.index("w90"), "w91": VOCAB.index("w91")}
+    for name in ("bert.embeddings.word", "decoder_bias"):
+        rows, before = weights.arrays[name], expected[name]
+        assert_same({name: rows[:97]}, {name: before})
+        unk = before[VOCAB.index("[UNK]")]  # of the hyphen
+        pieces = [before[old["w91"]], unk, before[old["w90"]]]
+        np.testing.assert_allclose(rows[97], np.mean(pieces, axis=0), rtol=1e-6)
+        np.testing.assert_array_equal(rows[98], unk)
+        assert len(rows) == 100
+    others = expected.keys() - {"bert.embeddings.word", "decoder_bias"}
+    assert_same(
+        {name: weights.arrays[name] for name in others},
+        {name: expected[name] for name in others},
+    )
+    (note,) = weights.notes
+    assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
+
+
+def test_rows_of_added_tokens_are_theirs(source):
+    """A tokenizer that grew: its last token is in no vocab.txt."""
+    directory, expected = source
+    vocab = [*VOCAB[:-1], ""]
+    (directory / "vocab.txt").write_text("\n".join(vocab))
+    change_json(
+        directory, "tokenizer.json", added_tokens=[{"id": 96, "content": "w91"}]
+    )
+    assert_same(read(directory).arrays, expected)
+    change_json(directory, "tokenizer.json", added_tokens=[])
+    (directory / "added_tokens.json").write_text('{"w91": 96}')
+    assert_same(read(directory).arrays, expected)
+
+
+def test_a_vocabulary_of_another_kind_is_refused(source):
+    directory, _ = source
+    config = make_config(
+        init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
+    )
+    other = sentencepiece.train(
+        [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
+    )
+    with pytest.raises(
+        config_lib.ConfigError, match="has a vocab.txt; use the model's"
+    ):
+        pretrained.read(pretrained.open_source(config), config, other)
+
+
+def test_unused_tokens_may_be_replaced(source):
+    directory, expected = source
+    unused = tuple("[unused0]" if token == "w50" else token for token in VOCAB)
+    (directory / "vocab.txt").write_text("\n".join(unused))
+    ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
+    config = make_config(init_from=str(directory))
+    weights = pretrained.read(
+        pretrained.open_source(config), config, wordpiece.WordPiece(ours, True)
+    )
+    rows, before = (
+        weights.arrays["bert.embeddings.word"],
+        expected["bert.embeddings.word"],
+    )
+    changed = np.any(rows != before, axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(changed), [VOCAB.index("w50")])
+    np.testing.assert_array_equal(rows[changed][0], before[VOCAB.index("[UNK]")])
+
+
+def test_rows_of_padding_are_left_out(source):
+    directory, expected = source
+    tensors = tensors_of(directory)
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
+        tensors[name] = np.concatenate([tensors[name], padding])
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    change_json(directory, "config.json", vocab_size=104)
+    weights = read(directory)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ("7 rows of no token are left out",)
+
+
+@pytest.mark.parametrize(
+    "vocab",
+    [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
+)
+def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, vocab):
+    directory, _ = source
+    config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
+    with pytest.raises(config_lib.ConfigError, match="nor its beginning"):
+        pretrained.read(
+            pretrained.open_source(config), config, wordpiece.WordPiece(vocab, True)
+        )
