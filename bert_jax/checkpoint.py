@@ -133,11 +133,12 @@ class Checkpoints:
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:  # of TensorStore, Orbax and json, of any type
-            raise self._damaged(step, str(error).splitlines()[0]) from None
+            reason = str(error).splitlines()[0].partition(". See full")[0]
+            raise self._damaged(step, reason) from None
 
     def _damaged(self, step: int, reason: str) -> ConfigError:
         return ConfigError(
-            f"{self.directory}/{step} is damaged ({reason[:200]}); remove it and"
+            f"{self.directory}/{step} is damaged ({reason[:120]}); remove it and"
             " continue from the one before, or restore it from a copy"
         )
 

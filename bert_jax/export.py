@@ -62,6 +62,10 @@ def export(
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if not is_new and not is_empty:
         raise ConfigError(f"--output={output} is in use; give a new directory")
+    if target.is_relative_to(Path(workdir).expanduser().absolute()):
+        raise ConfigError(
+            f"--output={output} is in the run's own directory; give another"
+        )
     run = runs.open_run(workdir, step, corpus_dir)
     for name, array in pretrained.by_name(run.params).items():
         if not np.isfinite(array).all():
@@ -69,8 +73,13 @@ def export(
                 f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
                 " older one with --step"
             )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    except OSError as error:
+        raise ConfigError(
+            f"--output={output}: {error.strerror}; give another directory"
+        ) from None
     try:
         format_ = FORMATS[format_name]
         format_.write(tmp, run.params, run.config, run.corpus.tokenizer, dtype)
@@ -84,7 +93,7 @@ def export(
         raise
     print(
         f"Exported step {run.step:,} to {output}, {format_name} in {dtype}. Read back,"
-        f" its logits differ from the run's by {difference:.1g} at most."
+        f" its logits are the run's{f' within {difference:.1g}' if difference else ''}."
         f" {output}/README.md says how to load it."
     )
 

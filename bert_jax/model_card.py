@@ -56,7 +56,7 @@ def write(
     sections = [
         _front_matter(format_name),
         f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
-        _origin(run),
+        f"{_origin(run)} The weights here are {dtype}.",
         f"## Loading\n\n{_load(run.config, format_name, dtype)}",
         f"## Held-out metrics\n\n{_metrics(workdir, run.step)}",
         f"## Data\n\n{_data(run.corpus, run.config)}",
@@ -100,7 +100,7 @@ def _metrics(workdir: str, step: int) -> str:
     lines = metrics.read(workdir)
     evaluated = [x for x in lines if x["step"] <= step and "eval_masked_lm_loss" in x]
     if not evaluated:
-        return "None were measured."
+        return "None are at hand."
     newest = evaluated[-1]
     rows = [
         f"| {words} | {newest[name]:.4f} |"

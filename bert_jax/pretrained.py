@@ -58,11 +58,7 @@ def open_source(config: ExperimentConfig) -> Source:
         tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
         source = huggingface_source.open_source(path, names, tokenizer_file)
     else:
-        raise ConfigError(
-            f"config.init_from={config.init_from!r} has no config.json; give a Hugging"
-            " Face directory of a BERT, a TF1 checkpoint with bert_config.json, or a"
-            " workdir of python -m bert_jax.train"
-        )
+        raise ConfigError(_no_source(config.init_from, path))
     _check_sizes(source, config)
     _check_tensors(source, names)
     return source
@@ -80,20 +76,28 @@ def _local(init_from: str) -> Path:
     return path
 
 
+def _no_source(init_from: str, path: Path) -> str:
+    problem = "has no config.json"
+    if not path.exists():
+        problem = "does not exist"
+    elif path.is_file():
+        problem = "is a file, not a directory"
+    elif (path / google_tf1.CONFIG).exists():
+        problem = f"has a {google_tf1.CONFIG} but no checkpoint's .index"
+    elif any(path.glob("*.index")):
+        problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
+    return (
+        f"config.init_from={init_from!r} {problem}; give a Hugging Face directory of a"
+        " BERT, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
+        " bert_jax.train"
+    )
+
+
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of the run's model, by name."""
     _, params = runs.abstract_params(config)
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {path_name(path): leaf.shape for path, leaf in leaves}
-
-
-def check_vocabulary(source: Source, config: ExperimentConfig) -> None:
-    """Holds config.tokenizer.vocab_file against the source's vocabulary.
-
-    Raises:
-      ConfigError: when they do not fit.
-    """
-    token_rows.match(source, config, tokenizers.load(config.tokenizer))
 
 
 def read(
@@ -109,7 +113,10 @@ def read(
     arrays, notes = source.read(), list(source.notes)
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise ConfigError(f"{source.directory} has NaN or infinity in {name}")
+            raise ConfigError(
+                f"{source.directory} has NaN or infinity in {name}; take an older"
+                " checkpoint of it"
+            )
     missing = [name for name in wanted if name not in arrays]
     if missing:
         notes.append(f"not there, begin anew: {token_rows.some(missing)}")
@@ -206,12 +213,15 @@ def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     # Dropout is the run's own; the tables of positions and of tokens may grow.
     free = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
     free |= {"max_position_embeddings"}
-    for key in sorted(source.sizes.keys() & ours.keys() - free):
-        if source.sizes[key] != ours[key]:
-            raise ConfigError(
-                f"config.model.{key}={ours[key]!r}, but {source.directory} has"
-                f" {source.sizes[key]!r}; set it so"
-            )
+    wrong = [
+        f"config.model.{key}={ours[key]!r} (there {source.sizes[key]!r})"
+        for key in sorted(source.sizes.keys() & ours.keys() - free)
+        if source.sizes[key] != ours[key]
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{', '.join(wrong)}: {source.directory} is another model; set them so"
+        )
     if source.lowercase not in (None, config.tokenizer.lowercase):
         raise ConfigError(
             f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"

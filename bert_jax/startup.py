@@ -1,13 +1,14 @@
 """What a run does before its first step ends, and how long that took."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ConfigError, ExperimentConfig
 
 
 class Startup:
@@ -54,8 +55,19 @@ def keep_compiled(config: ExperimentConfig) -> None:
     """Makes JAX keep compiled programs in config.compilation_cache_dir, if given.
 
     What is kept there is run as code: nobody else may be able to write to it.
+
+    Raises:
+      ConfigError: when nothing can be written there.
     """
     if config.compilation_cache_dir:
         directory = os.path.expanduser(config.compilation_cache_dir)
+        try:
+            os.makedirs(directory, exist_ok=True)
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError as error:
+            raise ConfigError(
+                f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"
+                " directory that can be written, or '' to keep nothing"
+            ) from None
         jax.config.update("jax_compilation_cache_dir", directory)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -57,9 +57,10 @@ def match(
         )
     if not _extends(tokenizer, theirs):
         raise ConfigError(
-            f"{path} is not the vocabulary of the corpus in"
-            f" {config.data.corpus_dir!r}, nor its beginning; prepare one with"
-            f" config.tokenizer.vocab_file={path!r}, or with that and lines more"
+            f"{path} is not the run's vocabulary, nor its beginning:"
+            f" {_first_difference(tokenizer, theirs)}; use it as"
+            " config.tokenizer.vocab_file, or that and lines more, and a corpus made"
+            " with it"
         )
     notes = []
     if theirs.vocab != tokenizer.vocab:
@@ -68,6 +69,8 @@ def match(
         notes.append(
             f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
         )
+        if never := _never_found(tokenizer, names):
+            notes.append(f"tokens that no text can contain: {some(never)}")
     if num_rows > len(theirs.vocab):
         notes.append(f"{num_rows - len(theirs.vocab)} rows of no token are left out")
     return (_extension(tokenizer, theirs) if notes else None), notes
@@ -83,6 +86,29 @@ def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> b
     return len(tokenizer.vocab) >= len(theirs.vocab) and all(
         was == now or was.startswith("[unused") for was, now in pairs
     )
+
+
+def _first_difference(
+    tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
+) -> str:
+    if tokenizer.lowercase != theirs.lowercase or theirs.vocab == tokenizer.vocab:
+        return "it splits text otherwise"
+    pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab, fillvalue="nothing")
+    number, (was, now) = next(
+        (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
+    )
+    return f"token {number} is {was!r} there and {now!r} here"
+
+
+def _never_found(tokenizer: tokenizers.Tokenizer, tokens: list[str]) -> list[str]:
+    """Returns the words that the tokenizer does not give whole."""
+    words = [token for token in tokens if not token.startswith(("##", "[unused"))]
+    found = tokenizer.encoder()(words)
+    return [
+        word
+        for word, ids in zip(words, found, strict=True)
+        if [tokenizer.vocab[i] for i in ids] != [word]
+    ]
 
 
 def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:

@@ -32,14 +32,13 @@ from bert_jax.checkpoint import Checkpoints, newest_step
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import pipeline
+from bert_jax.data import pipeline, tokenizers
 from bert_jax.startup import Startup, keep_compiled
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
     startup = Startup()
-    keep_compiled(config)
     # ---- What it needs, checked before anything is written.
     mesh, first_step, corpus, weights = open_inputs(config, workdir)
     startup.mark("corpus")
@@ -126,6 +125,7 @@ def open_inputs(
             " process with all of its devices for now"
         )
     command_line.local_directory("workdir", workdir)
+    keep_compiled(config)
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
@@ -134,8 +134,10 @@ def open_inputs(
     if first_step or not config.init_from:
         return mesh, first_step, prepare.find_corpus(config), None
     source = pretrained.open_source(config)
-    if config.tokenizer.vocab_file:
-        pretrained.check_vocabulary(source, config)  # before a corpus is made with it
+    if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
+        tokenizer = tokenizers.load(config.tokenizer)
+        weights = pretrained.read(source, config, tokenizer)
+        return mesh, 0, prepare.find_corpus(config), weights
     corpus = prepare.find_corpus(config)
     return mesh, 0, corpus, pretrained.read(source, config, corpus.tokenizer)
 

@@ -46,7 +46,7 @@ def test_metrics_of_later_steps_are_not_this_ones(opened, trained, tmp_path):
         file.write(json.dumps(later) + "\n")
     assert "0.1250" not in write(opened, workdir, tmp_path)
     (workdir / "metrics.jsonl").unlink()
-    assert "None were measured." in write(opened, workdir, tmp_path)
+    assert "None are at hand." in write(opened, workdir, tmp_path)
 
 
 def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
@@ -66,4 +66,5 @@ def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
     model = dataclasses.replace(opened.config.model, hidden_act="gelu")
     model_card.write(tmp_path, changed(model=model), "none", "google", "bfloat16")
     card = (tmp_path / "README.md").read_text()
+    assert "The weights here are bfloat16." in card
     assert "erf form" in card and "refuses them" in " ".join(card.split())

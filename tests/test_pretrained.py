@@ -85,16 +85,16 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
 @pytest.mark.parametrize(
     ("init_from", "changes", "message"),
     [
-        ("nothing", {}, "config.init_from="),
+        ("nothing", {}, "config.init_from='nothing' does not exist; give"),
         ("gs://bucket/model", {}, "config.init_from='gs://bucket/model' is not a"),
         ("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
         ("RUN", {}, "config.tokenizer.vocab_file='', so the corpus would get"),
         (
             "RUN",
             {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
-            "RUN/../corpus/vocab.txt is not the vocabulary",
+            "RUN/../corpus/vocab.txt is not the run's vocabulary",
         ),
-        ("RUN", {"model.hidden_size": 64}, "config.model.hidden_size=64, but "),
+        ("RUN", {"model.hidden_size": 64}, "config.model.hidden_size=64 (there 32): "),
     ],
 )
 def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message):
@@ -193,5 +193,5 @@ def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
         (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True
     )
     config = dataclasses.replace(config, init_from=str(trained / "run"))
-    with pytest.raises(config_lib.ConfigError, match="is not the vocabulary"):
+    with pytest.raises(config_lib.ConfigError, match="is not the run's vocabulary"):
         pretrained.read(pretrained.open_source(config), config, other)

@@ -37,8 +37,9 @@ def test_new_tokens_are_the_mean_of_their_pieces(source):
         {name: weights.arrays[name] for name in others},
         {name: expected[name] for name in others},
     )
-    (note,) = weights.notes
+    note, never = weights.notes
     assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
+    assert never == "tokens that no text can contain: w91-w90, w92 w3"
 
 
 def test_rows_of_added_tokens_are_theirs(source):
@@ -107,7 +108,10 @@ def test_rows_of_padding_are_left_out(source):
 def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, vocab):
     directory, _ = source
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
-    with pytest.raises(config_lib.ConfigError, match="nor its beginning"):
+    with pytest.raises(
+        config_lib.ConfigError,
+        match=r"nor its beginning: token \d+ is 'w\d+' there and",
+    ):
         pretrained.read(
             pretrained.open_source(config), config, wordpiece.WordPiece(vocab, True)
         )

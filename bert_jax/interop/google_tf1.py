@@ -185,6 +185,8 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
         variables = tf1_variables.list_variables(str(prefix))
     except tf1_variables.UnreadableError as error:
         raise _damaged(prefix, error) from None
+    if not _data_files(prefix):
+        raise ConfigError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
