@@ -11,8 +11,16 @@ from tests.commands import run, run_well
         ([], "--config is missing; give it one of: configs/base.py"),
         (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
         (["--config=configs/sizes.py:4,250"], "error: --config: '4,250' needs a layer"),
-        (["--config=configs/tiny.py:4"], "takes 0 positional arguments"),
-        (["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
+        pytest.param(
+            ["--config=configs/tiny.py:4"],
+            "takes 0 positional arguments",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--config=configs/tiny.py", "extra"],
+            "unexpected argument 'extra'",
+            marks=pytest.mark.slow,
+        ),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
         (
             ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
@@ -20,8 +28,16 @@ from tests.commands import run, run_well
             """ '--config.data.sources=('"'"'tfds:a b#c'"'"',)'""",
         ),
         (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
-        (["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
-        (["--config=configs/tiny.py", "--workdir=README.md/x"], "README.md is a file"),
+        pytest.param(
+            ["--config=configs/tiny.py", "--workdir=README.md"],
+            "is a file",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ["--config=configs/tiny.py", "--workdir=README.md/x"],
+            "README.md is a file",
+            marks=pytest.mark.slow,
+        ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=README.md"], "--config=README.md cannot be loaded: SyntaxError"),
     ],
@@ -35,11 +51,26 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
-        ("import nonesuch", ["--config=FILE"], "No module named 'nonesuch'"),
+        pytest.param(
+            "import nonesuch",
+            ["--config=FILE"],
+            "No module named 'nonesuch'",
+            marks=pytest.mark.slow,
+        ),
         ("x = 1", ["--config", "FILE"], "no attribute 'get_config'"),
-        ("def get_config():\n  return 1 / 0", ["--config=FILE"], "division by zero"),
+        pytest.param(
+            "def get_config():\n  return 1 / 0",
+            ["--config=FILE"],
+            "division by zero",
+            marks=pytest.mark.slow,
+        ),
         ("open('/nonesuch')", ["--config", "FILE"], "No such file or directory"),
-        ("def get_config():\n  return {}", ["--config=FILE"], "return a ConfigDict"),
+        pytest.param(
+            "def get_config():\n  return {}",
+            ["--config=FILE"],
+            "return a ConfigDict",
+            marks=pytest.mark.slow,
+        ),
         (
             "def get_config():\n  pass",
             ["--config=FILE", "--config.seed=3"],

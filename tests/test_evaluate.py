@@ -40,6 +40,7 @@ def test_takes_an_older_step_and_another_number_of_devices(trained):
     assert json.loads(stdout)["step"] == 10
 
 
+@pytest.mark.slow
 def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
     """Also by `export`, which opens a run the same way."""
     workdir, moved = tmp_path / "run", tmp_path / "moved"
@@ -82,7 +83,7 @@ def test_held_out_rows_have_masks_of_their_own_rate(trained):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--workdir is missing"),
+        pytest.param([], "--workdir is missing", marks=pytest.mark.slow),
         pytest.param(
             ["--workdir=/nonexistent"], "has no config.json", marks=pytest.mark.slow
         ),

@@ -61,8 +61,15 @@ def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
     assert "step 10 of 20" in card and "--init_checkpoint" in card
 
 
-@pytest.mark.parametrize("format_", [huggingface, google_tf1])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("format_", "dtype"),
+    [
+        (huggingface, "bfloat16"),
+        (google_tf1, "float32"),
+        pytest.param(huggingface, "float32", marks=pytest.mark.slow),
+        pytest.param(google_tf1, "bfloat16", marks=pytest.mark.slow),
+    ],
+)
 def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dtype):
     opened = runs.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer

@@ -50,6 +50,7 @@ def test_a_directory_may_be_here(source, monkeypatch):
     assert_same(pretrained.read(source, config, TOKENIZER).arrays, expected)
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
     """Held-out metrics before the first update are those of the source."""
     exported = tmp_path / "exported"
@@ -86,9 +87,24 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
     ("init_from", "changes", "message"),
     [
         ("nothing", {}, "config.init_from='nothing' does not exist; give"),
-        ("gs://bucket/model", {}, "config.init_from='gs://bucket/model' is not a"),
-        ("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
-        ("RUN", {}, "config.tokenizer.vocab_file='', so the corpus would get"),
+        pytest.param(
+            "gs://bucket/model",
+            {},
+            "config.init_from='gs://bucket/model' is not a",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "~nouser/model",
+            {},
+            "config.init_from='~nouser/model' is not a",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "RUN",
+            {},
+            "config.tokenizer.vocab_file='', so the corpus would get",
+            marks=pytest.mark.slow,
+        ),
         (
             "RUN",
             {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},

@@ -268,6 +268,7 @@ def test_without_next_sentence_the_loss_is_the_masked_lm_alone():
     np.testing.assert_allclose(metrics["loss"], both["masked_lm_loss"], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_each_objective_counts_by_its_weight():
     """In the loss, and in the gradient of what only one objective reaches."""
     batch = make_batch(make_config())
@@ -347,6 +348,7 @@ def make_packed(config, seed=0):
     return packed, alone
 
 
+@pytest.mark.slow
 def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
     config = make_config(phase={"sequence_length": 32, "max_predictions": 9})
     mesh, init, _, eval_step = compiled(config, (1, 1, 1))

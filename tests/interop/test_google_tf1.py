@@ -149,6 +149,7 @@ def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
         np.testing.assert_array_equal(again.arrays[name], expected)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
     directory, _ = source
     other = random_variables(seed=1)
@@ -285,17 +286,39 @@ def more_layers(directory):
     ("harm", "message"),
     [
         (flip_a_bit, "model.ckpt-20 is damaged .*Checksum does not match"),
-        (flip_a_bit_of_the_index, "model.ckpt-20 is damaged"),
-        (truncate, "model.ckpt-20 is damaged"),
+        pytest.param(
+            flip_a_bit_of_the_index, "model.ckpt-20 is damaged", marks=pytest.mark.slow
+        ),
+        pytest.param(truncate, "model.ckpt-20 is damaged", marks=pytest.mark.slow),
         (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
         (forge_a_shape, r"model.ckpt-20 is damaged \(a forged index\)"),
-        (link_the_index_elsewhere, "is a link to .*outside of its directory"),
-        (another_vocab_size, "vocab_size=1000000000, but its table has 97"),
-        (quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
+        pytest.param(
+            link_the_index_elsewhere,
+            "is a link to .*outside of its directory",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            another_vocab_size,
+            "vocab_size=1000000000, but its table has 97",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            quantise,
+            "'bert/pooler/dense/bias' as int8; save it as one of float64",
+            marks=pytest.mark.slow,
+        ),
         (link_the_data_elsewhere, "is a link to .*outside of its directory"),
-        (remove_the_config, "but no bert_config.json; give"),
-        (another_activation, "has hidden_act='relu'"),
-        (more_layers, r"num_hidden_layers=2 \(there 1000000000000\)"),
+        pytest.param(
+            remove_the_config, "but no bert_config.json; give", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            another_activation, "has hidden_act='relu'", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            more_layers,
+            r"num_hidden_layers=2 \(there 1000000000000\)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_is_broken_is_refused(source, harm, message):
