@@ -133,7 +133,8 @@ class Checkpoints:
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:  # of TensorStore, Orbax and json, of any type
-            reason = str(error).splitlines()[0].partition(". See full")[0]
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first.partition(". See full")[0]
             raise self._damaged(step, reason) from None
 
     def _damaged(self, step: int, reason: str) -> ConfigError:

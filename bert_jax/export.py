@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jax
@@ -28,12 +27,10 @@ from bert_jax.config import ConfigError
 from bert_jax.interop import (
     google_tf1,
     huggingface,
-    huggingface_source,
     model_directory,
 )
-from bert_jax.interop.model_directory import Source
 
-FORMATS: dict[str, ModuleType] = {"huggingface": huggingface, "google": google_tf1}
+FORMATS = {"huggingface": huggingface.write, "google": google_tf1.write}
 # Of a head's largest logit. Nothing is lost in float32; in bfloat16 each weight is off
 # by up to 1/512 of itself, and the layers add that up.
 MAX_DIFFERENCE = {"float32": 1e-5, "bfloat16": 5e-2}
@@ -81,9 +78,8 @@ def export(
             f"--output={output}: {error.strerror}; give another directory"
         ) from None
     try:
-        format_ = FORMATS[format_name]
-        format_.write(tmp, run.params, run.config, run.corpus.tokenizer, dtype)
-        difference = read_back(tmp, run, format_, dtype)
+        FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
+        difference = read_back(tmp, run, dtype)
         model_directory.write_digests(tmp)
         model_card.write(tmp, run, workdir, format_name, dtype)  # which people edit
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
@@ -98,15 +94,14 @@ def export(
     )
 
 
-def read_back(directory: Path, run: runs.Run, format_: ModuleType, dtype: str) -> float:
+def read_back(directory: Path, run: runs.Run, dtype: str) -> float:
     """Returns the largest difference of logits between an export and its run.
 
     Raises:
       ExportError: when a weight is not the run's rounded to the dtype, or logits are
         further apart than that allows.
     """
-    source = open_export(directory, run, format_)
-    arrays = source.read()
+    arrays = pretrained.open_directory(directory, run.config).read()
     for name, ours in pretrained.by_name(run.params).items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
@@ -120,13 +115,6 @@ def read_back(directory: Path, run: runs.Run, format_: ModuleType, dtype: str) -
             raise ExportError(f"{directory}: its logits differ from the run's by {off}")
         difference = max(difference, off)
     return difference
-
-
-def open_export(directory: Path, run: runs.Run, format_: ModuleType) -> Source:
-    shapes = pretrained.parameter_shapes(run.config)
-    if format_ is google_tf1:
-        return google_tf1.open_source(directory, shapes)
-    return huggingface_source.open_source(directory, shapes, run.corpus.tokenizer.FILE)
 
 
 def logits_of_random_pairs(

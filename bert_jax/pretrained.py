@@ -47,21 +47,25 @@ def open_source(config: ExperimentConfig) -> Source:
       ConfigError: when there is none, it is damaged, or it is of another kind or size.
     """
     path = _local(config.init_from)
+    source = _open_workdir(path) if _is_workdir(path) else open_directory(path, config)
+    _check_sizes(source, config)
+    _check_tensors(source, parameter_shapes(config))
+    return source
+
+
+def open_directory(path: Path, config: ExperimentConfig) -> Source:
+    """Opens a model in a format of others for a run; as `open_source`, but holds it
+    against nothing but its own SHA256SUMS.
+    """
     names = parameter_shapes(config)
-    if _is_workdir(path):
-        source = _open_workdir(path)
-    elif google_tf1.is_source(path):
+    if google_tf1.is_source(path):
         model_directory.verify_digests(path if path.is_dir() else path.parent)
-        source = google_tf1.open_source(path, names)
-    elif (path / "config.json").is_file():
+        return google_tf1.open_source(path, names)
+    if (path / "config.json").is_file():
         model_directory.verify_digests(path)
         tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
-        source = huggingface_source.open_source(path, names, tokenizer_file)
-    else:
-        raise ConfigError(_no_source(config.init_from, path))
-    _check_sizes(source, config)
-    _check_tensors(source, names)
-    return source
+        return huggingface_source.open_source(path, names, tokenizer_file)
+    raise ConfigError(_no_source(config.init_from, path))
 
 
 def _local(init_from: str) -> Path:

@@ -74,7 +74,7 @@ def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dty
     opened = runs.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
-    difference = export.read_back(tmp_path, opened, format_, dtype)
+    difference = export.read_back(tmp_path, opened, dtype)
     assert difference == 0 if dtype == "float32" else 0 < difference < 0.05
 
 
@@ -88,7 +88,7 @@ def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
     content[-1] ^= 0x40
     path.write_bytes(content)
     with pytest.raises(export.ExportError, match="is not what was written"):
-        export.read_back(tmp_path, opened, huggingface, "float32")
+        export.read_back(tmp_path, opened, "float32")
 
 
 def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
 
     monkeypatch.setattr(pretrained, "place", place_another)
     with pytest.raises(export.ExportError, match="its logits differ from the run's"):
-        export.read_back(tmp_path, opened, huggingface, "float32")
+        export.read_back(tmp_path, opened, "float32")
 
 
 def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from flax import nnx
 from bert_jax import config as config_lib
 from bert_jax import model, steps
 from configs import base, large
-from tests.conftest import make_batch, make_config, use_mesh
+from tests.conftest import make_batch, make_config
 
 F32 = jnp.dtype(jnp.float32)
 
@@ -168,40 +168,6 @@ def test_gradient_of_a_frequent_token_keeps_its_digits_in_bfloat16():
         for dtype in (jnp.float32, jnp.bfloat16)
     )
     assert jnp.linalg.norm(rough - exact) < 0.02 * jnp.linalg.norm(exact)
-
-
-def test_dropout_drops_its_share_and_keeps_the_mean():
-    x = jnp.ones((64, 32, 128))
-    y = model.dropout(x, 0.1, jnp.array([3, 4], jnp.uint32))
-    share = float(jnp.mean((y == 0).astype(F32)))
-    assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / x.size)
-    np.testing.assert_allclose(np.unique(y), [0, 1 / 0.9], rtol=1e-6)
-    # No dim of the array is treated alike: neighbours agree no more often than chance.
-    for axis in range(3):
-        same = float(jnp.mean(((y == 0) & (jnp.roll(y, 1, axis) == 0)).astype(F32)))
-        assert abs(same - 0.01) < 5e-4
-
-
-def test_dropout_depends_on_the_seed_and_not_on_the_mesh():
-    seeds = np.array([[3, 4], [3, 5], [4, 4]], np.uint32)
-    one, other, third = (
-        np.asarray(model.dropout(jnp.ones((8, 4, 16)), 0.5, jnp.asarray(seed)))
-        for seed in seeds
-    )
-    assert not np.array_equal(one, other) and not np.array_equal(one, third)
-    mesh = use_mesh(2, 2, 2)
-    x = jax.device_put(
-        np.ones((8, 4, 16), np.float32),
-        jax.NamedSharding(mesh, jax.P(("data", "fsdp"), None, "tensor")),
-    )
-    split = jax.jit(lambda x, s: model.dropout(x, 0.5, s))(x, seeds[0])
-    np.testing.assert_array_equal(split, one)
-
-
-def test_dropout_off_is_the_identity():
-    x = jnp.ones((2, 3))
-    assert model.dropout(x, 0.5, None) is x
-    assert model.dropout(x, 0.0, jnp.zeros(2, jnp.uint32)) is x
 
 
 def with_dropout(hidden=0.0, attention=0.0, **changes):

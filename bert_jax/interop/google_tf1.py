@@ -24,13 +24,13 @@ from bert_jax.interop.weight_names import GOOGLE
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-# What a bert_config.json means that leaves a key out: modeling.py, BertConfig; the
-# activation is looked at apart.
-DEFAULT_SIZES = {
+# What a bert_config.json means that leaves a key out: modeling.py, BertConfig.
+MEANT = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
     "intermediate_size": 3072,
+    "hidden_act": "gelu",
     "type_vocab_size": 16,
     "max_position_embeddings": 512,
 }
@@ -114,8 +114,8 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     prefix = _prefix(path)
     directory = prefix.parent
     config_path = model_directory.file(directory, CONFIG)
-    config = read_json(config_path)
-    if config.get("hidden_act", "gelu") != "gelu":
+    config = MEANT | read_json(config_path)
+    if config["hidden_act"] != "gelu":
         raise ConfigError(
             f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
             " alone"
@@ -123,9 +123,8 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     shapes = _shapes(prefix)
     stored, unused = weight_names.find(shapes, wanted, GOOGLE)
     vocabulary = directory / tokenizers.WordPiece.FILE
-    sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
-    if "vocab_size" in config:
-        sizes["vocab_size"] = config["vocab_size"]
+    # Its "gelu" is either form; see the note.
+    sizes = {key: value for key, value in config.items() if key != "hidden_act"}
     return Source(
         directory=directory,
         sizes=sizes | {"layer_norm_eps": LAYER_NORM_EPS},

@@ -23,7 +23,7 @@ from bert_jax.interop.weight_names import HUGGINGFACE
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers
 # What a config.json means that leaves a key out: transformers' BertConfig.
-DEFAULT_SIZES = {
+MEANT = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
@@ -32,7 +32,11 @@ DEFAULT_SIZES = {
     "type_vocab_size": 2,
     "max_position_embeddings": 512,
     "layer_norm_eps": 1e-12,
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "tie_word_embeddings": True,
 }
+ONLY = ("model_type", "position_embedding_type", "tie_word_embeddings")
 # Its names of functions that differ in rounding alone.
 SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
 # Stored by some versions beside what they repeat, by the name of the other.
@@ -93,24 +97,16 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
 def _sizes(directory: Path) -> dict[str, Any]:
     """Returns config.json's sizes under config.model's names."""
     path = model_directory.file(directory, "config.json")
-    config = read_json(path)
-    only = {
-        "model_type": "bert",
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
-    }
-    for key, value in only.items():
-        if config.get(key, value) != value:
+    config = MEANT | read_json(path)
+    for key in ONLY:
+        if config[key] != MEANT[key]:
             raise ConfigError(
-                f"{path} has {key}={config[key]!r}; this is for {value!r} alone"
+                f"{path} has {key}={config[key]!r}; this is for {MEANT[key]!r} alone"
             )
-    sizes = {key: config.get(key, value) for key, value in DEFAULT_SIZES.items()}
-    activation = sizes["hidden_act"]
+    activation = config["hidden_act"]
     if isinstance(activation, str):
-        sizes["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
-    if "vocab_size" in config:
-        sizes["vocab_size"] = config["vocab_size"]
-    return sizes
+        config["hidden_act"] = SAME_ACTIVATION.get(activation, activation)
+    return config
 
 
 class _Tensors:
@@ -134,6 +130,9 @@ class _Tensors:
         # Some have the decoder's bias under that name alone.
         for of in self._repeated.keys() - self._stored.keys():
             self._stored[of] = self._repeated.pop(of)
+            path, name = self._stored[of]
+            with _opened(path) as file:
+                self.shapes[of] = tuple(file.get_slice(name).get_shape())
 
     def _add(self, path: Path, name: str, tensor: Any) -> None:
         today = weight_names.huggingface_name_today(name)
@@ -146,11 +145,11 @@ class _Tensors:
             )
         if today in self._stored or of in self._repeated:
             raise ConfigError(f"{path} has {name!r} a second time; keep one")
-        if of is None:
-            self._stored[today] = path, name
-        else:
+        if of is not None:
             self._repeated[of] = path, name
-        self.shapes[of or today] = tuple(tensor.get_shape())
+            return
+        self._stored[today] = path, name
+        self.shapes[today] = tuple(tensor.get_shape())
 
     def read(self, name: str) -> np.ndarray:
         return _read(*self._stored[name])

@@ -27,7 +27,8 @@ class Source:
 
     Attributes:
       directory: where it is.
-      sizes: its values of `config.model`'s keys, and vocab_size where it says.
+      sizes: its values of `config.model`'s keys and vocab_size, as far as it says, and
+        of keys of its own.
       lowercase: whether its tokenizer lower-cases; None when it does not say.
       shapes: of its tensors that are parameters of ours, by our names, in our layout.
       unused: its names of the others.

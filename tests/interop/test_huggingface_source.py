@@ -109,6 +109,11 @@ def untie_the_decoder(directory):
     change_tensors(directory, cls__predictions__decoder__weight=word + 1)
 
 
+def have_a_shorter_decoder(directory):
+    word = tensors_of(directory)["bert.embeddings.word_embeddings.weight"]
+    change_tensors(directory, cls__predictions__decoder__weight=word[:90])
+
+
 def have_two_biases(directory):
     bias = tensors_of(directory)["cls.predictions.bias"]
     change_tensors(directory, cls__predictions__decoder__bias=bias + 1)
@@ -363,6 +368,7 @@ def test_the_decoders_bias_under_its_older_name(source):
     ("harm", "message"),
     [
         (untie_the_decoder, "decoder.weight' apart from 'bert.embeddings.word"),
+        (have_a_shorter_decoder, "decoder.weight' apart from 'bert.embeddings.word"),
         (have_two_biases, "decoder.bias' apart from 'cls.predictions.bias'"),
         (have_one_under_two_names, "LayerNorm.weight' a second time; keep one"),
         (diverge, "has NaN or infinity in bert.pooler.bias"),
