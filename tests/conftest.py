@@ -2,6 +2,7 @@
 
 import io
 import os
+import pathlib
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -88,6 +89,19 @@ def make_batch(
 def one_device_mesh():
     """Every test starts on a mesh of one device; `use_mesh` takes another."""
     return use_mesh(1, 1, 1)
+
+
+@pytest.fixture(autouse=True)
+def few_memory_mappings():
+    """Lets compiled programs go before the process is out of memory mappings.
+
+    A program compiled for CPUs holds some tens of them, Linux gives a process 65,530,
+    and XLA's compiler dies of a segmentation fault when they are used up.
+    """
+    yield
+    mappings = pathlib.Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
 
 
 def use_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
