@@ -4,8 +4,8 @@ The corpus is read as config.data.num_streams streams. A stream owns some shards
 visits them in an order of its own, drawn anew each epoch; a visit draws the shard's
 pairs, puts them into rows, shuffles those, and gives a number of rows known beforehand,
 so any position is found by arithmetic. Each step takes the same number of rows from
-every stream. Hosts serve whole streams: how many hosts there are changes who reads a
-row, not which.
+every stream. A host serves whole streams, or a part of one: how many hosts there are
+changes who reads a row, not which.
 
 tf.data reads the shards' records. What is made of them takes a few dozen NumPy
 operations on all pairs of a shard, or rows of a step, at once. Threads do this ahead of
@@ -186,12 +186,12 @@ def batches(
     Args:
       corpus: opened by `corpus.read`.
       config: of the run.
-      split: "train", of which each host reads its own streams, or "validation", a
-        small split of which every host reads all and keeps its rows.
+      split: "train" or "validation"; a host reads the streams that have rows of its
+        own. Validation is small and one stream, so that every host reads all of it.
       seed: of pairs, order and masks.
       phase_index: of config.phases; a phase starts an epoch of its own.
       first_step: of the phase, from 0.
-      host: this host, of num_hosts, which divides config.data.num_streams.
+      host: this host, of num_hosts, which divides the phase's global_batch_size.
 
     Returns:
       Batches of int32 and float32 arrays: [B, T] input_ids, segment_ids, position_ids,
@@ -200,14 +200,15 @@ def batches(
     """
     phase = config.phases[phase_index]
     streams = make_streams(corpus, config, split, seed, phase_index)
-    num_streams, size = len(streams), phase.global_batch_size // num_hosts
-    if split == "train":
-        per_host = len(streams) // num_hosts
-        streams = streams[host * per_host : (host + 1) * per_host]
-        num_read, first = size, 0
-    else:
-        num_read, first = phase.global_batch_size, host * size
-    reader = _Reader(corpus, config, phase_index, streams, num_streams)
+    size = phase.global_batch_size // num_hosts
+    per_stream = phase.global_batch_size // len(streams)
+    # Those that have rows of this host: whole streams, where the hosts divide them.
+    read = slice(host * size // per_stream, -(-(host + 1) * size // per_stream))
+    first, num_read = (
+        host * size - read.start * per_stream,
+        (read.stop - read.start) * per_stream,
+    )
+    reader = _Reader(corpus, config, phase_index, streams[read], len(streams))
     num_steps = TOKENS_AT_A_TIME // (num_read * phase.sequence_length)
     num_steps = max(1, min(MAX_STEPS_AT_A_TIME, num_steps))
 

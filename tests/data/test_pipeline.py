@@ -381,6 +381,23 @@ def test_hosts_together_give_the_batch_of_one(four_shards, split):
         assert_equal(together, whole)
 
 
+@pytest.mark.parametrize("num_streams", [1, 2, 4])
+@pytest.mark.parametrize("num_hosts", [3, 6, 12])
+def test_hosts_that_do_not_divide_the_streams_share_them(
+    four_shards, num_hosts, num_streams
+):
+    made = four_shards.with_phase(0, global_batch_size=12)
+    whole = made.batches(4, first_step=5, num_streams=num_streams)
+    parts = [
+        made.batches(
+            4, first_step=5, num_streams=num_streams, host=host, num_hosts=num_hosts
+        )
+        for host in range(num_hosts)
+    ]
+    together = [rows_of(batches) for batches in zip(*parts, strict=True)]
+    assert_equal(together, whole)
+
+
 @pytest.fixture(scope="module")
 def sixteen_shards(tmp_path_factory):
     """A second phase of other sizes, packed; an epoch of either is some dozen steps."""
