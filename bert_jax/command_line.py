@@ -19,6 +19,7 @@ from ml_collections import config_flags
 
 from bert_jax import host_memory
 from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
+from bert_jax.hosts import EXIT_INTERRUPTED, Interrupted
 
 EXIT_USAGE = 2
 # A path that cannot be, or that this user may not read or write.
@@ -72,6 +73,9 @@ def run_with_rest(
         fail(f"{argument} does not fit: {reason}")
     except (ConfigError, flags.Error) as error:
         fail(str(error))
+    except Interrupted as error:
+        print(f"interrupted: {error}; the same command goes on from there", flush=True)
+        sys.exit(EXIT_INTERRUPTED)
     except OSError as error:
         if error.errno not in USERS_ERRORS or not error.filename:
             raise

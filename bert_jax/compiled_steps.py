@@ -46,6 +46,10 @@ class CompiledSteps:
             self._begun[phase_index] = self._thread.submit(self._compile, phase_index)
         return self._begun[phase_index]
 
+    def is_ready(self, phase_index: int) -> bool:
+        """Returns whether `of` would not have to wait."""
+        return phase_index in self._begun and self._begun[phase_index].done()
+
     def of(self, phase_index: int) -> Compiled:
         """Returns the step of a phase, (state, batch) -> (state, metrics)."""
         compiled = self.begin(phase_index).result()

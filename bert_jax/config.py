@@ -102,6 +102,7 @@ class OptimizerConfig:
     name: str  # one of OPTIMIZERS, see optim.py
     schedule: str  # one of SCHEDULES, after a linear warmup
     schedule_by_phase: bool  # each phase has the whole schedule, not the run
+    reset_moments_by_phase: bool  # each phase begins with moments of 0
     learning_rate: float  # the peak that the warmup aims at
     warmup_steps: int
     weight_decay: float

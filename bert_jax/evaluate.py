@@ -29,13 +29,23 @@ EVAL_SEED = 0
 
 
 def eval_batches(
-    corpus: Corpus, config: ExperimentConfig, phase_index: int
+    corpus: Corpus,
+    config: ExperimentConfig,
+    phase_index: int,
+    part: tuple[int, int] = (0, 1),
 ) -> list[pipeline.Batch]:
-    """Returns this process's rows of the held-out batches, the same at every call.
+    """Returns the held-out batches, the same at every call.
 
     They are masked at the rate of config.eval, up to the phase's max_predictions, so
     that runs of other rates can be compared.
+
+    Args:
+      corpus: with held-out documents.
+      config: of the run.
+      phase_index: whose length and batch size they have.
+      part: (i, n) for the i-th of n parts of each batch's rows.
     """
+    host, num_hosts = part
     masked_lm_prob = config.eval.masked_lm_prob
     data = dataclasses.replace(config.data, masked_lm_prob=masked_lm_prob)
     batches = pipeline.batches(
@@ -45,8 +55,8 @@ def eval_batches(
         seed=EVAL_SEED,
         phase_index=phase_index,
         first_step=0,
-        host=jax.process_index(),
-        num_hosts=jax.process_count(),
+        host=host,
+        num_hosts=num_hosts,
     )
     size = config.phases[phase_index].global_batch_size
     num_batches = -(-config.eval.num_sequences // size)
@@ -114,11 +124,11 @@ def main() -> None:
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
             " prepare one with config.data.validation_fraction above 0"
         )
-    batches = eval_batches(run.corpus, run.config, run.phase_index)
+    made = run.corpus, run.config, run.phase_index
     metrics = evaluate(
         run.eval_step,
         run.params,
-        batches,
+        eval_batches(*made, sharding.host_part(run.mesh, jax.process_index())),
         run.mesh,
         run.accumulation_steps,
     )
@@ -128,7 +138,7 @@ def main() -> None:
         "unigram_entropy": unigram_entropy(run.corpus),
     }
     if run.config.data.next_sentence:
-        result["next_sentence_majority"] = next_sentence_majority(batches)
+        result["next_sentence_majority"] = next_sentence_majority(eval_batches(*made))
     print(json.dumps(result))
 
 

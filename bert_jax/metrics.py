@@ -137,6 +137,26 @@ class MetricsWriter:
         self._events.close()
 
 
+class NoWriter:
+    """Takes metrics and writes nothing: of every process but the first."""
+
+    def write(self, step: int, metrics: dict[str, float]) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def open_writer(
+    workdir: str, first_step: int, is_first: bool
+) -> MetricsWriter | NoWriter:
+    """Returns what writes in the first process and does not in the others."""
+    return MetricsWriter(workdir, first_step) if is_first else NoWriter()
+
+
 class StepLog:
     """Turns the metrics of steps into log lines, without making the device wait.
 
@@ -147,7 +167,7 @@ class StepLog:
     def __init__(
         self,
         config: ExperimentConfig,
-        writer: MetricsWriter,
+        writer: MetricsWriter | NoWriter,
         on_line: Callable[[int, dict[str, float]], None],
     ):
         self._config = config

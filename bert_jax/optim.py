@@ -74,6 +74,23 @@ def make_schedule(config: ExperimentConfig) -> optax.Schedule:
     )
 
 
+def reset_moments(opt_state: Any, when: jax.Array) -> Any:
+    """Returns the state with moments, and the count that corrects them, at 0 again.
+
+    The learning rate's place in its schedule stays.
+
+    Args:
+      opt_state: of `make_optimizer`'s transformation.
+      when: bool[], whether to do it.
+    """
+    is_place = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
+    return jax.tree.map(
+        lambda x: x if is_place(x) else jnp.where(when, jnp.zeros_like(x), x),
+        opt_state,
+        is_leaf=is_place,
+    )
+
+
 def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     peak, warmup_steps = config.learning_rate, config.warmup_steps
     if config.schedule == "linear":

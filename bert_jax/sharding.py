@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 
 from bert_jax.config import ConfigError, MeshConfig
@@ -107,16 +108,28 @@ def make_mesh(
 ) -> jax.sharding.Mesh:
     """Builds the explicit mesh over `devices`, or over all of them.
 
+    Devices of several slices (TPU pods joined by a data centre's network) are laid out
+    so that the data axis alone goes from one to the next.
+
     Raises:
-      ConfigError: when the mesh is not as large as the number of devices.
+      ConfigError: when the mesh is not as large as the number of devices, or the data
+        axis is not a multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
-    return jax.make_mesh(
-        resolve_mesh_shape(config, len(devices)),
-        AXES,
-        axis_types=(AxisType.Explicit,) * len(AXES),
-        devices=devices,
-    )
+    shape = resolve_mesh_shape(config, len(devices))
+    types = (AxisType.Explicit,) * len(AXES)
+    num_slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if num_slices == 1:
+        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+    if shape[0] % num_slices:
+        raise ConfigError(
+            f"config.mesh.data={shape[0]} must be a multiple of the {num_slices} slices"
+            " that the devices are in: between slices the network is slow, and fsdp and"
+            " tensor stay within one"
+        )
+    per_slice = (shape[0] // num_slices, *shape[1:])
+    array = mesh_utils.create_hybrid_device_mesh(per_slice, (num_slices, 1, 1), devices)
+    return jax.sharding.Mesh(array, AXES, axis_types=types)
 
 
 def batch_divisor(mesh: jax.sharding.Mesh) -> int:
@@ -124,10 +137,34 @@ def batch_divisor(mesh: jax.sharding.Mesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
+def host_part(mesh: jax.sharding.Mesh, process_index: int) -> tuple[int, int]:
+    """Returns (i, n): a process holds the i-th of n equal parts of a batch's rows.
+
+    Processes that differ in tensor devices alone hold the same rows. Parts are counted
+    in the order in which processes come on the mesh.
+
+    Raises:
+      ConfigError: when the processes hold parts of different sizes.
+    """
+    rows_on = mesh.devices.reshape(batch_divisor(mesh), -1)
+    held: dict[int, set[int]] = {}  # by process, indices of the smallest parts
+    for row, devices in enumerate(rows_on):
+        for device in devices:
+            held.setdefault(device.process_index, set()).add(row)
+    parts = sorted({tuple(sorted(rows)) for rows in held.values()})
+    if sum(map(len, parts)) != len(rows_on) or len({len(part) for part in parts}) > 1:
+        raise ConfigError(
+            f"config.mesh ({dict(mesh.shape)}) gives {len(held)} processes unequal"
+            " parts of a batch; choose tensor so that it divides the devices of a"
+            " process, or the other way round"
+        )
+    return parts.index(tuple(sorted(held[process_index]))), len(parts)
+
+
 def place_batch(
     batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
-    """Makes global arrays [B, ...] from this process's rows [B / processes, ...]."""
+    """Makes global arrays [B, ...] of this process's rows [B / n, ...], `host_part`."""
     sharding = NamedSharding(mesh, spec("batch"))
     return {
         name: jax.make_array_from_process_local_data(sharding, rows)

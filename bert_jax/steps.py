@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, sharding
+from bert_jax import losses, model, optim, sharding
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
 
 Batch = dict[str, jax.Array]
@@ -109,7 +109,11 @@ def make_train_step(
         before = state.params
         if config.mesh.shard_optimizer:
             grads, before = sharding.over_data(grads), sharding.over_data(before)
-        updates, opt_state = tx.update(grads, state.opt_state, before)
+        opt_state = state.opt_state
+        if config.optimizer.reset_moments_by_phase:
+            begins = jnp.any(state.step == jnp.array(phase_starts(config)[1:]))
+            opt_state = optim.reset_moments(opt_state, begins)
+        updates, opt_state = tx.update(grads, opt_state, before)
         params = optax.apply_updates(before, updates)
         params = sharding.laid_out_as(params, state.params)
         metrics = {
@@ -124,6 +128,12 @@ def make_train_step(
         return TrainState(state.step + 1, params, opt_state), metrics
 
     return train_step
+
+
+def phase_starts(config: ExperimentConfig) -> list[int]:
+    """Returns the steps that are done when each phase begins."""
+    lengths = [phase.num_steps for phase in config.phases]
+    return [sum(lengths[:i]) for i in range(len(lengths))]
 
 
 def make_eval_step(

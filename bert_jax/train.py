@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,7 +17,9 @@ from absl import flags
 
 from bert_jax import (
     command_line,
+    devices,
     evaluate,
+    hosts,
     metrics,
     optim,
     prepare,
@@ -34,6 +35,7 @@ from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
 from bert_jax.startup import Startup, keep_compiled
+from bert_jax.watchdog import Watchdog
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
@@ -41,19 +43,20 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     startup = Startup()
     # ---- What it needs, checked before anything is written.
     mesh, first_step, corpus, weights = open_inputs(config, workdir)
+    hosts.make_shared("workdir", workdir)
     startup.mark("corpus")
 
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
-    Path(workdir).mkdir(parents=True, exist_ok=True)
     checkpoints = Checkpoints(workdir, config.checkpoint)
     if first_step:
         checkpoints.check_corpus(first_step, corpus.sha256)
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = first_state(init, weights)
-    runs.write_config(workdir, config)
+    if hosts.is_first():
+        runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in weights.notes if weights else ():
         print(f"        {note}", flush=True)
@@ -70,43 +73,54 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     eval_step = jax.jit(steps.make_eval_step(config, graphdef))
     start = time.time()
     held_out = HeldOut(config, corpus, mesh, eval_step)
-    writer = metrics.MetricsWriter(workdir, first_step)
+    writer = metrics.open_writer(workdir, first_step, hosts.is_first())
     progress = report.Progress(first_step, config.num_steps)
     log = metrics.StepLog(config, writer, progress.update)
+    watchdog = Watchdog()
 
     step = first_step
     try:
         for phase_index, batch in global_batches(config, corpus, mesh, first_step):
             startup.mark("data")
+            if not compiled.is_ready(phase_index):
+                watchdog.rest()  # compiling takes its time
             train_step = compiled.of(phase_index)
             startup.mark("compile")
             state, step_metrics = train_step(state, batch)
             startup.finish("first step", step_metrics, progress.say)
             step += 1
+            watchdog.saw(f"step {step:,}")
             log.add(step, phase_index, step_metrics)
             if jax.default_backend() == "cpu":
                 # Simulated devices deadlock in collectives when steps queue up (seen
                 # with jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
                 jax.block_until_ready(state)
             is_last = step == config.num_steps
+            is_interrupted = hosts.interrupted(step) and not is_last
             if held_out.exists and (is_last or step % config.eval.every_steps == 0):
                 log.flush()
                 line = held_out.evaluate(state, phase_index)
                 writer.write(step, line)
                 progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
                 log.stop_clock()
-            if is_last or step % config.checkpoint.every_steps == 0:
+            is_due = step % config.checkpoint.every_steps == 0
+            if is_last or is_due or is_interrupted:
                 log.flush()  # what a resumed run will not see again
                 writer.flush()
                 checkpoints.save(step, state, config, corpus.sha256)
+            if is_interrupted:
+                checkpoints.close()
+                raise hosts.Interrupted(f"step {step:,} is saved in {workdir}")
     finally:
+        watchdog.rest()
         progress.close()
 
     # ---- The end: everything on disk, a picture and a paragraph.
     log.flush()
     checkpoints.close()
     writer.close()
-    show_end(config, workdir, held_out, time.time() - start)
+    if hosts.is_first():
+        show_end(config, workdir, held_out, time.time() - start)
     return state
 
 
@@ -119,27 +133,40 @@ def open_inputs(
       ConfigError: for everything a person can get wrong; but for a small corpus, which
         is prepared last, nothing is written before.
     """
-    if jax.process_count() > 1:
-        raise ConfigError(
-            f"this run has {jax.process_count()} processes; training runs in one"
-            " process with all of its devices for now"
-        )
     command_line.local_directory("workdir", workdir)
+    devices.open_devices()
     keep_compiled(config)
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
     first_step = newest_step(workdir)
+    hosts.check_same(
+        "newest checkpoint",
+        str(first_step),
+        f"--workdir={workdir} is not the same directory on all hosts",
+    )
     jax.set_mesh(mesh)
     if first_step or not config.init_from:
-        return mesh, first_step, prepare.find_corpus(config), None
+        return mesh, first_step, find_corpus(config), None
     source = pretrained.open_source(config)
     if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
         tokenizer = tokenizers.load(config.tokenizer)
         weights = pretrained.read(source, config, tokenizer)
-        return mesh, 0, prepare.find_corpus(config), weights
-    corpus = prepare.find_corpus(config)
+        return mesh, 0, find_corpus(config), weights
+    corpus = find_corpus(config)
     return mesh, 0, corpus, pretrained.read(source, config, corpus.tokenizer)
+
+
+def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
+    """Opens the corpus, the same one in every process; process 0 may prepare it."""
+    corpus = hosts.first_then_others("corpus", lambda: prepare.find_corpus(config))
+    hosts.check_same(
+        "corpus digest",
+        corpus.sha256,
+        f"config.data.corpus_dir={config.data.corpus_dir!r} has another corpus on"
+        " another host; give a directory that all hosts share",
+    )
+    return corpus
 
 
 def show_end(
@@ -184,8 +211,13 @@ class HeldOut:
         self._config, self._corpus = config, corpus
         self._mesh, self._eval_step = mesh, eval_step
         self.exists = bool(corpus.shards["validation"])
-        self.batches = functools.cache(
-            functools.partial(evaluate.eval_batches, corpus, config)
+        self._batches = functools.cache(
+            functools.partial(
+                evaluate.eval_batches,
+                corpus,
+                config,
+                part=sharding.host_part(mesh, jax.process_index()),
+            )
         )
 
     def evaluate(self, state: steps.TrainState, phase_index: int) -> dict[str, float]:
@@ -193,7 +225,7 @@ class HeldOut:
         result = evaluate.evaluate(
             self._eval_step,
             state.params,
-            self.batches(phase_index),
+            self._batches(phase_index),
             self._mesh,
             self._config.accumulation_steps,
         )
@@ -208,7 +240,9 @@ class HeldOut:
         if not self.exists:
             return None
         last_phase = len(self._config.phases) - 1
-        return evaluate.next_sentence_majority(self.batches(last_phase))
+        return evaluate.next_sentence_majority(
+            evaluate.eval_batches(self._corpus, self._config, last_phase)
+        )
 
 
 def global_batches(
@@ -222,6 +256,8 @@ def global_batches(
     The next batch is on its way to the devices while a step runs.
     """
 
+    host, num_hosts = sharding.host_part(mesh, jax.process_index())
+
     def placed() -> Iterator[tuple[int, steps.Batch]]:
         phase_index, first = runs.phase_of(config, first_step)
         for index, phase in enumerate(config.phases[phase_index:], start=phase_index):
@@ -232,8 +268,8 @@ def global_batches(
                 seed=config.seed,
                 phase_index=index,
                 first_step=first,
-                host=jax.process_index(),
-                num_hosts=jax.process_count(),
+                host=host,
+                num_hosts=num_hosts,
             )
             for _ in range(first, phase.num_steps):
                 yield index, sharding.place_batch(next(batches), mesh)
@@ -274,11 +310,7 @@ def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
             f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
             f" divide config.model.hidden_size={model.hidden_size}"
         )
-    if config.data.num_streams % jax.process_count():
-        raise ConfigError(
-            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
-            f" the number of processes, {jax.process_count()}"
-        )
+    sharding.host_part(mesh, jax.process_index())
 
 
 def describe(
@@ -299,6 +331,8 @@ def describe(
         f" {phase.sequence_length}"
         for phase in config.phases
     )
+    num_processes = jax.process_count()
+    processes = f" in {num_processes} processes" if num_processes > 1 else ""
     start = "from new weights"
     if first_step:
         start = f"continuing at step {first_step:,}"
@@ -308,7 +342,7 @@ def describe(
         [
             f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
             f" of {model.hidden_size}, {steps.compute_dtype(config)}",
-            f"device: {jax.device_count()} x {jax.devices()[0].device_kind},"
+            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
             f" mesh {axes}",
             f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
             f"train:  {phases} tokens, {start}, workdir {workdir}",
@@ -319,7 +353,9 @@ def describe(
 def main() -> None:
     config = command_line.load_config(_CONFIG)
     workdir = _WORKDIR.value or f"runs/{command_line.config_name(_CONFIG)}"
-    train(config, workdir)
+    hosts.join()
+    with hosts.together():
+        train(config, workdir)
 
 
 if __name__ == "__main__":

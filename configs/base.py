@@ -97,6 +97,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.name = "adamw_bert"  # optimization.py
     config.optimizer.schedule = "linear"  # optimization.py
     config.optimizer.schedule_by_phase = False
+    config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 1e-4  # appendix A.2
     config.optimizer.warmup_steps = 10_000  # appendix A.2
     config.optimizer.weight_decay = 0.01  # appendix A.2; not LayerNorm, not biases

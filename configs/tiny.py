@@ -77,6 +77,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.name = "adamw_bert"
     config.optimizer.schedule = "linear"
     config.optimizer.schedule_by_phase = False
+    config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 4e-3  # better than 1.5e-3 in trials
     config.optimizer.warmup_steps = 160  # a tenth of the steps
     config.optimizer.weight_decay = 0.01

@@ -1,8 +1,13 @@
 """The mesh, the rules, and where every parameter and moment lies."""
 
+import importlib.util
+import types
+
 import jax
 import numpy as np
 import pytest
+from jax.experimental import topologies
+from jax.sharding import AxisType
 
 from bert_jax import optim, sharding, steps
 from bert_jax.config import OPTIMIZERS, ConfigError, MeshConfig
@@ -109,3 +114,62 @@ def test_place_batch_splits_rows_over_data_and_fsdp():
     shard = placed["input_ids"].addressable_shards[0]
     assert shard.data.shape == (2, config.phases[0].sequence_length)
     np.testing.assert_array_equal(placed["input_ids"], batch["input_ids"])
+
+
+def processes_on(processes):
+    """A mesh of [data, fsdp, tensor] devices, of which the processes are given."""
+    devices = np.empty(np.shape(processes), object)
+    for place, process in np.ndenumerate(np.array(processes)):
+        devices[place] = types.SimpleNamespace(process_index=int(process))
+    shape = dict(zip(sharding.AXES, devices.shape, strict=True))
+    return types.SimpleNamespace(devices=devices, shape=shape)
+
+
+def parts(processes):
+    mesh = processes_on(processes)
+    return [
+        sharding.host_part(mesh, i) for i in range(int(np.max(np.array(processes))) + 1)
+    ]
+
+
+def test_each_process_reads_the_rows_that_its_devices_hold():
+    # Two devices each, along data.
+    assert parts([[[0]], [[0]], [[1]], [[1]]]) == [(0, 2), (1, 2)]
+    # The same over data and fsdp.
+    assert parts([[[0], [0]], [[1], [1]]]) == [(0, 2), (1, 2)]
+    # Tensor goes over two processes: both hold the same rows.
+    assert parts([[[0, 1]], [[2, 3]]]) == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    # A network's order may put a process's devices apart, or another one first.
+    assert parts([[[1]], [[0]], [[0]], [[1]]]) == [(1, 2), (0, 2)]
+    assert parts([[[1]], [[0]]]) == [(1, 2), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    "processes", [[[[0, 0, 1]], [[1, 2, 2]]], [[[0]], [[0]], [[1]]]]
+)
+def test_processes_that_would_hold_unequal_rows_are_refused(processes):
+    with pytest.raises(ConfigError, match="unequal parts of a batch"):
+        sharding.host_part(processes_on(processes), 0)
+
+
+def test_slices_are_joined_by_data_alone():
+    devices = [types.SimpleNamespace(slice_index=i // 4) for i in range(8)]
+    with pytest.raises(ConfigError, match=r"data=1 must be a multiple of the 2 slices"):
+        sharding.make_mesh(mesh_config(1, 8, 1), devices)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1), (4, 1, 2)])
+def test_two_slices_of_a_tpu_are_apart_on_the_data_axis(monkeypatch, sizes):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    two = topologies.get_topology_desc(
+        platform="tpu", topology_name="v5e:2x2", num_slices=2
+    )
+    mesh = sharding.make_mesh(mesh_config(*sizes), two.devices)
+    of_slice = np.vectorize(lambda device: device.slice_index)(mesh.devices)
+    half = sizes[0] // 2
+    assert (of_slice[:half] == of_slice[0, 0, 0]).all()
+    assert (of_slice[half:] == 1 - of_slice[0, 0, 0]).all()
+    assert mesh.axis_types == (AxisType.Explicit,) * 3

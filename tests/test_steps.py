@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from bert_jax import optim, sharding, steps
+from bert_jax.config import OPTIMIZERS
 from tests.conftest import make_batch, make_config, use_mesh
 
 DROPOUT = {
@@ -193,6 +194,42 @@ def test_accumulation_is_the_whole_batch(mesh_shape):
         jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
     ):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_moments_begin_anew_where_a_phase_begins(name):
+    """Phases of two steps: as with a new optimizer, but for the learning rate."""
+    config = make_config(model__num_hidden_layers=1, optimizer__name=name)
+    phase = dataclasses.replace(config.phases[0], num_steps=2)
+    config = dataclasses.replace(config, phases=(phase, phase, phase))
+    optimizer = dataclasses.replace(config.optimizer, reset_moments_by_phase=True)
+    resetting = dataclasses.replace(config, optimizer=optimizer)
+    batch = make_batch(config)
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    keeps, resets = (
+        jax.jit(steps.make_train_step(c, graphdef, tx, schedule))
+        for c in (config, resetting)
+    )
+    with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
+        state = init()
+        for done in range(6):
+            expected = keeps(state, batch)[0]
+            found = resets(state, batch)[0]
+            if done in (2, 4):
+                fresh = tx.init(state.params)
+                # All but the last, the learning rate's place in its schedule.
+                fresh = (*fresh[:-1], state.opt_state[-1])
+                assert not trees_equal(found, expected)
+                expected = keeps(dataclasses.replace(state, opt_state=fresh), batch)[0]
+            assert trees_equal(found, expected)
+            state = found
+
+
+def trees_equal(a, b) -> bool:
+    """But for the last bit: the two programs fuse their arithmetic in other ways."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(x, y, rtol=1e-6, atol=1e-9) for x, y in pairs)
 
 
 def test_a_small_model_overfits_one_batch():

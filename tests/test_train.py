@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import shutil
 import signal
 import time
 
@@ -123,8 +122,8 @@ def test_eight_devices_train_like_one(straight, text):
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
-@pytest.mark.slow
-def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
+def two_phases(text, tmp_path, **changes) -> list[str]:
+    """Returns arguments of a run of 100 short and 100 longer steps."""
     config = tmp_path / "two_phases.py"
     config.write_text(
         "import ml_collections\n"
@@ -135,27 +134,52 @@ def test_phases_follow_each_other_and_resume_inside_the_second(text, tmp_path):
         "    config.phases = (config.phases[0], second)\n"
         "    return config\n"
     )
-    arguments = small_run(
-        text,
-        **{
-            "phases[0].num_steps": 20,
-            "phases[0].sequence_length": 16,
-            "phases[1].num_steps": 20,
-            "phases[1].sequence_length": 32,
-            "phases[1].global_batch_size": 8,
-            "phases[1].max_predictions": 5,
-            "checkpoint.every_steps": 10,
-            "checkpoint.keep": 9,
-        },
-    )
-    arguments[0] = f"--config={config}"
+    values = {
+        "phases[0].num_steps": 100,
+        "phases[0].sequence_length": 16,
+        "phases[1].num_steps": 100,
+        "phases[1].sequence_length": 32,
+        "phases[1].global_batch_size": 8,
+        "phases[1].max_predictions": 5,
+        "checkpoint.every_steps": 1000,
+        "eval.every_steps": 1000,
+        "log_every_steps": 1,
+    }
+    return [f"--config={config}", *small_run(text, **values | changes)[1:]]
+
+
+def interrupt(arguments: list[str], at_step: int) -> int:
+    """Sends SIGTERM once a step is done and returns the step that was saved then."""
+    process = start("bert_jax.train", *arguments)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith(f"step {at_step}/"):
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 75, stdout + stderr
+    last = stdout.splitlines()[-1]
+    assert last.startswith("interrupted: step ") and last.endswith("goes on from there")
+    return int(last.split()[2].replace(",", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reset", [False, True])
+def test_two_phases_interrupted_in_each_equal_a_straight_run(text, tmp_path, reset):
+    """SIGTERM, exit 75, the same command again; everything to the bit."""
+    changes = {"optimizer.reset_moments_by_phase": reset}
+    arguments = two_phases(text, tmp_path, **changes)
     run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'a'}")
-    # Back to the middle of the second phase.
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    shutil.rmtree(tmp_path / "b" / "checkpoints" / "40")
-    stdout = run_well("bert_jax.train", *arguments, f"--workdir={tmp_path / 'b'}")
-    assert "continuing at step 30" in stdout
-    assert_same_bits(tmp_path / "b", tmp_path / "a", 40)
+    stopped = [*arguments, f"--workdir={tmp_path / 'b'}"]
+    first = interrupt(stopped, 20)
+    second = interrupt(stopped, 120)
+    assert 20 <= first < 100 and 120 <= second < 200
+    stdout = run_well("bert_jax.train", *stopped)
+    assert f"continuing at step {second}" in stdout
+    assert_same_bits(tmp_path / "b", tmp_path / "a", 200)
+    values = ("step", "loss", "grad_norm", "learning_rate")
+    assert [[line.get(v) for v in values] for line in lines(tmp_path / "b")] == [
+        [line.get(v) for v in values] for line in lines(tmp_path / "a")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,269 @@
+"""The processes of a run: how they find each other, agree, stop, and miss one another.
+
+Every run joins JAX's coordination service, a run of one process as well, so that there
+is one way to be interrupted. TPU pods, GKE and SLURM are found by JAX itself; elsewhere
+the environment says who is who, see ENVIRONMENT. Process 0 speaks: what the others
+write on standard output goes nowhere.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+from jax._src import distributed  # the coordination client has no public name
+from jax.experimental import multihost_utils
+
+from bert_jax.config import ConfigError
+
+EXIT_INTERRUPTED = 75  # saved; the same command goes on
+EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
+
+# Of process 0 (host:port), how many, and which of them.
+ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+JOIN_SECS = 300  # hosts of a pod start minutes apart
+# A process that has not been heard of for so long is gone.
+HEARTBEAT_SECS = 30
+# For whoever comes late to the end of a run.
+SHUTDOWN_SECS = 60
+# A file made on one host is seen on all others by then, whatever is cached.
+SHARED_SECS = 60
+# How long process 0 may take over what the others wait for: a corpus, above all.
+AGREE_SECS = 24 * 3600
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """The run was asked to stop, and what it had done is saved."""
+
+
+# ------------------------------------------------------------------ from start to end
+
+
+def join() -> None:
+    """Joins the other processes of this run, before any device is touched.
+
+    Raises:
+      ConfigError: when the environment says something that cannot be.
+    """
+    given = _processes_in_environment()
+    limits: dict[str, Any] = {
+        "initialization_timeout": JOIN_SECS,
+        "heartbeat_timeout_seconds": HEARTBEAT_SECS,
+        "shutdown_timeout_seconds": SHUTDOWN_SECS,
+    }
+    try:
+        jax.distributed.initialize(**given, **limits)
+    except ValueError as error:
+        if "coordinator_address should be defined" not in str(error):
+            raise
+        jax.distributed.initialize(**_alone(), **limits)
+    if _num_processes() > 1:
+        _exit_when_aborted()
+    if distributed.global_state.process_id:
+        # The descriptor, since C++ libraries write to it as well.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _processes_in_environment() -> dict[str, Any]:
+    """Returns what the environment says to jax.distributed.initialize, or nothing."""
+    address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
+    if address is None and numbers == [None, None]:
+        return {}
+    if not address or not all(number and number.isdigit() for number in numbers):
+        raise ConfigError(
+            f"{', '.join(ENVIRONMENT)} in the environment are {address!r},"
+            f" {numbers[0]!r}, {numbers[1]!r}; they must be HOST:PORT of process 0 and"
+            " two whole numbers, or not be set at all"
+        )
+    num_processes, process_id = (int(number or 0) for number in numbers)
+    if process_id >= num_processes:
+        raise ConfigError(
+            f"JAX_PROCESS_ID={process_id} must be below"
+            f" JAX_NUM_PROCESSES={num_processes}"
+        )
+    return {
+        "coordinator_address": address,
+        "num_processes": num_processes,
+        "process_id": process_id,
+    }
+
+
+def _alone() -> dict[str, Any]:
+    # Else simulated devices would speak to each other through sockets.
+    jax.config.update("jax_cpu_collectives_implementation", None)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    return {"coordinator_address": address, "num_processes": 1, "process_id": 0}
+
+
+def _num_processes() -> int:
+    """As jax.process_count(), without looking for devices."""
+    return distributed.global_state.num_processes or 1
+
+
+_exit_code_when_aborted = EXIT_LOST
+_on_abort: Any = None
+
+
+def _exit_when_aborted() -> None:
+    """Makes this process exit with EXIT_LOST where XLA would abort it.
+
+    XLA's coordination service aborts every process of a run when one is gone. Its
+    callback for that cannot be used from Python (std::bad_cast in jaxlib 0.10), so the
+    abort itself is caught; XLA has written what happened on standard error.
+    """
+
+    def leave(_: int) -> None:
+        print(
+            f"process {distributed.global_state.process_id}: another process of the run"
+            " is gone (above, in XLA's words); the same command goes on at the last"
+            " checkpoint",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(_exit_code_when_aborted)
+
+    global _on_abort  # C keeps no reference
+    _on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(leave)
+    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Of several processes, one that fails does not wait for the others to end."""
+    try:
+        yield
+    except ConfigError:
+        global _exit_code_when_aborted
+        _exit_code_when_aborted = 2  # the others may not have made this mistake
+        raise
+    except Exception as error:
+        if _num_processes() == 1 or isinstance(error, Interrupted):
+            raise
+        traceback.print_exc()
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            # Maybe a connection to a process that is gone: the coordination service
+            # knows in a while, and ends this one with EXIT_LOST.
+            time.sleep(HEARTBEAT_SECS + 15)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def interrupted(step: int) -> bool:
+    """Returns whether to save now and stop, because a process got SIGTERM.
+
+    To be asked after every step by all processes: all are told at the same step.
+    """
+    if not jax.distributed.is_initialized():
+        return False
+    return multihost_utils.reached_preemption_sync_point(step)
+
+
+# -------------------------------------------------------------------------- agreement
+
+
+def is_first() -> bool:
+    """Returns whether this is the process that speaks and writes."""
+    return jax.process_index() == 0
+
+
+def agree(name: str, make: Callable[[], str]) -> str:
+    """Returns, in every process, what process 0 makes.
+
+    Args:
+      name: of what is made, once in a run.
+      make: called by process 0 alone.
+
+    Raises:
+      ConfigError: in every process, when `make` raised it.
+    """
+    if _num_processes() == 1:
+        return make()
+    client, key = distributed.global_state.client, f"bert_jax/{name}"
+    assert client is not None
+    if not is_first():
+        answer = json.loads(client.blocking_key_value_get(key, AGREE_SECS * 1000))
+        if "mistake" in answer:
+            raise ConfigError(answer["mistake"])
+        return answer["made"]
+    try:
+        made = make()
+    except ConfigError as error:
+        client.key_value_set(key, json.dumps({"mistake": str(error)}))
+        raise
+    client.key_value_set(key, json.dumps({"made": made}))
+    return made
+
+
+def first_then_others(name: str, do: Callable[[], T]) -> T:
+    """Returns do(), which process 0 calls before the others: it may write files."""
+    results: list[T] = []
+
+    def first() -> str:
+        results.append(do())
+        return ""
+
+    agree(name, first)
+    return results[0] if results else do()
+
+
+def check_same(name: str, value: str, mistake: str) -> None:
+    """Raises ConfigError(mistake) where a process has not the value of process 0."""
+    agreed = agree(name, lambda: value)
+    if value != agreed:
+        raise ConfigError(
+            f"{mistake} (process {jax.process_index()}: {value}, process 0: {agreed})"
+        )
+
+
+def make_shared(flag: str, directory: str) -> None:
+    """Makes a directory, and sees that it is the same one for all processes.
+
+    Raises:
+      ConfigError: when this process does not see what process 0 wrote there.
+    """
+
+    def mark() -> str:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        if _num_processes() == 1:
+            return ""
+        name = f".shared-{secrets.token_hex(8)}"
+        (Path(directory) / name).touch()
+        return name
+
+    name = agree(f"directory {flag}", mark)
+    if not name:
+        return
+    marker = Path(directory) / name
+    deadline = time.monotonic() + SHARED_SECS
+    while not marker.exists():
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"--{flag}={directory} of process {jax.process_index()} is not that of"
+                " process 0; give a directory that all hosts share"
+            )
+        time.sleep(0.2)
+    barrier(f"directory {flag}")
+    if is_first():
+        marker.unlink()
+
+
+def barrier(name: str) -> None:
+    """Waits for all processes; a name serves once."""
+    client = distributed.global_state.client
+    if client is not None and _num_processes() > 1:
+        client.wait_at_barrier(f"bert_jax/{name}", 2 * SHARED_SECS * 1000)

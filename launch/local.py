@@ -1,0 +1,111 @@
+"""Runs a training in several processes of this machine, as a pod does in many hosts.
+
+    python launch/local.py --processes=4 --devices_per_process=2 --config=configs/X.py
+        [--workdir=DIR] [--config.KEY=VALUE ...]
+
+The processes are real ones, with JAX's own coordination and CPU collectives between
+them; what simulates is the devices. What is no flag of this file goes to
+`python -m bert_jax.train`. SIGTERM and Ctrl-C are passed on: the run is saved and ends
+with 75. When a process ends badly, the others notice by themselves; launch/README.md
+has the exit codes.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import TextIO
+
+# An exit code that says more about what to do comes before one that says less.
+SEVERITY = (2, 78, 77, 1, 76, 75)
+LOST = 76
+
+
+def main() -> int:
+    arguments, rest = parse()
+    command = [sys.executable, "-m", "bert_jax.train", *rest]
+    address = f"localhost:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            command,
+            env=environment(i, arguments, address),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        for i in range(arguments.processes)
+    ]
+    threads = []
+    for i, process in enumerate(processes):
+        for stream, to, prefix in (
+            (process.stdout, sys.stdout, ""),
+            (process.stderr, sys.stderr, f"[{i}] "),
+        ):
+            threads.append(threading.Thread(target=pass_on, args=(stream, to, prefix)))
+            threads[-1].start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: processes[0].send_signal(signal.SIGTERM))
+    codes = [process.wait() for process in processes]
+    for thread in threads:
+        thread.join()
+    if any(codes):
+        print(f"processes ended with {', '.join(map(str, codes))}", file=sys.stderr)
+    return exit_code(codes)
+
+
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--processes", type=positive, default=2, metavar="N")
+    parser.add_argument("--devices_per_process", type=positive, default=1, metavar="N")
+    return parser.parse_known_args()
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def environment(i: int, arguments: argparse.Namespace, address: str) -> dict[str, str]:
+    """Returns the environment of process i."""
+    devices = arguments.devices_per_process
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": str(arguments.processes),
+        "JAX_PROCESS_ID": str(i),
+    }
+
+
+def pass_on(stream: TextIO, to: TextIO, prefix: str) -> None:
+    """Writes lines as they come, but those about connections that were made."""
+    for line in stream:
+        if "peer ranks" not in line:
+            to.write(prefix + line)
+            to.flush()
+
+
+def exit_code(codes: list[int]) -> int:
+    """Returns what the run as a whole ended with; killed processes are lost ones."""
+    known = {LOST if code < 0 else code for code in codes} - {0}
+    if not known:
+        return 0
+    return min(known, key=lambda code: (*SEVERITY, code).index(code))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Several processes of one machine train as one does, and end as they should."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launch import local
+from tests.commands import ENV, ROOT, run_well, small_run, write_text
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    return directory
+
+
+def arguments(text: pathlib.Path, workdir: str, **changes) -> list[str]:
+    values = {"log_every_steps": 1, "data.num_shards": 4, "data.num_streams": 2}
+    return [*small_run(text, **values | changes), f"--workdir={text / workdir}"]
+
+
+def command(num_processes: int, *rest: str, devices: int = 1) -> list[str]:
+    return [
+        sys.executable,
+        "launch/local.py",
+        f"--processes={num_processes}",
+        f"--devices_per_process={devices}",
+        *rest,
+    ]
+
+
+def start(num_processes: int, *rest: str, devices: int = 1) -> subprocess.Popen:
+    return subprocess.Popen(
+        command(num_processes, *rest, devices=devices),
+        cwd=ROOT,
+        env={name: value for name, value in ENV.items() if name != "XLA_FLAGS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_processes(num_processes: int, *rest: str, devices: int = 1) -> str:
+    process = start(num_processes, *rest, devices=devices)
+    stdout, stderr = process.communicate(timeout=600)
+    assert process.returncode == 0, stdout + stderr
+    return stdout
+
+
+def losses(text: pathlib.Path, workdir: str) -> dict[int, float]:
+    """Returns the loss of every step, and the held-out one of step n at -n."""
+    found = {}
+    for line in (text / workdir / "metrics.jsonl").read_text().splitlines():
+        values = json.loads(line)
+        held_out = "eval_masked_lm_loss" in values
+        step = -values["step"] if held_out else values["step"]
+        found[step] = values["eval_masked_lm_loss" if held_out else "loss"]
+    return found
+
+
+def children(process: subprocess.Popen) -> list[int]:
+    """Returns the processes that train, the first first."""
+    of = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return sorted(map(int, of.read_text().split()))
+
+
+def wait_for_step(process: subprocess.Popen, step: int) -> None:
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith(f"step {step}/"):
+        assert process.poll() is None, process.communicate()
+
+
+def saved_steps(text: pathlib.Path, workdir: str) -> list[int]:
+    names = (path.name for path in (text / workdir / "checkpoints").iterdir())
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+@pytest.fixture(scope="module")
+def straight(text) -> dict[int, float]:
+    """What one process with one device finds at every step."""
+    run_well("bert_jax.train", *arguments(text, "straight"))
+    return losses(text, "straight")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_processes", "devices", "mesh"),
+    [
+        (2, 2, {}),
+        (4, 1, {}),
+        (2, 2, {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}),
+        (2, 1, {"mesh.data": 1, "mesh.tensor": 2}),  # both hold all rows
+    ],
+)
+def test_any_number_of_processes_finds_the_same_losses(
+    text, straight, num_processes, devices, mesh
+):
+    workdir = f"{num_processes}x{devices}" + "".join(map(str, mesh.values()))
+    stdout = run_processes(
+        num_processes, *arguments(text, workdir, **mesh), devices=devices
+    )
+    assert f"in {num_processes} processes" in stdout
+    assert stdout.count("step 60/60") == 1  # process 0 alone speaks
+    found = losses(text, workdir)
+    assert found.keys() == straight.keys()
+    for step, loss in straight.items():
+        assert found[step] == pytest.approx(loss, rel=1e-5), step
+    majority = "the commoner answer alone would be right "
+    of_one = run_well("bert_jax.train", *arguments(text, "straight"))
+    assert stdout.split(majority)[1][:3] == of_one.split(majority)[1][:3]
+
+
+@pytest.mark.slow
+def test_four_processes_save_and_one_or_two_go_on(text, straight):
+    """SIGTERM to the third of four: all save one step and end with 75."""
+    process = start(4, *arguments(text, "four"))
+    wait_for_step(process, 10)
+    os.kill(children(process)[2], signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert "processes ended with 75, 75, 75, 75" in stderr
+    (step,) = [s for s in saved_steps(text, "four") if s != 30]
+    assert f"interrupted: step {step} is saved" in stdout and 10 <= step < 60
+    for num_processes in (1, 2):
+        workdir = f"four_then_{num_processes}"
+        shutil.copytree(text / "four", text / workdir)
+        stdout = run_processes(num_processes, *arguments(text, workdir))
+        assert f"continuing at step {step}" in stdout
+        found = losses(text, workdir)
+        assert found.keys() == straight.keys()
+        for at, loss in straight.items():
+            assert found[at] == pytest.approx(loss, rel=1e-5), at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_where_one_is_killed_the_other_leaves_and_the_run_goes_on(
+    text, straight, victim
+):
+    workdir = f"killed{victim}"
+    process = start(2, *arguments(text, workdir, **{"checkpoint.every_steps": 10}))
+    wait_for_step(process, 15)
+    pids = children(process)
+    killed = time.monotonic()
+    os.kill(pids[victim], signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=120)
+    assert time.monotonic() - killed < 60
+    assert process.returncode == 76, stdout + stderr
+    codes = ["76", "76"]
+    codes[victim] = "-9"
+    assert f"processes ended with {', '.join(codes)}" in stderr
+    stdout = run_processes(2, *arguments(text, workdir))
+    assert "continuing at step" in stdout
+    assert losses(text, workdir)[60] == pytest.approx(straight[60], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_all_with_2_and_writes_nothing(text, straight):
+    process = start(
+        2, *arguments(text, "mistake", **{"phases[0].global_batch_size": 15})
+    )
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2, stdout + stderr
+    assert "config.phases[0].global_batch_size=15" in stderr
+    assert not (text / "mistake").exists()
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([0, 0], 0),
+        ([75, 75], 75),
+        ([75, 76], 76),
+        ([-9, 76], 76),
+        ([-9, 0], 76),
+        ([1, 76], 1),
+        ([77, 76, 76], 77),
+        ([2, 76], 2),
+        ([78, 76], 78),
+        ([3, 75], 75),
+    ],
+)
+def test_the_code_of_all_is_what_says_most(codes, expected):
+    assert local.exit_code(codes) == expected
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two"])
+def test_numbers_are_checked(value):
+    result = subprocess.run(
+        [sys.executable, "launch/local.py", f"--processes={value}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "is not a whole number above 0" in result.stderr
+
+
+def test_help_names_the_flags():
+    result = subprocess.run(
+        [sys.executable, "launch/local.py", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0
+    assert "--devices_per_process" in result.stdout and "--processes" in result.stdout

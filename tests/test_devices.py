@@ -1,0 +1,89 @@
+"""A run gets the devices it was meant for, or none."""
+
+import importlib.util
+import types
+
+import jax
+import pytest
+
+from bert_jax import devices
+from bert_jax.config import ConfigError
+from tests.commands import ENV, run
+
+BUSY = (
+    "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process"
+    " with pid 176028. Not attempting to load libtpu.so in this process. (set"
+    " JAX_PLATFORMS='' to automatically choose an available backend)"
+)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_a_platform_that_is_absent_ends_the_run_at_once(
+    tmp_path, monkeypatch, platform
+):
+    monkeypatch.setitem(ENV, "JAX_PLATFORMS", platform)
+    result = run(
+        "bert_jax.train",
+        "--config=configs/tiny.py",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.corpus_dir={tmp_path / 'corpus'}",
+    )
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert f"JAX_PLATFORMS={platform} but its devices cannot be opened" in last
+    assert "JAX_PLATFORMS=cpu" in last
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
+def test_with_the_runtime_of_a_tpu_none_trains_on_a_cpu_unasked(tmp_path, monkeypatch):
+    monkeypatch.delitem(ENV, "JAX_PLATFORMS")
+    result = run(
+        "bert_jax.train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}"
+    )
+    assert result.returncode == 2
+    assert "error: libtpu is installed but its devices" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_busy_tpu_is_named(monkeypatch):
+    def refuse():
+        raise RuntimeError(BUSY)
+
+    monkeypatch.setattr(jax, "default_backend", refuse)
+    with pytest.raises(ConfigError) as error:
+        devices.open_devices()
+    assert "already in use by process with pid 176028" in str(error.value)
+    assert "JAX_PLATFORMS=''" not in str(error.value)
+
+
+def unasked(monkeypatch, num_chips: int = 0):
+    """As on a machine where nothing is said and JAX fell back to the CPU."""
+    config = types.SimpleNamespace(jax_platforms="")
+    monkeypatch.setattr(devices.jax, "config", config)
+    monkeypatch.setattr(devices, "_is_installed", lambda module: False)
+    monkeypatch.setattr(
+        devices.hardware_utils,
+        "num_available_tpu_chips_and_device_id",
+        lambda: (num_chips, None),
+    )
+
+
+def test_chips_without_their_runtime_are_told(monkeypatch):
+    unasked(monkeypatch, num_chips=4)
+    with pytest.raises(ConfigError, match=r"4 TPU chips but no libtpu; pip install"):
+        devices.open_devices()
+
+
+def test_a_laptop_trains_on_its_cpu(monkeypatch):
+    unasked(monkeypatch)
+    devices.open_devices()
+
+
+def test_what_jax_is_asked_of_hardware_exists():
+    """Private names, which a new jax may move."""
+    num_chips, _ = devices.hardware_utils.num_available_tpu_chips_and_device_id()
+    assert num_chips == 0
+    assert devices._is_installed("jax") and not devices._is_installed("jax_nonesuch.x")

@@ -1,0 +1,202 @@
+"""Real processes find each other, agree, and notice when one is gone."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from bert_jax import hosts
+from bert_jax.config import ConfigError
+from tests.commands import ENV, ROOT
+
+
+def start(program: str, num_processes: int) -> list[subprocess.Popen]:
+    """Starts a program that joins; it knows its number as `me`."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    beginning = """
+        import sys, time, pathlib
+        from bert_jax import hosts
+        from bert_jax.config import ConfigError
+        hosts.HEARTBEAT_SECS = 10
+        hosts.join()
+        import jax
+        me = jax.process_index()
+    """
+    text = textwrap.dedent(beginning) + textwrap.dedent(program)
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", text],
+            cwd=ROOT,
+            env=ENV
+            | {
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": str(num_processes),
+                "JAX_PROCESS_ID": str(i),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(num_processes)
+    ]
+
+
+def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+    ended = [process.communicate(timeout=180) for process in processes]
+    return [
+        (process.returncode, *texts)
+        for process, texts in zip(processes, ended, strict=True)
+    ]
+
+
+def test_processes_agree_and_the_first_alone_speaks(tmp_path):
+    program = f"""
+        seen = pathlib.Path("{tmp_path}") / "order"
+        def write():
+            with seen.open("a") as file:
+                file.write(str(me))
+            return me
+        assert hosts.agree("number", lambda: f"of {{me}}") == "of 0"
+        assert hosts.first_then_others("writing", write) == me
+        hosts.barrier("written")
+        assert seen.read_text()[0] == "0" and sorted(seen.read_text()) == list("012")
+        hosts.make_shared("workdir", "{tmp_path}/run/deep")
+        print("process", me)
+        print("to stderr", me, file=sys.stderr)
+    """
+    results = finish(start(program, 3))
+    assert [code for code, _, _ in results] == [0, 0, 0], results
+    spoken = [
+        [s for s in out.splitlines() if s[:8] == "process "] for _, out, _ in results
+    ]
+    assert spoken == [["process 0"], [], []]
+    assert all(f"to stderr {i}" in err for i, (_, _, err) in enumerate(results))
+    assert list((tmp_path / "run" / "deep").iterdir()) == []
+
+
+def test_a_mistake_that_the_first_finds_is_everyones():
+    program = """
+        def refuse():
+            raise ConfigError("config.seed=x is wrong")
+        def never():
+            raise AssertionError("not to be called")
+        try:
+            hosts.first_then_others("corpus", refuse if me == 0 else never)
+        except ConfigError as error:
+            print(error, file=sys.stderr)
+            sys.exit(2)
+    """
+    for code, _, err in finish(start(program, 2)):
+        assert code == 2 and "config.seed=x is wrong" in err
+
+
+def test_directories_that_are_not_shared_are_told(tmp_path):
+    program = f"""
+        hosts.SHARED_SECS = 2
+        try:
+            with hosts.together():
+                hosts.check_same("step", "5", "never said")
+                hosts.make_shared("workdir", f"{tmp_path}/host{{me}}")
+        except ConfigError as error:
+            print("told:", error, file=sys.stderr)
+            sys.exit(2)
+    """
+    first, second = finish(start(program, 2))
+    assert second[0] == 2
+    assert "host1 of process 1 is not that of process 0" in second[2]
+    assert first[0] in (1, 76)  # it waited for the other
+
+
+def test_values_that_differ_are_told_with_both():
+    program = """
+        try:
+            hosts.check_same("digest", f"digest {me}", "corpora differ")
+        except ConfigError as error:
+            print("told:", error, file=sys.stderr)
+    """
+    first, second = finish(start(program, 2))
+    assert "told" not in first[2]
+    assert "corpora differ (process 1: digest 1, process 0: digest 0)" in second[2]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_who_loses_another_leaves_with_76(victim):
+    program = """
+        print("ready", file=sys.stderr, flush=True)
+        with hosts.together():
+            time.sleep(300)
+    """
+    processes = start(program, 2)
+    assert processes[victim].stderr.readline() == "ready\n"
+    assert processes[1 - victim].stderr.readline() == "ready\n"
+    killed = time.monotonic()
+    processes[victim].send_signal(signal.SIGKILL)
+    results = finish(processes)
+    assert results[victim][0] == -signal.SIGKILL
+    code, _, err = results[1 - victim]
+    assert code == 76
+    assert f"process {1 - victim}: another process of the run is gone" in err
+    assert time.monotonic() - killed < 60
+
+
+def test_one_that_fails_does_not_wait_for_the_others():
+    program = """
+        with hosts.together():
+            if me == 1:
+                raise KeyError("a fault of ours")
+            time.sleep(300)
+    """
+    first, second = finish(start(program, 2))
+    assert second[0] == 1 and "a fault of ours" in second[2]
+    assert first[0] == 76
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"JAX_COORDINATOR_ADDRESS": "h:1"}, "'h:1', None, None; they must be"),
+        ({"JAX_NUM_PROCESSES": "2"}, "None, '2', None; they must be"),
+        (
+            {
+                "JAX_COORDINATOR_ADDRESS": "h:1",
+                "JAX_NUM_PROCESSES": "two",
+                "JAX_PROCESS_ID": "0",
+            },
+            "'h:1', 'two', '0'; they must be",
+        ),
+        (
+            {
+                "JAX_COORDINATOR_ADDRESS": "h:1",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": "2",
+            },
+            "JAX_PROCESS_ID=2 must be below JAX_NUM_PROCESSES=2",
+        ),
+    ],
+)
+def test_a_mistake_in_the_environment_is_told(monkeypatch, environment, message):
+    for name in hosts.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError) as error:
+        hosts.join()
+    assert message in str(error.value)
+
+
+def test_one_process_needs_no_one(tmp_path):
+    """As every test of train in this process does, which joined nothing."""
+    assert "JAX_COORDINATOR_ADDRESS" not in os.environ
+    assert hosts.agree("x", lambda: "made") == "made"
+    assert hosts.first_then_others("x", lambda: 3) == 3
+    hosts.check_same("x", "1", "never")
+    hosts.make_shared("workdir", str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert not hosts.interrupted(3)

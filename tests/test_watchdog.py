@@ -1,0 +1,71 @@
+"""A process that hangs says where and leaves; one that works is left alone."""
+
+import subprocess
+import sys
+import textwrap
+import time
+
+from bert_jax import watchdog
+from tests.commands import ENV, ROOT
+
+
+def run(program: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_a_hang_ends_with_76_and_the_stacks_of_all_threads():
+    started = time.monotonic()
+    result = run("""
+        import threading
+        from bert_jax.watchdog import Watchdog
+
+        def waits_for_a_peer():
+            threading.Event().wait()
+
+        threading.Thread(target=waits_for_a_peer, daemon=True).start()
+        dog = Watchdog(patience_secs=2.0)
+        dog.saw("step 7")
+        def hangs_in_a_collective():
+            threading.Event().wait()
+        hangs_in_a_collective()
+    """)
+    assert result.returncode == 76
+    assert "nothing has happened for 2 s after step 7" in result.stderr
+    assert "waits_for_a_peer" in result.stderr
+    assert "hangs_in_a_collective" in result.stderr
+    assert time.monotonic() - started < 60
+
+
+def test_steps_and_rests_of_any_length_are_no_hang():
+    result = run("""
+        import time
+        from bert_jax.watchdog import Watchdog
+
+        dog = Watchdog(patience_secs=1.0)
+        time.sleep(1.5)  # before the first step: compiling
+        for step in range(6):
+            dog.saw(f"step {step}")
+            time.sleep(0.4)
+        dog.rest()
+        time.sleep(1.5)
+        print("done")
+    """)
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+
+
+def test_slow_steps_have_ten_times_their_median(monkeypatch):
+    dog = watchdog.Watchdog(patience_secs=60.0)
+    assert dog.limit_secs() == 60.0
+    clock = iter([100.0, 110.0, 120.0, 400.0])  # steps of 10, 10 and 280 s
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: next(clock))
+    for step in range(4):
+        dog.saw(f"step {step}")
+    assert dog.limit_secs() == 100.0
+    dog.rest()
