@@ -1,0 +1,42 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # names are shared with who sources this
+# A run whose files lie in a bucket that its hosts have mounted. Sourced, after lib.sh and
+# backoff.sh.
+
+readonly MOUNT=/mnt/bert_jax
+
+# Checks --config, --workdir, --corpus_dir, --collect_to and what follows --.
+check_run_flags() {
+  check config '[A-Za-z0-9][A-Za-z0-9._/-]*\.py(:[A-Za-z0-9_,.=-]+)?' configs/base.py
+  local stem=${flags[config]##*/}
+  : "${flags[workdir]:=runs/${flags[name]}}"
+  : "${flags[corpus_dir]:=corpora/${stem%%.py*}}"
+  : "${flags[collect_to]:=runs/${flags[name]}}"
+  check_path config configs/base.py
+  check_path workdir runs/bert-base
+  check_path corpus_dir corpora/base
+  check_train_args
+}
+
+# What prepare and train are both told, a line each.
+train_flags() {
+  printf '%s\n' "--config=${flags[config]}" \
+    "--config.data.corpus_dir=$MOUNT/${flags[corpus_dir]}"
+  ((${#train_args[@]} == 0)) || printf '%s\n' "${train_args[@]}"
+}
+
+newest_step() {
+  local listing
+  # No checkpoint yet is an error of ls.
+  listing=$(query "" gcloud storage ls \
+    "gs://${flags[bucket]}/${flags[workdir]}/checkpoints/" 2>/dev/null) || listing=""
+  sed -n 's|.*/\([^/]*\)/$|\1|p' <<<"$listing" | highest_step
+}
+
+# Metrics, curves, config and logs; --checkpoints brings the weights as well.
+collect_run() {
+  local rest=(--exclude='^checkpoints/.*')
+  [[ -z ${switches[checkpoints]} ]] || rest=()
+  run mkdir -p "${flags[collect_to]}"
+  run gcloud storage rsync --recursive "${rest[@]}" \
+    "gs://${flags[bucket]}/${flags[workdir]}" "${flags[collect_to]}"
+}

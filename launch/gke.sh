@@ -1,0 +1,407 @@
+#!/usr/bin/env bash
+# A run on a TPU slice of a Google Kubernetes Engine cluster, as a JobSet.
+#
+#   launch/gke.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
+#
+#   create   cluster and JobSet's controller if they are not there, account, node pool
+#   install  builds the image of the last commit and pushes it
+#   prepare  makes the corpus on an ordinary node, and waits for it
+#   train    starts the JobSet (launch/jobset.yaml), or lets a stopped one go on
+#   xpk      train, by xpk on a cluster that xpk made; wants --tpu_type
+#   wait     waits until it ends; the exit code is that of training
+#   status   JobSet, pods, the newest checkpoint
+#   logs     the last lines of the first host; --follow goes on
+#   stop     training saves and ends; the node pool stays and costs
+#   collect  brings metrics, curves and config here; --checkpoints all of it
+#   delete   deletes JobSet and node pool: the TPU's costs end. Cluster, its ordinary
+#            node and bucket stay; --with_cluster deletes the cluster as well
+#   run      all of that in order; JobSet and GKE replace what is preempted
+#
+#   --name=bert-base        of the JobSet, the node pool and the run; at most 40 characters
+#   --project=my-project-123 --zone=us-central1-a
+#   --cluster=bert-jax      in the zone's region
+#   --type=ct6e-standard-4t machine type of a host
+#   --topology=4x4          chips of the slice
+#   --bucket=my-bert-bucket --service_account=bert-train@my-project-123.iam.gserviceaccount.com
+#                           both by launch/service_account.sh
+#   --config=configs/base.py
+#   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
+#   --collect_to=runs/NAME  here
+#   --namespace=bert-jax    of Kubernetes; its account bert-jax acts as --service_account
+#   --max_restarts=100      of the JobSet, preemptions included
+#   --tpu_type=v6e-16       xpk: the slice in xpk's words
+#   --storage=bert-jax      xpk: the name under which the bucket was attached
+#   --spot                  cheaper; may be taken away at any time
+#   --skip_prepare          run: the corpus is in the bucket already
+#   --keep                  run: do not delete the node pool at the end
+#   --dry_run               prints every command instead, ready to paste
+#
+# Checked against gcloud 528.0.0, JobSet v0.12.0, xpk 1.16.0.
+set -euo pipefail
+# shellcheck source=launch/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=launch/backoff.sh
+. "$ROOT/launch/backoff.sh"
+# shellcheck source=launch/exit_codes.sh
+. "$ROOT/launch/exit_codes.sh"
+# shellcheck source=launch/bucket.sh
+. "$ROOT/launch/bucket.sh"
+# shellcheck source=launch/slice.sh
+. "$ROOT/launch/slice.sh"
+
+: "${BERT_JAX_POLL:=30}"
+: "${BERT_JAX_MISSES:=10}"
+
+readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
+readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect delete run"
+readonly REPOSITORY=bert-jax # of images, one a project and region
+
+declare -A flags=(
+  [name]="" [project]="" [zone]="" [cluster]=bert-jax [type]="" [topology]=""
+  [bucket]="" [service_account]="" [config]="" [workdir]="" [corpus_dir]=""
+  [collect_to]="" [namespace]=bert-jax [max_restarts]=100 [tpu_type]=""
+  [storage]=bert-jax
+)
+declare -A switches=(
+  [spot]="" [skip_prepare]="" [keep]="" [follow]="" [checkpoints]="" [with_cluster]=""
+)
+
+accelerator() {
+  case ${flags[type]} in
+    ct4p-*) echo tpu-v4-podslice ;;
+    ct5lp-*) echo tpu-v5-lite-podslice ;;
+    ct5p-*) echo tpu-v5p-slice ;;
+    ct6e-*) echo tpu-v6e-slice ;;
+    tpu7x-*) echo tpu7x ;;
+    *) usage_error "--type=${flags[type]} is no TPU machine: ct4p, ct5lp, ct5p, ct6e, tpu7x" ;;
+  esac
+}
+
+kube() {
+  kubectl_line=(kubectl --context="$context" --namespace="${flags[namespace]}" "$@")
+}
+
+run_kube() {
+  kube "$@"
+  run "${kubectl_line[@]}"
+}
+
+# is_there COMMAND...: a dry run answers "no", and so prints everything.
+is_there() { [[ -n $(query "" "$@" 2>/dev/null) ]]; }
+
+# ---- The cluster: private nodes, reached through its name in Google's DNS.
+create() {
+  local account="${flags[service_account]}" more=()
+  if ! is_there gcloud container clusters describe "${flags[cluster]}" "${place[@]}" \
+    --format='value(name)'; then
+    run gcloud container clusters create "${flags[cluster]}" "${place[@]}" \
+      --node-locations="${flags[zone]}" --num-nodes=1 --machine-type=e2-standard-8 \
+      --release-channel=regular --enable-ip-alias --enable-private-nodes \
+      --enable-dns-access --no-enable-ip-access \
+      --workload-pool="${flags[project]}.svc.id.goog" --addons=GcsFuseCsiDriver \
+      --service-account="$account" --enable-shielded-nodes --shielded-secure-boot --quiet
+  fi
+  run gcloud container clusters get-credentials "${flags[cluster]}" "${place[@]}" \
+    --dns-endpoint
+  run kubectl --context="$context" apply --server-side --filename="$JOBSET"
+  run kubectl --context="$context" --namespace=jobset-system rollout status \
+    deployment/jobset-controller-manager --timeout=5m
+  create_account
+  if ! is_there gcloud container node-pools describe "${flags[name]}" "${place[@]}" \
+    --cluster="${flags[cluster]}" --format='value(name)'; then
+    [[ -z ${switches[spot]} ]] || more+=(--spot)
+    run gcloud container node-pools create "${flags[name]}" "${place[@]}" \
+      --cluster="${flags[cluster]}" --node-locations="${flags[zone]}" \
+      --machine-type="${flags[type]}" --tpu-topology="${flags[topology]}" \
+      --num-nodes="$hosts" --service-account="$account" \
+      --workload-metadata=GKE_METADATA --enable-private-nodes --shielded-secure-boot \
+      --node-labels=made-by=bert-jax --quiet "${more[@]}"
+  fi
+}
+
+# Pods act as the service account without any key: workload identity.
+create_account() {
+  local account="${flags[service_account]}" namespace="${flags[namespace]}"
+  if ! kube_is_there get namespace "$namespace"; then
+    run_kube create namespace "$namespace"
+  fi
+  if ! kube_is_there get serviceaccount bert-jax; then
+    run_kube create serviceaccount bert-jax
+  fi
+  run_kube annotate --overwrite serviceaccount bert-jax \
+    "iam.gke.io/gcp-service-account=$account"
+  run gcloud iam service-accounts add-iam-policy-binding "$account" \
+    --project="${flags[project]}" --role=roles/iam.workloadIdentityUser \
+    --member="serviceAccount:${flags[project]}.svc.id.goog[$namespace/bert-jax]" \
+    --condition=None
+}
+
+kube_is_there() {
+  kube "$@" --output=name
+  is_there "${kubectl_line[@]}"
+}
+
+# ---- The image.
+image() {
+  local commit
+  commit=$(git -C "$ROOT" rev-parse --short=12 HEAD)
+  echo "$region-docker.pkg.dev/${flags[project]}/$REPOSITORY/bert-jax:$commit"
+}
+
+install_image() {
+  local location=(--project="${flags[project]}" --location="$region") name
+  if ! is_there gcloud artifacts repositories describe "$REPOSITORY" "${location[@]}" \
+    --format='value(name)'; then
+    run gcloud artifacts repositories create "$REPOSITORY" "${location[@]}" \
+      --repository-format=docker
+  fi
+  run gcloud artifacts repositories add-iam-policy-binding "$REPOSITORY" \
+    "${location[@]}" --member="serviceAccount:${flags[service_account]}" \
+    --role=roles/artifactregistry.reader
+  run gcloud auth configure-docker "$region-docker.pkg.dev" --quiet
+  name=$(image)
+  local tree="$ROOT/runs/launch/${flags[name]}"
+  # The image is named by the commit, so it holds the commit and nothing else.
+  run rm -rf "$tree"
+  run mkdir -p "$tree"
+  run git -C "$ROOT" archive --format=tar --output="$tree.tar" HEAD
+  run tar -xf "$tree.tar" -C "$tree"
+  run docker build --platform=linux/amd64 --file="$tree/launch/Dockerfile" --tag="$name" \
+    "$tree"
+  run docker push "$name"
+}
+
+# ---- Manifests: every @WORD@ of the template has a value, every value is checked.
+render() {
+  local text name argument list=""
+  local -A words=(
+    [NAME]=${flags[name]} [NAMESPACE]=${flags[namespace]} [NAMESPACE_ACCOUNT]=bert-jax
+    [MAX_RESTARTS]=${flags[max_restarts]} [HOSTS]=$hosts [CHIPS]=$(chips_per_host)
+    [ACCELERATOR]=$(accelerator) [TOPOLOGY]=${flags[topology]} [IMAGE]=$(image)
+    [BUCKET]=${flags[bucket]} [MOUNT]=$MOUNT
+  )
+  text=$(<"$ROOT/launch/$1")
+  for name in "${!words[@]}"; do
+    text=${text//"@$name@"/"${words[$name]}"}
+  done
+  # A YAML string in double quotes is a JSON string.
+  while IFS= read -r argument; do
+    argument=${argument//\\/\\\\}
+    list+="- \"${argument//\"/\\\"}\""$'\n'
+  done
+  local indent=${text%%@ARGS@*}
+  indent=${indent##*$'\n'}
+  list=${list%$'\n'}
+  printf '%s\n' "${text%%@ARGS@*}${list//$'\n'/$'\n'"$indent"}${text#*@ARGS@}"
+}
+
+# give_manifest TEMPLATE: with the arguments of the command, a line each, on standard input.
+give_manifest() {
+  local manifest="$ROOT/runs/launch/${flags[name]}.$1"
+  mkdir -p "$ROOT/runs/launch"
+  render "$1" >"$manifest"
+  run_kube create --filename="$manifest"
+}
+
+prepare() {
+  local status misses=0
+  run_kube delete job "${flags[name]}-prepare" --ignore-not-found
+  train_flags | give_manifest prepare_job.yaml
+  while :; do
+    kube get job "${flags[name]}-prepare" \
+      --output=jsonpath='{.status.conditions[?(@.status=="True")].type}'
+    if status=$(query Complete "${kubectl_line[@]}"); then
+      misses=0
+    else
+      ((++misses < BERT_JAX_MISSES)) || return 1
+    fi
+    case $status in
+      *Failed*)
+        say "the corpus could not be made; kubectl logs job/${flags[name]}-prepare"
+        return 1
+        ;;
+      *Complete*) return ;;
+    esac
+    sleep "$BERT_JAX_POLL"
+  done
+}
+
+# jobset_state ANSWER: absent | running RESTARTS | suspended | Completed | Failed | unknown
+jobset_state() {
+  local answer
+  kube get jobset "${flags[name]}" --output=jsonpath='{.status.terminalState}/{.spec.suspend}/{.status.restarts}'
+  if ! answer=$(query "$1" "${kubectl_line[@]}" 2>&1); then
+    if [[ $answer == *NotFound* ]]; then echo absent; else say "$answer" && echo unknown; fi
+    return
+  fi
+  case $answer in
+    absent) echo absent ;;
+    Completed/* | Failed/*) echo "${answer%%/*}" ;;
+    */true/*) echo suspended ;;
+    *) echo "running ${answer##*/}" ;;
+  esac
+}
+
+train() {
+  local state
+  state=$(jobset_state absent)
+  case $state in
+    running*) say "${flags[name]} is running already" && return ;;
+    unknown) return 1 ;;
+    suspended)
+      run_kube patch jobset "${flags[name]}" --type=merge --patch='{"spec":{"suspend":false}}'
+      return
+      ;;
+    Completed | Failed) run_kube delete jobset "${flags[name]}" ;;
+  esac
+  {
+    printf '%s\n' "--workdir=$MOUNT/${flags[workdir]}"
+    train_flags
+  } | give_manifest jobset.yaml
+}
+
+# xpk's clusters have their own queue and node pools; its own restart codes are added to
+# ours: 42, and everything from 127.
+train_by_xpk() {
+  local arguments command more=()
+  check tpu_type 'v[4-6](e|p|litepod)?-[0-9]+|tpu7x-[0-9x]+' v6e-16
+  [[ -z ${switches[spot]} ]] || more+=(--spot)
+  mapfile -t arguments < <(train_flags)
+  printf -v command '%q ' python -m bert_jax.train \
+    --workdir="$MOUNT/${flags[workdir]}" "${arguments[@]}"
+  run xpk workload create --workload="${flags[name]}" --cluster="${flags[cluster]}" \
+    --project="${flags[project]}" --zone="${flags[zone]}" \
+    --tpu-type="${flags[tpu_type]}" --num-slices=1 --docker-image="$(image)" \
+    --storage="${flags[storage]}" --restart-on-exit-codes=75,76 \
+    --max-restarts="${flags[max_restarts]}" --termination-grace-period-seconds=120 \
+    --command="${command% }" "${more[@]}"
+}
+
+# A JobSet restarts at once and counts only to its limit: who waits also watches that the
+# restarts bring checkpoints.
+await_end() {
+  local state restarts seen=0 misses=0 newest
+  begin_tries "$(newest_step)"
+  while :; do
+    state=$(jobset_state Completed//)
+    case $state in
+      Completed) return ;;
+      Failed)
+        end_code
+        return
+        ;;
+      suspended) say "${flags[name]} is stopped; train lets it go on" && return 75 ;;
+      absent) say "there is no JobSet ${flags[name]}" && return 1 ;;
+      unknown) ((++misses < BERT_JAX_MISSES)) || return 1 ;;
+      running*)
+        misses=0
+        restarts=${state#running }
+        if ((${restarts:-0} > seen)); then
+          seen=$restarts
+          newest=$(newest_step)
+          say "restart $seen, newest checkpoint ${newest/#-1/none}"
+          if ! may_try_again "$newest"; then
+            say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint: stopped"
+            stop_training
+            return 76
+          fi
+        fi
+        ;;
+    esac
+    sleep "$BERT_JAX_POLL"
+  done
+}
+
+# The exit code of the host that failed first, from the pods that are left.
+end_code() {
+  local codes code
+  kube get pods --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]}" \
+    --output=jsonpath='{range .items[*]}{.status.containerStatuses[?(@.name=="train")].state.terminated.exitCode}{"\n"}{end}'
+  codes=$("${kubectl_line[@]}" | sed -n 's/^\([0-9][0-9]*\)$/ended \1/p') || codes=""
+  code=$(worst_code <<<"${codes:-ended 1}")
+  ((code > 0)) || code=1
+  say "training ended with $code: $(explain_code "$code")"
+  return "$code"
+}
+
+show_status() {
+  local step
+  run_kube get jobset "${flags[name]}" --output=wide
+  run_kube get pods --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]}" --output=wide
+  step=$(newest_step)
+  echo "newest checkpoint: ${step/#-1/none}"
+}
+
+show_logs() {
+  run_kube logs --container=train --tail=200 ${switches[follow]:+--follow} \
+    --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]},batch.kubernetes.io/job-completion-index=0"
+}
+
+# Suspended pods get SIGTERM, and two minutes to save.
+stop_training() {
+  run_kube patch jobset "${flags[name]}" --type=merge --patch='{"spec":{"suspend":true}}'
+}
+
+delete_all() {
+  run_kube delete jobset "${flags[name]}" --ignore-not-found
+  run_kube delete job "${flags[name]}-prepare" --ignore-not-found
+  run gcloud container node-pools delete "${flags[name]}" "${place[@]}" \
+    --cluster="${flags[cluster]}" --quiet
+  [[ -z ${switches[with_cluster]} ]] ||
+    run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet
+}
+
+run_all() {
+  local step code=0 steps=(create install prepare train wait)
+  given_flags
+  trap 'still_there; exit 130' INT
+  trap 'still_there; exit 143' TERM
+  [[ -z ${switches[skip_prepare]} ]] || steps=(create install train wait)
+  for step in "${steps[@]}"; do
+    subcommand "$step" || code=$?
+    ((code == 0)) || break
+  done
+  if [[ -n ${switches[keep]} ]]; then
+    still_there
+  else
+    subcommand collect || say "not everything was collected; it is in the bucket"
+    subcommand delete || still_there
+  fi
+  return "$code"
+}
+
+split_subcommand "$@"
+parse_flags "${rest[@]}"
+check name '[a-z][a-z0-9-]{0,38}[a-z0-9]' bert-base # a node pool, and -prepare is added
+check_project
+check_zone
+check cluster '[a-z][a-z0-9-]{0,38}[a-z0-9]' bert-jax
+check_slice
+check_bucket
+check_service_account
+check_name namespace bert-jax
+check_name storage bert-jax
+check max_restarts '[0-9]{1,5}' 100
+check_run_flags
+check_backoff
+check_number BERT_JAX_POLL
+check_number BERT_JAX_MISSES
+accelerator >/dev/null
+region=${flags[zone]%-*}
+hosts=$(num_hosts)
+place=(--project="${flags[project]}" --location="$region")
+context=gke_${flags[project]}_${region}_${flags[cluster]}
+case $command in
+  create) create ;;
+  install) install_image ;;
+  prepare) prepare ;;
+  train) train ;;
+  xpk) train_by_xpk ;;
+  wait) await_end ;;
+  status) show_status ;;
+  logs) show_logs ;;
+  stop) stop_training ;;
+  collect) collect_run ;;
+  delete) delete_all ;;
+  run) run_all ;;
+esac

@@ -1,0 +1,271 @@
+# shellcheck shell=bash disable=SC2034,SC2154  # names are shared with who sources this
+# The life of a run on TPU machines of our own, whatever made them: create, install,
+# prepare, train, wait, collect, delete, and all of it again after a preemption. Sourced
+# by queued_resource.sh and instance_group.sh, which define
+#
+#   create_machines   asks for them          delete_machines  gives them back
+#   show_machines     prints what the cloud says of them
+#   machine_state     one word: absent waiting ready lost unknown
+#   copy_to_hosts FILE NAME                  to the home directory of every host
+#   on_hosts all|first COMMAND VIA...        runs `VIA... gcloud ... COMMAND` for each;
+#                                            VIA is `run` or `query ANSWER`
+
+# shellcheck source=launch/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=launch/backoff.sh
+. "$ROOT/launch/backoff.sh"
+# shellcheck source=launch/exit_codes.sh
+. "$ROOT/launch/exit_codes.sh"
+# shellcheck source=launch/bucket.sh
+. "$ROOT/launch/bucket.sh"
+
+: "${BERT_JAX_POLL:=30}"   # seconds between two questions to the cloud
+: "${BERT_JAX_MISSES:=10}" # unanswered questions in a row, then the hosts are lost
+
+readonly LOST=69      # our own code: the machines are gone, or never came
+readonly FORGOTTEN=71 # our own code: the hosts were restarted, and the command is gone
+readonly SUBCOMMANDS="create install prepare train wait status logs stop collect delete run"
+
+declare -A flags=(
+  [name]="" [project]="" [zone]="" [bucket]="" [service_account]="" [config]=""
+  [workdir]="" [corpus_dir]="" [network]="" [subnetwork]="" [collect_to]=""
+  [give_up_after]=""
+)
+declare -A switches=(
+  [spot]="" [external_ips]="" [skip_prepare]="" [keep]="" [follow]="" [checkpoints]=""
+)
+
+# Parses and checks what both kinds of machines have in common.
+read_common_flags() {
+  parse_flags "$@"
+  check_name name bert-base
+  check_project
+  check_zone
+  check_bucket
+  check_service_account
+  check_run_flags
+  check_if_given network "$NAME_FORM" default
+  check_if_given subnetwork "$NAME_FORM" default
+  check_if_given give_up_after '[1-9][0-9]*[smhd]' 6h
+  check_backoff
+  check_number BERT_JAX_POLL
+  check_number BERT_JAX_MISSES
+  # Hosts without a public address are reached through Identity-Aware Proxy.
+  through=(--tunnel-through-iap)
+  [[ -z ${switches[external_ips]} ]] || through=()
+}
+
+# host_command WORDS...: one string for a shell on the host, in the copy of the clone.
+host_command() {
+  local words
+  printf -v words '%q ' "$@"
+  printf 'cd bert_jax && %s' "${words% }"
+}
+
+# state_after_error MESSAGE: only one error says that there is nothing.
+state_after_error() {
+  if [[ $1 == *NOT_FOUND* || $1 == *"was not found"* ]]; then
+    echo absent
+  else
+    say "$1"
+    echo unknown
+  fi
+}
+
+create() {
+  local state
+  state=$(machine_state)
+  case $state in
+    unknown) return 1 ;;
+    lost)
+      say "${flags[name]} was lost: it is deleted and made again"
+      delete_machines
+      create_machines
+      ;;
+    absent) create_machines ;;
+    *) say "${flags[name]} is there already: $state" ;;
+  esac
+  await_machines
+}
+
+in_seconds() {
+  local unit=${1: -1}
+  declare -A seconds=([s]=1 [m]=60 [h]=3600 [d]=86400)
+  echo $((${1%?} * ${seconds[$unit]}))
+}
+
+await_machines() {
+  local state try misses=0 deadline
+  deadline=$((SECONDS + $(in_seconds "${flags[give_up_after]:-10000d}")))
+  while :; do
+    state=$(machine_state ready)
+    case $state in
+      ready) break ;;
+      unknown) ((++misses < BERT_JAX_MISSES)) || return 1 ;;
+      lost | absent)
+        say "${flags[name]} did not come up: $state"
+        return "$LOST"
+        ;;
+    esac
+    if ((SECONDS >= deadline)); then
+      say "${flags[name]} did not come up within ${flags[give_up_after]}"
+      return "$LOST"
+    fi
+    sleep "$BERT_JAX_POLL"
+  done
+  # Ready machines need a moment until they take connections.
+  for ((try = 1; ; try++)); do
+    on_hosts all true run && return
+    ((try < BERT_JAX_MISSES)) || return "$LOST"
+    sleep "$BERT_JAX_POLL"
+  done
+}
+
+# The last commit goes to every host, not what is uncommitted.
+install_code() {
+  local archive="$ROOT/runs/launch/${flags[name]}.tar.gz"
+  run mkdir -p "$ROOT/runs/launch"
+  run git -C "$ROOT" archive --format=tar.gz --output="$archive" HEAD
+  copy_to_hosts "$archive" bert_jax.tar.gz
+  on_hosts all "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax" run
+  on_hosts all "$(host_command launch/on_host.sh install "${flags[bucket]}")" run
+}
+
+prepare() {
+  local arguments
+  mapfile -t arguments < <(train_flags)
+  on_hosts first "$(host_command launch/on_host.sh start bert-jax-prepare \
+    .venv/bin/python -m bert_jax.prepare "${arguments[@]}")" run
+  await_end first bert-jax-prepare
+}
+
+# On every host the same, at about the same time: they meet at the first one.
+train() {
+  local arguments
+  mapfile -t arguments < <(train_flags)
+  on_hosts all "$(host_command launch/on_host.sh mount "${flags[bucket]}")" run
+  on_hosts all "$(host_command launch/on_host.sh start bert-jax-train \
+    launch/restart.sh .venv/bin/python -m bert_jax.train \
+    --workdir="$MOUNT/${flags[workdir]}" "${arguments[@]}")" run
+}
+
+# await_end all|first UNIT: returns the code with which the unit ended, LOST, FORGOTTEN.
+await_end() {
+  local answers state misses=0 code
+  while :; do
+    state=$(machine_state ready)
+    if [[ $state == lost || $state == absent ]]; then
+      say "${flags[name]} was taken away: $state"
+      return "$LOST"
+    fi
+    answers=""
+    [[ $state != ready ]] || answers=$(on_hosts "$1" "$(host_command launch/on_host.sh state "$2")" \
+      query "ended 0" </dev/null | grep -E '^(running|absent|ended [0-9]+)$') || true
+    if [[ -z $answers ]]; then
+      if ((++misses >= BERT_JAX_MISSES)); then
+        say "${flags[name]} was $state, and no host answered, $misses times in a row"
+        return "$LOST"
+      fi
+    else
+      misses=0
+      if grep -q '^absent$' <<<"$answers"; then
+        say "a host was restarted, and $2 with it"
+        return "$FORGOTTEN"
+      fi
+      if ! grep -q '^running$' <<<"$answers"; then
+        code=$(worst_code <<<"$answers")
+        say "$2 ended with $code: $(explain_code "$code")"
+        return "$code"
+      fi
+    fi
+    sleep "$BERT_JAX_POLL"
+  done
+}
+
+show_status() {
+  show_machines
+  if [[ $(machine_state ready) == ready ]]; then
+    on_hosts all "$(host_command launch/on_host.sh state bert-jax-train)" run
+  fi
+  local step
+  step=$(newest_step)
+  echo "newest checkpoint: ${step/#-1/none}"
+}
+
+show_logs() {
+  on_hosts first "$(host_command launch/on_host.sh log bert-jax-train \
+    ${switches[follow]:+follow})" run
+}
+
+# Training answers by saving and exit code 75; the machines stay, and go on costing.
+stop_training() {
+  on_hosts all "$(host_command launch/on_host.sh stop bert-jax-train)" run
+}
+
+collect() {
+  if [[ $(machine_state ready) == ready ]]; then
+    on_hosts all "$(host_command launch/on_host.sh save_log bert-jax-train \
+      "$MOUNT/${flags[workdir]}/logs")" run || say "the hosts' logs could not be saved"
+  fi
+  collect_run
+}
+
+# Each step is a process of its own: its first failed command ends it.
+one_life() {
+  local step steps=(create install prepare train wait)
+  [[ -z ${switches[skip_prepare]} ]] || steps=(create install train wait)
+  for step in "${steps[@]}"; do
+    code=0
+    subcommand "$step" || code=$?
+    ((code == 0)) || break
+  done
+  # A command that failed because its machine went away says so in many ways.
+  if ((code != 0 && code != 2 && code != LOST && code != FORGOTTEN)) &&
+    [[ $step != wait && $(machine_state) == lost ]]; then
+    code=$LOST
+  fi
+}
+
+run_all() {
+  given_flags
+  trap 'still_there; exit 130' INT
+  trap 'still_there; exit 143' TERM
+  local code newest
+  begin_tries "$(newest_step)"
+  while :; do
+    one_life
+    ((code == LOST || code == FORGOTTEN)) || break
+    newest=$(newest_step)
+    if ! may_try_again "$newest"; then
+      say "lost $((BERT_JAX_MAX_STALLED + 1)) times in a row with no checkpoint newer" \
+        "than ${newest/#-1/none}: stopped"
+      break
+    fi
+    next_pause
+    say "the run goes on from checkpoint ${newest/#-1/none} in $pause s"
+    sleep "$pause"
+  done
+  if [[ -n ${switches[keep]} ]]; then
+    still_there
+  else
+    subcommand collect || say "not everything was collected; it is in the bucket"
+    subcommand delete || still_there
+  fi
+  return "$code"
+}
+
+main_with() {
+  case $1 in
+    create) create ;;
+    install) install_code ;;
+    prepare) prepare ;;
+    train) train ;;
+    wait) await_end all bert-jax-train ;;
+    status) show_status ;;
+    logs) show_logs ;;
+    stop) stop_training ;;
+    collect) collect ;;
+    delete) delete_machines ;;
+    run) run_all ;;
+  esac
+}

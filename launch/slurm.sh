@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# A run on the GPUs of a Slurm cluster, from its login node.
+#
+#   launch/slurm.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
+#
+#   install  an environment with jax for CUDA, in this clone (.venv)
+#   prepare  makes the corpus, in a job without GPUs, and waits for it
+#   train    submits the job (launch/slurm.sbatch), unless it is there already
+#   wait     waits until it ends; the exit code is that of training
+#   status   the job, the newest checkpoint
+#   logs     the last lines of its output; --follow goes on
+#   stop     training saves and ends
+#   delete   the same: nothing else is left, nothing else costs
+#   run      install, prepare, train, wait; the job again if its nodes were lost
+#
+#   --name=bert-base
+#   --nodes=2 --gpus_per_node=8
+#   --time=24:00:00        limit of a job; before it ends, it saves and is requeued
+#   --config=configs/base.py
+#   --workdir=/shared/runs/bert-base --corpus_dir=/shared/corpora/base
+#                          on a disk that all nodes share (NFS, Lustre)
+#   --partition=gpu --account=my-group --cpus_per_task=8    as the cluster wants it
+#   --prepare_cpus=16 --prepare_partition=cpu
+#   --modules=cuda/13.0,python/3.12    what `module load` needs
+#   --skip_prepare         run: the corpus is there already
+#   --dry_run              prints every command instead, ready to paste
+#
+# This clone must lie on the shared disk as well. Checked against the manual pages of
+# Slurm 25.05 (sbatch, squeue, sacct, scancel).
+set -euo pipefail
+# shellcheck source=launch/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=launch/backoff.sh
+. "$ROOT/launch/backoff.sh"
+# shellcheck source=launch/exit_codes.sh
+. "$ROOT/launch/exit_codes.sh"
+
+: "${BERT_JAX_POLL:=30}"
+: "${BERT_JAX_MISSES:=10}"
+readonly LOST=69 # our own code: the job's nodes were lost
+readonly SUBCOMMANDS="install prepare train wait status logs stop delete run"
+
+declare -A flags=(
+  [name]="" [nodes]=1 [gpus_per_node]=8 [time]=24:00:00 [config]="" [workdir]=""
+  [corpus_dir]="" [partition]="" [account]="" [cpus_per_task]=8 [prepare_cpus]=16
+  [prepare_partition]="" [modules]=""
+)
+declare -A switches=([skip_prepare]="" [follow]="")
+
+check_shared() {
+  check "$1" '/[A-Za-z0-9._/-]+' "$2"
+  [[ ${flags[$1]} != *..* ]] || usage_error "--$1='${flags[$1]}' may not contain .."
+}
+
+python() { echo "$ROOT/.venv/bin/python"; }
+output_file() { echo "${flags[workdir]}/slurm.txt"; }
+
+train_flags() {
+  printf '%s\n' "--config=${flags[config]}" "--config.data.corpus_dir=${flags[corpus_dir]}"
+  ((${#train_args[@]} == 0)) || printf '%s\n' "${train_args[@]}"
+}
+
+newest_step() {
+  { ls -1 "${flags[workdir]}/checkpoints" 2>/dev/null || true; } | highest_step
+}
+
+load_modules() {
+  local names
+  [[ -n ${flags[modules]} ]] || return 0
+  IFS=, read -ra names <<<"${flags[modules]}"
+  run module load "${names[@]}"
+}
+
+install_package() {
+  load_modules
+  run python3 -m venv "$ROOT/.venv"
+  run "$(python)" -m pip install --quiet -e "$ROOT[cuda]"
+}
+
+prepare() {
+  local arguments options=(--wait --job-name="${flags[name]}-prepare" --nodes=1
+    --ntasks=1 --cpus-per-task="${flags[prepare_cpus]}" --chdir="$ROOT"
+    --output="${flags[corpus_dir]}.slurm.txt")
+  [[ -z ${flags[prepare_partition]} ]] || options+=(--partition="${flags[prepare_partition]}")
+  [[ -z ${flags[account]} ]] || options+=(--account="${flags[account]}")
+  mapfile -t arguments < <(train_flags)
+  run mkdir -p "$(dirname "${flags[corpus_dir]}")"
+  run sbatch "${options[@]}" "$ROOT/launch/slurm_prepare.sbatch" "$(python)" \
+    "${arguments[@]}"
+}
+
+# The newest job of this name that is still in the queue, "" if there is none.
+job_id() {
+  query "${1-}" squeue --me --noheader --name="${flags[name]}" --format=%A --sort=-i |
+    head -n 1
+}
+
+train() {
+  local arguments job options=(--parsable --job-name="${flags[name]}"
+    --nodes="${flags[nodes]}" --ntasks-per-node="${flags[gpus_per_node]}"
+    --gpus-per-node="${flags[gpus_per_node]}" --cpus-per-task="${flags[cpus_per_task]}"
+    --time="${flags[time]}" --chdir="$ROOT" --output="$(output_file)"
+    --export="ALL,BERT_JAX_PYTHON=$(python),BERT_JAX_WORKDIR=${flags[workdir]}")
+  job=$(job_id)
+  if [[ -n $job ]]; then
+    say "${flags[name]} is in the queue already: job $job"
+    return
+  fi
+  [[ -z ${flags[partition]} ]] || options+=(--partition="${flags[partition]}")
+  [[ -z ${flags[account]} ]] || options+=(--account="${flags[account]}")
+  mapfile -t arguments < <(train_flags)
+  load_modules
+  run mkdir -p "${flags[workdir]}"
+  run sbatch "${options[@]}" "$ROOT/launch/slurm.sbatch" "${arguments[@]}"
+}
+
+# job_end ANSWER: `STATE CODE` of the newest job of this name, as accounting knows it.
+job_end() {
+  query "$1" sacct --name="${flags[name]}" --allocations --noheader --parsable2 \
+    --format=State,ExitCode --starttime=now-30days | tail -n 1 |
+    sed 's/^\([A-Z_]*\)[^|]*|\([0-9]*\):.*/\1 \2/'
+}
+
+await_end() {
+  local answer state code misses=0
+  while :; do
+    if ! answer=$(job_end 'COMPLETED|0:0') || [[ -z $answer ]]; then
+      ((++misses < BERT_JAX_MISSES)) || { say "accounting does not answer" && return 1; }
+      sleep "$BERT_JAX_POLL"
+      continue
+    fi
+    misses=0
+    read -r state code <<<"$answer"
+    case $state in
+      PENDING | RUNNING | REQUEUED | SUSPENDED | RESIZING | COMPLETING | CONFIGURING) ;;
+      NODE_FAIL | BOOT_FAIL | PREEMPTED | REVOKED)
+        say "the job's nodes were lost: $state"
+        return "$LOST"
+        ;;
+      COMPLETED | FAILED)
+        say "training ended with $code: $(explain_code "$code")"
+        return "$code"
+        ;;
+      *)
+        say "the job ended as $state; train lets it go on"
+        return 1
+        ;;
+    esac
+    sleep "$BERT_JAX_POLL"
+  done
+}
+
+show_status() {
+  local step
+  run squeue --me --name="${flags[name]}"
+  step=$(newest_step)
+  echo "newest checkpoint: ${step/#-1/none}"
+}
+
+show_logs() { run tail --lines=200 ${switches[follow]:+--follow} "$(output_file)"; }
+
+# SIGTERM to the batch script alone, which passes it on and then waits.
+stop_job() {
+  local job
+  job=$(job_id 1)
+  if [[ -z $job ]]; then
+    say "${flags[name]} is not in the queue"
+  else
+    run scancel --batch --signal=TERM "$job"
+  fi
+}
+
+run_all() {
+  local step code newest steps=(install prepare train wait)
+  [[ -z ${switches[skip_prepare]} ]] || steps=(install train wait)
+  given_flags
+  begin_tries "$(newest_step)"
+  while :; do
+    for step in "${steps[@]}"; do
+      code=0
+      subcommand "$step" || code=$?
+      ((code == 0)) || return "$code"
+    done
+    return
+  done
+}
