@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034  # what is set here is for who sources this
+# shellcheck shell=bash disable=SC2034  # names are shared
 # When to try again, and when to stop trying: exponential back-off with jitter, and a
 # limit on tries in a row that brought no newer checkpoint. Sourced, never run.
 

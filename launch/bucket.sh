@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034,SC2154  # names are shared with who sources this
+# shellcheck shell=bash disable=SC2034,SC2154  # names are shared
 # A run whose files lie in a bucket that its hosts have mounted. Sourced, after lib.sh and
 # backoff.sh.
 
@@ -6,14 +6,13 @@ readonly MOUNT=/mnt/bert_jax
 
 # Checks --config, --workdir, --corpus_dir, --collect_to and what follows --.
 check_run_flags() {
-  check config '[A-Za-z0-9][A-Za-z0-9._/-]*\.py(:[A-Za-z0-9_,.=-]+)?' configs/base.py
+  check_path config "$CONFIG_FORM" configs/base.py
   local stem=${flags[config]##*/}
   : "${flags[workdir]:=runs/${flags[name]}}"
   : "${flags[corpus_dir]:=corpora/${stem%%.py*}}"
   : "${flags[collect_to]:=runs/${flags[name]}}"
-  check_path config configs/base.py
-  check_path workdir runs/bert-base
-  check_path corpus_dir corpora/base
+  check_path workdir "$RELATIVE_PATH" runs/bert-base
+  check_path corpus_dir "$RELATIVE_PATH" corpora/base
   check_train_args
 }
 

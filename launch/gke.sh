@@ -22,7 +22,8 @@
 #   --cluster=bert-jax      in the zone's region
 #   --type=ct6e-standard-4t machine type of a host
 #   --topology=4x4          chips of the slice
-#   --bucket=my-bert-bucket --service_account=bert-train@my-project-123.iam.gserviceaccount.com
+#   --bucket=my-bert-bucket
+#   --service_account=bert-train@my-project-123.iam.gserviceaccount.com
 #                           both by launch/service_account.sh
 #   --config=configs/base.py
 #   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
@@ -52,8 +53,9 @@ set -euo pipefail
 : "${BERT_JAX_POLL:=30}"
 : "${BERT_JAX_MISSES:=10}"
 
-readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml
-readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect delete run"
+readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0
+readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect \
+delete run"
 readonly REPOSITORY=bert-jax # of images, one a project and region
 
 declare -A flags=(
@@ -73,7 +75,7 @@ accelerator() {
     ct5p-*) echo tpu-v5p-slice ;;
     ct6e-*) echo tpu-v6e-slice ;;
     tpu7x-*) echo tpu7x ;;
-    *) usage_error "--type=${flags[type]} is no TPU machine: ct4p, ct5lp, ct5p, ct6e, tpu7x" ;;
+    *) usage_error "--type=${flags[type]}: ct4p, ct5lp, ct5p, ct6e and tpu7x have TPUs" ;;
   esac
 }
 
@@ -103,7 +105,7 @@ create() {
   fi
   run gcloud container clusters get-credentials "${flags[cluster]}" "${place[@]}" \
     --dns-endpoint
-  run kubectl --context="$context" apply --server-side --filename="$JOBSET"
+  run kubectl --context="$context" apply --server-side --filename="$JOBSET/manifests.yaml"
   run kubectl --context="$context" --namespace=jobset-system rollout status \
     deployment/jobset-controller-manager --timeout=5m
   create_account
@@ -229,9 +231,15 @@ prepare() {
 # jobset_state ANSWER: absent | running RESTARTS | suspended | Completed | Failed | unknown
 jobset_state() {
   local answer
-  kube get jobset "${flags[name]}" --output=jsonpath='{.status.terminalState}/{.spec.suspend}/{.status.restarts}'
+  kube get jobset "${flags[name]}" \
+    --output=jsonpath='{.status.terminalState}/{.spec.suspend}/{.status.restarts}'
   if ! answer=$(query "$1" "${kubectl_line[@]}" 2>&1); then
-    if [[ $answer == *NotFound* ]]; then echo absent; else say "$answer" && echo unknown; fi
+    if [[ $answer == *NotFound* ]]; then
+      echo absent
+    else
+      say "$answer"
+      echo unknown
+    fi
     return
   fi
   case $answer in
@@ -249,7 +257,7 @@ train() {
     running*) say "${flags[name]} is running already" && return ;;
     unknown) return 1 ;;
     suspended)
-      run_kube patch jobset "${flags[name]}" --type=merge --patch='{"spec":{"suspend":false}}'
+      suspend false
       return
       ;;
     Completed | Failed) run_kube delete jobset "${flags[name]}" ;;
@@ -301,7 +309,8 @@ await_end() {
           newest=$(newest_step)
           say "restart $seen, newest checkpoint ${newest/#-1/none}"
           if ! may_try_again "$newest"; then
-            say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint: stopped"
+            say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint:" \
+              "stopped"
             stop_training
             return 76
           fi
@@ -315,8 +324,9 @@ await_end() {
 # The exit code of the host that failed first, from the pods that are left.
 end_code() {
   local codes code
-  kube get pods --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]}" \
-    --output=jsonpath='{range .items[*]}{.status.containerStatuses[?(@.name=="train")].state.terminated.exitCode}{"\n"}{end}'
+  local field='.status.containerStatuses[?(@.name=="train")].state.terminated.exitCode'
+  kube get pods --selector="$of_jobset" \
+    --output=jsonpath="{range .items[*]}{$field}{\"\\n\"}{end}"
   codes=$("${kubectl_line[@]}" | sed -n 's/^\([0-9][0-9]*\)$/ended \1/p') || codes=""
   code=$(worst_code <<<"${codes:-ended 1}")
   ((code > 0)) || code=1
@@ -327,19 +337,22 @@ end_code() {
 show_status() {
   local step
   run_kube get jobset "${flags[name]}" --output=wide
-  run_kube get pods --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]}" --output=wide
+  run_kube get pods --selector="$of_jobset" --output=wide
   step=$(newest_step)
   echo "newest checkpoint: ${step/#-1/none}"
 }
 
 show_logs() {
   run_kube logs --container=train --tail=200 ${switches[follow]:+--follow} \
-    --selector="jobset.sigs.k8s.io/jobset-name=${flags[name]},batch.kubernetes.io/job-completion-index=0"
+    --selector="$of_jobset,batch.kubernetes.io/job-completion-index=0"
 }
 
 # Suspended pods get SIGTERM, and two minutes to save.
-stop_training() {
-  run_kube patch jobset "${flags[name]}" --type=merge --patch='{"spec":{"suspend":true}}'
+stop_training() { suspend true; }
+
+suspend() {
+  run_kube patch jobset "${flags[name]}" --type=merge \
+    --patch="{\"spec\":{\"suspend\":$1}}"
 }
 
 delete_all() {
@@ -390,6 +403,7 @@ accelerator >/dev/null
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
 place=(--project="${flags[project]}" --location="$region")
+of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}
 context=gke_${flags[project]}_${region}_${flags[cluster]}
 case $command in
   create) create ;;

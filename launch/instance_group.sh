@@ -20,7 +20,8 @@
 #   --project=my-project-123 --zone=us-central1-a
 #   --type=ct6e-standard-4t machine type of a host
 #   --topology=4x4          chips of the slice; 2x2 of a 4t machine is one host
-#   --bucket=my-bert-bucket --service_account=bert-train@my-project-123.iam.gserviceaccount.com
+#   --bucket=my-bert-bucket
+#   --service_account=bert-train@my-project-123.iam.gserviceaccount.com
 #                           both by launch/service_account.sh
 #   --config=configs/base.py
 #   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
@@ -51,11 +52,12 @@ flags+=(
 )
 
 create_machines() {
-  local template=() group=()
+  local template=() group=() in_region="projects/${flags[project]}/regions/$region"
   [[ -n ${switches[external_ips]} ]] || template+=(--no-address)
   [[ -z ${flags[network]} ]] || template+=(--network="${flags[network]}")
   # A template is of no region, so its subnetwork is named in full.
-  [[ -z ${flags[subnetwork]} ]] || template+=(--subnet="projects/${flags[project]}/regions/$region/subnetworks/${flags[subnetwork]}")
+  [[ -z ${flags[subnetwork]} ]] ||
+    template+=(--subnet="$in_region/subnetworks/${flags[subnetwork]}")
   [[ -z ${switches[spot]} ]] ||
     template+=(--provisioning-model=SPOT --instance-termination-action=STOP)
   run gcloud compute instance-templates create "$template_name" \
@@ -69,7 +71,7 @@ create_machines() {
     run gcloud compute resource-policies create workload-policy "$policy_name" \
       --project="${flags[project]}" --region="$region" --type=HIGH_THROUGHPUT \
       --accelerator-topology="${flags[topology]}" --quiet
-    group+=(--workload-policy="projects/${flags[project]}/regions/$region/resourcePolicies/$policy_name")
+    group+=(--workload-policy="$in_region/resourcePolicies/$policy_name")
   fi
   # A slice is one thing: a host repaired alone would not be part of it.
   run gcloud compute instance-groups managed create "${flags[name]}" "${place[@]}" \

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034  # what is set here is for who sources this
+# shellcheck shell=bash disable=SC2034  # names are shared
 # What every launcher shares: flags, names, dry run, logging. Sourced, never run.
 #
 # A launcher declares `declare -A flags` (name -> default, "" = none) and
@@ -102,11 +102,14 @@ check_service_account() {
     bert-train@my-project-123.iam.gserviceaccount.com
 }
 
-# A path inside the bucket or the clone: no way out of it, nothing a shell would read.
+# check_path FLAG REGEX EXAMPLE: a path with no way out, and nothing a shell would read.
 check_path() {
-  check "$1" '[A-Za-z0-9][A-Za-z0-9._/:,-]*' "$2"
+  check "$@"
   [[ ${flags[$1]} != *..* ]] || usage_error "--$1='${flags[$1]}' may not contain .."
 }
+readonly CONFIG_FORM='[A-Za-z0-9][A-Za-z0-9._/-]*\.py(:[A-Za-z0-9_,.=-]+)?'
+readonly RELATIVE_PATH='[A-Za-z0-9][A-Za-z0-9._/-]*'
+readonly ABSOLUTE_PATH='/[A-Za-z0-9][A-Za-z0-9._/-]*'
 
 # Command lines are visible to everyone on a machine, and in its logs.
 check_train_args() {

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034,SC2154  # names are shared with who sources this
+# shellcheck shell=bash disable=SC2034,SC2154  # names are shared
 # The life of a run on TPU machines of our own, whatever made them: create, install,
 # prepare, train, wait, collect, delete, and all of it again after a preemption. Sourced
 # by queued_resource.sh and instance_group.sh, which define
@@ -23,8 +23,9 @@
 : "${BERT_JAX_MISSES:=10}" # unanswered questions in a row, then the hosts are lost
 
 readonly LOST=69      # our own code: the machines are gone, or never came
-readonly FORGOTTEN=71 # our own code: the hosts were restarted, and the command is gone
-readonly SUBCOMMANDS="create install prepare train wait status logs stop collect delete run"
+readonly FORGOTTEN=71 # our own code: hosts were rebooted, and the command is gone
+readonly SUBCOMMANDS="create install prepare train wait status logs stop collect delete \
+run"
 
 declare -A flags=(
   [name]="" [project]="" [zone]="" [bucket]="" [service_account]="" [config]=""

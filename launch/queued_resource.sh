@@ -18,7 +18,8 @@
 #   --name=bert-base        of the TPU and of the run
 #   --project=my-project-123 --zone=us-central1-a
 #   --type=v5litepod-16     accelerator type; its hosts are used all
-#   --bucket=my-bert-bucket --service_account=bert-train@my-project-123.iam.gserviceaccount.com
+#   --bucket=my-bert-bucket
+#   --service_account=bert-train@my-project-123.iam.gserviceaccount.com
 #                           both by launch/service_account.sh
 #   --config=configs/base.py
 #   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out

@@ -28,6 +28,16 @@ on_signal() {
   [[ -z $child ]] || kill -s "$1" "$child" 2>/dev/null || true
 }
 
+# start COMMAND...: in the background, as `child`. With job control, because without it
+# bash starts background commands of a script deaf to SIGINT.
+start() {
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  [[ -z $signal ]] || on_signal "$signal" # one in between did not reach the child
+}
+
 # Waits for `child`, through signals, and sets `code`.
 await_child() {
   while :; do
@@ -75,13 +85,7 @@ trap 'on_signal INT' INT
 
 begin_tries "$(newest_step)"
 while :; do
-  # Job control, because bash starts background commands of a script deaf to SIGINT.
-  set -m
-  "$@" </dev/null &
-  child=$!
-  set +m
-  # A signal in between did not reach the child.
-  [[ -z $signal ]] || on_signal "$signal"
+  start "$@"
   await_child
   if ! wants_restart "$code"; then
     say "exit code $code: $(explain_code "$code")"
@@ -101,8 +105,7 @@ while :; do
   say "exit code $code: $(explain_code "$code"); newest checkpoint ${step/#-1/none}," \
     "again in $pause s"
   last=$code
-  sleep "$pause" &
-  child=$!
+  start sleep "$pause"
   await_child
   if [[ -n $signal ]]; then
     say "SIG$signal while waiting: not started again"

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034,SC2154  # names are shared with who sources this
+# shellcheck shell=bash disable=SC2034,SC2154  # names are shared
 # Arithmetic of a TPU slice, from flags --type (machine type) and --topology. Sourced.
 
 check_slice() {

@@ -9,8 +9,8 @@
 #   wait     waits until it ends; the exit code is that of training
 #   status   the job, the newest checkpoint
 #   logs     the last lines of its output; --follow goes on
-#   stop     training saves and ends
-#   delete   the same: nothing else is left, nothing else costs
+#   stop     training saves and ends, and is not requeued; nothing is left that costs
+#   delete   takes the job away at once, saved or not
 #   run      install, prepare, train, wait; the job again if its nodes were lost
 #
 #   --name=bert-base
@@ -47,11 +47,6 @@ declare -A flags=(
 )
 declare -A switches=([skip_prepare]="" [follow]="")
 
-check_shared() {
-  check "$1" '/[A-Za-z0-9._/-]+' "$2"
-  [[ ${flags[$1]} != *..* ]] || usage_error "--$1='${flags[$1]}' may not contain .."
-}
-
 python() { echo "$ROOT/.venv/bin/python"; }
 output_file() { echo "${flags[workdir]}/slurm.txt"; }
 
@@ -74,25 +69,25 @@ load_modules() {
 install_package() {
   load_modules
   run python3 -m venv "$ROOT/.venv"
-  run "$(python)" -m pip install --quiet -e "$ROOT[cuda]"
+  run "$(python)" -m pip install --quiet -e "${ROOT}[cuda]"
 }
 
 prepare() {
-  local arguments options=(--wait --job-name="${flags[name]}-prepare" --nodes=1
+  local arguments command options=(--wait --job-name="${flags[name]}-prepare" --nodes=1
     --ntasks=1 --cpus-per-task="${flags[prepare_cpus]}" --chdir="$ROOT"
     --output="${flags[corpus_dir]}.slurm.txt")
   [[ -z ${flags[prepare_partition]} ]] || options+=(--partition="${flags[prepare_partition]}")
   [[ -z ${flags[account]} ]] || options+=(--account="${flags[account]}")
   mapfile -t arguments < <(train_flags)
+  printf -v command '%q ' "$(python)" -m bert_jax.prepare "${arguments[@]}"
   run mkdir -p "$(dirname "${flags[corpus_dir]}")"
-  run sbatch "${options[@]}" "$ROOT/launch/slurm_prepare.sbatch" "$(python)" \
-    "${arguments[@]}"
+  run sbatch "${options[@]}" --wrap="${command% }"
 }
 
 # The newest job of this name that is still in the queue, "" if there is none.
 job_id() {
   query "${1-}" squeue --me --noheader --name="${flags[name]}" --format=%A --sort=-i |
-    head -n 1
+    sed -n 1p
 }
 
 train() {
@@ -111,20 +106,27 @@ train() {
   mapfile -t arguments < <(train_flags)
   load_modules
   run mkdir -p "${flags[workdir]}"
-  run sbatch "${options[@]}" "$ROOT/launch/slurm.sbatch" "${arguments[@]}"
+  job=$(query 1 sbatch "${options[@]}" "$ROOT/launch/slurm.sbatch" "${arguments[@]}")
+  [[ $job =~ ^[0-9]+ ]] || { say "sbatch answered '$job'" && return 1; }
+  say "job ${BASH_REMATCH[0]}"
+  [[ -n $dry_run ]] || echo "${BASH_REMATCH[0]}" >"${flags[workdir]}/slurm_job"
 }
 
-# job_end ANSWER: `STATE CODE` of the newest job of this name, as accounting knows it.
+# job_end JOB: `STATE CODE`, as accounting knows it.
 job_end() {
-  query "$1" sacct --name="${flags[name]}" --allocations --noheader --parsable2 \
-    --format=State,ExitCode --starttime=now-30days | tail -n 1 |
-    sed 's/^\([A-Z_]*\)[^|]*|\([0-9]*\):.*/\1 \2/'
+  query 'COMPLETED|0:0' sacct --jobs="$1" --allocations --noheader --parsable2 \
+    --format=State,ExitCode | tail -n 1 | sed 's/^\([A-Z_]*\)[^|]*|\([0-9]*\):.*/\1 \2/'
 }
 
 await_end() {
-  local answer state code misses=0
+  local answer state code job=1 misses=0 memory="${flags[workdir]}/slurm_job"
+  if [[ -z $dry_run ]]; then
+    [[ -e $memory ]] || usage_error "no job was submitted for --workdir=${flags[workdir]}"
+    job=$(<"$memory")
+  fi
   while :; do
-    if ! answer=$(job_end 'COMPLETED|0:0') || [[ -z $answer ]]; then
+    # Accounting is late at times.
+    if ! answer=$(job_end "$job") || [[ -z $answer ]]; then
       ((++misses < BERT_JAX_MISSES)) || { say "accounting does not answer" && return 1; }
       sleep "$BERT_JAX_POLL"
       continue
@@ -133,8 +135,8 @@ await_end() {
     read -r state code <<<"$answer"
     case $state in
       PENDING | RUNNING | REQUEUED | SUSPENDED | RESIZING | COMPLETING | CONFIGURING) ;;
-      NODE_FAIL | BOOT_FAIL | PREEMPTED | REVOKED)
-        say "the job's nodes were lost: $state"
+      NODE_FAIL | BOOT_FAIL | PREEMPTED | REVOKED | TIMEOUT)
+        say "the job was ended before training could save: $state"
         return "$LOST"
         ;;
       COMPLETED | FAILED)
@@ -159,14 +161,16 @@ show_status() {
 
 show_logs() { run tail --lines=200 ${switches[follow]:+--follow} "$(output_file)"; }
 
-# SIGTERM to the batch script alone, which passes it on and then waits.
-stop_job() {
+# SIGINT to the batch script alone, which has training save, and then waits.
+stop_job() { signal_job --batch --signal=INT; }
+
+signal_job() {
   local job
   job=$(job_id 1)
   if [[ -z $job ]]; then
     say "${flags[name]} is not in the queue"
   else
-    run scancel --batch --signal=TERM "$job"
+    run scancel "$@" "$job"
   fi
 }
 
@@ -179,8 +183,49 @@ run_all() {
     for step in "${steps[@]}"; do
       code=0
       subcommand "$step" || code=$?
-      ((code == 0)) || return "$code"
+      ((code == 0)) || break
     done
-    return
+    ((code == LOST)) || return "$code"
+    newest=$(newest_step)
+    if ! may_try_again "$newest"; then
+      say "lost $((BERT_JAX_MAX_STALLED + 1)) times in a row with no checkpoint newer" \
+        "than ${newest/#-1/none}: stopped"
+      return "$code"
+    fi
+    next_pause
+    say "again from checkpoint ${newest/#-1/none} in $pause s"
+    sleep "$pause"
+    steps=(train wait)
   done
 }
+
+split_subcommand "$@"
+parse_flags "${rest[@]}"
+check_name name bert-base
+check nodes '[1-9][0-9]{0,3}' 2
+check gpus_per_node '[1-9][0-9]?' 8
+check cpus_per_task '[1-9][0-9]{0,2}' 8
+check prepare_cpus '[1-9][0-9]{0,2}' 16
+check time '([0-9]+-)?[0-9]{1,2}:[0-9]{2}:[0-9]{2}' 24:00:00
+check_if_given partition '[A-Za-z0-9][A-Za-z0-9_-]*' gpu
+check_if_given prepare_partition '[A-Za-z0-9][A-Za-z0-9_-]*' cpu
+check_if_given account '[A-Za-z0-9][A-Za-z0-9_-]*' my-group
+check_if_given modules '[A-Za-z0-9][A-Za-z0-9_.,/+-]*' cuda/13.0,python/3.12
+check_path config "$CONFIG_FORM" configs/base.py
+check_path workdir "$ABSOLUTE_PATH" /shared/runs/bert-base
+check_path corpus_dir "$ABSOLUTE_PATH" /shared/corpora/base
+check_train_args
+check_backoff
+check_number BERT_JAX_POLL
+check_number BERT_JAX_MISSES
+case $command in
+  install) install_package ;;
+  prepare) prepare ;;
+  train) train ;;
+  wait) await_end ;;
+  status) show_status ;;
+  logs) show_logs ;;
+  stop) stop_job ;;
+  delete) signal_job ;;
+  run) run_all ;;
+esac

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# A run on a Cloud TPU slice that SkyPilot finds, in any zone, and finds again after a
+# preemption (launch/skypilot.yaml).
+#
+#   launch/skypilot.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
+#
+#   train    submits the job: machines, installation, corpus and training are SkyPilot's
+#   wait     follows the job until it ends; the exit code is SkyPilot's
+#   status   SkyPilot's jobs, the newest checkpoint
+#   logs     the job's output; --follow goes on
+#   collect  brings metrics, curves and config here; --checkpoints all of it
+#   delete   cancels the job: its machines are deleted, and their costs end. SkyPilot's
+#            controller, a small machine, stays; `sky down` ends that
+#   run      train, wait, collect, delete
+#
+#   --name=bert-base
+#   --type=tpu-v5litepod-16 accelerator, in SkyPilot's words
+#   --infra=gcp/us-central1 where; gcp alone is anywhere
+#   --bucket=my-bert-bucket by launch/service_account.sh
+#   --config=configs/base.py
+#   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
+#   --collect_to=runs/NAME  here
+#   --on_demand             not spot: dearer, and not taken away
+#   --skip_prepare          the corpus is in the bucket already
+#   --dry_run               prints every command instead, ready to paste
+#
+# SkyPilot 0.14.1 gives its machines an account of its own making, skypilot-v1@PROJECT,
+# and offers no other: see README.md. Checked against its command line.
+set -euo pipefail
+# shellcheck source=launch/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=launch/backoff.sh
+. "$ROOT/launch/backoff.sh"
+# shellcheck source=launch/bucket.sh
+. "$ROOT/launch/bucket.sh"
+
+readonly SUBCOMMANDS="train wait status logs collect delete run"
+
+declare -A flags=(
+  [name]="" [type]="" [infra]=gcp [bucket]="" [config]="" [workdir]="" [corpus_dir]=""
+  [collect_to]=""
+)
+declare -A switches=([on_demand]="" [skip_prepare]="" [follow]="" [checkpoints]="")
+
+train() {
+  local quoted="" options=(--name="${flags[name]}" --gpus="${flags[type]}"
+    --infra="${flags[infra]}" --workdir="$ROOT"
+    # Not a copy of your own credentials: the machines' account.
+    --config=gcp.remote_identity=SERVICE_ACCOUNT
+    --env="BERT_JAX_BUCKET=${flags[bucket]}" --env="BERT_JAX_CONFIG=${flags[config]}"
+    --env="BERT_JAX_WORKDIR=$MOUNT/${flags[workdir]}"
+    --env="BERT_JAX_CORPUS_DIR=$MOUNT/${flags[corpus_dir]}")
+  if [[ -n ${switches[on_demand]} ]]; then
+    options+=(--no-use-spot)
+  else
+    options+=(--use-spot)
+  fi
+  [[ -z ${switches[skip_prepare]} ]] || options+=(--env=BERT_JAX_PREPARE=no)
+  ((${#train_args[@]} == 0)) || printf -v quoted '%q ' "${train_args[@]}"
+  run sky jobs launch "${options[@]}" --env="BERT_JAX_ARGUMENTS=${quoted% }" \
+    --detach-run --yes "$ROOT/launch/skypilot.yaml"
+}
+
+# Of a job that has ended, the logs' exit code is 0 only where the job was well.
+await_end() { run sky jobs logs --name="${flags[name]}" --follow; }
+
+show_status() {
+  local step
+  run sky jobs queue
+  step=$(newest_step)
+  echo "newest checkpoint: ${step/#-1/none}"
+}
+
+show_logs() {
+  local follow=--no-follow
+  [[ -z ${switches[follow]} ]] || follow=--follow
+  run sky jobs logs --name="${flags[name]}" "$follow"
+}
+
+cancel() { run sky jobs cancel --name="${flags[name]}" --yes; }
+
+run_all() {
+  local code=0
+  given_flags
+  subcommand train || return
+  trap 'still_there; exit 130' INT
+  trap 'still_there; exit 143' TERM
+  subcommand wait || code=$?
+  subcommand collect || say "not everything was collected; it is in the bucket"
+  subcommand delete || still_there
+  return "$code"
+}
+
+split_subcommand "$@"
+parse_flags "${rest[@]}"
+check_name name bert-base
+check type 'tpu-v[2-6](e|p|litepod)?-[0-9]+' tpu-v5litepod-16
+check infra 'gcp(/[a-z0-9*-]+){0,2}' gcp/us-central1
+check_bucket
+check_run_flags
+case $command in
+  train) train ;;
+  wait) await_end ;;
+  status) show_status ;;
+  logs) show_logs ;;
+  collect) collect_run ;;
+  delete) cancel ;;
+  run) run_all ;;
+esac

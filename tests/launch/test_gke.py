@@ -1,0 +1,231 @@
+"""A run on Google Kubernetes Engine, against fakes of gcloud, kubectl, docker and xpk.
+
+What the manifests hold is compared with the published API in test_jobset.py.
+"""
+
+import shlex
+
+import pytest
+
+from tests.launch.fakes import Answer, words_in_order
+
+SCRIPT = "gke.sh"
+ACCOUNT = "bert-train@my-project-123.iam.gserviceaccount.com"
+FLAGS = [
+    "--name=bert-base",
+    "--project=my-project-123",
+    "--zone=us-central1-a",
+    "--type=ct6e-standard-4t",
+    "--topology=4x4",
+    "--bucket=my-bucket",
+    f"--service_account={ACCOUNT}",
+    "--config=configs/base.py",
+]
+IMAGE = "us-central1-docker.pkg.dev/my-project-123/bert-jax/bert-jax:0123456789ab"
+NOT_FOUND = Answer(err='Error from server (NotFound): "bert-base" not found', code=1)
+JOBSET = "get jobset bert-base --output=json"
+JOB = "get job bert-base-prepare"
+CODES = "get pods .*exitCode"
+SUSPEND = 'patch jobset bert-base .*"suspend":true'
+
+
+@pytest.fixture
+def gke(cloud):
+    """A project with nothing in it, where all goes well."""
+    cloud.reply("describe", Answer(code=1))
+    cloud.reply("get (namespace|serviceaccount)", NOT_FOUND)
+    cloud.reply("git .*rev-parse", "0123456789ab")
+    cloud.reply(JOB, "Complete")
+    cloud.reply(JOBSET, NOT_FOUND, "/false/0", "Completed/false/0")
+    return cloud
+
+
+def test_a_dry_run_prints_what_the_real_one_does_and_does_nothing(gke):
+    gke.reply(JOBSET, NOT_FOUND, "Completed/false/0")
+    args = ["run", *FLAGS, "--spot", "--with_cluster"]
+    end = ["--", "--config.data.sources=('text:/a b/*.txt',)"]
+    dry = gke.run(SCRIPT, *args, "--dry_run", *end)
+    assert all("rev-parse" in words for words in gke.calls())
+    (gke.fakes / "calls").unlink()
+    gke.run(SCRIPT, *args, *end)
+    done = [words for words in gke.calls() if "rev-parse" not in words]
+    assert gke.printed(dry.stdout) == done
+    assert len(done) > 20
+
+
+def test_the_cluster_is_private_and_pods_need_no_key(gke):
+    gke.run(SCRIPT, "create", *FLAGS)
+    (cluster,) = gke.calls("clusters create")
+    assert {
+        "--enable-private-nodes",
+        "--no-enable-ip-access",
+        "--workload-pool=my-project-123.svc.id.goog",
+        "--addons=GcsFuseCsiDriver",
+        f"--service-account={ACCOUNT}",
+        "--shielded-secure-boot",
+    } <= set(cluster)
+    (binding,) = gke.calls("workloadIdentityUser")
+    member = "--member=serviceAccount:my-project-123.svc.id.goog[bert-jax/bert-jax]"
+    assert member in binding and ACCOUNT in binding
+    assert gke.calls(f"annotate .*iam.gke.io/gcp-service-account={ACCOUNT}")
+    assert not gke.calls("keys")
+
+
+def test_the_node_pool_is_the_slice(gke):
+    gke.run(SCRIPT, "create", *FLAGS, "--spot")
+    (pool,) = gke.calls("node-pools create")
+    assert {
+        "--machine-type=ct6e-standard-4t",
+        "--tpu-topology=4x4",
+        "--num-nodes=4",
+        "--spot",
+        f"--service-account={ACCOUNT}",
+    } <= set(pool)
+
+
+def test_what_is_there_is_not_made_again(gke):
+    gke.reply("describe", "there")
+    gke.reply("get (namespace|serviceaccount)", "there")
+    gke.run(SCRIPT, "create", *FLAGS)
+    assert not gke.calls(" create ")
+
+
+def test_the_image_is_the_last_commit_and_is_named_by_it(gke):
+    gke.run(SCRIPT, "install", *FLAGS)
+    assert words_in_order(
+        gke.calls(), "git .*archive.* HEAD", "docker build.*" + IMAGE, "push " + IMAGE
+    )
+    assert gke.calls("bert-jax .*role=roles/artifactregistry.reader")
+
+
+def test_prepare_waits_for_its_job(gke):
+    gke.reply(JOB, "", "", "Complete")
+    gke.run(SCRIPT, "prepare", *FLAGS)
+    assert len(gke.calls(JOB)) == 3
+
+
+def test_a_failed_prepare_fails_the_run(gke):
+    gke.reply(JOB, "", "Failed")
+    gke.run(SCRIPT, "run", *FLAGS, code=1)
+    assert not gke.calls("create .*jobset.yaml")
+    assert gke.calls("node-pools delete")
+
+
+def test_train_leaves_a_running_jobset_alone(gke):
+    gke.reply(JOBSET, "/false/2")
+    gke.run(SCRIPT, "train", *FLAGS)
+    assert not gke.calls(" create | delete | patch ")
+
+
+def test_train_lets_a_stopped_jobset_go_on(gke):
+    gke.reply(JOBSET, "/true/2")
+    gke.run(SCRIPT, "train", *FLAGS)
+    assert gke.calls('patch jobset bert-base .*"suspend":false')
+
+
+@pytest.mark.parametrize("state", ["Completed", "Failed"])
+def test_train_replaces_a_jobset_that_has_ended(gke, state):
+    gke.reply(JOBSET, f"{state}/false/2")
+    gke.run(SCRIPT, "train", *FLAGS)
+    assert words_in_order(gke.calls(), "delete jobset", "create .*jobset.yaml")
+
+
+def test_wait_follows_restarts_that_bring_checkpoints(gke):
+    gke.reply(JOBSET, *[f"/false/{n}" for n in range(8)], "Completed/false/8")
+    gke.reply("storage ls", *[f"gs://b/checkpoints/{n}00/" for n in range(9)])
+    said = gke.run(SCRIPT, "wait", *FLAGS).stderr
+    assert "restart 7, newest checkpoint 700" in said
+
+
+def test_a_crash_loop_is_stopped_and_does_not_go_on_costing(gke):
+    gke.reply(JOBSET, *[f"/false/{n}" for n in range(9)])
+    gke.reply("storage ls", "gs://b/checkpoints/100/")
+    result = gke.run(SCRIPT, "run", *FLAGS, code=76)
+    assert "3 restarts in a row brought no newer checkpoint" in result.stderr
+    assert words_in_order(gke.calls(), SUSPEND, "delete jobset", "node-pools delete")
+
+
+@pytest.mark.parametrize(
+    "codes, code", [("76\n77\n76", 77), ("\n2\n", 2), ("137", 137), ("", 1)]
+)
+def test_a_failed_jobset_ends_with_the_code_of_the_first_cause(gke, codes, code):
+    gke.reply(JOBSET, "/false/0", "Failed/false/0")
+    gke.reply(CODES, codes)
+    assert f"with {code}:" in gke.run(SCRIPT, "wait", *FLAGS, code=code).stderr
+
+
+def test_wait_for_what_is_stopped_missing_or_not_to_be_asked(gke):
+    gke.reply(JOBSET, "/true/0")
+    gke.run(SCRIPT, "wait", *FLAGS, code=75)
+    gke.reply(JOBSET, NOT_FOUND)
+    gke.run(SCRIPT, "wait", *FLAGS, code=1)
+    gke.reply(JOBSET, Answer(err="Unauthorized", code=1))
+    result = gke.run(SCRIPT, "wait", *FLAGS, code=1, BERT_JAX_MISSES="2")
+    assert result.stderr.count("Unauthorized") == 2
+
+
+def test_status_logs_stop_collect_delete(gke):
+    assert "checkpoint: none" in gke.run(SCRIPT, "status", *FLAGS).stdout
+    gke.run(SCRIPT, "logs", *FLAGS, "--follow")
+    assert gke.calls("logs --container=train .*--follow .*job-completion-index=0")
+    gke.run(SCRIPT, "stop", *FLAGS)
+    assert gke.calls(SUSPEND)
+    gke.run(SCRIPT, "collect", *FLAGS)
+    assert gke.calls("storage rsync")
+    gke.run(SCRIPT, "delete", *FLAGS)
+    assert gke.calls("node-pools delete") and not gke.calls("clusters delete")
+    gke.run(SCRIPT, "delete", *FLAGS, "--with_cluster")
+    assert gke.calls("clusters delete")
+
+
+def test_every_kubectl_command_names_its_cluster(gke):
+    gke.run(SCRIPT, "run", *FLAGS)
+    context = "--context=gke_my-project-123_us-central1_bert-jax"
+    assert all(words[1] == context for words in gke.calls("^kubectl"))
+
+
+def test_the_command_of_xpk(gke):
+    source = "--config.data.sources=('text:/a b/*.txt',)"
+    gke.run(SCRIPT, "xpk", *FLAGS, "--tpu_type=v6e-16", "--spot", "--", source)
+    (words,) = gke.calls("^xpk")
+    assert words[1:3] == ["workload", "create"]
+    assert {
+        "--restart-on-exit-codes=75,76",
+        "--tpu-type=v6e-16",
+        f"--docker-image={IMAGE}",
+        "--spot",
+    } <= set(words)
+    (command,) = [w for w in words if w.startswith("--command=")]
+    assert shlex.split(command.removeprefix("--command="))[-1] == source
+
+
+@pytest.mark.parametrize("command", "create install prepare train xpk delete".split())
+def test_a_failed_command_fails_the_subcommand(gke, command):
+    gke.reply("kubectl|docker push|xpk|node-pools", Answer(err="broken", code=1))
+    gke.run(SCRIPT, command, *FLAGS, "--tpu_type=v6e-16", code=1)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--name=Bert",
+        "--name=" + "b" * 41,
+        "--type=n2-standard-4t",
+        "--topology=4x3x3",
+        "--topology=2x2x",
+        "--namespace=kube_system",
+        "--cluster=-x",
+        "--max_restarts=many",
+        "--bucket=B",
+        "--with_cluster=yes",
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(gke, flag):
+    flags = [*FLAGS, "--type=ct6e-standard-8t"] if flag.endswith("3x3") else FLAGS
+    result = gke.run(SCRIPT, "run", *flags, flag, code=2)
+    assert result.stderr.count("\n") == 1
+    assert gke.calls() == []
+
+
+def test_xpk_wants_its_own_name_of_the_slice(gke):
+    assert "--tpu_type" in gke.run(SCRIPT, "xpk", *FLAGS, code=2).stderr

@@ -1,0 +1,146 @@
+"""A run as a SkyPilot managed job, against a fake sky; its YAML, and its script for real.
+
+Fields and types are those of sky/utils/schemas.py of SkyPilot 0.14.1.
+"""
+
+import subprocess
+
+import pytest
+import yaml
+
+from tests.commands import ROOT
+from tests.launch.fakes import Answer, words_in_order
+
+SCRIPT = "skypilot.sh"
+FLAGS = [
+    "--name=bert-base",
+    "--type=tpu-v5litepod-16",
+    "--infra=gcp/us-central1",
+    "--bucket=my-bucket",
+    "--config=configs/base.py",
+]
+TASK = {"workdir": str, "setup": str, "run": str, "resources": dict, "envs": dict}
+RESOURCES = {"accelerators": str, "use_spot": bool, "job_recovery": dict}
+JOB_RECOVERY = {
+    "strategy": str,
+    "max_restarts_on_errors": int,
+    "recover_on_exit_codes": list,
+}
+
+
+@pytest.fixture
+def task():
+    return yaml.safe_load((ROOT / "launch" / "skypilot.yaml").read_text())
+
+
+def test_a_dry_run_prints_what_the_real_one_does_and_does_nothing(cloud):
+    args = ["run", *FLAGS]
+    end = ["--", "--config.data.sources=('text:/a b/*.txt',)"]
+    dry = cloud.run(SCRIPT, *args, "--dry_run", *end)
+    assert cloud.calls() == []
+    cloud.run(SCRIPT, *args, *end)
+    assert cloud.printed(dry.stdout) == cloud.calls()
+    assert words_in_order(
+        cloud.calls(), "jobs launch", "jobs logs", "storage rsync", "jobs cancel"
+    )
+
+
+def test_train_names_the_machines_and_the_run(cloud):
+    cloud.run(SCRIPT, "train", *FLAGS, "--on_demand", "--skip_prepare")
+    (words,) = cloud.calls("^sky")
+    assert {
+        "--name=bert-base",
+        "--gpus=tpu-v5litepod-16",
+        "--infra=gcp/us-central1",
+        "--no-use-spot",
+        "--config=gcp.remote_identity=SERVICE_ACCOUNT",
+        "--env=BERT_JAX_WORKDIR=/mnt/bert_jax/runs/bert-base",
+        "--env=BERT_JAX_PREPARE=no",
+    } <= set(words)
+    assert words[-1] == str(cloud.clone / "launch" / "skypilot.yaml")
+
+
+def test_a_failed_job_is_collected_and_cancelled(cloud):
+    cloud.reply("jobs logs", Answer(code=100))
+    cloud.run(SCRIPT, "run", *FLAGS, code=100)
+    assert words_in_order(cloud.calls(), "storage rsync", "jobs cancel")
+
+
+def test_what_could_not_be_launched_is_not_waited_for(cloud):
+    cloud.reply("jobs launch", Answer(code=1))
+    cloud.run(SCRIPT, "run", *FLAGS, code=1)
+    assert not cloud.calls("jobs logs")
+
+
+def test_status_logs_delete(cloud):
+    assert "checkpoint: none" in cloud.run(SCRIPT, "status", *FLAGS).stdout
+    cloud.run(SCRIPT, "logs", *FLAGS)
+    assert "--no-follow" in cloud.calls("jobs logs")[0]
+    cloud.run(SCRIPT, "delete", *FLAGS)
+    assert cloud.calls("jobs cancel --name=bert-base --yes")
+
+
+@pytest.mark.parametrize("command", "train wait logs delete collect status".split())
+def test_a_failed_command_fails_the_subcommand(cloud, command):
+    cloud.reply(".", Answer(err="broken", code=1))
+    cloud.run(SCRIPT, command, *FLAGS, code=1)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--name=B", "--type=H100:8", "--infra=aws", "--bucket=gs://b", "--spot"]
+)
+def test_a_mistake_is_one_line_and_code_2(cloud, flag):
+    result = cloud.run(SCRIPT, "run", *FLAGS, flag, code=2)
+    assert result.stderr.count("\n") == 1
+    assert cloud.calls() == []
+
+
+def test_the_task_has_published_fields_only(task):
+    for fields, allowed in (
+        (task, TASK),
+        (task["resources"], RESOURCES),
+        (task["resources"]["job_recovery"], JOB_RECOVERY),
+    ):
+        assert {name: type(value) for name, value in fields.items()} == allowed
+    assert all(isinstance(v, str | None) for v in task["envs"].values())
+    recovery = task["resources"]["job_recovery"]
+    assert recovery["strategy"] in ("FAILOVER", "EAGER_NEXT_REGION")
+    assert recovery["max_restarts_on_errors"] == 0
+    assert recovery["recover_on_exit_codes"] == [75]
+
+
+def test_every_variable_that_the_launcher_sets_is_declared(cloud, task):
+    cloud.run(SCRIPT, "train", *FLAGS, "--skip_prepare", "--", "--config.seed=1")
+    (words,) = cloud.calls("^sky")
+    given = {w.split("=")[1] for w in words if w.startswith("--env=")}
+    assert given == set(task["envs"])
+
+
+@pytest.mark.parametrize("rank, prepared", [("0", 1), ("1", 0)])
+def test_the_run_script(cloud, task, tmp_path, rank, prepared):
+    """One host makes the corpus, all train, and arguments with spaces arrive."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "manifest.json").write_text("{}")
+    python = cloud.clone / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(cloud.fakes / "bin" / "sky")  # a fake: it writes its words down
+    cloud.reply("mountpoint", "")
+    cloud.run(SCRIPT, "train", *FLAGS, "--", "--config.data.sources=('text:/a b/*',)")
+    (words,) = cloud.calls("^sky")
+    env = dict(w.split("=", 2)[1:] for w in words if w.startswith("--env="))
+    env |= {"BERT_JAX_CORPUS_DIR": str(corpus), "BERT_JAX_PREPARE": "yes"}
+    subprocess.run(
+        ["bash", "-c", task["run"]],
+        cwd=cloud.clone,
+        env=cloud.env | env | {"SKYPILOT_NODE_RANK": rank},
+        check=True,
+    )
+    (train,) = cloud.calls("-m bert_jax.train")
+    assert train[3:] == [
+        "--workdir=/mnt/bert_jax/runs/bert-base",
+        "--config=configs/base.py",
+        f"--config.data.corpus_dir={corpus}",
+        "--config.data.sources=('text:/a b/*',)",
+    ]
+    assert len(cloud.calls("-m bert_jax.prepare")) == prepared
