@@ -152,7 +152,8 @@ train() {
 
 # await_end all|first UNIT: returns the code with which the unit ended, LOST, FORGOTTEN.
 await_end() {
-  local answers state misses=0 code
+  local answers state misses=0 code question
+  question=$(host_command launch/on_host.sh state "$2")
   while :; do
     state=$(machine_state ready)
     if [[ $state == lost || $state == absent ]]; then
@@ -160,7 +161,7 @@ await_end() {
       return "$LOST"
     fi
     answers=""
-    [[ $state != ready ]] || answers=$(on_hosts "$1" "$(host_command launch/on_host.sh state "$2")" \
+    [[ $state != ready ]] || answers=$(on_hosts "$1" "$question" \
       query "ended 0" </dev/null | grep -E '^(running|absent|ended [0-9]+)$') || true
     if [[ -z $answers ]]; then
       if ((++misses >= BERT_JAX_MISSES)); then

@@ -124,7 +124,13 @@ case $action in
   mount) mount_bucket "$1" ;;
   start) start "$@" ;;
   state) state "$1" ;;
-  log) if [[ ${2-} == follow ]]; then log_of "$1" --follow; else log_of "$1" --lines=200; fi ;;
+  log)
+    if [[ ${2-} == follow ]]; then
+      log_of "$1" --follow
+    else
+      log_of "$1" --lines=200
+    fi
+    ;;
   save_log)
     mkdir -p "$2"
     log_of "$1" >"$2/$(hostname).txt"

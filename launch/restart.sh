@@ -97,8 +97,8 @@ while :; do
   fi
   step=$(newest_step)
   if ! may_try_again "$step"; then
-    say "exit code $code, and $BERT_JAX_MAX_STALLED restarts in a row brought no checkpoint" \
-      "newer than ${step/#-1/none}: stopped; look at the messages above"
+    say "exit code $code, and $BERT_JAX_MAX_STALLED restarts in a row brought no" \
+      "checkpoint newer than ${step/#-1/none}: stopped; look at the messages above"
     exit "$code"
   fi
   next_pause

@@ -76,7 +76,8 @@ prepare() {
   local arguments command options=(--wait --job-name="${flags[name]}-prepare" --nodes=1
     --ntasks=1 --cpus-per-task="${flags[prepare_cpus]}" --chdir="$ROOT"
     --output="${flags[corpus_dir]}.slurm.txt")
-  [[ -z ${flags[prepare_partition]} ]] || options+=(--partition="${flags[prepare_partition]}")
+  [[ -z ${flags[prepare_partition]} ]] ||
+    options+=(--partition="${flags[prepare_partition]}")
   [[ -z ${flags[account]} ]] || options+=(--account="${flags[account]}")
   mapfile -t arguments < <(train_flags)
   printf -v command '%q ' "$(python)" -m bert_jax.prepare "${arguments[@]}"

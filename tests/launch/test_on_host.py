@@ -9,7 +9,7 @@ UNIT = "bert-jax-train"
 
 
 def shown(load="loaded", active="active", sub="running", code=0, status=0):
-    """Returns what `systemctl show` says; codes as in sys/wait.h, 1 exited, 2 killed."""
+    """Returns what `systemctl show` says; of its codes, 1 is exited, 2 is killed."""
     return (
         f"LoadState={load}\nActiveState={active}\nSubState={sub}\n"
         f"ExecMainCode={code}\nExecMainStatus={status}"
@@ -57,7 +57,9 @@ def test_what_runs_is_not_started_twice(cloud):
 def test_what_has_ended_is_cleared_away_first(cloud):
     cloud.reply("systemctl show", shown(active="failed", sub="failed", code=1))
     cloud.run(SCRIPT, "start", UNIT, "train")
-    assert words_in_order(cloud.calls(), "systemctl stop", "reset-failed", "systemd-run")
+    assert words_in_order(
+        cloud.calls(), "systemctl stop", "reset-failed", "systemd-run"
+    )
 
 
 def test_the_bucket_is_mounted_by_a_unit_without_caches(cloud):
@@ -80,9 +82,7 @@ def test_what_is_mounted_is_not_mounted_again(cloud):
 
 def test_a_bucket_that_does_not_come_up_is_an_error(cloud):
     cloud.reply("mountpoint", Answer(code=1))
-    result = cloud.run(
-        SCRIPT, "mount", "my-bucket", code=1, BERT_JAX_MOUNT_SECONDS="1"
-    )
+    result = cloud.run(SCRIPT, "mount", "my-bucket", code=1, BERT_JAX_MOUNT_SECONDS="1")
     assert "journalctl" in result.stderr
 
 

@@ -304,7 +304,9 @@ def test_an_interrupted_run_says_what_goes_on_costing(tpu):
 
 
 def test_status_logs_stop_collect_delete(ready):
-    ready.reply("storage ls", "gs://b/runs/x/checkpoints/90/\ngs://b/x/checkpoints/100/")
+    ready.reply(
+        "storage ls", "gs://b/runs/x/checkpoints/90/\ngs://b/x/checkpoints/100/"
+    )
     assert "newest checkpoint: 100" in ready.run(SCRIPT, "status", *FLAGS).stdout
     ready.run(SCRIPT, "logs", *FLAGS, "--follow")
     assert ready.calls("on_host.sh log bert-jax-train follow")
@@ -400,7 +402,9 @@ def test_tokenizer_flags_are_no_secrets(tpu):
 
 def test_help_names_every_subcommand_and_flag(tpu):
     told = tpu.run(SCRIPT, "--help").stdout
-    for word in "create install prepare train wait status logs stop collect delete".split():
+    for (
+        word
+    ) in "create install prepare train wait status logs stop collect delete".split():
         assert f"\n  {word} " in told
     for flag in FLAGS:
         assert flag.split("=")[0] + "=" in told

@@ -1,4 +1,4 @@
-"""Every script: checked by shellcheck, told apart from what is only sourced, no secrets."""
+"""Every script: shellcheck, run or sourced, and no secret leaves the environment."""
 
 import os
 import shutil
@@ -11,9 +11,7 @@ from tests.launch import test_gke, test_instance_group, test_queued_resource
 from tests.launch import test_skypilot as sky
 
 SCRIPTS = sorted(
-    path
-    for path in (ROOT / "launch").iterdir()
-    if path.suffix in (".sh", ".sbatch")
+    path for path in (ROOT / "launch").iterdir() if path.suffix in (".sh", ".sbatch")
 )
 CANARY = "canary-3141592653"
 

@@ -1,4 +1,4 @@
-"""A run as a SkyPilot managed job, against a fake sky; its YAML, and its script for real.
+"""A run as a SkyPilot managed job, against a fake sky; and its YAML, part by part.
 
 Fields and types are those of sky/utils/schemas.py of SkyPilot 0.14.1.
 """
