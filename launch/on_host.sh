@@ -13,7 +13,7 @@
 # too, stops units in reverse order: training gets SIGTERM while the bucket is still
 # mounted. UNIT and the mount's place are the launchers' (see below).
 #
-# Checked against: systemd 249 (Ubuntu 22.04), the gcsfuse 3 options, uv 0.13.9.
+# Written for Ubuntu 22.04 (systemd 249), gcsfuse 3, uv 0.13.9.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -60,10 +60,10 @@ mount_bucket() {
     -- gcsfuse --foreground -o allow_other --uid="$(id -u)" --gid="$(id -g)" \
     --file-mode=640 --dir-mode=750 --metadata-cache-ttl-secs=0 \
     --metadata-cache-negative-ttl-secs=0 --kernel-list-cache-ttl-secs=0 "$1" "$MOUNT"
-  local second
-  for ((second = 0; second < BERT_JAX_MOUNT_SECONDS; second++)); do
+  local try
+  for ((try = 0; try < BERT_JAX_MOUNT_SECONDS * 5; try++)); do
     mountpoint -q "$MOUNT" && return
-    sleep 1
+    sleep 0.2
   done
   say "gs://$1 is not mounted: sudo journalctl -u $MOUNT_UNIT tells why"
   return 1

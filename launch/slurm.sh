@@ -26,7 +26,7 @@
 #   --dry_run              prints every command instead, ready to paste
 #
 # This clone must lie on the shared disk as well. Checked against the manual pages of
-# Slurm 25.05 (sbatch, squeue, sacct, scancel).
+# Slurm 26.05 (sbatch, srun, squeue, sacct, scancel).
 set -euo pipefail
 # shellcheck source=launch/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

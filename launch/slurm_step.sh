@@ -3,9 +3,9 @@
 #
 #   launch/slurm_step.sh COMMAND...
 #
-# srun itself answers SIGTERM by killing its tasks (as Slurm's sources have it, up to
-# 25.05), which then cannot save: so the signal does not go to srun, it goes through the
-# controller to the tasks.
+# srun passes SIGTERM on as SIGKILL (Slurm 26.05: srun(1), --ignore-signals;
+# src/srun/signals.c), and who is killed cannot save: so the signal does not go to srun,
+# it goes through scancel to the tasks.
 set -euo pipefail
 
 trap 'scancel --signal=TERM "$SLURM_JOB_ID"' TERM INT

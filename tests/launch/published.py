@@ -5,7 +5,7 @@ Looked up in the tools themselves, "flag=" where it takes a value:
 * gcloud 528.0.0, the table of its own completion (data/cli/gcloud_completions.py);
 * kubectl and docker, the references of their commands;
 * SkyPilot 0.14.1 (sky/client/cli) and xpk 1.16.0 (xpk/parser), their sources;
-* Slurm 25.05, the manual pages of sbatch, squeue, sacct and scancel.
+* Slurm 26.05, the manual pages of sbatch, squeue, sacct and scancel.
 
 A call that is not in the table fails the test that made it: a new flag is looked up
 first.
