@@ -139,14 +139,15 @@ find_instances() {
 
 copy_to_hosts() {
   find_instances
-  at_once run gcloud compute scp "$1" "%INSTANCE%:$2" "${place[@]}" "${through[@]}"
+  at_once run gcloud compute scp "$1" "%INSTANCE%:$2" "${place[@]}" --quiet \
+    "${through[@]}"
 }
 
 on_hosts() {
   find_instances || return
   [[ $1 == all ]] || instances=${instances%%$'\n'*}
   at_once "${@:3}" gcloud compute ssh %INSTANCE% "${place[@]}" --command="$2" \
-    "${through[@]}"
+    --quiet "${through[@]}"
 }
 
 # at_once COMMAND...: for each of `instances`, in the place of the word %INSTANCE%, and for

@@ -23,7 +23,7 @@
 : "${BERT_JAX_MISSES:=10}" # unanswered questions in a row, then the hosts are lost
 
 readonly LOST=69      # our own code: the machines are gone, or never came
-readonly FORGOTTEN=71 # our own code: hosts were rebooted, and the command is gone
+readonly FORGOTTEN=71 # our own code: hosts are there, but the command is to start again
 readonly SUBCOMMANDS="create install prepare train wait status logs stop collect delete \
 run"
 
@@ -150,6 +150,8 @@ train() {
     --workdir="$MOUNT/${flags[workdir]}" "${arguments[@]}")" run
 }
 
+readonly STATES='^(running|absent|stopped|ended [0-9]+)$'
+
 # await_end all|first UNIT: returns the code with which the unit ended, LOST, FORGOTTEN.
 await_end() {
   local answers state misses=0 code question
@@ -162,7 +164,7 @@ await_end() {
     fi
     answers=""
     [[ $state != ready ]] || answers=$(on_hosts "$1" "$question" \
-      query "ended 0" </dev/null | grep -E '^(running|absent|ended [0-9]+)$') || true
+      query "ended 0" </dev/null | grep -E "$STATES") || true
     if [[ -z $answers ]]; then
       if ((++misses >= BERT_JAX_MISSES)); then
         say "${flags[name]} was $state, and no host answered, $misses times in a row"
@@ -175,7 +177,12 @@ await_end() {
         return "$FORGOTTEN"
       fi
       if ! grep -q '^running$' <<<"$answers"; then
-        code=$(worst_code <<<"$answers")
+        code=$(worst_code <<<"${answers//stopped/ended 75}")
+        # A machine that is going down takes training along, and still answers a moment.
+        if [[ $code == 75 && $answers != *stopped* ]]; then
+          say "$2 was interrupted, and not by stop"
+          return "$FORGOTTEN"
+        fi
         say "$2 ended with $code: $(explain_code "$code")"
         return "$code"
       fi

@@ -3,10 +3,10 @@
 #
 #   launch/on_host.sh install BUCKET        gcsfuse, Python, this package, the mount
 #   launch/on_host.sh start UNIT COMMAND... a command that outlives the connection
-#   launch/on_host.sh state UNIT            running | ended CODE | absent
+#   launch/on_host.sh state UNIT            running | ended CODE | stopped | absent
 #   launch/on_host.sh log UNIT [follow]     its last 200 lines
 #   launch/on_host.sh save_log UNIT DIR     all of it, into DIR/HOSTNAME.txt
-#   launch/on_host.sh stop UNIT             SIGTERM: training saves, exits 75
+#   launch/on_host.sh stop UNIT             SIGTERM: training saves; its state is stopped
 #   launch/on_host.sh mount BUCKET          the mount alone
 #
 # Commands and the mount are systemd units. A host that is shut down, preempted ones
@@ -22,6 +22,9 @@ readonly MOUNT_UNIT=bert-jax-mount
 readonly PYTHON=3.12
 readonly UV=0.13.9
 : "${BERT_JAX_MOUNT_SECONDS:=30}"
+
+# What was stopped on purpose is told apart from what was stopped with its machine.
+stopped_mark() { echo "$HOME/.$1.stopped"; }
 
 say() { printf 'on_host: %s\n' "$*" >&2; }
 
@@ -86,7 +89,7 @@ state() {
     */failed/* | */active/exited)
       # ExecMainCode 1 is an exit; 2 and 3 are the end by a signal, ExecMainStatus.
       [[ $how == 1 ]] || status=$((128 + status))
-      echo "ended $status"
+      if [[ -e $(stopped_mark "$1") ]]; then echo stopped; else echo "ended $status"; fi
       ;;
     */inactive/*) echo absent ;;
     *) echo running ;;
@@ -100,8 +103,11 @@ start() {
     say "$unit is running already"
     return
   fi
+  # systemd wants a command by its full path.
+  [[ $1 != */* || $1 == /* ]] || set -- "$PWD/$1" "${@:2}"
   sudo systemctl stop "$unit" 2>/dev/null || true
   sudo systemctl reset-failed "$unit" 2>/dev/null || true
+  rm -f "$(stopped_mark "$unit")"
   # SIGTERM goes to the command alone, which passes it on; after two minutes all of the
   # unit is killed. A unit that has ended stays, so that its exit code can be asked for.
   sudo systemd-run --quiet --unit="$unit" --remain-after-exit \
@@ -135,7 +141,10 @@ case $action in
     mkdir -p "$2"
     log_of "$1" >"$2/$(hostname).txt"
     ;;
-  stop) sudo systemctl stop "$1" ;;
+  stop)
+    touch "$(stopped_mark "$1")"
+    sudo systemctl stop "$1"
+    ;;
   *)
     sed -n '2,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
     [[ $action == --help ]] || exit 2

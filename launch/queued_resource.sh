@@ -116,14 +116,14 @@ node_state() {
 }
 
 copy_to_hosts() {
-  queue scp "$1" "${flags[name]}:$2" --worker=all "${through[@]}"
+  queue scp "$1" "${flags[name]}:$2" --worker=all --quiet "${through[@]}"
   run "${command_line[@]}"
 }
 
 on_hosts() {
   local worker=all
   [[ $1 == all ]] || worker=0
-  queue ssh "${flags[name]}" --worker="$worker" --command="$2" "${through[@]}"
+  queue ssh "${flags[name]}" --worker="$worker" --command="$2" --quiet "${through[@]}"
   "${@:3}" "${command_line[@]}"
 }
 

@@ -32,12 +32,24 @@ def test_state_is_one_line_that_launchers_read(cloud, show, state):
     assert cloud.run(SCRIPT, "state", UNIT).stdout == state + "\n"
 
 
+def test_what_was_stopped_on_purpose_says_so_until_it_is_started(cloud):
+    ended = shown(active="failed", sub="failed", code=1, status=75)
+    cloud.reply("systemctl show", ended)
+    assert cloud.run(SCRIPT, "state", UNIT).stdout == "ended 75\n"
+    cloud.run(SCRIPT, "stop", UNIT)
+    assert cloud.run(SCRIPT, "state", UNIT).stdout == "stopped\n"
+    assert cloud.run(SCRIPT, "state", "bert-jax-prepare").stdout == "ended 75\n"
+    cloud.run(SCRIPT, "start", UNIT, "train")
+    assert cloud.run(SCRIPT, "state", UNIT).stdout == "ended 75\n"
+
+
 def test_start_makes_a_unit_that_outlives_the_connection(cloud):
     cloud.reply("systemctl show", shown(load="not-found", active="inactive"))
     command = ["launch/restart.sh", "train", "--x=a b"]
     cloud.run(SCRIPT, "start", UNIT, *command)
     (words,) = cloud.calls("systemd-run")
-    assert words[words.index("--") + 1 :] == command
+    full_path = str(cloud.clone / command[0])
+    assert words[words.index("--") + 1 :] == [full_path, *command[1:]]
     assert {
         f"--unit={UNIT}",
         "--remain-after-exit",

@@ -179,7 +179,8 @@ def test_prepare_runs_on_the_first_host_and_is_waited_for(ready):
         ("ended 76\nended 77\nended 76", 77),
         ("ended 1\nended 76", 1),
         ("ended 75\nended 76", 76),
-        ("ended 0\nended 75", 75),
+        ("stopped\nstopped", 75),
+        ("stopped\nended 76", 76),
         ("SSH: Attempting to connect to worker 0...\nended 2", 2),
     ],
 )
@@ -201,7 +202,7 @@ def test_a_preempted_request_ends_the_wait(tpu, state):
 def test_a_preempted_node_ends_the_wait_though_its_request_is_active(ready, state):
     ready.reply(NODE, "READY", state)
     ready.reply(STATE, "running")
-    ready.run(SCRIPT, "wait", *FLAGS, code=69)
+    assert "taken away" in ready.run(SCRIPT, "wait", *FLAGS, code=69).stderr
 
 
 def test_hosts_that_do_not_answer_for_long_are_lost(ready):
@@ -232,6 +233,20 @@ def test_rebooted_hosts_are_told_again_without_a_new_tpu(tpu):
     tpu.run(SCRIPT, "run", *FLAGS)
     assert len(tpu.calls("bert_jax.train")) == 2
     assert len(tpu.calls(CREATE)) == 1
+
+
+def test_training_that_its_machine_interrupted_goes_on(tpu):
+    """A host that is shut down answers for a moment after training has saved."""
+    tpu.reply(STATE, "ended 75\nended 75", "ended 0")
+    said = tpu.run(SCRIPT, "run", *FLAGS).stderr
+    assert "interrupted, and not by stop" in said
+    assert len(tpu.calls("bert_jax.train")) == 2
+
+
+def test_training_that_was_stopped_does_not(tpu):
+    tpu.reply(STATE, "running", "stopped\nstopped")
+    tpu.run(SCRIPT, "run", *FLAGS, code=75)
+    assert len(tpu.calls("bert_jax.train")) == 1
 
 
 def test_losses_without_a_newer_checkpoint_end_the_run(tpu):
@@ -387,6 +402,8 @@ def test_a_flag_left_out_is_named_with_an_example(tpu, left_out):
         "--config.data.corpus_dir=/x",
         "--hf_token=secret",
         "--config.api_key=secret",
+        "--config.wandb.access_token=secret",
+        "--Password=secret",
         "--config.seed=1\n2",
     ],
 )

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.commands import ROOT
-from tests.launch import test_gke, test_instance_group, test_queued_resource
+from tests.launch import published, test_gke, test_instance_group, test_queued_resource
 from tests.launch import test_skypilot as sky
 
 SCRIPTS = sorted(
@@ -71,3 +71,20 @@ def test_no_secret_of_the_environment_leaves_it(cloud, script, flags, dry_run):
     assert CANARY not in str(cloud.calls())
     for path in cloud.clone.rglob("*"):
         assert path.is_dir() or CANARY.encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gcloud compute tpus queued-resources create x --best-effort",
+        "gcloud compute tpus queued-resources create x --spot=yes",
+        "gcloud compute tpus tpu-vm create x",
+        "kubectl --context=c get jobset x --watch",
+        "kubectl --context=c scale job x",
+        "sky jobs launch --cloud=gcp task.yaml",
+        "sbatch --gres=gpu:8 job.sbatch",
+    ],
+)
+def test_a_call_that_was_not_looked_up_fails_its_test(line):
+    with pytest.raises(AssertionError):
+        published.check(line.split())
