@@ -245,6 +245,12 @@ def test_the_slice(manifests, kind, topology, hosts, chips, accelerator):
     assert pod["containers"][0]["resources"] == {"requests": tpu, "limits": tpu}
 
 
+def test_names_that_yaml_reads_as_something_else_stay_names(manifests):
+    for jobset in manifests("--bucket=12345", "--namespace=yes"):
+        assert jobset["metadata"]["namespace"] == "yes"
+        compare(jobset, JOBSET if jobset["kind"] == "JobSet" else JOB)
+
+
 def outcome(jobset, code=None, condition=None):
     """Returns what JobSet does when a pod ends so, by the published order of rules."""
     job = job_of(jobset)
