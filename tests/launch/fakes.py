@@ -33,18 +33,23 @@ flock 9
 printf '%s]\n' "${line%,}" >>"$FAKES/calls"
 words="${0##*/} $*"
 for rule in "$FAKES"/rules/*/; do
-  [[ -e $rule/pattern && $words =~ $(<"$rule/pattern") ]] || continue
-  count=$(<"$rule/count")
+  [[ -e $rule/pattern ]] || continue
+  IFS= read -r pattern <"$rule/pattern"
+  [[ $words =~ $pattern ]] || continue
+  read -r count <"$rule/count"
   echo $((count + 1)) >"$rule/count"
   while [[ ! -e $rule/$count ]]; do ((count--)); done
   break
 done
-flock -u 9
+exec 9>&-
 [[ ${1-} != tee ]] || cat >/dev/null
 [[ -n ${count-} ]] || exit 0
-cat "$rule/$count.out"
-cat "$rule/$count.err" >&2
-exit "$(<"$rule/$count")"
+read -r -d "" out <"$rule/$count.out"
+read -r -d "" err <"$rule/$count.err"
+read -r code <"$rule/$count"
+[[ -z $out ]] || printf '%s\n' "$out"
+[[ -z $err ]] || printf '%s\n' "$err" >&2
+exit "$code"
 """
 
 
@@ -87,7 +92,7 @@ class Cloud:
         number = len(list((self.fakes / "rules").iterdir()))
         rule = self.fakes / "rules" / f"{999 - number:03}"
         rule.mkdir()
-        (rule / "pattern").write_text(pattern)
+        (rule / "pattern").write_text(pattern + "\n")
         (rule / "count").write_text("0\n")
         for i, answer in enumerate(answers):
             if isinstance(answer, str):
