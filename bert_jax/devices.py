@@ -23,7 +23,7 @@ def open_devices() -> None:
         it is absent or busy; or when none is named, and there is a TPU, or the runtime
         of an accelerator, but only the CPU could be opened.
     """
-    asked = jax.config.jax_platforms
+    asked = getattr(jax.config, "jax_platforms")  # noqa: B009, made at import
     try:
         backend = jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # the latter where no CUDA is

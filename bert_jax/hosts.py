@@ -8,6 +8,7 @@ write on standard output goes nowhere.
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import secrets
@@ -64,15 +65,25 @@ def join() -> None:
         "heartbeat_timeout_seconds": HEARTBEAT_SECS,
         "shutdown_timeout_seconds": SHUTDOWN_SECS,
     }
+    _exit_when_aborted(
+        f"error: not all processes of the run came within {JOIN_SECS} s (above, in"
+        " XLA's words); start all of them, with the same JAX_COORDINATOR_ADDRESS"
+    )
     try:
         jax.distributed.initialize(**given, **limits)
     except ValueError as error:
         if "coordinator_address should be defined" not in str(error):
             raise
         jax.distributed.initialize(**_alone(), **limits)
-    if _num_processes() > 1:
-        _exit_when_aborted()
-    if distributed.global_state.process_id:
+    if _num_processes() == 1:
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)  # then it is a fault of ours
+        return
+    me = distributed.global_state.process_id
+    _exit_when_aborted(
+        f"process {me}: another process of the run is gone (above, in XLA's words); the"
+        " same command goes on at the last checkpoint"
+    )
+    if me:
         # The descriptor, since C++ libraries write to it as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -115,31 +126,33 @@ def _num_processes() -> int:
     return distributed.global_state.num_processes or 1
 
 
-_exit_code_when_aborted = EXIT_LOST
-_on_abort: Any = None
+@dataclasses.dataclass
+class _Abort:
+    """What it means when XLA aborts this process, which it does at a lost peer."""
+
+    words: str
+    exit_code: int = EXIT_LOST
+    handler: Any = None  # C keeps no reference
 
 
-def _exit_when_aborted() -> None:
-    """Makes this process exit with EXIT_LOST where XLA would abort it.
+_abort = _Abort("")
 
-    XLA's coordination service aborts every process of a run when one is gone. Its
-    callback for that cannot be used from Python (std::bad_cast in jaxlib 0.10), so the
-    abort itself is caught; XLA has written what happened on standard error.
+
+def _exit_when_aborted(words: str) -> None:
+    """Makes this process say `words` and exit where XLA would abort it.
+
+    XLA's coordination service aborts every process of a run when one is gone or does
+    not come. Its callback for that cannot be used from Python (std::bad_cast in jaxlib
+    0.10), so the abort itself is caught; XLA has written why on standard error.
     """
 
     def leave(_: int) -> None:
-        print(
-            f"process {distributed.global_state.process_id}: another process of the run"
-            " is gone (above, in XLA's words); the same command goes on at the last"
-            " checkpoint",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(_exit_code_when_aborted)
+        print(_abort.words, file=sys.stderr, flush=True)
+        os._exit(_abort.exit_code)
 
-    global _on_abort  # C keeps no reference
-    _on_abort = ctypes.CFUNCTYPE(None, ctypes.c_int)(leave)
-    ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)
+    _abort.words = words
+    _abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(leave)
+    ctypes.CDLL(None).signal(signal.SIGABRT, _abort.handler)
 
 
 @contextlib.contextmanager
@@ -148,8 +161,7 @@ def together() -> Iterator[None]:
     try:
         yield
     except ConfigError:
-        global _exit_code_when_aborted
-        _exit_code_when_aborted = 2  # the others may not have made this mistake
+        _abort.exit_code = 2  # the others may not have made this mistake
         raise
     except Exception as error:
         if _num_processes() == 1 or isinstance(error, Interrupted):

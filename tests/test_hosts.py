@@ -25,6 +25,7 @@ def start(program: str, num_processes: int) -> list[subprocess.Popen]:
         from bert_jax import hosts
         from bert_jax.config import ConfigError
         hosts.HEARTBEAT_SECS = 10
+        hosts.JOIN_SECS = 60
         hosts.join()
         import jax
         me = jax.process_index()
@@ -144,6 +145,27 @@ def test_who_loses_another_leaves_with_76(victim):
     assert code == 76
     assert f"process {1 - victim}: another process of the run is gone" in err
     assert time.monotonic() - killed < 60
+
+
+@pytest.mark.parametrize("who_comes", [0, 1])
+def test_who_comes_alone_leaves_with_76(who_comes):
+    program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"
+    environment = {
+        "JAX_COORDINATOR_ADDRESS": "localhost:1025",  # where nobody answers
+        "JAX_NUM_PROCESSES": "2",
+        "JAX_PROCESS_ID": str(who_comes),
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=ENV | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 76
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: not all processes of the run came within 3 s")
 
 
 def test_one_that_fails_does_not_wait_for_the_others():

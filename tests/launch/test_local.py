@@ -66,9 +66,9 @@ def losses(text: pathlib.Path, workdir: str) -> dict[int, float]:
     return found
 
 
-def children(process: subprocess.Popen) -> list[int]:
-    """Returns the processes that train, the first first."""
-    of = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+def children(pid: int) -> list[int]:
+    """Returns a process's children, of launch/local.py in the order of their number."""
+    of = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
     return sorted(map(int, of.read_text().split()))
 
 
@@ -123,7 +123,7 @@ def test_four_processes_save_and_one_or_two_go_on(text, straight):
     """SIGTERM to the third of four: all save one step and end with 75."""
     process = start(4, *arguments(text, "four"))
     wait_for_step(process, 10)
-    os.kill(children(process)[2], signal.SIGTERM)
+    os.kill(children(process.pid)[2], signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
     assert "processes ended with 75, 75, 75, 75" in stderr
@@ -142,23 +142,36 @@ def test_four_processes_save_and_one_or_two_go_on(text, straight):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_where_one_is_killed_the_other_leaves_and_the_run_goes_on(
+def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(
     text, straight, victim
 ):
+    """kill -9 of one process; the other ends with 76; restart.sh finishes the run."""
     workdir = f"killed{victim}"
-    process = start(2, *arguments(text, workdir, **{"checkpoint.every_steps": 10}))
-    wait_for_step(process, 15)
-    pids = children(process)
+    rest = arguments(text, workdir, **{"checkpoint.every_steps": 10})
+    loop = subprocess.Popen(
+        ["launch/restart.sh", *command(2, *rest)],
+        cwd=ROOT,
+        env=ENV | {"BERT_JAX_FIRST_DELAY": "1"},
+        stdout=subprocess.PIPE,
+        stderr=(text / "stderr.txt").open("w"),
+        text=True,
+    )
+    wait_for_step(loop, 15)
+    (launcher,) = children(loop.pid)
     killed = time.monotonic()
-    os.kill(pids[victim], signal.SIGKILL)
-    stdout, stderr = process.communicate(timeout=120)
+    os.kill(children(launcher)[victim], signal.SIGKILL)
+    while "restart: exit code 76" not in (text / "stderr.txt").read_text():
+        assert loop.poll() is None, (text / "stderr.txt").read_text()
+        time.sleep(0.2)
     assert time.monotonic() - killed < 60
-    assert process.returncode == 76, stdout + stderr
+    stdout, _ = loop.communicate(timeout=600)
+    stderr = (text / "stderr.txt").read_text()
+    assert loop.returncode == 0, stdout + stderr
     codes = ["76", "76"]
     codes[victim] = "-9"
     assert f"processes ended with {', '.join(codes)}" in stderr
-    stdout = run_processes(2, *arguments(text, workdir))
     assert "continuing at step" in stdout
+    assert losses(text, workdir).keys() == straight.keys()
     assert losses(text, workdir)[60] == pytest.approx(straight[60], rel=1e-5)
 
 
