@@ -1,5 +1,6 @@
 """The compiled train step of each phase: the next one is made while this one runs."""
 
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
@@ -9,6 +10,36 @@ from bert_jax import sharding, steps
 from bert_jax.config import ExperimentConfig
 
 Compiled = jax.stages.Compiled
+
+
+def jit(train_step: Callable[..., Any]) -> Any:
+    """Returns the step jitted as in every run: the new state is where the old was."""
+    return jax.jit(train_step, donate_argnums=0)
+
+
+def compile_phase(
+    config: ExperimentConfig,
+    train_step: Any,
+    state: steps.TrainState,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    options: dict[str, Any] | None = None,
+) -> Compiled:
+    """Compiles the step for the batches of a phase.
+
+    Args:
+      config: of the run.
+      train_step: from `jit`.
+      state: arrays, or their shapes and layouts.
+      mesh: of the run.
+      phase_index: of config.phases.
+      options: for the compiler.
+    """
+    with jax.set_mesh(mesh):  # of this thread
+        batch = sharding.abstract_batch(
+            steps.batch_shapes(config.phases[phase_index]), mesh
+        )
+        return train_step.lower(state, batch).compile(compiler_options=options)
 
 
 class CompiledSteps:
@@ -29,7 +60,7 @@ class CompiledSteps:
 
         Args:
           config: of the run.
-          train_step: from `steps.make_train_step`, jitted.
+          train_step: from `jit`.
           state: as the steps will be given it.
           mesh: of the run.
         """
@@ -58,8 +89,6 @@ class CompiledSteps:
         return compiled
 
     def _compile(self, phase_index: int) -> Compiled:
-        with jax.set_mesh(self._mesh):  # of this thread
-            batch = sharding.abstract_batch(
-                steps.batch_shapes(self._config.phases[phase_index]), self._mesh
-            )
-            return self._train_step.lower(self._state, batch).compile()
+        return compile_phase(
+            self._config, self._train_step, self._state, self._mesh, phase_index
+        )

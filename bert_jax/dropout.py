@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
+@jax.named_scope("dropout")
 def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     """Zeroes a fraction `rate` of x and scales the rest; `seed` None keeps all.
 

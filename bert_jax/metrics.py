@@ -19,6 +19,7 @@ import numpy as np
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from bert_jax import topologies
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
@@ -26,29 +27,11 @@ Event = getattr(event_pb2, "Event")  # noqa: B009
 SessionLog = getattr(event_pb2, "SessionLog")  # noqa: B009
 Summary = getattr(summary_pb2, "Summary")  # noqa: B009
 
-# Dense bfloat16 FLOP/s of one device by the start of jax's device_kind. Sources:
-# cloud.google.com/tpu/docs (v2..7x), NVIDIA data sheets (SXM).
-PEAK_FLOPS = {
-    "TPU v2": 22.5e12,  # a device is a core, half a chip
-    "TPU v3": 61.5e12,  # likewise
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-    "TPU7x": 1153.5e12,  # a device is one of the chip's two dies
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-}
-
 
 def peak_flops() -> float:
     """Returns the FLOP/s of one device: a data sheet's, else a measured product's."""
-    kind = jax.devices()[0].device_kind
-    for name, flops in PEAK_FLOPS.items():
-        if kind.startswith(name):
-            return flops
-    return _measured_flops()
+    chip = topologies.chip_of(jax.devices()[0].device_kind)
+    return chip.peak_flops if chip else _measured_flops()
 
 
 def _measured_flops() -> float:

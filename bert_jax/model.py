@@ -180,14 +180,15 @@ class SelfAttention(nnx.Module):
         q_BTNH = self._split_heads(self.query(x_BTD))
         k_BSNH = self._split_heads(self.key(x_BSD))
         v_BSNH = self._split_heads(self.value(x_BSD))
-        # Softmax in float32: bfloat16 has 8 bits, a row sums up to 512 terms.
-        scores_BNTS = q_BTNH.shape[-1] ** -0.5 * jnp.einsum(
-            "BTNH,BSNH->BNTS", q_BTNH, k_BSNH, preferred_element_type=jnp.float32
-        )
-        scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
-        probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)
-        probs_BNTS = dropout(probs_BNTS, self.dropout_rate, seed)
-        context_BTNH = jnp.einsum("BNTS,BSNH->BTNH", probs_BNTS, v_BSNH)
+        with jax.named_scope("attention"):
+            # Softmax in float32: bfloat16 has 8 bits, a row sums up to 512 terms.
+            scores_BNTS = q_BTNH.shape[-1] ** -0.5 * jnp.einsum(
+                "BTNH,BSNH->BNTS", q_BTNH, k_BSNH, preferred_element_type=jnp.float32
+            )
+            scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
+            probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)
+            probs_BNTS = dropout(probs_BNTS, self.dropout_rate, seed)
+            context_BTNH = jnp.einsum("BNTS,BSNH->BTNH", probs_BNTS, v_BSNH)
         context_BTD = jnp.reshape(
             context_BTNH,
             x_BTD.shape,

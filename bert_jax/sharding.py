@@ -112,15 +112,12 @@ def make_mesh(
     so that the data axis alone goes from one to the next.
 
     Raises:
-      ConfigError: when the mesh is not as large as the number of devices, or the data
-        axis is not a multiple of the number of slices.
+      ConfigError: when the mesh is not as large as the number of devices, does not go
+        into the torus of a TPU, or has a data axis that is no multiple of the slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = resolve_mesh_shape(config, len(devices))
-    types = (AxisType.Explicit,) * len(AXES)
     num_slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if num_slices == 1:
-        return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
     if shape[0] % num_slices:
         raise ConfigError(
             f"config.mesh.data={shape[0]} must be a multiple of the {num_slices} slices"
@@ -128,8 +125,30 @@ def make_mesh(
             " tensor stay within one"
         )
     per_slice = (shape[0] // num_slices, *shape[1:])
-    array = mesh_utils.create_hybrid_device_mesh(per_slice, (num_slices, 1, 1), devices)
+    types = (AxisType.Explicit,) * len(AXES)
+    try:
+        if num_slices == 1:
+            return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+        array = mesh_utils.create_hybrid_device_mesh(
+            per_slice, (num_slices, 1, 1), devices
+        )
+    except NotImplementedError as error:  # a TPU's torus has sides of its own
+        sizes = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, shape, strict=True))
+        raise ConfigError(
+            f"config.mesh ({sizes}) cannot be laid on these devices: {error}"
+        ) from None
     return jax.sharding.Mesh(array, AXES, axis_types=types)
+
+
+def platform() -> str:
+    """Returns what the devices of the mesh that is set are: cpu, gpu or tpu.
+
+    Not `jax.default_backend()`: a step can be made for devices of another machine.
+    """
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty:
+        return jax.default_backend()
+    return mesh.devices.flat[0].platform
 
 
 def batch_divisor(mesh: jax.sharding.Mesh) -> int:

@@ -28,9 +28,9 @@ class TrainState:
 
 
 def compute_dtype(config: ExperimentConfig) -> jnp.dtype:
-    """Returns the dtype of activations: the config's, or what the chip likes."""
+    """Returns the dtype of activations: the config's, or what the mesh's chips like."""
     if config.compute_dtype == "auto":
-        on_cpu = jax.default_backend() == "cpu"
+        on_cpu = sharding.platform() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)
     return jnp.dtype(config.compute_dtype)
 
@@ -106,21 +106,22 @@ def make_train_step(
             grads, sums = grad(state.params, batch, key)
         else:
             grads, sums = accumulate(grad, state.params, batch, key, num)
-        before = state.params
-        if config.mesh.shard_optimizer:
-            grads, before = sharding.over_data(grads), sharding.over_data(before)
-        opt_state = state.opt_state
-        if config.optimizer.reset_moments_by_phase:
-            begins = jnp.any(state.step == jnp.array(phase_starts(config)[1:]))
-            opt_state = optim.reset_moments(opt_state, begins)
-        updates, opt_state = tx.update(grads, opt_state, before)
-        params = optax.apply_updates(before, updates)
-        params = sharding.laid_out_as(params, state.params)
+        with jax.named_scope("optimizer"):
+            before, opt_state = state.params, state.opt_state
+            if config.mesh.shard_optimizer:
+                grads, before = sharding.over_data(grads), sharding.over_data(before)
+            if config.optimizer.reset_moments_by_phase:
+                begins = jnp.any(state.step == jnp.array(phase_starts(config)[1:]))
+                opt_state = optim.reset_moments(opt_state, begins)
+            updates, opt_state = tx.update(grads, opt_state, before)
+            params = optax.apply_updates(before, updates)
+            params = sharding.laid_out_as(params, state.params)
+            grad_norm = optax.global_norm(grads)
         metrics = {
             "loss": total_loss(sums, counts, config.loss_weights),
             **mean_metrics(sums, counts),
             "learning_rate": schedule(state.step),
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": grad_norm,
             "padding_efficiency": jnp.mean(
                 (batch["sequence_ids"] > 0).astype(jnp.float32)
             ),

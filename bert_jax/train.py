@@ -17,6 +17,7 @@ from absl import flags
 
 from bert_jax import (
     command_line,
+    compiled_steps,
     devices,
     evaluate,
     hosts,
@@ -30,7 +31,6 @@ from bert_jax import (
     steps,
 )
 from bert_jax.checkpoint import Checkpoints, newest_step
-from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
@@ -64,10 +64,10 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     startup.mark("state")
 
     # ---- Steps.
-    train_step = jax.jit(
-        steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+    train_step = compiled_steps.jit(
+        steps.make_train_step(config, graphdef, tx, schedule)
     )
-    compiled = CompiledSteps(config, train_step, state, mesh)
+    compiled = compiled_steps.CompiledSteps(config, train_step, state, mesh)
     if first_step < config.num_steps:
         compiled.begin(runs.phase_of(config, first_step)[0])
     eval_step = jax.jit(steps.make_eval_step(config, graphdef))

@@ -1,0 +1,416 @@
+"""What a run will take, before it is paid for: no TPU is needed, none is opened.
+
+    python -m bert_jax.preflight --config=configs/X.py --topology=v5e:16x16 [--json]
+        [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
+        [--config.KEY=VALUE ...]
+
+Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
+and reports memory, collectives and FLOPs, which are facts of the compiled program, and
+estimated time, MFU, hours and cost. Searches the largest batch, and what remat buys;
+--nosearch leaves that out. The exit code is 0 whether it fits or not: see "fits".
+"""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import flags
+
+from bert_jax import (
+    command_line,
+    preflight_report,
+    sharding,
+    step_estimate,
+    steps,
+    topologies,
+    train,
+    trials,
+)
+from bert_jax.config import REMAT, ConfigError, ExperimentConfig
+from bert_jax.data import corpus as corpus_lib
+from bert_jax.topologies import GIB, Chip
+from bert_jax.trials import Trial
+
+TICK_SECS = 15.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Preflight:
+    """One config on one mesh."""
+
+    config: ExperimentConfig
+    mesh: jax.sharding.Mesh
+    chip: Chip | None  # None where there is no data sheet
+    price: float | None  # of a chip and an hour
+
+    @property
+    def hbm_bytes(self) -> int:
+        """What libtpu gives a program on one device; 0 for other compilers.
+
+        It alone refuses what does not fit, with numbers.
+        """
+        return int(self.chip.hbm_gib * GIB) if self.chip else 0
+
+    def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
+        phase = config.phases[phase_index]
+        sequences = trials.micro_batch(config, self.mesh, phase_index)
+        with doing(
+            f"compiling {config.model.num_hidden_layers} layers,"
+            f" {sequences} x {phase.sequence_length} tokens a device"
+            + (f", remat={config.remat}" if config.remat != "none" else "")
+        ):
+            return trials.compile_step(config, self.mesh, phase_index)
+
+    def early(self, config: ExperimentConfig, phase_index: int) -> trials.EarlyMemory:
+        few = " and ".join(map(str, trials.FEW_LAYERS))
+        with doing(f"memory of {few} layers, remat={config.remat}"):
+            return trials.EarlyMemory(config, self.mesh, phase_index, self.hbm_bytes)
+
+    def phase(self, phase_index: int, search: bool) -> dict[str, Any]:
+        """Returns the report of a phase."""
+        trial = self.compile(self.config, phase_index)
+        phase = self.config.phases[phase_index]
+        report = {
+            "phase": phase_index,
+            "num_steps": phase.num_steps,
+            "sequence_length": phase.sequence_length,
+            "global_batch_size": phase.global_batch_size,
+            "accumulation_steps": self.config.accumulation_steps,
+            "micro_batch": trials.micro_batch(self.config, self.mesh, phase_index),
+            "fits": trial.fits if self.hbm_bytes else None,
+            "compiled": self.compiled(trial),
+            "model_flops": step_estimate.model_flops(self.config, phase_index),
+            "estimated": self.estimated(trial, phase_index),
+        }
+        if self.hbm_bytes and (search or not trial.fits):
+            report |= self.searched(trial, phase_index, remats=search)
+        return report
+
+    def compiled(self, trial: Trial) -> dict[str, Any]:
+        """Returns the facts of a compiled program, of one device."""
+        found: dict[str, Any] = {"seconds_to_compile": trial.seconds}
+        if self.hbm_bytes:
+            found["hbm_bytes"] = self.hbm_bytes
+        found["arguments"] = trial.arguments
+        if not trial.fits:
+            needed = trial.needed_bytes
+            return found | {"refusal": trial.refusal, "needed_bytes": needed}
+        program = trial.program
+        assert program is not None
+        return found | {
+            "memory": trial.memory,
+            "flops": trial.flops,
+            "collectives": [
+                {
+                    "kind": each.kind,
+                    "bytes": each.num_bytes,
+                    "devices": each.group_size,
+                    "times_a_step": each.times,
+                }
+                for each in program.collectives
+            ],
+        }
+
+    def estimated(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
+        """Returns what a fitting step is expected to take, None if nobody knows."""
+        if not trial.program or not self.chip:
+            return None
+        found = step_estimate.estimate(trial.program, self.chip)
+        if not found:
+            return None
+        return {
+            "cycles": found.cycles,
+            "seconds": found.seconds,
+            "operations_without_estimate": found.unestimated,
+        } | step_estimate.of_phase(
+            found, trial.config, phase_index, self.mesh, self.chip, self.price
+        )
+
+    def searched(
+        self, trial: Trial, phase_index: int, *, remats: bool
+    ) -> dict[str, Any]:
+        """Returns the largest micro-batch, compiled, and what remat would change."""
+        early = self.early(self.config, phase_index)
+        sequences, largest = trials.largest_that_fits(
+            trial,
+            early,
+            self.mesh,
+            phase_index,
+            self.hbm_bytes,
+            lambda config: self.compile(config, phase_index),
+        )
+        found: dict[str, Any] = {"largest_micro_batch": sequences}
+        if largest is None:
+            return found
+        found["largest"] = {
+            "global_batch_size": largest.config.phases[phase_index].global_batch_size,
+            "total_bytes": (largest.memory or {})["total"],
+            "estimated": self.estimated(largest, phase_index),
+        }
+        if remats:
+            at = trial if trial.fits else largest
+            found["remat"] = self.remats(at, sequences, early, phase_index)
+        return found
+
+    def remats(
+        self, at: Trial, largest: int, early: trials.EarlyMemory, phase_index: int
+    ) -> list[dict[str, Any]]:
+        """Returns what each remat would do to a fitting step, from few layers.
+
+        Args:
+          at: the step.
+          largest: the micro-batch that just fits.
+          early: memory under the config's own remat.
+          phase_index: of config.phases.
+        """
+        sequences = trials.micro_batch(at.config, self.mesh, phase_index)
+        assert at.memory and at.program
+        beyond_early = at.memory["total"] - early.of(sequences)
+        own = self.layer_cycles(at.config, phase_index)
+        rows = [
+            {
+                "remat": self.config.remat,
+                "total_bytes": at.memory["total"],
+                "largest_micro_batch": largest,
+                "cycles": sum(at.program.cycles.values()),
+            }
+        ]
+        for name in REMAT:
+            if name == self.config.remat:
+                continue
+            other = dataclasses.replace(at.config, remat=name)
+            its = self.early(other, phase_index)
+            more = self.layer_cycles(other, phase_index) - own
+            rows.append(
+                {
+                    "remat": name,
+                    "total_bytes": its.of(sequences) + beyond_early,
+                    "largest_micro_batch": its.largest(early.of(largest)),
+                    "cycles": rows[0]["cycles"]
+                    + more * (self.config.model.num_hidden_layers - 1),
+                }
+            )
+        return rows
+
+    def layer_cycles(self, config: ExperimentConfig, phase_index: int) -> float:
+        """Returns the cycles of few layers' step, for each of them but the last.
+
+        The last one computes few positions; only differences are of use.
+        """
+        few = trials.FEW_LAYERS[-1]
+        config = trials.changed(config, self.mesh, phase_index, layers=few)
+        program = self.compile(config, phase_index).program
+        return sum(program.cycles.values()) / (few - 1) if program else math.nan
+
+
+def accumulation_remedy(
+    flight: Preflight, phases: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Returns the flag with which all phases fit, each compiled with it; None: none."""
+    config, mesh = flight.config, flight.mesh
+    parts = 1
+    while True:
+        found = [
+            trials.accumulation_for(
+                config, mesh, i, phase.get("largest_micro_batch", 2**31), parts
+            )
+            for i, phase in enumerate(phases)
+        ]
+        if any(n is None for n in found):
+            return None
+        most = max(n for n in found if n)
+        if most > parts:
+            parts = most
+            continue
+        split = dataclasses.replace(config, accumulation_steps=parts)
+        tried = [flight.compile(split, i) for i in range(len(phases))]
+        if all(trial.fits for trial in tried):
+            return {
+                "flag": f"--config.accumulation_steps={parts}",
+                "phases": [flight.estimated(trial, i) for i, trial in enumerate(tried)],
+            }
+        parts += 1
+
+
+def checks(
+    config: ExperimentConfig, devices: list[Any], workdir: str | None
+) -> list[str]:
+    """Returns what was found in order, a line each, and what is not there yet.
+
+    Raises:
+      ConfigError: when the corpus was made for another config, the hosts cannot share
+        out its streams, or nothing can be written to the workdir.
+    """
+    found = []
+    hosts = len({device.process_index for device in devices})
+    if config.data.num_streams % hosts:
+        raise ConfigError(
+            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
+            f" the {hosts} hosts of this slice"
+        )
+    if corpus_lib.exists(config.data.corpus_dir):
+        corpus = corpus_lib.read(config)
+        found.append(
+            f"corpus {config.data.corpus_dir} was made with this tokenizer and these"
+            " settings"
+        )
+        for i, phase in enumerate(config.phases):
+            rows = sum(
+                shard.rows_per_epoch(config.data, phase)
+                for shard in corpus.shards["train"]
+            )
+            epochs = phase.num_steps * phase.global_batch_size / rows
+            found.append(
+                f"phase {i} takes {epochs:,.1f} epochs of {rows:,} rows of"
+                f" {phase.sequence_length}"
+            )
+    else:
+        found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
+    if workdir is not None:
+        check_writable(workdir)
+        found.append(f"workdir {workdir} can be written")
+    return found
+
+
+def check_writable(workdir: str) -> None:
+    """Raises ConfigError unless a file can be made in the workdir or what will hold it.
+
+    Nothing is left behind.
+    """
+    command_line.local_directory("workdir", workdir)
+    path = Path(workdir).absolute()
+    there = next(each for each in (path, *path.parents) if each.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise ConfigError(
+            f"--workdir={workdir}: {there} cannot be written ({error.strerror}); give"
+            " another directory"
+        ) from None
+
+
+@contextlib.contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Says on stderr what is under way, every now and then, and how long it took."""
+    start, over = time.monotonic(), threading.Event()
+
+    def say(how_long: str) -> None:
+        print(f"preflight: {what}{how_long}", file=sys.stderr, flush=True)
+
+    def tick() -> None:
+        while not over.wait(TICK_SECS):
+            say(f": {time.monotonic() - start:.0f} s so far")
+
+    say(" ...")
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
+    say(f": {time.monotonic() - start:.0f} s")
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in ("jax", "jaxlib", "libtpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def preflight(
+    config: ExperimentConfig,
+    topology: str,
+    workdir: str | None = None,
+    price: float | None = None,
+    search: bool = True,
+) -> dict[str, Any]:
+    """Returns the report, as it is printed by --json.
+
+    Args:
+      config: of the run.
+      topology: of TPUs, or "local"; see `topologies.devices`.
+      workdir: that must be writable; None for no check.
+      price: of a chip and an hour, in any currency.
+      search: whether to find the largest batch and what remat buys.
+
+    Raises:
+      ConfigError: when config, topology, corpus or workdir do not go together.
+    """
+    devices = topologies.devices(topology)
+    mesh = sharding.make_mesh(config.mesh, devices)
+    train.check_mesh(config, mesh)
+    found = checks(config, devices, workdir)
+    jax.set_mesh(mesh)
+    chip = topologies.chip_of(devices[0].device_kind)
+    flight = Preflight(config, mesh, chip, price)
+    phases = [flight.phase(i, search) for i in range(len(config.phases))]
+    fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
+    remedy = accumulation_remedy(flight, phases) if fits is False else None
+    taken = remedy["phases"] if remedy else [each["estimated"] for each in phases]
+    return {
+        "fits": fits,
+        "topology": topology,
+        "device_kind": devices[0].device_kind,
+        "devices": mesh.size,
+        "chips": mesh.size // (chip.devices_per_chip if chip else 1),
+        "mesh": dict(mesh.shape),
+        "shard_optimizer": config.mesh.shard_optimizer,
+        "layers": config.model.num_hidden_layers,
+        "hidden_size": config.model.hidden_size,
+        "compute_dtype": str(steps.compute_dtype(config)),
+        "remat": config.remat,
+        "versions": versions(),
+        "checks": found,
+        "phases": phases,
+        "remedy": remedy,
+        "hours": _sum(taken, "hours"),
+        "cost": _sum(taken, "cost"),
+    }
+
+
+def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
+    """Returns the sum over the phases, None where one is not known."""
+    values = [each[name] if each else None for each in estimates]
+    return None if None in values else sum(value for value in values if value)
+
+
+def main() -> None:
+    config = command_line.load_config(_CONFIG)
+    if _TOPOLOGY.value is None:
+        raise ConfigError(
+            "--topology is missing; give it one of"
+            f" {', '.join(topologies.EXAMPLES.values())}, or {topologies.LOCAL}"
+        )
+    report = {"arguments": command_line.config_arguments()} | preflight(
+        config, _TOPOLOGY.value, _WORKDIR.value, _PRICE.value, _SEARCH.value
+    )
+    print(json.dumps(report) if _JSON.value else preflight_report.table(report))
+
+
+if __name__ == "__main__":
+    _CONFIG = command_line.define_config()
+    _TOPOLOGY = flags.DEFINE_string(
+        "topology", None, "TPU slice, for example v5e:16x16, or local"
+    )
+    _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
+    _PRICE = flags.DEFINE_float(
+        "price_per_chip_hour", None, "what a chip costs an hour", lower_bound=0.0
+    )
+    _WORKDIR = flags.DEFINE_string("workdir", None, "to be checked for writing")
+    _SEARCH = flags.DEFINE_bool(
+        "search", True, "find the largest batch and what remat buys"
+    )
+    command_line.run(main, __doc__)

@@ -1,0 +1,174 @@
+"""What a kind of device can do, and the devices of TPU slices that are not here.
+
+A device is what jax calls one: a chip, but half a chip of v2, v3 and TPU7x. libtpu
+describes any slice, and compiles for it on any Linux, x86-64.
+"""
+
+import dataclasses
+import importlib.util
+import os
+import re
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from bert_jax.config import ConfigError
+
+GIB = 2**30
+LOCAL = "local"
+EXAMPLES = {
+    "v2": "v2:4x4",
+    "v3": "v3:4x4",
+    "v4": "v4:4x4x4",
+    "v5e": "v5e:16x16",
+    "v5p": "v5p:4x4x4",
+    "v6e": "v6e:16x16",
+    "tpu7x": "tpu7x:4x4x4",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """Data-sheet numbers of one device, which is 1 / devices_per_chip of a chip."""
+
+    peak_flops: float  # dense bfloat16 FLOP/s
+    devices_per_chip: int = 1
+    # Of TPUs alone:
+    flops_per_cycle: int = 0  # bfloat16, of all matrix units of a device
+    hbm_gib: float = 0.0  # that libtpu gives to a program
+    hbm_bytes_per_s: float = 0.0
+    ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
+
+    @property
+    def clock_hz(self) -> float:
+        """What turns the compiler's cycles into seconds.
+
+        The data sheet's FLOP/s by those of a cycle, 2 for each cell of the matrix units
+        (v5e: 4 of 128 x 128). How many a cycle has was told from libtpu's estimate of
+        an 8192-cubed product, which is 70% (v6e) to 98% of it, a test. The outcome is
+        the clocks that are published: 0.94 GHz of v3, 1.05 of v4, 1.5 of v5e.
+        """
+        return self.peak_flops / self.flops_per_cycle
+
+
+# By the start of jax's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 .. 7x)
+# but for hbm_gib, which is what libtpu's refusals say; NVIDIA data sheets (SXM).
+CHIPS = {
+    "TPU v2": Chip(
+        peak_flops=22.5e12,
+        devices_per_chip=2,
+        flops_per_cycle=2**15,
+        hbm_gib=7.48,
+        hbm_bytes_per_s=350e9,
+        ici_bytes_per_s=31e9,
+    ),
+    "TPU v3": Chip(
+        peak_flops=61.5e12,
+        devices_per_chip=2,
+        flops_per_cycle=2**16,
+        hbm_gib=15.48,
+        hbm_bytes_per_s=450e9,
+        ici_bytes_per_s=41e9,
+    ),
+    "TPU v4": Chip(
+        peak_flops=275e12,
+        flops_per_cycle=2**18,
+        hbm_gib=30.75,
+        hbm_bytes_per_s=1228e9,
+        ici_bytes_per_s=300e9,
+    ),
+    "TPU v5 lite": Chip(
+        peak_flops=197e12,
+        flops_per_cycle=2**17,
+        hbm_gib=15.75,
+        hbm_bytes_per_s=819e9,
+        ici_bytes_per_s=400e9,
+    ),
+    "TPU v5": Chip(
+        peak_flops=459e12,
+        flops_per_cycle=2**18,
+        hbm_gib=95.74,
+        hbm_bytes_per_s=2765e9,
+        ici_bytes_per_s=1200e9,
+    ),
+    "TPU v6 lite": Chip(
+        peak_flops=918e12,
+        flops_per_cycle=2**19,
+        hbm_gib=31.25,
+        hbm_bytes_per_s=1638e9,
+        ici_bytes_per_s=800e9,
+    ),
+    "TPU7x": Chip(
+        peak_flops=1153.5e12,
+        devices_per_chip=2,
+        flops_per_cycle=2**19,
+        hbm_gib=94.75,
+        hbm_bytes_per_s=3690e9,
+        ici_bytes_per_s=600e9,
+    ),
+    "NVIDIA A100": Chip(peak_flops=312e12),
+    "NVIDIA H100": Chip(peak_flops=989e12),
+    "NVIDIA H200": Chip(peak_flops=989e12),
+}
+
+
+def chip_of(device_kind: str) -> Chip | None:
+    """Returns the numbers of jax's device_kind, None where there is no data sheet."""
+    for name, chip in CHIPS.items():
+        if device_kind.startswith(name):
+            return chip
+    return None
+
+
+def devices(name: str) -> list[Any]:
+    """Returns the devices of a slice such as v5e:16x16 (chips), or "local": those here.
+
+    Raises:
+      ConfigError: when there is no such slice, or libtpu is not installed.
+    """
+    if name == LOCAL:
+        return jax.devices()
+    match = re.fullmatch(r"(\w+):(\d+(?:x\d+)+)", name)
+    if not match or match[1] not in EXAMPLES:
+        raise ConfigError(
+            f"--topology={name} is not known; give one of"
+            f" {', '.join(EXAMPLES.values())} (other sizes work as well), or {LOCAL}"
+        )
+    if not importlib.util.find_spec("libtpu"):
+        raise ConfigError(
+            f"--topology={name} needs the TPU compiler, libtpu, which is not installed;"
+            " pip install -r requirements-tpu.txt, or give --topology=local"
+        )
+    _prepare_libtpu()
+    try:
+        return topologies.get_topology_desc(
+            platform="tpu", topology_name=name, **_options(match[1], match[2])
+        ).devices
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
+        raise ConfigError(
+            f"--topology={name}: {reason}; try {EXAMPLES[match[1]]}"
+        ) from None
+
+
+def _options(generation: str, sides: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if generation == "v4":  # as jax runs it: a device is a chip, not one of its cores
+        options["chip_config_name"] = "megacore"
+    if set(sides) <= {"1", "x"}:  # a host of one chip; else it has 2 x 2
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    return options
+
+
+def _prepare_libtpu() -> None:
+    """Makes libtpu a compiler alone: it opens no device, asks no metadata server."""
+    jax.config.update("jax_platforms", "cpu")
+    for name, value in {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # two processes may compile side by side
+        # Else it complains that it does not know where it is.
+        "TPU_ACCELERATOR_TYPE": "v5e-4",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    }.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,257 @@
+"""Trial compilations of the step of a phase, and the search for the largest batch.
+
+libtpu refuses a program that is over the memory of its chip, with a number, within
+seconds: it then generates no code. Told that a chip has next to none, it gives that
+number for any program. It is an early one, before the final layout of memory, so it
+serves to compare batches and depths; what is said to fit was compiled in full.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from bert_jax import compiled_program, compiled_steps, optim, sharding, steps
+from bert_jax.compiled_program import CompiledProgram
+from bert_jax.config import ExperimentConfig
+
+# Layers of the models that are compiled to learn what a layer adds.
+FEW_LAYERS = (2, 3)
+# Rows of a batch on a device go into tiles of eight.
+TILE = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """What came of compiling one step, on one device."""
+
+    config: ExperimentConfig
+    seconds: float  # it took to compile
+    arguments: dict[str, int]  # bytes of parameters, optimizer_moments, batch
+    memory: dict[str, int] | None = None  # see compiled_program.memory; None: refused
+    program: CompiledProgram | None = None
+    flops: float = 0.0  # by the compiler, loops counted once
+    refusal: str = ""
+    needed_bytes: int = 0  # by the refusal
+
+    @property
+    def fits(self) -> bool:
+        return self.memory is not None
+
+
+def compile_step(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    options: dict[str, Any] | None = None,
+) -> Trial:
+    """Compiles the step that `train` would run in a phase, or learns why it cannot.
+
+    Args:
+      config: of the run.
+      mesh: which is set, of these or other devices.
+      phase_index: of config.phases.
+      options: for the compiler.
+    """
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    state = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_layout(x, mesh)),
+        jax.eval_shape(init),
+    )
+    train_step = compiled_steps.jit(
+        steps.make_train_step(config, graphdef, tx, schedule)
+    )
+    batch_shapes = steps.batch_shapes(config.phases[phase_index])
+    arguments = {
+        "parameters": compiled_program.device_bytes(state.params),
+        "optimizer_moments": compiled_program.device_bytes(state.opt_state),
+        "batch": compiled_program.device_bytes(
+            sharding.abstract_batch(batch_shapes, mesh)
+        ),
+    }
+    start = time.perf_counter()
+    try:
+        compiled = compiled_steps.compile_phase(
+            config, train_step, state, mesh, phase_index, options
+        )
+    except jax.errors.JaxRuntimeError as error:
+        needed = compiled_program.refused_bytes(str(error))
+        if needed is None:
+            raise
+        seconds = time.perf_counter() - start
+        refusal = str(error).splitlines()[0]
+        return Trial(
+            config, seconds, arguments, refusal=refusal, needed_bytes=needed[0]
+        )
+    costs: Any = compiled.cost_analysis()
+    return Trial(
+        config,
+        time.perf_counter() - start,
+        arguments,
+        compiled_program.memory(compiled),
+        CompiledProgram(compiled.as_text() or "", mesh.size),
+        (costs or {}).get("flops", 0.0),
+    )
+
+
+def _layout(x: jax.ShapeDtypeStruct, mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Returns where an array of the state is; scalars come without a layout."""
+    sharding: Any = x.sharding
+    return NamedSharding(mesh, sharding.spec if sharding else jax.P())
+
+
+def micro_batch(
+    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
+) -> int:
+    """Returns how many sequences a device takes at a time."""
+    rows = sharding.batch_divisor(mesh) * config.accumulation_steps
+    return config.phases[phase_index].global_batch_size // rows
+
+
+def changed(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    *,
+    sequences: int | None = None,
+    layers: int | None = None,
+    remat: str | None = None,
+) -> ExperimentConfig:
+    """Returns the config with another micro-batch, depth or remat."""
+    if sequences:
+        rows = sharding.batch_divisor(mesh) * config.accumulation_steps
+        phase = dataclasses.replace(
+            config.phases[phase_index], global_batch_size=sequences * rows
+        )
+        before, after = config.phases[:phase_index], config.phases[phase_index + 1 :]
+        config = dataclasses.replace(config, phases=(*before, phase, *after))
+    if layers:
+        model = dataclasses.replace(config.model, num_hidden_layers=layers)
+        config = dataclasses.replace(config, model=model)
+    return dataclasses.replace(config, remat=remat or config.remat)
+
+
+class EarlyMemory:
+    """The compiler's early number of bytes, for any micro-batch.
+
+    It grows by a line with the depth and, for more than a few sequences, with the
+    batch, so four programs of few layers tell it.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        mesh: jax.sharding.Mesh,
+        phase_index: int,
+        limit: float,
+    ):
+        """Compiles the four, as far as memory, for the config's depth and remat.
+
+        Args:
+          config: of the run.
+          mesh: which is set.
+          phase_index: of config.phases.
+          limit: bytes; it is most precise for the batches that come near.
+        """
+
+        def ask(sequences: int) -> float:
+            few, more = (
+                _early_bytes(
+                    changed(config, mesh, phase_index, layers=n, sequences=sequences),
+                    mesh,
+                    phase_index,
+                )
+                for n in FEW_LAYERS
+            )
+            a_layer = (more - few) / (FEW_LAYERS[1] - FEW_LAYERS[0])
+            return few + (config.model.num_hidden_layers - FEW_LAYERS[0]) * a_layer
+
+        self._at = 8 * TILE
+        self._first = ask(self._at)
+        guess = max(int(self._at * limit / self._first) // TILE, 1) * TILE
+        if self._at / 2 < guess < self._at * 2:  # too near to tell a slope
+            guess = 2 * self._at
+        self.a_sequence = (ask(guess) - self._first) / (guess - self._at)
+
+    def of(self, sequences: int) -> float:
+        return self._first + (sequences - self._at) * self.a_sequence
+
+    def largest(self, limit: float) -> int:
+        """Returns how many sequences come under the limit, in tiles; 0 for none."""
+        most = int(self._at + (limit - self._first) / self.a_sequence)
+        return max(most // TILE * TILE if most >= TILE else most, 0)
+
+
+def _early_bytes(
+    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
+) -> int:
+    options = {"xla_tpu_max_hbm_size_mib": 1}
+    return compile_step(config, mesh, phase_index, options).needed_bytes
+
+
+def largest_that_fits(
+    trial: Trial,
+    early: EarlyMemory,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    hbm_bytes: int,
+    compile_: Callable[[ExperimentConfig], Trial],
+) -> tuple[int, Trial | None]:
+    """Finds the largest micro-batch, in tiles of eight, and compiles it.
+
+    Args:
+      trial: the config's own batch.
+      early: of the config.
+      mesh: of the run.
+      phase_index: of config.phases.
+      hbm_bytes: of a device.
+      compile_: compiles a step in full.
+
+    Returns:
+      The sequences and their trial; 0 and None where not one sequence fits.
+    """
+    config = trial.config
+    wanted = micro_batch(config, mesh, phase_index)
+    limit = float(hbm_bytes)
+    # What the early number leaves out, as far as a whole program has told.
+    if trial.memory:
+        limit -= trial.memory["total"] - early.of(wanted)
+    else:
+        limit -= max(trial.needed_bytes - early.of(wanted), 0)
+    sequences = early.largest(limit)
+    if trial.fits and sequences <= wanted:
+        return wanted, trial
+    while sequences > 0:
+        found = compile_(changed(config, mesh, phase_index, sequences=sequences))
+        if found.fits:
+            return sequences, found
+        over = max(found.needed_bytes - hbm_bytes, 0) / early.a_sequence
+        step = TILE if sequences > TILE else 1
+        sequences -= max(-(-int(over) // step) * step, step)
+    return 0, None
+
+
+def accumulation_for(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    largest: int,
+    at_least: int = 1,
+) -> int | None:
+    """Returns the fewest accumulation_steps with which the global batch fits, or None.
+
+    A micro-batch is at most `largest` sequences, and there are `at_least` of them.
+    """
+    per_device, rest = divmod(
+        config.phases[phase_index].global_batch_size, sharding.batch_divisor(mesh)
+    )
+    if rest:
+        return None
+    for parts in range(at_least, per_device + 1):
+        if per_device % parts == 0 and per_device // parts <= largest:
+            return parts
+    return None
