@@ -14,6 +14,7 @@ ENV = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }
+PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 
 def start(module: str, *args: str, devices: int = 1, cwd=ROOT) -> subprocess.Popen:
@@ -21,7 +22,7 @@ def start(module: str, *args: str, devices: int = 1, cwd=ROOT) -> subprocess.Pop
     return subprocess.Popen(
         [sys.executable, "-m", module, *args],
         cwd=cwd,
-        env=ENV | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)},
+        env=ENV | {"XLA_FLAGS": flags, "PYTHONPATH": PATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

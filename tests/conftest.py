@@ -104,13 +104,16 @@ def few_memory_mappings():
         jax.clear_caches()
 
 
-def use_mesh(data: int, fsdp: int, tensor: int) -> jax.sharding.Mesh:
-    """Makes and sets a mesh over the first data * fsdp * tensor simulated devices."""
+def use_mesh(data: int, fsdp: int, tensor: int, devices=None) -> jax.sharding.Mesh:
+    """Makes and sets a mesh over the first data * fsdp * tensor devices.
+
+    They are simulated ones, or for instance those of a TPU slice.
+    """
     mesh = jax.make_mesh(
         (data, fsdp, tensor),
         sharding.AXES,
         axis_types=(jax.sharding.AxisType.Explicit,) * 3,
-        devices=jax.devices()[: data * fsdp * tensor],
+        devices=(devices or jax.devices())[: data * fsdp * tensor],
     )
     jax.set_mesh(mesh)
     return mesh

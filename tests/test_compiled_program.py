@@ -1,0 +1,222 @@
+"""What a compiled program tells, of one written by hand and of real ones."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import compiled_program, topologies, trials
+from bert_jax.compiled_program import CompiledProgram
+from tests.conftest import make_config, use_mesh
+
+needs_libtpu = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
+)
+MIB = 2**20
+
+BY_HAND = """
+HloModule jit_step, is_scheduled=true
+
+%product (a: bf16[8,8], b: bf16[8,8]) -> bf16[8,8] {
+  %a = bf16[8,8]{1,0:T(8,128)(2,1)} parameter(0)
+  %b = bf16[8,8]{1,0:T(8,128)(2,1)} parameter(1)
+  ROOT %convolution.1 = bf16[8,8]{1,0} convolution(%a, %b), dim_labels=bf_io->bf, \
+metadata={op_name="jit(step)/layer/SCOPE/dot_general"}, \
+backend_config={"estimated_cycles":"999"}
+}
+
+%body (state: (s32[], bf16[8,8])) -> (s32[], bf16[8,8]) {
+  %state = (s32[]{:T(128)}, bf16[8,8]{1,0}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%state), index=0
+  %x = bf16[8,8]{1,0} get-tuple-element(%state), index=1
+  %fusion.1 = bf16[8,8]{1,0} fusion(%x, %x), kind=kOutput, calls=%product, \
+metadata={op_name="jit(step)/layer/add"}, backend_config={"estimated_cycles":"100"}
+  %select.1 = bf16[8,8]{1,0} fusion(%fusion.1), kind=kLoop, calls=%other, \
+metadata={op_name="jit(step)/layer/attention/dropout/select_n"}, \
+backend_config={"estimated_cycles":"7"}
+  %all-reduce.1 = bf16[8,8]{1,0} all-reduce(%select.1), \
+replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}, to_apply=%sum, \
+metadata={op_name="jit(step)/layer/reduce_sum"}
+  ROOT %tuple.1 = (s32[]{:T(128)}, bf16[8,8]{1,0}) tuple(%i, %all-reduce.1)
+}
+
+%condition (state.1: (s32[], bf16[8,8])) -> pred[] {
+  %state.1 = (s32[]{:T(128)}, bf16[8,8]{1,0}) parameter(0)
+  %limit = s32[]{:T(128)} constant(LIMIT)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i.1, %limit), direction=LT
+}
+
+ENTRY %main (p: bf16[8,8]) -> bf16[8,8] {
+  %p = bf16[8,8]{1,0} parameter(0)
+  %first = s32[]{:T(128)} constant(FIRST)
+  %start = (s32[]{:T(128)}, bf16[8,8]{1,0}) tuple(%first, %p)
+  %while.1 = (s32[]{:T(128)}, bf16[8,8]{1,0}) while(%start), condition=%condition, \
+body=%bodyKNOWN
+  %y = bf16[8,8]{1,0} get-tuple-element(%while.1), index=1
+  %copy.1 = bf16[8,8]{0,1} copy(%y), backend_config={"estimated_cycles":"30"}
+  %sorted = f32[8]{0} sort(%y), dimensions={0}, \
+backend_config={"estimated_cycles":"18446744073709551615"}
+  %gathered = (f32[4,8]{1,0}, f32[16,8]{1,0}) all-gather-start(%sorted), \
+replica_groups=[2,4]<=[8]
+  %shared = f32[4,8]{1,0} reduce-scatter(%sorted), replica_groups={{0,1},{2,3}}
+  ROOT %update = bf16[8,8]{1,0} fusion(%copy.1), kind=kLoop, calls=%other, \
+metadata={op_name="jit(step)/optimizer/mul"}, backend_config={"estimated_cycles":"5"}
+}
+"""
+
+
+def by_hand(*, first=0, limit=3, known="", scope="mlp"):
+    text = BY_HAND.replace("FIRST", str(first)).replace("LIMIT", str(limit))
+    return CompiledProgram(text.replace("KNOWN", known).replace("SCOPE", scope), 8)
+
+
+def test_a_loops_body_counts_times_its_trips():
+    assert by_hand().cycles == {
+        "matmul": 300,  # the fusion's, not again the product's inside of it
+        "attention": 0,
+        "elementwise": 0,
+        "dropout": 21,
+        "optimizer": 5,
+        "copies": 30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("loop", "trips"),
+    [
+        ({"first": 1, "limit": 5}, 4),
+        ({"first": 5, "limit": 5}, 0),
+        ({"known": ', backend_config={"known_trip_count":{"n":"6"}}'}, 6),
+    ],
+)
+def test_trips_are_told_by_the_loop_or_its_condition(loop, trips):
+    assert by_hand(**loop).cycles["matmul"] == 100 * trips
+
+
+def test_products_within_attention_are_attention():
+    cycles = by_hand(scope="attention").cycles
+    assert cycles["attention"] == 300 and cycles["matmul"] == 0
+
+
+def test_what_has_no_estimate_is_not_counted_but_named():
+    assert [(i.name, times) for i, times in by_hand().unestimated] == [("sorted", 1)]
+
+
+def test_collectives_with_bytes_groups_and_times():
+    found = [
+        (c.kind, c.num_bytes, c.group_size, c.times) for c in by_hand().collectives
+    ]
+    assert found == [
+        ("all-reduce", 128, 4, 3),
+        ("all-gather", 512, 4, 1),
+        ("reduce-scatter", 256, 2, 1),
+    ]
+
+
+def test_a_collective_takes_at_least_its_bytes_over_the_links():
+    reduce, gather, _ = by_hand().collectives
+    # Each of 4 devices sends 3/4 of the array to be summed, and 3/4 of the sums.
+    assert reduce.seconds(128.0) == pytest.approx(3 * 2 * 0.75)
+    assert gather.seconds(512.0) == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("message", "sizes"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required"
+            " for HLO temporaries (28.50G) exceeds available HBM (15.75G).",
+            (28.5 * 1024 * MIB, 15.75 * 1024 * MIB),
+        ),
+        (
+            "XLA:TPU compile permanent error. Ran out of memory in memory space hbm."
+            " Used 981.50M of 512.00M hbm. Exceeded hbm capacity by 469.50M.",
+            (981.5 * MIB, 512 * MIB),
+        ),
+    ],
+)
+def test_a_refusals_numbers(message, sizes):
+    assert compiled_program.refused_bytes(message) == sizes
+    assert compiled_program.refused_bytes("INTERNAL: something else") is None
+
+
+def test_memory_and_a_real_loop():
+    x = jnp.ones((64, 64))
+
+    def step(x, y):
+        return jax.lax.fori_loop(0, 5, lambda _, x: x @ y, x)
+
+    compiled = jax.jit(step, donate_argnums=0).lower(x, x).compile()
+    found = compiled_program.memory(compiled)
+    assert found["arguments"] == 2 * x.nbytes
+    assert found["outputs"] == found["aliased"] == x.nbytes
+    rest = found["temporaries"] + found["code"]
+    assert found["total"] == 2 * x.nbytes + rest
+    program = CompiledProgram(compiled.as_text())
+    assert 5 in {times for _, times in program.executed()}
+    assert not any(program.cycles.values())  # of a CPU nobody estimates them
+
+
+def test_device_bytes_are_of_one_device():
+    mesh = use_mesh(4, 2, 1)
+    split = jax.sharding.NamedSharding(mesh, jax.P("data", None))
+    tree = {
+        "a": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=split),
+        "b": jax.device_put(jnp.zeros(5, jnp.bfloat16)),
+    }
+    assert compiled_program.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
+
+
+def tpu_program(**changes):
+    """Returns a step for four chips, and the number of parameters."""
+    config = make_config(
+        model__num_hidden_layers=1,
+        model__hidden_size=128,
+        model__intermediate_size=256,
+        tokenizer__vocab_size=1000,
+        phase={"global_batch_size": 64},
+        **changes,
+    )
+    mesh = use_mesh(4, 1, 1, topologies.devices("v5e:2x2"))
+    trial = trials.compile_step(config, mesh, 0)
+    return trial.program, trial.arguments["parameters"] // 4
+
+
+@needs_libtpu
+def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else():
+    """One sum of the metrics; of the gradients one by dtype: bfloat16 of kernels."""
+    program, num_parameters = tpu_program()
+    assert {c.kind for c in program.collectives} == {"all-reduce"}
+    assert {(c.group_size, c.times) for c in program.collectives} == {(4, 1)}
+    gradients = [c for c in program.collectives if c.num_bytes > 1024]
+    assert len(gradients) <= 2 and len(program.collectives) <= 3
+    # Every parameter once, in two or four bytes; activations would be over.
+    assert 2 * num_parameters < sum(c.num_bytes for c in gradients)
+    assert sum(c.num_bytes for c in gradients) <= 4 * num_parameters + 4096
+
+
+@needs_libtpu
+def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
+    """Their gradient has two parts, a lookup's and the head's.
+
+    XLA moves a sum over devices out of a loop where it goes straight to what is
+    accumulated, which a sum of two does not.
+    """
+    program, num_parameters = tpu_program(accumulation_steps=4)
+    assert {c.kind for c in program.collectives} == {"all-reduce"}
+    inside = [c for c in program.collectives if c.times > 1]
+    assert [(c.num_bytes, c.times) for c in inside] == [(1000 * 128 * 4, 3)]
+    once = sum(c.num_bytes for c in program.collectives if c.times == 1)
+    assert 2 * num_parameters < once <= 4 * num_parameters + 4096
+    assert any(times == 3 for _, times in program.executed())
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_every_class_of_operations_is_found_in_a_step():
+    program, _ = tpu_program(
+        model__hidden_dropout_prob=0.1, model__attention_probs_dropout_prob=0.1
+    )
+    assert all(program.cycles.values())

@@ -1,0 +1,191 @@
+"""The report as people and programs get it, and its numbers against arithmetic."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+from bert_jax import preflight, preflight_report, trials
+from bert_jax.config import ConfigError
+from bert_jax.metrics import train_flops_per_sequence
+from tests.commands import run, run_well
+from tests.conftest import make_config
+
+needs_libtpu = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
+)
+TINY = [
+    "--config=configs/tiny.py",
+    "--config.model.num_hidden_layers=1",
+    "--config.data.corpus_dir=nowhere",
+]
+
+
+@needs_libtpu
+def test_json_of_a_slice_that_is_not_here(tmp_path):
+    result = run(
+        "bert_jax.preflight",
+        *TINY,
+        "--topology=v5e:2x2",
+        "--json",
+        "--nosearch",
+        "--price_per_chip_hour=2",
+        f"--workdir={tmp_path / 'run'}",
+    )
+    assert result.returncode == 0, result.stderr
+    assert "compiling 1 layers, 16 x 64 tokens a device" in result.stderr
+    report = json.loads(result.stdout)
+    assert report["fits"] is True
+    assert (report["devices"], report["chips"]) == (4, 4)
+    assert report["compute_dtype"] == "bfloat16"  # the slice's, though this is a CPU
+    assert report["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
+    assert any("no corpus in nowhere" in line for line in report["checks"])
+    assert any("can be written" in line for line in report["checks"])
+    assert not (tmp_path / "run").exists()
+    (phase,) = report["phases"]
+    compiled, estimated = phase["compiled"], phase["estimated"]
+    arguments = compiled["arguments"]
+    # Two moments of every parameter, and two counters that are scalars.
+    moments = arguments["optimizer_moments"] - 2 * arguments["parameters"]
+    assert 0 <= moments <= 16
+    assert arguments["batch"] == 16 * 4 * (4 * 64 + 3 * 10 + 3 * 1)
+    assert compiled["memory"]["arguments"] >= sum(arguments.values())
+    assert compiled["memory"]["aliased"] > 3 * arguments["parameters"]
+    assert {each["kind"] for each in compiled["collectives"]} == {"all-reduce"}
+    step = sum(estimated["seconds"].values())
+    assert estimated["step_seconds"] == pytest.approx(step)
+    assert report["hours"] == pytest.approx(1600 * step / 3600)
+    assert report["cost"] == pytest.approx(report["hours"] * 4 * 2)
+    rate = 64 / step
+    assert estimated["sequences_per_second"] == pytest.approx(rate)
+    flops = phase["model_flops"] / 64
+    assert estimated["mfu"] == pytest.approx(rate * flops / (4 * 197e12))
+
+
+def test_local_has_no_cycles_but_memory_flops_and_collectives():
+    stdout = run_well("bert_jax.preflight", *TINY, "--topology=local", devices=8)
+    assert "8 x cpu" in stdout and "float32" in stdout
+    assert "whether it fits is not known" in stdout
+    assert "only the TPU's compiler tells cycles" in stdout
+    assert "all-reduce" in stdout and "model FLOPs" in stdout
+    assert "hours" not in stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["--topology is missing", "v5e:16x16", "local"]),
+        (["--topology=v9:2x2"], ["--topology=v9:2x2 is not known", "tpu7x:4x4x4"]),
+        (
+            ["--topology=local", "--config.phases[0].global_batch_size=65"],
+            ["config.phases[0].global_batch_size=65", "try 64 or 66"],
+        ),
+    ],
+)
+def test_mistakes_are_a_line_and_exit_code_2(arguments, words):
+    result = run("bert_jax.preflight", *TINY, *arguments, devices=2)
+    assert result.returncode == 2 and not result.stdout
+    (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
+    assert all(word in line for word in words)
+
+
+def test_a_corpus_is_held_against_the_config(trained):
+    manifest = json.loads((trained / "run" / "config.json").read_text())
+    from bert_jax import config as config_lib
+
+    config = config_lib.from_json(json.dumps(manifest))
+    found = preflight.checks(config, jax.devices()[:1], None)
+    assert "was made with this tokenizer" in found[0]
+    assert found[1].startswith("phase 0 takes ")
+    manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
+    other = config_lib.from_json(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="lowercase"):
+        preflight.checks(other, jax.devices()[:1], None)
+
+
+def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
+    preflight.check_writable(str(tmp_path / "new" / "run"))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file"):
+        preflight.check_writable(str(tmp_path / "file" / "run"))
+    with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc cannot be"):
+        preflight.check_writable("/proc/run")
+
+
+@needs_libtpu
+def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
+    plain, split = (
+        preflight.preflight(
+            make_config(mesh__shard_optimizer=on), "v5e:2x2", search=False
+        )["phases"][0]["compiled"]
+        for on in (False, True)
+    )
+    before, after = (each["arguments"]["optimizer_moments"] for each in (plain, split))
+    # Matrices to a quarter; biases and scales, 3% of so narrow a model, stay whole.
+    assert 0.25 < after / before < 0.30
+    assert plain["arguments"]["parameters"] == split["arguments"]["parameters"]
+    less = plain["memory"]["arguments"] - split["memory"]["arguments"]
+    assert less >= before - after
+    kinds = {each["kind"] for each in split["collectives"]}
+    assert "all-gather" in kinds and "all-to-all" not in kinds
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does():
+    config = make_config(
+        model__num_hidden_layers=1,
+        model__hidden_size=128,
+        model__max_position_embeddings=512,
+        phase={
+            "sequence_length": 512,
+            "max_predictions": 80,
+            "global_batch_size": 4 * 16384,
+        },
+    )
+    report = preflight.preflight(config, "v5e:2x2", search=False)
+    assert report["fits"] is False
+    (phase,) = report["phases"]
+    assert phase["compiled"]["needed_bytes"] > phase["compiled"]["hbm_bytes"]
+    largest = phase["largest_micro_batch"]
+    assert 1024 < largest < 16384 and largest % trials.TILE == 0
+    assert phase["largest"]["total_bytes"] <= phase["compiled"]["hbm_bytes"]
+    # It is near the limit: 5% more do not fit.
+    mesh = jax.sharding.get_mesh()
+    more = largest * 105 // 100 // trials.TILE * trials.TILE
+    over = trials.changed(config, mesh, 0, sequences=more)
+    assert not trials.compile_step(over, mesh, 0).fits
+    remedy = report["remedy"]
+    assert remedy["flag"].startswith("--config.accumulation_steps=")
+    parts = int(remedy["flag"].partition("=")[2])
+    assert 16384 // largest <= parts <= 16 and 16384 % parts == 0
+    text = preflight_report.table(report)
+    assert "DOES NOT FIT" in text and remedy["flag"] in text
+    assert f"{largest:,} sequences a device" in text
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_search_tells_what_remat_buys():
+    config = make_config(
+        model__hidden_size=128, model__num_hidden_layers=4, phase={"num_steps": 5}
+    )
+    (phase,) = preflight.preflight(config, "v5e:2x2")["phases"]
+    none, *others = phase["remat"]
+    assert none["remat"] == "none"
+    assert none["largest_micro_batch"] == phase["largest_micro_batch"] > 1000
+    for each in others:
+        assert each["largest_micro_batch"] > none["largest_micro_batch"]
+    assert "remat matmuls" in preflight_report.table(
+        preflight.preflight(config, "v5e:2x2")
+    )
+
+
+def test_model_flops_are_those_of_the_log_lines():
+    config = make_config()
+    phase = config.phases[0]
+    found = preflight.step_estimate.model_flops(config, 0)
+    per_sequence = train_flops_per_sequence(config.model, 97, phase)
+    assert found == phase.global_batch_size * per_sequence

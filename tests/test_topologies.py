@@ -1,0 +1,114 @@
+"""Slices that are not here, and the numbers of chips held against the compiler."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bert_jax import compiled_program, topologies
+from bert_jax.compiled_program import CompiledProgram
+from bert_jax.config import ConfigError
+from tests.conftest import use_mesh
+
+needs_libtpu = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
+)
+SMALL = {
+    "v2": "v2:2x2",
+    "v3": "v3:2x2",
+    "v4": "v4:2x2x1",
+    "v5e": "v5e:1x1",
+    "v5p": "v5p:2x2x1",
+    "v6e": "v6e:1x1",
+    "tpu7x": "tpu7x:2x2x1",
+}
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name != "v5e"]
+
+
+def test_local_is_what_is_here():
+    assert topologies.devices("local") == jax.devices()
+
+
+@pytest.mark.parametrize("name", ["v9:2x2", "v5e", "v5e:", "v5litepod:2x2", ""])
+def test_unknown_topologies_are_answered_with_those_that_work(name):
+    with pytest.raises(ConfigError, match=r"not known; .* v5e:16x16.* or local"):
+        topologies.devices(name)
+
+
+def test_without_libtpu_the_command_that_installs_it_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install -r requirements-tpu.txt"):
+        topologies.devices("v5e:2x2")
+
+
+@needs_libtpu
+def test_a_slice_that_cannot_be_says_why():
+    with pytest.raises(ConfigError, match=r"v5e:3x3: .*divisible.*; try v5e:16x16"):
+        topologies.devices("v5e:3x3")
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("name", "count", "chips"),
+    [
+        ("v3:2x2", 8, 4),
+        ("v4:2x2x1", 4, 4),
+        ("v5e:1x1", 1, 1),
+        ("v5e:16x16", 256, 256),
+        ("v5p:4x4x4", 64, 64),
+        ("v6e:16x16", 256, 256),
+        ("tpu7x:2x2x1", 8, 4),
+    ],
+)
+def test_devices_and_chips(name, count, chips):
+    devices = topologies.devices(name)
+    chip = topologies.chip_of(devices[0].device_kind)
+    assert len(devices) == count
+    assert len({tuple(device.coords) for device in devices}) == chips
+    assert chip.devices_per_chip == count // chips
+
+
+def test_every_kind_has_its_own_chip():
+    assert topologies.chip_of("TPU v5 lite").peak_flops == 197e12
+    assert topologies.chip_of("TPU v5").peak_flops == 459e12
+    assert topologies.chip_of("NVIDIA H200").hbm_gib == 0
+    assert topologies.chip_of("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "ghz"),
+    # Published: Jouppi et al. 2020 (v2, v3) and 2023 (v4).
+    [("TPU v2", 0.7), ("TPU v3", 0.94), ("TPU v4", 1.05)],
+)
+def test_clocks_are_those_that_were_published(kind, ghz):
+    clock = topologies.CHIPS[kind].clock_hz
+    assert clock == pytest.approx(ghz * 1e9, rel=0.02)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("name", ["v5e", *SLOW])
+def test_a_large_product_takes_nearly_the_cycles_of_its_flops(name):
+    device = topologies.devices(SMALL[name])[0]
+    chip = topologies.chip_of(device.device_kind)
+    use_mesh(1, 1, 1, [device])
+    n = 8192
+    x = jax.ShapeDtypeStruct((n, n), jnp.bfloat16)
+    program = CompiledProgram(jax.jit(jnp.matmul).lower(x, x).compile().as_text())
+    share = 2 * n**3 / program.cycles["matmul"] / chip.flops_per_cycle
+    assert 0.7 < share < 1.0
+    assert sum(program.cycles.values()) == program.cycles["matmul"]
+
+
+@needs_libtpu
+@pytest.mark.parametrize("name", SMALL)
+def test_memory_is_what_libtpu_says(name):
+    device = topologies.devices(SMALL[name])[0]
+    use_mesh(1, 1, 1, [device])
+    x = jax.ShapeDtypeStruct((2**18, 2**20), jnp.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError) as refused:
+        jax.jit(lambda x: x + 1).lower(x).compile()
+    needed, available = compiled_program.refused_bytes(str(refused.value))
+    assert needed == pytest.approx(2 * 4 * 2**38, rel=0.2)
+    chip = topologies.chip_of(device.device_kind)
+    assert available == int(chip.hbm_gib * 2**30)
