@@ -53,7 +53,9 @@ class Chip:
 
 
 # By the start of jax's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 .. 7x)
-# but for hbm_gib, which is what libtpu's refusals say; NVIDIA data sheets (SXM).
+# but for hbm_gib, which is what libtpu's refusals say, and the links of v2 and v3 (4 of
+# 62 and 82 GB/s each way; Jouppi et al. 2020) and v4 (6 of 50; 2023). NVIDIA data sheets
+# (SXM).
 CHIPS = {
     "TPU v2": Chip(
         peak_flops=22.5e12,
@@ -61,7 +63,7 @@ CHIPS = {
         flops_per_cycle=2**15,
         hbm_gib=7.48,
         hbm_bytes_per_s=350e9,
-        ici_bytes_per_s=31e9,
+        ici_bytes_per_s=248e9,
     ),
     "TPU v3": Chip(
         peak_flops=61.5e12,
@@ -69,14 +71,14 @@ CHIPS = {
         flops_per_cycle=2**16,
         hbm_gib=15.48,
         hbm_bytes_per_s=450e9,
-        ici_bytes_per_s=41e9,
+        ici_bytes_per_s=328e9,
     ),
     "TPU v4": Chip(
         peak_flops=275e12,
         flops_per_cycle=2**18,
         hbm_gib=30.75,
-        hbm_bytes_per_s=1228e9,
-        ici_bytes_per_s=300e9,
+        hbm_bytes_per_s=1200e9,
+        ici_bytes_per_s=600e9,
     ),
     "TPU v5 lite": Chip(
         peak_flops=197e12,
