@@ -36,7 +36,7 @@ class Chip:
     devices_per_chip: int = 1
     # Of TPUs alone:
     flops_per_cycle: int = 0  # bfloat16, of all matrix units of a device
-    hbm_gib: float = 0.0  # that libtpu gives to a program
+    hbm_gib: float = 0.0  # that libtpu gives to a program, the less of two versions
     hbm_bytes_per_s: float = 0.0
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
 
@@ -54,8 +54,8 @@ class Chip:
 
 # By the start of jax's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 .. 7x)
 # but for hbm_gib, which is what libtpu's refusals say, and the links of v2 and v3 (4 of
-# 62 and 82 GB/s each way; Jouppi et al. 2020) and v4 (6 of 50; 2023). NVIDIA data sheets
-# (SXM).
+# 62 and 82 GB/s each way; Jouppi et al. 2020) and v4 (6 of 50; 2023). NVIDIA: data
+# sheets (SXM).
 CHIPS = {
     "TPU v2": Chip(
         peak_flops=22.5e12,
@@ -90,14 +90,14 @@ CHIPS = {
     "TPU v5": Chip(
         peak_flops=459e12,
         flops_per_cycle=2**18,
-        hbm_gib=95.74,
+        hbm_gib=95.73,
         hbm_bytes_per_s=2765e9,
         ici_bytes_per_s=1200e9,
     ),
     "TPU v6 lite": Chip(
         peak_flops=918e12,
         flops_per_cycle=2**19,
-        hbm_gib=31.25,
+        hbm_gib=31.24,
         hbm_bytes_per_s=1638e9,
         ici_bytes_per_s=800e9,
     ),
@@ -105,7 +105,7 @@ CHIPS = {
         peak_flops=1153.5e12,
         devices_per_chip=2,
         flops_per_cycle=2**19,
-        hbm_gib=94.75,
+        hbm_gib=94.74,
         hbm_bytes_per_s=3690e9,
         ici_bytes_per_s=600e9,
     ),

@@ -111,4 +111,5 @@ def test_memory_is_what_libtpu_says(name):
     needed, available = compiled_program.refused_bytes(str(refused.value))
     assert needed == pytest.approx(2 * 4 * 2**38, rel=0.2)
     chip = topologies.chip_of(device.device_kind)
-    assert available == int(chip.hbm_gib * 2**30)
+    # libtpu 0.0.42 and 0.0.50 differ by a hundredth of what they print.
+    assert available == pytest.approx(chip.hbm_gib * 2**30, abs=2**24)
