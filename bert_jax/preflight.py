@@ -14,13 +14,10 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import math
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -28,6 +25,7 @@ from absl import flags
 
 from bert_jax import (
     command_line,
+    preflight_checks,
     preflight_report,
     sharding,
     step_estimate,
@@ -37,7 +35,6 @@ from bert_jax import (
     trials,
 )
 from bert_jax.config import REMAT, ConfigError, ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
 from bert_jax.topologies import GIB, Chip
 from bert_jax.trials import Trial
 
@@ -190,27 +187,30 @@ class Preflight:
                 continue
             other = dataclasses.replace(at.config, remat=name)
             its = self.early(other, phase_index)
-            more = self.layer_cycles(other, phase_index) - own
+            a_layer, cycles = self.layer_cycles(other, phase_index), None
+            if own is not None and a_layer is not None:
+                layers = self.config.model.num_hidden_layers
+                cycles = rows[0]["cycles"] + (layers - 1) * (a_layer - own)
             rows.append(
                 {
                     "remat": name,
                     "total_bytes": its.of(sequences) + beyond_early,
                     "largest_micro_batch": its.largest(early.of(largest)),
-                    "cycles": rows[0]["cycles"]
-                    + more * (self.config.model.num_hidden_layers - 1),
+                    "cycles": cycles,
                 }
             )
         return rows
 
-    def layer_cycles(self, config: ExperimentConfig, phase_index: int) -> float:
+    def layer_cycles(self, config: ExperimentConfig, phase_index: int) -> float | None:
         """Returns the cycles of few layers' step, for each of them but the last.
 
-        The last one computes few positions; only differences are of use.
+        The last one computes few positions; only differences are of use. None where
+        that many layers do not fit.
         """
         few = trials.FEW_LAYERS[-1]
         config = trials.changed(config, self.mesh, phase_index, layers=few)
         program = self.compile(config, phase_index).program
-        return sum(program.cycles.values()) / (few - 1) if program else math.nan
+        return sum(program.cycles.values()) / (few - 1) if program else None
 
 
 def accumulation_remedy(
@@ -240,63 +240,6 @@ def accumulation_remedy(
                 "phases": [flight.estimated(trial, i) for i, trial in enumerate(tried)],
             }
         parts += 1
-
-
-def checks(
-    config: ExperimentConfig, devices: list[Any], workdir: str | None
-) -> list[str]:
-    """Returns what was found in order, a line each, and what is not there yet.
-
-    Raises:
-      ConfigError: when the corpus was made for another config, the hosts cannot share
-        out its streams, or nothing can be written to the workdir.
-    """
-    found = []
-    hosts = len({device.process_index for device in devices})
-    if config.data.num_streams % hosts:
-        raise ConfigError(
-            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
-            f" the {hosts} hosts of this slice"
-        )
-    if corpus_lib.exists(config.data.corpus_dir):
-        corpus = corpus_lib.read(config)
-        found.append(
-            f"corpus {config.data.corpus_dir} was made with this tokenizer and these"
-            " settings"
-        )
-        for i, phase in enumerate(config.phases):
-            rows = sum(
-                shard.rows_per_epoch(config.data, phase)
-                for shard in corpus.shards["train"]
-            )
-            epochs = phase.num_steps * phase.global_batch_size / rows
-            found.append(
-                f"phase {i} takes {epochs:,.1f} epochs of {rows:,} rows of"
-                f" {phase.sequence_length}"
-            )
-    else:
-        found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
-    if workdir is not None:
-        check_writable(workdir)
-        found.append(f"workdir {workdir} can be written")
-    return found
-
-
-def check_writable(workdir: str) -> None:
-    """Raises ConfigError unless a file can be made in the workdir or what will hold it.
-
-    Nothing is left behind.
-    """
-    command_line.local_directory("workdir", workdir)
-    path = Path(workdir).absolute()
-    there = next(each for each in (path, *path.parents) if each.is_dir())
-    try:
-        tempfile.TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise ConfigError(
-            f"--workdir={workdir}: {there} cannot be written ({error.strerror}); give"
-            " another directory"
-        ) from None
 
 
 @contextlib.contextmanager
@@ -352,7 +295,7 @@ def preflight(
     devices = topologies.devices(topology)
     mesh = sharding.make_mesh(config.mesh, devices)
     train.check_mesh(config, mesh)
-    found = checks(config, devices, workdir)
+    found = preflight_checks.check(config, devices, workdir)
     jax.set_mesh(mesh)
     chip = topologies.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)

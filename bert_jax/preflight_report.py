@@ -122,7 +122,9 @@ def _search(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
     for each in phase.get("remat", ()):
         lines.append(
             f"  remat {each['remat']:<14} {_gib(each['total_bytes']):>12}, largest"
-            f" {each['largest_micro_batch']:,}, {each['cycles'] / 1e6:,.1f} M cycles"
+            f" {each['largest_micro_batch']:,}"
+            + (f", {each['cycles'] / 1e6:,.1f} M cycles" if each["cycles"] else "")
+            + (", compiled" if each is phase["remat"][0] else ", from few layers")
         )
     return lines
 
@@ -136,6 +138,10 @@ def _end(report: dict[str, Any]) -> list[str]:
             if remedy
             else "It does not fit, and no accumulation_steps makes it fit"
         )
+        for each in filter(None, remedy["phases"] if remedy else ()):
+            lines.append(
+                f"{each['step_seconds'] * 1e3:>11.2f} ms a step:{_rates(each)}"
+            )
     elif report["fits"]:
         lines.append("It fits.")
     if report["hours"] is not None:

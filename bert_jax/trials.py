@@ -119,9 +119,8 @@ def changed(
     *,
     sequences: int | None = None,
     layers: int | None = None,
-    remat: str | None = None,
 ) -> ExperimentConfig:
-    """Returns the config with another micro-batch, depth or remat."""
+    """Returns the config with another micro-batch or depth."""
     if sequences:
         rows = sharding.batch_divisor(mesh) * config.accumulation_steps
         phase = dataclasses.replace(
@@ -132,7 +131,7 @@ def changed(
     if layers:
         model = dataclasses.replace(config.model, num_hidden_layers=layers)
         config = dataclasses.replace(config, model=model)
-    return dataclasses.replace(config, remat=remat or config.remat)
+    return config
 
 
 class EarlyMemory:
@@ -175,7 +174,7 @@ class EarlyMemory:
         guess = max(int(self._at * limit / self._first) // TILE, 1) * TILE
         if self._at / 2 < guess < self._at * 2:  # too near to tell a slope
             guess = 2 * self._at
-        self.a_sequence = (ask(guess) - self._first) / (guess - self._at)
+        self.a_sequence = max((ask(guess) - self._first) / (guess - self._at), 1.0)
 
     def of(self, sequences: int) -> float:
         return self._first + (sequences - self._at) * self.a_sequence
@@ -190,7 +189,8 @@ def _early_bytes(
     config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
 ) -> int:
     options = {"xla_tpu_max_hbm_size_mib": 1}
-    return compile_step(config, mesh, phase_index, options).needed_bytes
+    trial = compile_step(config, mesh, phase_index, options)
+    return trial.memory["total"] if trial.memory else trial.needed_bytes
 
 
 def largest_that_fits(
@@ -225,6 +225,8 @@ def largest_that_fits(
     sequences = early.largest(limit)
     if trial.fits and sequences <= wanted:
         return wanted, trial
+    if not trial.fits:
+        sequences = min(sequences, wanted - 1)
     while sequences > 0:
         found = compile_(changed(config, mesh, phase_index, sequences=sequences))
         if found.fits:

@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from bert_jax import preflight, preflight_report, trials
-from bert_jax.config import ConfigError
 from bert_jax.metrics import train_flops_per_sequence
 from tests.commands import run, run_well
 from tests.conftest import make_config
@@ -88,30 +87,6 @@ def test_mistakes_are_a_line_and_exit_code_2(arguments, words):
     assert result.returncode == 2 and not result.stdout
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert all(word in line for word in words)
-
-
-def test_a_corpus_is_held_against_the_config(trained):
-    manifest = json.loads((trained / "run" / "config.json").read_text())
-    from bert_jax import config as config_lib
-
-    config = config_lib.from_json(json.dumps(manifest))
-    found = preflight.checks(config, jax.devices()[:1], None)
-    assert "was made with this tokenizer" in found[0]
-    assert found[1].startswith("phase 0 takes ")
-    manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
-    other = config_lib.from_json(json.dumps(manifest))
-    with pytest.raises(ConfigError, match="lowercase"):
-        preflight.checks(other, jax.devices()[:1], None)
-
-
-def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
-    preflight.check_writable(str(tmp_path / "new" / "run"))
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="is a file"):
-        preflight.check_writable(str(tmp_path / "file" / "run"))
-    with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc cannot be"):
-        preflight.check_writable("/proc/run")
 
 
 @needs_libtpu

@@ -1,0 +1,66 @@
+"""What `preflight` holds against the config besides the compiled step."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bert_jax import command_line
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import corpus as corpus_lib
+
+
+def check(
+    config: ExperimentConfig, devices: list[Any], workdir: str | None
+) -> list[str]:
+    """Returns what was found in order, a line each, and what is not there yet.
+
+    Raises:
+      ConfigError: when the corpus was made for another config, the hosts cannot share
+        out its streams, or nothing can be written to the workdir.
+    """
+    found = []
+    hosts = len({device.process_index for device in devices})
+    if config.data.num_streams % hosts:
+        raise ConfigError(
+            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
+            f" the {hosts} hosts of this slice"
+        )
+    if corpus_lib.exists(config.data.corpus_dir):
+        corpus = corpus_lib.read(config)
+        found.append(
+            f"corpus {config.data.corpus_dir} was made with this tokenizer and these"
+            " settings"
+        )
+        for i, phase in enumerate(config.phases):
+            rows = sum(
+                shard.rows_per_epoch(config.data, phase)
+                for shard in corpus.shards["train"]
+            )
+            epochs = phase.num_steps * phase.global_batch_size / rows
+            found.append(
+                f"phase {i} takes {epochs:,.1f} epochs of {rows:,} rows of"
+                f" {phase.sequence_length}"
+            )
+    else:
+        found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
+    if workdir is not None:
+        check_writable(workdir)
+        found.append(f"workdir {workdir} can be written")
+    return found
+
+
+def check_writable(workdir: str) -> None:
+    """Raises ConfigError unless a file can be made in the workdir or what will hold it.
+
+    Nothing is left behind.
+    """
+    command_line.local_directory("workdir", workdir)
+    path = Path(workdir).absolute()
+    there = next(each for each in (path, *path.parents) if each.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise ConfigError(
+            f"--workdir={workdir}: {there} cannot be written ({error.strerror}); give"
+            " another directory"
+        ) from None
