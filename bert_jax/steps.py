@@ -111,7 +111,9 @@ def make_train_step(
             if config.mesh.shard_optimizer:
                 grads, before = sharding.over_data(grads), sharding.over_data(before)
             if config.optimizer.reset_moments_by_phase:
-                begins = jnp.any(state.step == jnp.array(phase_starts(config)[1:]))
+                begins = jnp.any(
+                    state.step == jnp.array(phase_starts(config)[1:], jnp.int32)
+                )
                 opt_state = optim.reset_moments(opt_state, begins)
             updates, opt_state = tx.update(grads, opt_state, before)
             params = optax.apply_updates(before, updates)
