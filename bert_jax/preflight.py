@@ -295,7 +295,7 @@ def preflight(
     devices = topologies.devices(topology)
     mesh = sharding.make_mesh(config.mesh, devices)
     train.check_mesh(config, mesh)
-    found = preflight_checks.check(config, devices, workdir)
+    found = preflight_checks.check(config, workdir)
     jax.set_mesh(mesh)
     chip = topologies.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)

@@ -2,29 +2,20 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from bert_jax import command_line
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 
 
-def check(
-    config: ExperimentConfig, devices: list[Any], workdir: str | None
-) -> list[str]:
+def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
     """Returns what was found in order, a line each, and what is not there yet.
 
     Raises:
-      ConfigError: when the corpus was made for another config, the hosts cannot share
-        out its streams, or nothing can be written to the workdir.
+      ConfigError: when the corpus was made for another config, or nothing can be
+        written to the workdir.
     """
     found = []
-    hosts = len({device.process_index for device in devices})
-    if config.data.num_streams % hosts:
-        raise ConfigError(
-            f"config.data.num_streams={config.data.num_streams} must be a multiple of"
-            f" the {hosts} hosts of this slice"
-        )
     if corpus_lib.exists(config.data.corpus_dir):
         corpus = corpus_lib.read(config)
         found.append(
