@@ -97,20 +97,23 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
                 jax.block_until_ready(state)
             is_last = step == config.num_steps
             is_interrupted = hosts.interrupted(step) and not is_last
+            if is_interrupted:  # saved first: there may be seconds left
+                log.flush()
+                checkpoints.save(step, state, config, corpus.sha256)
             if held_out.exists and (is_last or step % config.eval.every_steps == 0):
                 log.flush()
                 line = held_out.evaluate(state, phase_index)
                 writer.write(step, line)
                 progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
                 log.stop_clock()
-            is_due = step % config.checkpoint.every_steps == 0
-            if is_last or is_due or is_interrupted:
+            if is_interrupted:
+                checkpoints.close()
+                writer.close()
+                raise hosts.Interrupted(f"step {step:,} is saved in {workdir}")
+            if is_last or step % config.checkpoint.every_steps == 0:
                 log.flush()  # what a resumed run will not see again
                 writer.flush()
                 checkpoints.save(step, state, config, corpus.sha256)
-            if is_interrupted:
-                checkpoints.close()
-                raise hosts.Interrupted(f"step {step:,} is saved in {workdir}")
     finally:
         watchdog.rest()
         progress.close()

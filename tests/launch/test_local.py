@@ -176,6 +176,23 @@ def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(
 
 
 @pytest.mark.slow
+def test_weights_of_another_run_begin_the_same_in_two_processes(text, straight):
+    changes = {
+        "init_from": str(text / "straight"),
+        "phases[0].num_steps": 10,
+        "checkpoint.every_steps": 10,
+        "eval.every_steps": 10,
+    }
+    run_well("bert_jax.train", *arguments(text, "from_one", **changes))
+    split = changes | {"mesh.data": 1, "mesh.fsdp": 2}
+    run_processes(2, *arguments(text, "from_two", **split))
+    expected = losses(text, "from_one")
+    assert expected[1] < 0.8 * straight[1]
+    for step, loss in losses(text, "from_two").items():
+        assert loss == pytest.approx(expected[step], rel=1e-5)
+
+
+@pytest.mark.slow
 def test_a_mistake_ends_all_with_2_and_writes_nothing(text, straight):
     process = start(
         2, *arguments(text, "mistake", **{"phases[0].global_batch_size": 15})
