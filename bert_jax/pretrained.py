@@ -205,9 +205,14 @@ def _open_workdir(directory: Path) -> Source:
 def _read_workdir(
     directory: Path, step: int, config: ExperimentConfig
 ) -> dict[str, np.ndarray]:
-    _, like = runs.abstract_params(config)
+    mesh = jax.sharding.get_mesh()
+    whole = jax.NamedSharding(mesh, jax.P())  # every process needs all of them
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
+        runs.abstract_params(config)[1],
+    )
     checkpoints = Checkpoints(str(directory))
-    restored = checkpoints.restore(step, {"params": like}, jax.sharding.get_mesh())
+    restored = checkpoints.restore(step, {"params": like}, mesh)
     checkpoints.close()
     return by_name(restored["params"])
 
