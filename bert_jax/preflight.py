@@ -71,7 +71,7 @@ class Preflight:
     def early(self, config: ExperimentConfig, phase_index: int) -> trials.EarlyMemory:
         few = " and ".join(map(str, trials.FEW_LAYERS))
         with doing(f"memory of {few} layers, remat={config.remat}"):
-            return trials.EarlyMemory(config, self.mesh, phase_index, self.hbm_bytes)
+            return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
     def phase(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""

@@ -22,6 +22,9 @@ from bert_jax.config import ExperimentConfig
 FEW_LAYERS = (2, 3)
 # Rows of a batch on a device go into tiles of eight.
 TILE = 8
+# Whole programs that a search compiles, and how much more must seem to fit for one.
+MOST_TRIES = 4
+WORTH_A_TRY = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,55 +137,61 @@ def changed(
     return config
 
 
+@dataclasses.dataclass(frozen=True)
 class EarlyMemory:
-    """The compiler's early number of bytes, for any micro-batch.
+    """The compiler's early number of bytes as a line over the micro-batch."""
 
-    It grows by a line with the depth and, for more than a few sequences, with the
-    batch, so four programs of few layers tell it.
-    """
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        mesh: jax.sharding.Mesh,
-        phase_index: int,
-        limit: float,
-    ):
-        """Compiles the four, as far as memory, for the config's depth and remat.
-
-        Args:
-          config: of the run.
-          mesh: which is set.
-          phase_index: of config.phases.
-          limit: bytes; it is most precise for the batches that come near.
-        """
-
-        def ask(sequences: int) -> float:
-            few, more = (
-                _early_bytes(
-                    changed(config, mesh, phase_index, layers=n, sequences=sequences),
-                    mesh,
-                    phase_index,
-                )
-                for n in FEW_LAYERS
-            )
-            a_layer = (more - few) / (FEW_LAYERS[1] - FEW_LAYERS[0])
-            return few + (config.model.num_hidden_layers - FEW_LAYERS[0]) * a_layer
-
-        self._at = 8 * TILE
-        self._first = ask(self._at)
-        guess = max(int(self._at * limit / self._first) // TILE, 1) * TILE
-        if self._at / 2 < guess < self._at * 2:  # too near to tell a slope
-            guess = 2 * self._at
-        self.a_sequence = max((ask(guess) - self._first) / (guess - self._at), 1.0)
+    at: int  # sequences
+    bytes_there: float
+    a_sequence: float  # bytes
 
     def of(self, sequences: int) -> float:
-        return self._first + (sequences - self._at) * self.a_sequence
+        return self.bytes_there + (sequences - self.at) * self.a_sequence
 
     def largest(self, limit: float) -> int:
         """Returns how many sequences come under the limit, in tiles; 0 for none."""
-        most = int(self._at + (limit - self._first) / self.a_sequence)
-        return max(most // TILE * TILE if most >= TILE else most, 0)
+        return _tiles(self.at + (limit - self.bytes_there) / self.a_sequence)
+
+
+def _tiles(sequences: float) -> int:
+    """Returns the whole tiles of a number of sequences; below one, the number."""
+    most = max(int(sequences), 0)
+    return most // TILE * TILE if most >= TILE else most
+
+
+def early_memory(
+    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int, limit: float
+) -> EarlyMemory:
+    """Compiles four programs of few layers, as far as memory.
+
+    It grows by a line with the depth and, for more than a few sequences, with the
+    batch.
+
+    Args:
+      config: of the run, whose depth and remat are meant.
+      mesh: which is set.
+      phase_index: of config.phases.
+      limit: bytes; the line is most precise for the batches that come near.
+    """
+
+    def ask(sequences: int) -> float:
+        few, more = (
+            _early_bytes(
+                changed(config, mesh, phase_index, layers=n, sequences=sequences),
+                mesh,
+                phase_index,
+            )
+            for n in FEW_LAYERS
+        )
+        a_layer = (more - few) / (FEW_LAYERS[1] - FEW_LAYERS[0])
+        return few + (config.model.num_hidden_layers - FEW_LAYERS[0]) * a_layer
+
+    at = 8 * TILE
+    first = ask(at)
+    guess = max(_tiles(at * limit / first), TILE)
+    if at / 2 < guess < at * 2:  # too near to tell a slope
+        guess = 2 * at
+    return EarlyMemory(at, first, max((ask(guess) - first) / (guess - at), 1.0))
 
 
 def _early_bytes(
@@ -203,6 +212,8 @@ def largest_that_fits(
 ) -> tuple[int, Trial | None]:
     """Finds the largest micro-batch, in tiles of eight, and compiles it.
 
+    It is within some 5% of the largest, which would take many more compilations.
+
     Args:
       trial: the config's own batch.
       early: of the config.
@@ -216,25 +227,38 @@ def largest_that_fits(
     """
     config = trial.config
     wanted = micro_batch(config, mesh, phase_index)
-    limit = float(hbm_bytes)
-    # What the early number leaves out, as far as a whole program has told.
+    # What the early number leaves out, as far as the wanted program has told.
     if trial.memory:
-        limit -= trial.memory["total"] - early.of(wanted)
+        guess = early.largest(hbm_bytes - trial.memory["total"] + early.of(wanted))
+        best, refused = (wanted, trial), None
     else:
-        limit -= max(trial.needed_bytes - early.of(wanted), 0)
-    sequences = early.largest(limit)
-    if trial.fits and sequences <= wanted:
-        return wanted, trial
-    if not trial.fits:
-        sequences = min(sequences, wanted - 1)
-    while sequences > 0:
-        found = compile_(changed(config, mesh, phase_index, sequences=sequences))
-        if found.fits:
-            return sequences, found
-        over = max(found.needed_bytes - hbm_bytes, 0) / early.a_sequence
-        step = TILE if sequences > TILE else 1
-        sequences -= max(-(-int(over) // step) * step, step)
-    return 0, None
+        share = min(early.of(wanted) / trial.needed_bytes, 1.0)
+        guess = early.largest(hbm_bytes * share)
+        best, refused = (0, None), wanted
+    for _ in range(MOST_TRIES):
+        if refused is not None:
+            guess = min(guess, _tiles(refused - 1))
+        if guess <= best[0]:
+            break
+        found = compile_(changed(config, mesh, phase_index, sequences=guess))
+        if found.memory:
+            best = (guess, found)
+            total = found.memory["total"]
+            room = (hbm_bytes - total) / (early.a_sequence * _over(total, early, guess))
+            more = _tiles(guess + room)
+            if more < guess * WORTH_A_TRY:
+                break
+            guess = more
+        else:
+            refused = guess
+            over = _over(found.needed_bytes, early, guess) * early.a_sequence
+            guess = _tiles(guess - (found.needed_bytes - hbm_bytes) / over)
+    return best
+
+
+def _over(num_bytes: float, early: EarlyMemory, sequences: int) -> float:
+    """Returns how many times the early number a later one is; 1 where it is less."""
+    return max(num_bytes / max(early.of(sequences), 1.0), 1.0)
 
 
 def accumulation_for(

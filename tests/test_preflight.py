@@ -3,7 +3,6 @@
 import importlib.util
 import json
 
-import jax
 import pytest
 
 from bert_jax import preflight, preflight_report, trials
@@ -113,29 +112,19 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does():
     config = make_config(
         model__num_hidden_layers=1,
         model__hidden_size=128,
-        model__max_position_embeddings=512,
-        phase={
-            "sequence_length": 512,
-            "max_predictions": 80,
-            "global_batch_size": 4 * 16384,
-        },
+        phase={"sequence_length": 32, "global_batch_size": 4 * 2**18},
     )
     report = preflight.preflight(config, "v5e:2x2", search=False)
     assert report["fits"] is False
     (phase,) = report["phases"]
     assert phase["compiled"]["needed_bytes"] > phase["compiled"]["hbm_bytes"]
-    largest = phase["largest_micro_batch"]
-    assert 1024 < largest < 16384 and largest % trials.TILE == 0
-    assert phase["largest"]["total_bytes"] <= phase["compiled"]["hbm_bytes"]
-    # It is near the limit: 5% more do not fit.
-    mesh = jax.sharding.get_mesh()
-    more = largest * 105 // 100 // trials.TILE * trials.TILE
-    over = trials.changed(config, mesh, 0, sequences=more)
-    assert not trials.compile_step(over, mesh, 0).fits
+    largest, hbm = phase["largest_micro_batch"], phase["compiled"]["hbm_bytes"]
+    assert 1024 < largest < 2**18 and largest % trials.TILE == 0
+    assert 0.85 * hbm < phase["largest"]["total_bytes"] <= hbm
     remedy = report["remedy"]
     assert remedy["flag"].startswith("--config.accumulation_steps=")
     parts = int(remedy["flag"].partition("=")[2])
-    assert 16384 // largest <= parts <= 16 and 16384 % parts == 0
+    assert 2**18 / largest <= parts <= 2 * 2**18 / largest and 2**18 % parts == 0
     text = preflight_report.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
     assert f"{largest:,} sequences a device" in text

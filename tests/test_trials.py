@@ -1,0 +1,71 @@
+"""The search for the largest batch, on a compiler made up of a line."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax import trials
+from bert_jax.trials import EarlyMemory, Trial
+from tests.conftest import make_config, use_mesh
+
+HBM = 10_000
+
+
+def made_up(a_sequence, fixed=500):
+    """Returns a compile function of programs of `fixed + a_sequence * n` bytes."""
+
+    def compile_(config):
+        compile_.tried.append(config.phases[0].global_batch_size // 8)
+        total = fixed + a_sequence * compile_.tried[-1]
+        if total > HBM:
+            return Trial(config, 0.0, {}, needed_bytes=total)
+        return Trial(config, 0.0, {}, memory={"total": total})
+
+    compile_.tried = []
+    return compile_
+
+
+@pytest.mark.parametrize("wanted", [8, 64, 800, 5000])
+@pytest.mark.parametrize("a_sequence", [7, 10, 12])  # the early number says 10
+def test_the_largest_is_found_and_was_compiled(wanted, a_sequence):
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 8 * wanted})
+    compile_ = made_up(a_sequence)
+    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    first = compile_(config)
+    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    best = (HBM - 500) // a_sequence
+    assert 0.93 * best - trials.TILE <= largest <= max(best, wanted)
+    assert trial.fits and trial.config.phases[0].global_batch_size == 8 * largest
+    assert len(compile_.tried) <= 1 + trials.MOST_TRIES
+
+
+def test_where_not_one_sequence_fits_there_is_none():
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 64})
+    compile_ = made_up(10, fixed=2 * HBM)
+    early = EarlyMemory(at=64, bytes_there=2 * HBM + 640, a_sequence=10.0)
+    found = trials.largest_that_fits(compile_(config), early, mesh, 0, HBM, compile_)
+    assert found == (0, None)
+
+
+def test_accumulation_divides_the_batch_to_what_fits():
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 8 * 24})
+    parts = [
+        trials.accumulation_for(config, mesh, 0, largest) for largest in (24, 23, 7, 1)
+    ]
+    assert parts == [1, 2, 4, 24]
+    assert trials.accumulation_for(config, mesh, 0, 7, at_least=5) == 6
+    assert trials.accumulation_for(config, mesh, 0, 0) is None
+
+
+def test_a_changed_config_is_changed_in_one_phase():
+    mesh = use_mesh(4, 2, 1)
+    config = make_config(accumulation_steps=2, phase={"global_batch_size": 64})
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    assert trials.micro_batch(config, mesh, 1) == 4
+    other = trials.changed(config, mesh, 1, sequences=6, layers=5)
+    assert trials.micro_batch(other, mesh, 1) == 6
+    assert other.phases[0] == config.phases[0]
+    assert other.model.num_hidden_layers == 5
