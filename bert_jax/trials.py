@@ -22,6 +22,9 @@ from bert_jax.config import ExperimentConfig
 FEW_LAYERS = (2, 3)
 # Rows of a batch on a device go into tiles of eight.
 TILE = 8
+# Times the first batch of a line, its second at most: where a small model fills a chip,
+# arrays have many GiB, and compilation takes minutes.
+FARTHEST = 32
 # Whole programs that a search compiles, and how much more must seem to fit for one.
 MOST_TRIES = 4
 WORTH_A_TRY = 1.05
@@ -188,7 +191,7 @@ def early_memory(
 
     at = 8 * TILE
     first = ask(at)
-    guess = max(_tiles(at * limit / first), TILE)
+    guess = max(_tiles(at * min(limit / first, FARTHEST)), TILE)
     if at / 2 < guess < at * 2:  # too near to tell a slope
         guess = 2 * at
     return EarlyMemory(at, first, max((ask(guess) - first) / (guess - at), 1.0))
