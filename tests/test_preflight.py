@@ -136,15 +136,14 @@ def test_a_search_tells_what_remat_buys():
     config = make_config(
         model__hidden_size=128, model__num_hidden_layers=4, phase={"num_steps": 5}
     )
-    (phase,) = preflight.preflight(config, "v5e:2x2")["phases"]
+    report = preflight.preflight(config, "v5e:2x2")
+    (phase,) = report["phases"]
     none, *others = phase["remat"]
     assert none["remat"] == "none"
     assert none["largest_micro_batch"] == phase["largest_micro_batch"] > 1000
     for each in others:
         assert each["largest_micro_batch"] > none["largest_micro_batch"]
-    assert "remat matmuls" in preflight_report.table(
-        preflight.preflight(config, "v5e:2x2")
-    )
+    assert "remat matmuls" in preflight_report.table(report)
 
 
 def test_model_flops_are_those_of_the_log_lines():
