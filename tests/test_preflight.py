@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from bert_jax import preflight, preflight_report, trials
+from bert_jax import preflight, preflight_report, topologies, trials
+from bert_jax.compiled_program import CompiledProgram
 from bert_jax.metrics import train_flops_per_sequence
 from tests.commands import run, run_well
-from tests.conftest import make_config
+from tests.conftest import make_config, use_mesh
 
 needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
@@ -130,8 +131,27 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does():
     assert f"{largest:,} sequences a device" in text
 
 
-@needs_libtpu
-@pytest.mark.slow
+class MadeUp(preflight.Preflight):
+    """A compiler of programs of a thousand cycles a layer, or more under remat."""
+
+    def compile(self, config, phase_index):
+        cycles = config.model.num_hidden_layers * 1000
+        cycles = cycles * {"none": 10, "matmuls": 11, "full": 13}[config.remat] // 10
+        line = '  %a = f32[8] fusion(%b), backend_config={"estimated_cycles":"CYCLES"}'
+        program = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}"
+        return trials.Trial(
+            config,
+            0.0,
+            {"parameters": 5},
+            {"arguments": 5, "total": 50 * 2**20},
+            CompiledProgram(program.replace("CYCLES", str(cycles))),
+        )
+
+    def early(self, config, phase_index):
+        a_sequence = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat]
+        return trials.EarlyMemory(64, 64 * a_sequence * 2**20, a_sequence * 2**20)
+
+
 def test_a_search_tells_what_remat_buys():
     config = make_config(
         model__hidden_size=128, model__num_hidden_layers=4, phase={"num_steps": 5}
