@@ -98,6 +98,7 @@ def test_a_mistake_that_the_first_finds_is_everyones():
         assert code == 2 and "config.seed=x is wrong" in err
 
 
+@pytest.mark.slow
 def test_directories_that_are_not_shared_are_told(tmp_path):
     program = f"""
         hosts.SHARED_SECS = 2
@@ -115,6 +116,7 @@ def test_directories_that_are_not_shared_are_told(tmp_path):
     assert first[0] in (1, 76)  # it waited for the other
 
 
+@pytest.mark.slow
 def test_values_that_differ_are_told_with_both():
     program = """
         try:
@@ -168,6 +170,7 @@ def test_who_comes_alone_leaves_with_76(who_comes):
     assert last.startswith("error: not all processes of the run came within 3 s")
 
 
+@pytest.mark.slow
 def test_one_that_fails_does_not_wait_for_the_others():
     program = """
         with hosts.together():

@@ -20,6 +20,10 @@ DROPOUT = {
 }
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @functools.cache
 def compiled(config, mesh_shape):
     """Compiling takes seconds and running milliseconds, so tests share programs."""
@@ -196,7 +200,9 @@ def test_accumulation_is_the_whole_batch(mesh_shape):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", [OPTIMIZERS[0], *(slow(name) for name in OPTIMIZERS[1:])]
+)
 def test_moments_begin_anew_where_a_phase_begins(name):
     """Phases of two steps: as with a new optimizer, but for the learning rate."""
     config = make_config(model__num_hidden_layers=1, optimizer__name=name)
