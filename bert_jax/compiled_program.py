@@ -160,6 +160,8 @@ class CompiledProgram:
         if instruction.opcode == "all-gather-start":  # (operand, result)
             group = self._group_size(instruction)
             return size * group // (group + 1)
+        if instruction.opcode == "collective-permute-start":  # (operand, result, ...)
+            return size // 2  # what follows are a few bytes
         return size
 
     def _group_size(self, instruction: Instruction) -> int:

@@ -80,8 +80,8 @@ def join() -> None:
         return
     me = distributed.global_state.process_id
     _exit_when_aborted(
-        f"process {me}: another process of the run is gone (above, in XLA's words); the"
-        " same command goes on at the last checkpoint"
+        f"process {me}: aborted, most often because another process of the run is gone"
+        " (above, in XLA's words); the same command goes on at the last checkpoint"
     )
     if me:
         # The descriptor, since C++ libraries write to it as well.
@@ -116,9 +116,14 @@ def _alone() -> dict[str, Any]:
     # Else simulated devices would speak to each other through sockets.
     jax.config.update("jax_cpu_collectives_implementation", None)
     with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"localhost:{free.getsockname()[1]}"
-    return {"coordinator_address": address, "num_processes": 1, "process_id": 0}
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return {
+        "coordinator_address": address,
+        "coordinator_bind_address": address,  # nobody else is to come in
+        "num_processes": 1,
+        "process_id": 0,
+    }
 
 
 def _num_processes() -> int:
@@ -161,7 +166,8 @@ def together() -> Iterator[None]:
     try:
         yield
     except ConfigError:
-        _abort.exit_code = 2  # the others may not have made this mistake
+        # The others may not have made this mistake, and are not waited for long.
+        _abort.exit_code, _abort.words = 2, "the other processes of the run end as well"
         raise
     except Exception as error:
         if _num_processes() == 1 or isinstance(error, Interrupted):
@@ -250,28 +256,40 @@ def make_shared(flag: str, directory: str) -> None:
     """
 
     def mark() -> str:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        if _num_processes() == 1:
-            return ""
         name = f".shared-{secrets.token_hex(8)}"
-        (Path(directory) / name).touch()
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            if _num_processes() > 1:
+                (Path(directory) / name).touch()
+        except OSError as error:
+            raise ConfigError(
+                f"--{flag}={directory}: {error.strerror}; give another path"
+            ) from None
         return name
 
-    name = agree(f"directory {flag}", mark)
-    if not name:
+    marker = Path(directory) / agree(f"directory {flag}", mark)
+    if _num_processes() == 1:
         return
-    marker = Path(directory) / name
-    deadline = time.monotonic() + SHARED_SECS
-    while not marker.exists():
-        if time.monotonic() > deadline:
+    try:
+        if not wait_for(marker.exists):
             raise ConfigError(
                 f"--{flag}={directory} of process {jax.process_index()} is not that of"
                 " process 0; give a directory that all hosts share"
             )
+        barrier(f"directory {flag}")
+    finally:
+        if is_first():
+            marker.unlink()
+
+
+def wait_for(is_there: Callable[[], bool]) -> bool:
+    """Waits for what another host made, whatever is cached; returns whether it came."""
+    deadline = time.monotonic() + SHARED_SECS
+    while not is_there():
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.2)
-    barrier(f"directory {flag}")
-    if is_first():
-        marker.unlink()
+    return True
 
 
 def barrier(name: str) -> None:

@@ -106,7 +106,7 @@ class Preflight:
         assert program is not None
         return found | {
             "memory": trial.memory,
-            "flops": trial.flops,
+            "flops_loops_once": trial.flops,
             "collectives": [
                 {
                     "kind": each.kind,

@@ -78,23 +78,29 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     log = metrics.StepLog(config, writer, progress.update)
     watchdog = Watchdog()
 
-    step = first_step
+    step, last_metrics = first_step, {}
     try:
+        stop_if_asked_already(first_step, workdir)
         for phase_index, batch in global_batches(config, corpus, mesh, first_step):
             startup.mark("data")
-            if not compiled.is_ready(phase_index):
+            is_ready = compiled.is_ready(phase_index)
+            if not is_ready:
                 watchdog.rest()  # compiling takes its time
             train_step = compiled.of(phase_index)
+            if not is_ready:
+                watchdog.saw("compilation")
             startup.mark("compile")
             state, step_metrics = train_step(state, batch)
             startup.finish("first step", step_metrics, progress.say)
             step += 1
+            # One step ahead, so that the watchdog sees which are done. Not on a CPU:
+            # simulated devices deadlock in collectives when steps queue up (seen with
+            # jax 0.10 and 0.12), and it gains nothing from running ahead.
+            on_cpu = jax.default_backend() == "cpu"
+            jax.block_until_ready(state if on_cpu else last_metrics)
+            last_metrics = step_metrics
             watchdog.saw(f"step {step:,}")
             log.add(step, phase_index, step_metrics)
-            if jax.default_backend() == "cpu":
-                # Simulated devices deadlock in collectives when steps queue up (seen
-                # with jax 0.10 and 0.12), and a CPU gains nothing from running ahead.
-                jax.block_until_ready(state)
             is_last = step == config.num_steps
             is_interrupted = hosts.interrupted(step) and not is_last
             if is_interrupted:  # saved first: there may be seconds left
@@ -102,11 +108,14 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
                 checkpoints.save(step, state, config, corpus.sha256)
             if held_out.exists and (is_last or step % config.eval.every_steps == 0):
                 log.flush()
+                watchdog.rest()
                 line = held_out.evaluate(state, phase_index)
+                watchdog.saw("evaluation")
                 writer.write(step, line)
                 progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
                 log.stop_clock()
             if is_interrupted:
+                watchdog.rest()
                 checkpoints.close()
                 writer.close()
                 raise hosts.Interrupted(f"step {step:,} is saved in {workdir}")
@@ -162,7 +171,14 @@ def open_inputs(
 
 def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     """Opens the corpus, the same one in every process; process 0 may prepare it."""
-    corpus = hosts.first_then_others("corpus", lambda: prepare.find_corpus(config))
+
+    def find() -> corpus_lib.Corpus:
+        if hosts.is_first():
+            return prepare.find_corpus(config)
+        hosts.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
+        return corpus_lib.read(config)
+
+    corpus = hosts.first_then_others("corpus", find)
     hosts.check_same(
         "corpus digest",
         corpus.sha256,
@@ -170,6 +186,17 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
         " another host; give a directory that all hosts share",
     )
     return corpus
+
+
+def stop_if_asked_already(first_step: int, workdir: str) -> None:
+    """Raises Interrupted when SIGTERM came before the first step of a resumed run.
+
+    The notice then waits to be asked of step 1, which a resumed run never comes to.
+    """
+    if first_step:
+        if hosts.interrupted(1):
+            raise hosts.Interrupted(f"step {first_step:,} is saved in {workdir}")
+        hosts.interrupted(first_step)
 
 
 def show_end(

@@ -28,17 +28,26 @@ def main() -> int:
     arguments, rest = parse()
     command = [sys.executable, "-m", "bert_jax.train", *rest]
     address = f"localhost:{free_port()}"
-    processes = [
-        subprocess.Popen(
-            command,
-            env=environment(i, arguments, address),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+    processes: list[subprocess.Popen] = []
+
+    def stop(*_: object) -> None:
+        for process in processes[:1]:  # which tells the others
+            process.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    for i in range(arguments.processes):
+        processes.append(
+            subprocess.Popen(
+                command,
+                env=environment(i, arguments, address),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # a terminal's Ctrl-C comes through `stop`
+            )
         )
-        for i in range(arguments.processes)
-    ]
     threads = []
     for i, process in enumerate(processes):
         for stream, to, prefix in (
@@ -47,8 +56,6 @@ def main() -> int:
         ):
             threads.append(threading.Thread(target=pass_on, args=(stream, to, prefix)))
             threads[-1].start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: processes[0].send_signal(signal.SIGTERM))
     codes = [process.wait() for process in processes]
     for thread in threads:
         thread.join()

@@ -115,6 +115,20 @@ def test_collectives_with_bytes_groups_and_times():
     ]
 
 
+def test_a_permutation_that_was_begun_counts_once():
+    """Its result is operand, result and two words of context."""
+    program = CompiledProgram(
+        "ENTRY %main (x: f32[32]) -> f32[32] {\n"
+        "  %p = (f32[32], f32[32], u32[], u32[]) collective-permute-start(%x),"
+        " source_target_pairs={{0,1},{1,0}}\n"
+        "}",
+        num_devices=2,
+    )
+    (permutation,) = program.collectives
+    assert permutation.kind == "collective-permute"
+    assert 128 <= permutation.num_bytes <= 136
+
+
 def test_a_collective_takes_at_least_its_bytes_over_the_links():
     reduce, gather, _ = by_hand().collectives
     # Each of 4 devices sends 3/4 of the array to be summed, and 3/4 of the sums.

@@ -163,6 +163,20 @@ def interrupt(arguments: list[str], at_step: int) -> int:
 
 
 @pytest.mark.slow
+def test_sigterm_before_the_first_step_of_a_resumed_run_is_heard(text, tmp_path):
+    arguments = [*two_phases(text, tmp_path), f"--workdir={tmp_path / 'run'}"]
+    saved = interrupt(arguments, 20)
+    process = start("bert_jax.train", *arguments)
+    assert process.stdout is not None
+    while not process.stdout.readline().startswith("train:"):  # it compiles then
+        assert process.poll() is None, process.communicate()
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 75, stdout + stderr
+    assert f"interrupted: step {saved} is saved" in stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("reset", [False, True])
 def test_two_phases_interrupted_in_each_equal_a_straight_run(text, tmp_path, reset):
     """SIGTERM, exit 75, the same command again; everything to the bit."""

@@ -37,7 +37,9 @@ def command(num_processes: int, *rest: str, devices: int = 1) -> list[str]:
     ]
 
 
-def start(num_processes: int, *rest: str, devices: int = 1) -> subprocess.Popen:
+def start(
+    num_processes: int, *rest: str, devices: int = 1, **options
+) -> subprocess.Popen:
     return subprocess.Popen(
         command(num_processes, *rest, devices=devices),
         cwd=ROOT,
@@ -45,6 +47,7 @@ def start(num_processes: int, *rest: str, devices: int = 1) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **options,
     )
 
 
@@ -116,6 +119,17 @@ def test_any_number_of_processes_finds_the_same_losses(
     majority = "the commoner answer alone would be right "
     of_one = run_well("bert_jax.train", *arguments(text, "straight"))
     assert stdout.split(majority)[1][:3] == of_one.split(majority)[1][:3]
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_passed_on_and_the_run_is_saved(text, straight):
+    """As a terminal sends it: to every process of the group."""
+    process = start(2, *arguments(text, "ctrl_c"), start_new_session=True)
+    wait_for_step(process, 10)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert "interrupted: step" in stdout and "Traceback" not in stderr
 
 
 @pytest.mark.slow
