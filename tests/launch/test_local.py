@@ -14,6 +14,9 @@ import pytest
 from launch import local
 from tests.commands import ENV, ROOT, run_well, small_run, write_text
 
+# Enough that a notice, which takes a second to come round, does not come too late.
+LAST = 150
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> pathlib.Path:
@@ -24,6 +27,7 @@ def text(tmp_path_factory) -> pathlib.Path:
 
 def arguments(text: pathlib.Path, workdir: str, **changes) -> list[str]:
     values = {"log_every_steps": 1, "data.num_shards": 4, "data.num_streams": 2}
+    values["phases[0].num_steps"] = LAST
     return [*small_run(text, **values | changes), f"--workdir={text / workdir}"]
 
 
@@ -111,7 +115,7 @@ def test_any_number_of_processes_finds_the_same_losses(
         num_processes, *arguments(text, workdir, **mesh), devices=devices
     )
     assert f"in {num_processes} processes" in stdout
-    assert stdout.count("step 60/60") == 1  # process 0 alone speaks
+    assert stdout.count(f"step {LAST}/{LAST}") == 1  # process 0 alone speaks
     found = losses(text, workdir)
     assert found.keys() == straight.keys()
     for step, loss in straight.items():
@@ -141,8 +145,8 @@ def test_four_processes_save_and_one_or_two_go_on(text, straight):
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
     assert "processes ended with 75, 75, 75, 75" in stderr
-    (step,) = [s for s in saved_steps(text, "four") if s != 30]
-    assert f"interrupted: step {step} is saved" in stdout and 10 <= step < 60
+    step = max(saved_steps(text, "four"))
+    assert f"interrupted: step {step} is saved" in stdout and 10 <= step < LAST
     for num_processes in (1, 2):
         workdir = f"four_then_{num_processes}"
         shutil.copytree(text / "four", text / workdir)
@@ -186,7 +190,7 @@ def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(
     assert f"processes ended with {', '.join(codes)}" in stderr
     assert "continuing at step" in stdout
     assert losses(text, workdir).keys() == straight.keys()
-    assert losses(text, workdir)[60] == pytest.approx(straight[60], rel=1e-5)
+    assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
 
 
 @pytest.mark.slow
