@@ -218,13 +218,15 @@ def accumulation_remedy(
 ) -> dict[str, Any] | None:
     """Returns the flag with which all phases fit, each compiled with it; None: none."""
     config, mesh = flight.config, flight.mesh
+    # A phase that fits may not have been searched; then its own batch is known.
+    known_to_fit = [
+        phase.get("largest_micro_batch", phase["micro_batch"]) for phase in phases
+    ]
     parts = 1
     while True:
         found = [
-            trials.accumulation_for(
-                config, mesh, i, phase.get("largest_micro_batch", 2**31), parts
-            )
-            for i, phase in enumerate(phases)
+            trials.accumulation_for(config, mesh, i, largest, parts)
+            for i, largest in enumerate(known_to_fit)
         ]
         if any(n is None for n in found):
             return None

@@ -374,12 +374,7 @@ run_all() {
     subcommand "$step" || code=$?
     ((code == 0)) || break
   done
-  if [[ -n ${switches[keep]} ]]; then
-    still_there
-  else
-    subcommand collect || say "not everything was collected; it is in the bucket"
-    subcommand delete || still_there
-  fi
+  bring_home_and_delete
   return "$code"
 }
 

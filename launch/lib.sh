@@ -175,6 +175,16 @@ split_subcommand() {
 # A step of `run` is a process of its own: its first failed command ends it. Wants `given`.
 subcommand() { "$0" "$1" "${given[@]}"; }
 
+# The end of `run`, however training ended.
+bring_home_and_delete() {
+  if [[ -n ${switches[keep]} ]]; then
+    still_there
+  else
+    subcommand collect || say "not everything was collected; it is in the bucket"
+    subcommand delete || still_there
+  fi
+}
+
 still_there() {
   say "${flags[name]} may still be there and cost money; this ends it:"
   say "  $0 delete ${given[*]@Q}"

@@ -254,12 +254,7 @@ run_all() {
     say "the run goes on from checkpoint ${newest/#-1/none} in $pause s"
     sleep "$pause"
   done
-  if [[ -n ${switches[keep]} ]]; then
-    still_there
-  else
-    subcommand collect || say "not everything was collected; it is in the bucket"
-    subcommand delete || still_there
-  fi
+  bring_home_and_delete
   return "$code"
 }
 

@@ -7,7 +7,6 @@ import pytest
 
 from bert_jax import preflight, preflight_report, topologies, trials
 from bert_jax.compiled_program import CompiledProgram
-from bert_jax.metrics import train_flops_per_sequence
 from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 
@@ -178,11 +177,3 @@ def test_a_search_tells_what_remat_buys():
         more = (cycles - 10) * 100 * 3 / 2 * 4
         assert each["cycles"] == pytest.approx(5000 + more)
         assert each["total_bytes"] < none["total_bytes"]
-
-
-def test_model_flops_are_those_of_the_log_lines():
-    config = make_config()
-    phase = config.phases[0]
-    found = preflight.step_estimate.model_flops(config, 0)
-    per_sequence = train_flops_per_sequence(config.model, 97, phase)
-    assert found == phase.global_batch_size * per_sequence
