@@ -1,25 +1,64 @@
 """Checkpoints of a run: state, position and how it was made; on Orbax.
 
+    python -m bert_jax.checkpoint list --workdir=DIR
+    python -m bert_jax.checkpoint verify --workdir=DIR
+
 A step's checkpoint holds every array of the TrainState under its path in the tree
 (`params.bert.layers.0.output.kernel`), and a JSON item with the run's config, the
 shapes and dtypes of those arrays, the data position and the versions of the libraries.
+SHA256SUMS beside them tells what was written; it is there before the checkpoint counts.
 """
 
+import contextlib
+import dataclasses
+import errno
 import importlib.metadata
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
+import rich.console
+import rich.table
+from absl import flags
 from jax.sharding import NamedSharding
+from orbax.checkpoint import checkpoint_managers
 
-from bert_jax.config import CheckpointConfig, ConfigError, ExperimentConfig
+from bert_jax import checkpoint_files, command_line, hosts
+from bert_jax.config import (
+    CheckpointConfig,
+    ConfigError,
+    DamagedError,
+    ExperimentConfig,
+)
 from bert_jax.model import path_name
+from bert_jax.position import Skip, Skips
 from bert_jax.steps import TrainState
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
+HELD_OUT_LOSS = "held_out_loss"
+# Of a checkpoint beyond its arrays: names, shapes, the config.
+OVERHEAD_BYTES = 2**20
+SHOWN_ARRAYS = 10  # of those that do not fit
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where a run is in its data.
+
+    Attributes:
+      corpus_sha256: of the corpus's manifest.
+      skips: batches that are left out.
+      rollbacks: how often the run went back to leave some out.
+    """
+
+    corpus_sha256: str
+    skips: Skips = ()
+    rollbacks: int = 0
 
 
 class Checkpoints:
@@ -31,15 +70,19 @@ class Checkpoints:
 
     def __init__(self, workdir: str, config: CheckpointConfig | None = None):
         """Opens the workdir's checkpoints; to write new ones give a config."""
-        self.directory = Path(workdir).absolute() / "checkpoints"
+        self._workdir = workdir
+        self.directory = (Path(workdir) / checkpoint_files.DIRECTORY).absolute()
+        self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
         self._manager = ocp.CheckpointManager(
             self.directory,
             item_names=("state", "meta"),
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=config.keep if config else None,
+                preservation_policy=_preservation(config) if config else None,
+                best_fn=_goodness,  # so that the losses of earlier calls are read
                 create=config is not None,
                 read_only=config is None,
                 cleanup_tmp_directories=config is not None,
+                async_options=ocp.AsyncOptions(post_finalization_callback=self._seal),
             ),
         )
 
@@ -52,22 +95,50 @@ class Checkpoints:
         step: int,
         state: TrainState,
         config: ExperimentConfig,
-        corpus_sha256: str,
+        position: Position,
+        held_out_loss: float | None = None,
     ) -> None:
-        """Starts saving `state`, which may be donated as soon as this returns."""
+        """Starts saving `state`, which may be donated as soon as this returns.
+
+        Raises:
+          ConfigError: when there is no room for it, or was none for the one before.
+        """
         arrays = _by_path(state)
         meta = {
             "config": json.loads(config.to_json()),
             "arrays": _describe(arrays),
-            "position": {"step": step, "corpus_sha256": corpus_sha256},
+            "position": {"step": step, **dataclasses.asdict(position)},
             "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         }
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
-            ),
-        )
+        self.wait()
+        self._step = step
+        self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
+        hosts.agree(f"room for step {step}", self._find_room)
+        loss = None if held_out_loss is None else {HELD_OUT_LOSS: held_out_loss}
+        with self._full_disk_told():
+            self._manager.save(
+                step,
+                metrics=loss,
+                args=ocp.args.Composite(
+                    state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
+                ),
+            )
+
+    def check_saving(self) -> None:
+        """Raises what went wrong in a save under way, if anything has by now."""
+        with self._full_disk_told():
+            self._manager.check_for_errors()
+
+    def wait(self) -> None:
+        """Waits for a save under way; raises what went wrong in it."""
+        with self._full_disk_told():
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+
+    def close(self) -> None:
+        """Waits as `wait` does, and ends Orbax's threads."""
+        self.wait()
+        self._manager.close()
 
     def restore(self, step: int, like: T, mesh: jax.sharding.Mesh) -> T:
         """Reads a step's state, or a part of it, onto the mesh.
@@ -110,16 +181,24 @@ class Checkpoints:
             raise self._damaged(step, "no list of its arrays")
         return arrays
 
-    def check_corpus(self, step: int, corpus_sha256: str) -> None:
-        """Raises ConfigError when the step was trained on another corpus."""
-        position = self._meta(step).get("position")
-        if not isinstance(position, dict):
-            raise self._damaged(step, "no position in the data")
-        if position.get("corpus_sha256") != corpus_sha256:
+    def position(self, step: int, corpus_sha256: str) -> Position:
+        """Returns where in its data the run was at a step.
+
+        Raises:
+          ConfigError: when the step was trained on another corpus than the given one.
+        """
+        found = self._meta(step).get("position") or {}
+        try:
+            skips = tuple(Skip(**skip) for skip in found["skips"])
+            position = Position(found["corpus_sha256"], skips, found["rollbacks"])
+        except (TypeError, KeyError):
+            raise self._damaged(step, "no position in the data") from None
+        if position.corpus_sha256 != corpus_sha256:
             raise ConfigError(
                 f"{self.directory}/{step} was trained on another corpus than the one in"
                 " config.data.corpus_dir; give that, or another --workdir"
             )
+        return position
 
     def _meta(self, step: int) -> dict[str, Any]:
         meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
@@ -137,27 +216,54 @@ class Checkpoints:
             reason = first.partition(". See full")[0]
             raise self._damaged(step, reason) from None
 
-    def _damaged(self, step: int, reason: str) -> ConfigError:
-        return ConfigError(
+    def _damaged(self, step: int, reason: str) -> DamagedError:
+        return DamagedError(
             f"{self.directory}/{step} is damaged ({reason[:120]}); remove it and"
             " continue from the one before, or restore it from a copy"
         )
 
-    def close(self) -> None:
-        """Waits for saves under way; raises what went wrong in them."""
-        self._manager.wait_until_finished()
-        self._manager.check_for_errors()
-        self._manager.close()
+    def _seal(self) -> None:
+        """Called by Orbax when all is written and before the checkpoint counts."""
+        if hosts.is_first():
+            name = f"{self._step}{checkpoint_files.UNFINISHED}"
+            checkpoint_files.seal(self.directory / name)
+
+    def _find_room(self) -> str:
+        checkpoint_files.find_room(self._workdir, self._step, self._num_bytes)
+        return ""
+
+    @contextlib.contextmanager
+    def _full_disk_told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # TensorStore raises ValueError, files OSError
+            full = (errno.ENOSPC, errno.EDQUOT)
+            is_full = isinstance(error, OSError) and error.errno in full
+            if not is_full and "No space left" not in str(error):
+                raise
+            message = checkpoint_files.no_room(
+                self._workdir, self._step, self._num_bytes
+            )
+            raise ConfigError(message) from None
 
 
-def newest_step(workdir: str) -> int:
-    """Returns the newest step with a complete checkpoint, 0 when there is none."""
-    directory = Path(workdir) / "checkpoints"
-    if not directory.is_dir():
-        return 0
-    # Not Orbax, which waits for all processes: one that sees no directory never comes.
-    names = (path.name for path in directory.iterdir())
-    return max((int(name) for name in names if name.isdigit()), default=0)
+def _preservation(config: CheckpointConfig) -> checkpoint_managers.PreservationPolicy:
+    policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
+    if config.keep_every_steps:
+        policies.append(checkpoint_managers.EveryNSteps(config.keep_every_steps))
+    if config.keep_best:
+        policies.append(
+            checkpoint_managers.BestN(
+                get_metric_fn=_goodness,
+                n=config.keep_best,
+                keep_checkpoints_without_metrics=False,
+            )
+        )
+    return checkpoint_managers.AnyPreservationPolicy(policies)
+
+
+def _goodness(metrics: Any) -> float:
+    return -metrics[HELD_OUT_LOSS]
 
 
 def _by_path(state: Any) -> dict[str, Any]:
@@ -179,16 +285,83 @@ def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> N
     names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
     if not names:
         return
+    more = "; ..." if len(names) > SHOWN_ARRAYS else ""
     rows = "; ".join(
         f"{name}: checkpoint {_shape(found.get(name))}, config"
         f" {_shape(wanted.get(name))}"
-        for name in names[:3]
+        for name in names[:SHOWN_ARRAYS]
     )
     raise ConfigError(
-        f"{path} does not fit the config in {len(names)} array(s): {rows}; use the"
-        " config of the run, or another --workdir"
+        f"{path} does not fit the config in {len(names)} array(s): {rows}{more}; use"
+        " the config of the run, or another --workdir"
     )
 
 
 def _shape(entry: list[Any] | None) -> str:
     return "none" if entry is None else f"{entry[1]}{entry[0]}"
+
+
+# ------------------------------------------------------------------- list and verify
+
+
+def show(workdir: str, is_verified: bool) -> list[int]:
+    """Prints a line for each checkpoint and returns the steps of damaged ones.
+
+    Args:
+      workdir: of a run.
+      is_verified: whether every file is compared with its digest.
+    """
+    steps = checkpoint_files.steps(workdir)
+    if not steps:
+        raise ConfigError(f"--workdir={workdir} has no checkpoint")
+    table = rich.table.Table(box=None)
+    for name in ("step", "MiB", "saved", "held-out loss", "files"):
+        table.add_column(name, justify="left" if name == "files" else "right")
+    damaged: dict[int, list[str]] = {}
+    for step in steps:
+        directory = checkpoint_files.directory_of(workdir, step)
+        files = [path for path in directory.rglob("*") if path.is_file()]
+        words = f"{len(files)}"
+        if is_verified:
+            wrong = checkpoint_files.damage(workdir, step)
+            words += ", DAMAGED" if wrong else ", sound"
+            if wrong:
+                damaged[step] = wrong
+        size = sum(path.stat().st_size for path in files) / 2**20
+        saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
+        loss = _held_out_loss(directory)
+        table.add_row(f"{step:,}", f"{size:,.1f}", saved, loss, words)
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    for step, wrong in damaged.items():
+        console.print(f"{step:,}: {'; '.join(wrong)}")
+    return list(damaged)
+
+
+def _held_out_loss(directory: Path) -> str:
+    try:
+        metrics = json.loads((directory / "metrics" / "metrics").read_text())
+        return f"{metrics[HELD_OUT_LOSS]:.4f}"
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return "damaged"
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 1 or arguments[0] not in ("list", "verify"):
+        given = " ".join(arguments) or "nothing"
+        raise ConfigError(f"say what to do, list or verify, not {given}; see --help")
+    if _WORKDIR.value is None:
+        raise ConfigError("--workdir is missing; give the directory of a run")
+    damaged = show(_WORKDIR.value, arguments[0] == "verify")
+    if damaged:
+        raise DamagedError(
+            f"{len(damaged)} of the checkpoints in {_WORKDIR.value} are damaged; train"
+            " puts damaged ones aside and goes on from the newest sound one"
+        )
+
+
+if __name__ == "__main__":
+    _WORKDIR = flags.DEFINE_string("workdir", None, "the directory of a run")
+    command_line.run_with_rest(main, __doc__, known_only=False)

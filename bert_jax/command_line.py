@@ -18,10 +18,15 @@ from absl import flags, logging
 from ml_collections import config_flags
 
 from bert_jax import host_memory
-from bert_jax.config import ConfigError, ExperimentConfig, from_config_dict
+from bert_jax.config import (
+    EXIT_USAGE,
+    ConfigError,
+    ExperimentConfig,
+    from_config_dict,
+)
 from bert_jax.hosts import EXIT_INTERRUPTED, Interrupted
+from bert_jax.interruption import EXIT_FORCED
 
-EXIT_USAGE = 2
 # A path that cannot be, or that this user may not read or write.
 USERS_ERRORS = (
     errno.ENAMETOOLONG,
@@ -42,7 +47,7 @@ def define_config() -> flags.FlagHolder:
 
 
 def run(main: Callable[[], None], doc: str | None) -> None:
-    """Parses the flags, calls main, and exits with 2 on a user's mistake."""
+    """Parses the flags, calls main, and exits with the code of what went wrong."""
 
     def without_rest(rest: list[str]) -> None:
         if rest:
@@ -71,8 +76,13 @@ def run_with_rest(
         # "flag --config.seed=abc: invalid literal for int() with base 10: 'abc'"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
         fail(f"{argument} does not fit: {reason}")
-    except (ConfigError, flags.Error) as error:
+    except ConfigError as error:
+        fail(str(error), error.exit_code)
+    except flags.Error as error:
         fail(str(error))
+    except KeyboardInterrupt:  # before there was anything to save
+        print("stopped", file=sys.stderr)
+        sys.exit(EXIT_FORCED)
     except Interrupted as error:
         print(f"interrupted: {error}; the same command goes on from there", flush=True)
         sys.exit(EXIT_INTERRUPTED)
@@ -88,10 +98,10 @@ def run_with_rest(
         fail(_config_mistake(error, argv))
 
 
-def fail(message: str) -> None:
-    """Prints one line and exits with the code for a user's mistake."""
+def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
+    """Prints one line and exits, unless told otherwise as for a user's mistake."""
     print("error: " + " ".join(message.split()), file=sys.stderr)
-    sys.exit(EXIT_USAGE)
+    sys.exit(exit_code)
 
 
 def load_config(holder: flags.FlagHolder) -> ExperimentConfig:

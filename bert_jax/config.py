@@ -12,7 +12,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_collections
 
@@ -20,8 +20,20 @@ import ml_collections
 MAX_SEQUENCES_PER_ROW = 32
 
 
+EXIT_USAGE = 2
+EXIT_DAMAGED = 78  # to start the same command again would not help
+
+
 class ConfigError(ValueError):
     """A mistake of the user's: one line with the key or file, the value, a remedy."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
+
+
+class DamagedError(ConfigError):
+    """Data or a checkpoint on disk is not what was written; names the file."""
+
+    exit_code = EXIT_DAMAGED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +136,19 @@ class MeshConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every_steps: int
-    keep: int
+    every_minutes: float  # also so long after the last one, at a log line; 0: never
+    keep: int  # the newest
+    keep_every_steps: int  # and those whose step it divides; 0: none
+    keep_best: int  # and those of the lowest held-out loss
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuardConfig:
+    """What happens when losses or gradients are not finite, or chips are faulty."""
+
+    max_bad_steps: int  # in a row; then the run ends, or rolls back
+    max_rollbacks: int  # to the last checkpoint, leaving out the batches since; 0: none
+    replay_every_steps: int  # a step is taken twice and its bits compared; 0: never
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,6 +175,7 @@ class ExperimentConfig:
     optimizer: OptimizerConfig
     mesh: MeshConfig
     checkpoint: CheckpointConfig
+    guard: GuardConfig
     eval: EvalConfig
 
     @property
@@ -393,6 +418,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         "config.tokenizer.vocab_size": config.tokenizer.vocab_size,
         "config.checkpoint.every_steps": config.checkpoint.every_steps,
         "config.checkpoint.keep": config.checkpoint.keep,
+        "config.guard.max_bad_steps": config.guard.max_bad_steps,
         "config.eval.every_steps": config.eval.every_steps,
         "config.eval.num_sequences": config.eval.num_sequences,
         "config.model.hidden_size": config.model.hidden_size,
@@ -417,6 +443,11 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         ("config.optimizer.warmup_steps", config.optimizer.warmup_steps),
         ("config.optimizer.weight_decay", config.optimizer.weight_decay),
         ("config.loss_weights.next_sentence", config.loss_weights.next_sentence),
+        ("config.checkpoint.every_minutes", config.checkpoint.every_minutes),
+        ("config.checkpoint.keep_every_steps", config.checkpoint.keep_every_steps),
+        ("config.checkpoint.keep_best", config.checkpoint.keep_best),
+        ("config.guard.max_rollbacks", config.guard.max_rollbacks),
+        ("config.guard.replay_every_steps", config.guard.replay_every_steps),
     ):
         _require(value >= 0, key, value, "must not be negative")
     _require(config.seed < 2**63, "config.seed", config.seed, "must be below 2**63")

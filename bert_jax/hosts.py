@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 
 EXIT_INTERRUPTED = 75  # saved; the same command goes on
 EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
@@ -165,9 +166,10 @@ def together() -> Iterator[None]:
     """Of several processes, one that fails does not wait for the others to end."""
     try:
         yield
-    except ConfigError:
+    except ConfigError as error:
         # The others may not have made this mistake, and are not waited for long.
-        _abort.exit_code, _abort.words = 2, "the other processes of the run end as well"
+        _abort.exit_code = error.exit_code
+        _abort.words = "the other processes of the run end as well"
         raise
     except Exception as error:
         if _num_processes() == 1 or isinstance(error, Interrupted):
@@ -191,6 +193,13 @@ def interrupted(step: int) -> bool:
     return multihost_utils.reached_preemption_sync_point(step)
 
 
+def first_says(answer: bool) -> bool:
+    """Returns process 0's answer in all processes, which ask together."""
+    if _num_processes() == 1:
+        return answer
+    return bool(multihost_utils.broadcast_one_to_all(np.array(answer)))
+
+
 # -------------------------------------------------------------------------- agreement
 
 
@@ -207,7 +216,7 @@ def agree(name: str, make: Callable[[], str]) -> str:
       make: called by process 0 alone.
 
     Raises:
-      ConfigError: in every process, when `make` raised it.
+      ConfigError: in every process, when `make` raised it; DamagedError likewise.
     """
     if _num_processes() == 1:
         return make()
@@ -216,12 +225,14 @@ def agree(name: str, make: Callable[[], str]) -> str:
     if not is_first():
         answer = json.loads(client.blocking_key_value_get(key, AGREE_SECS * 1000))
         if "mistake" in answer:
-            raise ConfigError(answer["mistake"])
+            kind = DamagedError if answer["is_damage"] else ConfigError
+            raise kind(answer["mistake"])
         return answer["made"]
     try:
         made = make()
     except ConfigError as error:
-        client.key_value_set(key, json.dumps({"mistake": str(error)}))
+        answer = {"mistake": str(error), "is_damage": isinstance(error, DamagedError)}
+        client.key_value_set(key, json.dumps(answer))
         raise
     client.key_value_set(key, json.dumps({"made": made}))
     return made

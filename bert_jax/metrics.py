@@ -7,20 +7,19 @@ above all, is a float32 product measured at the start, and again when a run is f
 """
 
 import json
+import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from bert_jax import topologies
-from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
+from bert_jax.config import ModelConfig, PhaseConfig
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009
@@ -97,8 +96,15 @@ class MetricsWriter:
         )
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
-        """Writes a line {"step": step, **metrics} and each metric as a scalar."""
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
+        """Writes a line {"step": step, **metrics} and each metric as a scalar.
+
+        A metric that is not finite becomes null in the line.
+        """
+        line = {
+            name: value if math.isfinite(value) else None  # JSON has no others
+            for name, value in metrics.items()
+        }
+        self._file.write(json.dumps({"step": step, **line}) + "\n")
         values = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
@@ -138,83 +144,6 @@ def open_writer(
 ) -> MetricsWriter | NoWriter:
     """Returns what writes in the first process and does not in the others."""
     return MetricsWriter(workdir, first_step) if is_first else NoWriter()
-
-
-class StepLog:
-    """Turns the metrics of steps into log lines, without making the device wait.
-
-    A line is the mean over the steps since the last one. It is read from the device
-    when the next step is under way, one step late.
-    """
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        writer: MetricsWriter | NoWriter,
-        on_line: Callable[[int, dict[str, float]], None],
-    ):
-        self._config = config
-        self._writer = writer
-        self._on_line = on_line
-        self._peak_flops = peak_flops() * jax.device_count()
-        self._pending: list[dict[str, jax.Array]] = []
-        self._step = 0
-        self._phase_index = 0
-        self._clock: float | None = None  # None: the time since is not only steps
-        self._timed_steps = 0
-
-    def add(self, step: int, phase_index: int, metrics: dict[str, jax.Array]) -> None:
-        """Takes the metrics of the step that brought the count to `step`."""
-        is_new_phase = phase_index != self._phase_index
-        if len(self._pending) >= self._config.log_every_steps or is_new_phase:
-            self.flush()
-        if self._clock is None or is_new_phase:
-            # Not a step's time: it holds compilation, or an evaluation.
-            jax.block_until_ready(metrics)
-            self._clock, self._timed_steps = time.perf_counter(), 0
-        else:
-            self._timed_steps += 1
-        self._pending.append(metrics)
-        self._step, self._phase_index = step, phase_index
-
-    def flush(self) -> None:
-        """Writes a line for the steps since the last one, if there are any."""
-        if not self._pending:
-            return
-        fetched = jax.device_get(self._pending)
-        seconds = time.perf_counter() - self._clock if self._clock else 0.0
-        line = {
-            name: float(np.mean([metrics[name] for metrics in fetched]))
-            for name in fetched[0]
-        }
-        line["learning_rate"] = float(fetched[-1]["learning_rate"])
-        line |= self._rates(seconds)
-        self._pending = []
-        self._clock, self._timed_steps = time.perf_counter(), 0
-        self._writer.write(self._step, line)
-        self._on_line(self._step, line)
-
-    def stop_clock(self) -> None:
-        """Says that what follows is not training: the next step restarts the clock."""
-        self._clock = None
-
-    def _rates(self, seconds: float) -> dict[str, float]:
-        phase = self._config.phases[self._phase_index]
-        rate = phase.global_batch_size * self._timed_steps / seconds if seconds else 0.0
-        flops = train_flops_per_sequence(
-            self._config.model, self._config.tokenizer.vocab_size, phase
-        )
-        return {
-            "sequences_per_sec": rate,
-            "tokens_per_sec": rate * phase.sequence_length,
-            "mfu": self._mfu(rate * flops),
-        }
-
-    def _mfu(self, flops: float) -> float:
-        # A CPU's was measured beside other work, so it is measured again.
-        if flops > self._peak_flops and jax.default_backend() == "cpu":
-            self._peak_flops = max(self._peak_flops, peak_flops() * jax.device_count())
-        return flops / self._peak_flops
 
 
 def read(workdir: str) -> list[dict[str, Any]]:

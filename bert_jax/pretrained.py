@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import runs, token_rows
-from bert_jax.checkpoint import Checkpoints, newest_step
+from bert_jax import checkpoint_files, runs, token_rows
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus, tokenizers
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
@@ -175,14 +175,15 @@ def _open_workdir(directory: Path) -> Source:
             f"the run in {directory} has its vocabulary in {corpus_dir!r},"
             " where no corpus is; bring it back, or export the run and give that"
         )
-    step = newest_step(str(directory))
+    step = checkpoint_files.newest_step(str(directory))
     if not step:
         raise ConfigError(f"config.init_from={str(directory)!r} has no checkpoint yet")
-    for path in (directory / "checkpoints" / str(step)).rglob("*"):
+    for path in checkpoint_files.directory_of(str(directory), step).rglob("*"):
         model_directory.refuse_link_outside(path, directory)
+    checkpoint_files.check(str(directory), step)
     checkpoints = Checkpoints(str(directory))
     # Another corpus may lie there by now, with another vocabulary.
-    checkpoints.check_corpus(step, corpus.read(source).sha256)
+    checkpoints.position(step, corpus.read(source).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
     prefix = "params."

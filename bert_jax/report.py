@@ -9,6 +9,8 @@ from typing import Any
 import matplotlib
 import rich.progress
 
+from bert_jax import goodput
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
@@ -156,7 +158,10 @@ def closing_words(
 ) -> str:
     """Returns one paragraph: what happened, and what to do next."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
-    words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
+    words = [
+        f"Trained to step {num_steps:,}, {duration(seconds)} in this call;"
+        f" {goodput.words(lines[-1])} over all its calls."
+    ]
     if held_out and unigram_entropy is not None:
         last = held_out[-1]
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]

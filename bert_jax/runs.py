@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from bert_jax import checkpoint_files, optim, position, sharding, steps
 from bert_jax import config as config_lib
-from bert_jax import optim, sharding, steps
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
@@ -27,6 +27,7 @@ MAY_CHANGE = (
     "compilation_cache_dir",
     "checkpoint",
     "eval",
+    "guard",
     "data.corpus_dir",  # it may have moved; its manifest's digest is compared
 )
 
@@ -81,8 +82,9 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    checkpoints.check_corpus(step, corpus.sha256)
-    phase_index, _ = phase_of(config, max(step - 1, 0))
+    checkpoint_files.check(workdir, step)
+    checkpoints.position(step, corpus.sha256)
+    phase_index, _ = position.phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)
     graphdef, like = abstract_params(config)
@@ -127,18 +129,6 @@ def _accumulation_steps(
 ) -> int:
     rows = config.phases[phase_index].global_batch_size // sharding.batch_divisor(mesh)
     return math.gcd(config.accumulation_steps, rows)
-
-
-def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
-    """Returns the phase that trains at `step` and how many of its steps are done.
-
-    At the end of the run that is the last phase and all of its steps.
-    """
-    for index, phase in enumerate(config.phases):
-        if step < phase.num_steps or index == len(config.phases) - 1:
-            return index, step
-        step -= phase.num_steps
-    raise AssertionError("a config has at least one phase")
 
 
 def read_config(workdir: str) -> ExperimentConfig | None:

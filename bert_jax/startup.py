@@ -16,6 +16,8 @@ class Startup:
 
     def __init__(self):
         self._seconds = {"import": seconds_of_this_process()}
+        # When the process began, in seconds since 1970.
+        self.began = time.time() - self._seconds["import"]
         self._marked = time.perf_counter()
         self._is_over = False
 

@@ -7,10 +7,10 @@ import functools
 import numpy as np
 import tokenizers as tokenizers_lib
 
-from bert_jax import runs
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
+from bert_jax.position import phase_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
             f"--step={number} is not a step of the run; give one of 1 to"
             f" {config.num_steps}"
         )
-    return runs.phase_of(config, number - 1)
+    return phase_of(config, number - 1)
 
 
 def read_step(corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int) -> Step:

@@ -5,26 +5,29 @@ Shapes: B row of the batch, A microbatch, P masked position, K sentence pair in 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, optim, sharding
+from bert_jax import losses, model, optim, position, sharding
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
+T = TypeVar("T")
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    step: jax.Array  # int32[], optimizer steps done
+    step: jax.Array  # int32[], batches seen
     params: Any
     opt_state: Any
+    bad_steps: jax.Array  # int32[], steps whose update was skipped
+    bad_steps_in_row: jax.Array  # int32[], the last ones
 
 
 def compute_dtype(config: ExperimentConfig) -> jnp.dtype:
@@ -50,7 +53,8 @@ def init_state(
         init_key, _ = run_keys(config)
         _, params = build(init_key)
         split = sharding.over_data if config.mesh.shard_optimizer else lambda x: x
-        return TrainState(jnp.zeros((), jnp.int32), params, tx.init(split(params)))
+        none = jnp.zeros((), jnp.int32)
+        return TrainState(none, params, tx.init(split(params)), none, none)
 
     graphdef, _ = nnx.split(
         nnx.eval_shape(
@@ -78,6 +82,9 @@ def make_train_step(
 
     The loss is the mean over all masked positions plus the mean over all pairs of the
     global batch, each by its weight, whatever the number of microbatches and devices.
+
+    A step whose loss or gradient is not finite changes no parameter, no moment and not
+    the place in the schedule; it is counted, and the next batch follows.
     """
     dtype = compute_dtype(config)
 
@@ -112,31 +119,49 @@ def make_train_step(
                 grads, before = sharding.over_data(grads), sharding.over_data(before)
             if config.optimizer.reset_moments_by_phase:
                 begins = jnp.any(
-                    state.step == jnp.array(phase_starts(config)[1:], jnp.int32)
+                    state.step
+                    == jnp.array(position.phase_starts(config)[1:], jnp.int32)
                 )
                 opt_state = optim.reset_moments(opt_state, begins)
-            updates, opt_state = tx.update(grads, opt_state, before)
-            params = optax.apply_updates(before, updates)
-            params = sharding.laid_out_as(params, state.params)
+            total = total_loss(sums, counts, config.loss_weights)
             grad_norm = optax.global_norm(grads)
+            is_good = jnp.isfinite(total) & jnp.isfinite(grad_norm)
+            updates, new_opt_state = tx.update(grads, opt_state, before)
+            params = optax.apply_updates(before, updates)
+            params, opt_state = keep_unless(
+                is_good, (params, new_opt_state), (before, opt_state)
+            )
+            params = sharding.laid_out_as(params, state.params)
+        bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
         metrics = {
-            "loss": total_loss(sums, counts, config.loss_weights),
+            "loss": total,
             **mean_metrics(sums, counts),
-            "learning_rate": schedule(state.step),
+            "learning_rate": schedule(state.step - state.bad_steps),
             "grad_norm": grad_norm,
+            "bad_steps_in_row": bad_steps_in_row,
             "padding_efficiency": jnp.mean(
                 (batch["sequence_ids"] > 0).astype(jnp.float32)
             ),
         }
-        return TrainState(state.step + 1, params, opt_state), metrics
+        new_state = TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            bad_steps=state.bad_steps + jnp.where(is_good, 0, 1),
+            bad_steps_in_row=bad_steps_in_row,
+        )
+        return new_state, metrics
 
     return train_step
 
 
-def phase_starts(config: ExperimentConfig) -> list[int]:
-    """Returns the steps that are done when each phase begins."""
-    lengths = [phase.num_steps for phase in config.phases]
-    return [sum(lengths[:i]) for i in range(len(lengths))]
+def keep_unless(is_good: jax.Array, new: T, old: T) -> T:
+    """Returns `new`, or `old` where `is_good` (bool[]) is False: trees of arrays.
+
+    A choice of elements, not of programs: it becomes part of the update, which reads
+    the old values anyway, and costs no pass over memory.
+    """
+    return jax.tree.map(lambda n, o: jnp.where(is_good, n, o), new, old)
 
 
 def make_eval_step(

@@ -9,18 +9,18 @@ Continues by itself when the workdir holds a checkpoint.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from absl import flags
 
 from bert_jax import (
+    checkpoint_files,
     command_line,
     compiled_steps,
     devices,
-    evaluate,
     hosts,
+    interruption,
     metrics,
     optim,
     prepare,
@@ -29,29 +29,36 @@ from bert_jax import (
     runs,
     sharding,
     steps,
+    train_loop,
+    workdir_lock,
 )
-from bert_jax.checkpoint import Checkpoints, newest_step
+from bert_jax.checkpoint import Checkpoints, Position
+from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import pipeline, tokenizers
+from bert_jax.data import tokenizers
+from bert_jax.held_out import HeldOut
+from bert_jax.position import phase_of
+from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
-from bert_jax.watchdog import Watchdog
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
     startup = Startup()
     # ---- What it needs, checked before anything is written.
-    mesh, first_step, corpus, weights = open_inputs(config, workdir)
+    mesh, corpus, weights = open_inputs(config, workdir)
     hosts.make_shared("workdir", workdir)
+    first_step = take_workdir(workdir)
     startup.mark("corpus")
 
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
     checkpoints = Checkpoints(workdir, config.checkpoint)
+    position = Position(corpus.sha256)
     if first_step:
-        checkpoints.check_corpus(first_step, corpus.sha256)
+        position = checkpoints.position(first_step, corpus.sha256)
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = first_state(init, weights)
@@ -64,82 +71,36 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     startup.mark("state")
 
     # ---- Steps.
-    train_step = compiled_steps.jit(
-        steps.make_train_step(config, graphdef, tx, schedule)
-    )
-    compiled = compiled_steps.CompiledSteps(config, train_step, state, mesh)
+    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    compiled = CompiledSteps(config, compiled_steps.jit(train_step), state, mesh)
     if first_step < config.num_steps:
-        compiled.begin(runs.phase_of(config, first_step)[0])
-    eval_step = jax.jit(steps.make_eval_step(config, graphdef))
-    start = time.time()
-    held_out = HeldOut(config, corpus, mesh, eval_step)
-    writer = metrics.open_writer(workdir, first_step, hosts.is_first())
-    progress = report.Progress(first_step, config.num_steps)
-    log = metrics.StepLog(config, writer, progress.update)
-    watchdog = Watchdog()
+        compiled.begin(phase_of(config, first_step)[0])
+    run = train_loop.Run(
+        config=config,
+        workdir=workdir,
+        mesh=mesh,
+        corpus=corpus,
+        checkpoints=checkpoints,
+        compiled=compiled,
+        replay=Replay(config, train_step),
+        held_out=HeldOut(config, corpus, mesh, graphdef),
+        startup=startup,
+    )
+    interruption.listen()
+    state = train_loop.take_steps(run, state, first_step, position)
 
-    step, last_metrics = first_step, {}
-    try:
-        stop_if_asked_already(first_step, workdir)
-        for phase_index, batch in global_batches(config, corpus, mesh, first_step):
-            startup.mark("data")
-            is_ready = compiled.is_ready(phase_index)
-            if not is_ready:
-                watchdog.rest()  # compiling takes its time
-            train_step = compiled.of(phase_index)
-            if not is_ready:
-                watchdog.saw("compilation")
-            startup.mark("compile")
-            state, step_metrics = train_step(state, batch)
-            startup.finish("first step", step_metrics, progress.say)
-            step += 1
-            # One step ahead, so that the watchdog sees which are done. Not on a CPU:
-            # simulated devices deadlock in collectives when steps queue up (seen with
-            # jax 0.10 and 0.12), and it gains nothing from running ahead.
-            on_cpu = jax.default_backend() == "cpu"
-            jax.block_until_ready(state if on_cpu else last_metrics)
-            last_metrics = step_metrics
-            watchdog.saw(f"step {step:,}")
-            log.add(step, phase_index, step_metrics)
-            is_last = step == config.num_steps
-            is_interrupted = hosts.interrupted(step) and not is_last
-            if is_interrupted:  # saved first: there may be seconds left
-                log.flush()
-                checkpoints.save(step, state, config, corpus.sha256)
-            if held_out.exists and (is_last or step % config.eval.every_steps == 0):
-                log.flush()
-                watchdog.rest()
-                line = held_out.evaluate(state, phase_index)
-                watchdog.saw("evaluation")
-                writer.write(step, line)
-                progress.say(f"step {step:,} held out: {report.held_out_words(line)}")
-                log.stop_clock()
-            if is_interrupted:
-                watchdog.rest()
-                checkpoints.close()
-                writer.close()
-                raise hosts.Interrupted(f"step {step:,} is saved in {workdir}")
-            if is_last or step % config.checkpoint.every_steps == 0:
-                log.flush()  # what a resumed run will not see again
-                writer.flush()
-                checkpoints.save(step, state, config, corpus.sha256)
-    finally:
-        watchdog.rest()
-        progress.close()
-
-    # ---- The end: everything on disk, a picture and a paragraph.
-    log.flush()
+    # ---- The end: everything sound on disk, a picture and a paragraph.
     checkpoints.close()
-    writer.close()
     if hosts.is_first():
-        show_end(config, workdir, held_out, time.time() - start)
+        checkpoint_files.check(workdir, config.num_steps)
+        show_end(config, workdir, run.held_out, time.time() - startup.began)
     return state
 
 
 def open_inputs(
     config: ExperimentConfig, workdir: str
-) -> tuple[jax.sharding.Mesh, int, corpus_lib.Corpus, pretrained.Weights | None]:
-    """Returns the mesh, which is set, the step to go on at, corpus and first weights.
+) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, pretrained.Weights | None]:
+    """Returns the mesh, which is set, the corpus and first weights, if any are given.
 
     Raises:
       ConfigError: for everything a person can get wrong; but for a small corpus, which
@@ -151,22 +112,39 @@ def open_inputs(
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
-    first_step = newest_step(workdir)
+    is_begun = bool(checkpoint_files.steps(workdir))
     hosts.check_same(
-        "newest checkpoint",
-        str(first_step),
+        "begun",
+        str(is_begun),
         f"--workdir={workdir} is not the same directory on all hosts",
     )
     jax.set_mesh(mesh)
-    if first_step or not config.init_from:
-        return mesh, first_step, find_corpus(config), None
+    if is_begun or not config.init_from:
+        return mesh, find_corpus(config), None
     source = pretrained.open_source(config)
     if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
         tokenizer = tokenizers.load(config.tokenizer)
         weights = pretrained.read(source, config, tokenizer)
-        return mesh, 0, find_corpus(config), weights
+        return mesh, find_corpus(config), weights
     corpus = find_corpus(config)
-    return mesh, 0, corpus, pretrained.read(source, config, corpus.tokenizer)
+    return mesh, corpus, pretrained.read(source, config, corpus.tokenizer)
+
+
+def take_workdir(workdir: str) -> int:
+    """Locks the workdir and returns the step to go on at, that of a sound checkpoint.
+
+    Raises:
+      ConfigError: when another process writes there.
+      DamagedError: when there are checkpoints but none is sound.
+    """
+
+    def first() -> str:
+        workdir_lock.hold(workdir)
+        return str(
+            checkpoint_files.recover(workdir, functools.partial(print, flush=True))
+        )
+
+    return int(hosts.agree("first step", first))
 
 
 def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
@@ -188,19 +166,8 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     return corpus
 
 
-def stop_if_asked_already(first_step: int, workdir: str) -> None:
-    """Raises Interrupted when SIGTERM came before the first step of a resumed run.
-
-    The notice then waits to be asked of step 1, which a resumed run never comes to.
-    """
-    if first_step:
-        if hosts.interrupted(1):
-            raise hosts.Interrupted(f"step {first_step:,} is saved in {workdir}")
-        hosts.interrupted(first_step)
-
-
 def show_end(
-    config: ExperimentConfig, workdir: str, held_out: "HeldOut", seconds: float
+    config: ExperimentConfig, workdir: str, held_out: HeldOut, seconds: float
 ) -> None:
     """Draws the curves and prints the closing paragraph."""
     lines = metrics.read(workdir)
@@ -226,91 +193,6 @@ def first_state(
         return state
     params = pretrained.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
-
-
-class HeldOut:
-    """The fixed held-out batches of each phase, and what guessing scores on them."""
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        corpus: corpus_lib.Corpus,
-        mesh: jax.sharding.Mesh,
-        eval_step: Callable[..., Any],
-    ):
-        self._config, self._corpus = config, corpus
-        self._mesh, self._eval_step = mesh, eval_step
-        self.exists = bool(corpus.shards["validation"])
-        self._batches = functools.cache(
-            functools.partial(
-                evaluate.eval_batches,
-                corpus,
-                config,
-                part=sharding.host_part(mesh, jax.process_index()),
-            )
-        )
-
-    def evaluate(self, state: steps.TrainState, phase_index: int) -> dict[str, float]:
-        """Returns the held-out metrics under names that begin with eval_."""
-        result = evaluate.evaluate(
-            self._eval_step,
-            state.params,
-            self._batches(phase_index),
-            self._mesh,
-            self._config.accumulation_steps,
-        )
-        return {f"eval_{name}": value for name, value in result.items()}
-
-    @functools.cached_property
-    def unigram_entropy(self) -> float | None:
-        return evaluate.unigram_entropy(self._corpus) if self.exists else None
-
-    @functools.cached_property
-    def next_sentence_majority(self) -> float | None:
-        if not self.exists:
-            return None
-        last_phase = len(self._config.phases) - 1
-        return evaluate.next_sentence_majority(
-            evaluate.eval_batches(self._corpus, self._config, last_phase)
-        )
-
-
-def global_batches(
-    config: ExperimentConfig,
-    corpus: corpus_lib.Corpus,
-    mesh: jax.sharding.Mesh,
-    first_step: int,
-) -> Iterator[tuple[int, steps.Batch]]:
-    """Yields (phase, batch on the devices) of every step from `first_step` to the last.
-
-    The next batch is on its way to the devices while a step runs.
-    """
-
-    host, num_hosts = sharding.host_part(mesh, jax.process_index())
-
-    def placed() -> Iterator[tuple[int, steps.Batch]]:
-        phase_index, first = runs.phase_of(config, first_step)
-        for index, phase in enumerate(config.phases[phase_index:], start=phase_index):
-            batches = pipeline.batches(
-                corpus,
-                config,
-                split="train",
-                seed=config.seed,
-                phase_index=index,
-                first_step=first,
-                host=host,
-                num_hosts=num_hosts,
-            )
-            for _ in range(first, phase.num_steps):
-                yield index, sharding.place_batch(next(batches), mesh)
-            first = 0
-
-    ahead = placed()
-    current = next(ahead, None)
-    while current is not None:
-        following = next(ahead, None)
-        yield current
-        current = following
 
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:

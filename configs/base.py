@@ -110,7 +110,15 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh = ml_collections.ConfigDict(
         {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
     )
-    config.checkpoint = ml_collections.ConfigDict({"every_steps": 5_000, "keep": 3})
+    config.checkpoint = ml_collections.ConfigDict()
+    config.checkpoint.every_steps = 5_000
+    config.checkpoint.every_minutes = 30.0  # what a machine that is taken away costs
+    config.checkpoint.keep = 3
+    config.checkpoint.keep_every_steps = 100_000  # ten to look back at
+    config.checkpoint.keep_best = 1
+    config.guard = ml_collections.ConfigDict(
+        {"max_bad_steps": 10, "max_rollbacks": 0, "replay_every_steps": 0}
+    )
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 5_000, "num_sequences": 8_192, "masked_lm_prob": 0.15}
     )

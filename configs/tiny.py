@@ -90,7 +90,15 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh = ml_collections.ConfigDict(
         {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
     )
-    config.checkpoint = ml_collections.ConfigDict({"every_steps": 400, "keep": 2})
+    config.checkpoint = ml_collections.ConfigDict()
+    config.checkpoint.every_steps = 400
+    config.checkpoint.every_minutes = 0.0
+    config.checkpoint.keep = 2
+    config.checkpoint.keep_every_steps = 0
+    config.checkpoint.keep_best = 0
+    config.guard = ml_collections.ConfigDict(
+        {"max_bad_steps": 10, "max_rollbacks": 0, "replay_every_steps": 0}
+    )
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 400, "num_sequences": 1024, "masked_lm_prob": 0.15}
     )

@@ -1,12 +1,18 @@
 """A checkpoint gives back every bit, on any mesh, and says what does not fit."""
 
+import collections
+import errno
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
-from bert_jax import optim, steps
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import checkpoint_files, optim, steps
+from bert_jax.checkpoint import Checkpoints, Position
 from bert_jax.config import ConfigError
+from bert_jax.position import Skip
+from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 
 
@@ -22,7 +28,7 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     use_mesh(4, 1, 1)
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
-    checkpoints.save(7, state, config, "corpus")
+    checkpoints.save(7, state, config, Position("corpus"))
     checkpoints.close()
     mesh = use_mesh(*mesh_shape)
     checkpoints = Checkpoints(str(tmp_path))
@@ -32,15 +38,15 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
         assert a.dtype == b.dtype and a.sharding.mesh == mesh
         np.testing.assert_array_equal(a, b)
     with pytest.raises(ConfigError, match="trained on another corpus"):
-        checkpoints.check_corpus(7, "another")
-    checkpoints.check_corpus(7, "corpus")
+        checkpoints.position(7, "another")
+    assert checkpoints.position(7, "corpus") == Position("corpus")
 
 
 def test_weights_come_alone_whatever_the_optimizer(tmp_path):
     config = make_config()
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
-    checkpoints.save(1, state, config, "corpus")
+    checkpoints.save(1, state, config, Position("corpus"))
     checkpoints.close()
     other = make_config(optimizer__mu_dtype="bfloat16")
     like = {"params": jax.eval_shape(new_state(other)).params}
@@ -57,7 +63,7 @@ def test_weights_come_alone_whatever_the_optimizer(tmp_path):
 def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
     config = make_config()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
-    checkpoints.save(1, new_state(config)(), config, "corpus")
+    checkpoints.save(1, new_state(config)(), config, Position("corpus"))
     checkpoints.close()
     other = make_config(model__intermediate_size=128)
     with pytest.raises(
@@ -70,11 +76,125 @@ def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
         )
 
 
-def test_old_checkpoints_go(tmp_path):
-    config = make_config(checkpoint__keep=2)
+def save_all(workdir, config, losses) -> None:
+    """Saves a state for each step of `losses`, and what it got on held-out text."""
+    state = new_state(config)()
+    checkpoints = Checkpoints(str(workdir), config.checkpoint)
+    for step, loss in losses.items():
+        checkpoints.save(step, state, config, Position("corpus"), loss)
+    checkpoints.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"checkpoint__keep": 2}, [5, 6]),
+        ({"checkpoint__keep": 1, "checkpoint__keep_every_steps": 2}, [2, 4, 6]),
+        ({"checkpoint__keep": 1, "checkpoint__keep_best": 1}, [3, 6]),
+        ({"checkpoint__keep": 1, "checkpoint__keep_best": 2}, [2, 3, 6]),
+    ],
+)
+def test_old_checkpoints_go_and_those_asked_for_stay(tmp_path, changes, kept):
+    config = make_config(**changes)
+    losses = {1: 5.0, 2: 2.0, 3: 1.0, 4: 3.0, 5: None, 6: 4.0}
+    # In two calls: the second has to know the losses of the first.
+    save_all(tmp_path, config, {step: losses[step] for step in (1, 2, 3)})
+    save_all(tmp_path, config, {step: losses[step] for step in (4, 5, 6)})
+    assert Checkpoints(str(tmp_path)).steps() == kept
+
+
+def test_a_checkpoint_is_sealed_when_it_counts(tmp_path, monkeypatch):
+    """There is no moment at which a complete one has no digests."""
+    config = make_config()
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
-    for step in (1, 2, 3):
-        checkpoints.save(step, state, config, "corpus")
+    monkeypatch.setattr(checkpoint_files, "seal", lambda directory: None)
+    checkpoints.save(1, state, config, Position("corpus"))
+    checkpoints.wait()
+    assert checkpoint_files.damage(str(tmp_path), 1) == ["SHA256SUMS is missing"]
+
+    def fail(directory):
+        raise RuntimeError(f"no digests for {directory.name}")
+
+    monkeypatch.setattr(checkpoint_files, "seal", fail)
+    checkpoints.save(2, state, config, Position("corpus"))
+    with pytest.raises(RuntimeError, match="no digests for 2"):
+        checkpoints.close()
+    assert checkpoint_files.steps(str(tmp_path)) == [1]
+
+
+def test_the_position_comes_back(tmp_path):
+    config = make_config()
+    position = Position("corpus", (Skip(0, 4, 3), Skip(1, 0, 2)), rollbacks=1)
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints.save(1, new_state(config)(), config, position)
     checkpoints.close()
-    assert Checkpoints(str(tmp_path)).steps() == [2, 3]
+    assert Checkpoints(str(tmp_path)).position(1, "corpus") == position
+
+
+def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
+    config = make_config()
+    save_all(tmp_path, config, {1: None})
+    stale = tmp_path / "checkpoints" / f"2{checkpoint_files.UNFINISHED}"
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    stale.mkdir()
+    used = collections.namedtuple("used", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: used(10**9, 10**9, 4096))
+    with pytest.raises(ConfigError, match="step 3 .* needs 1,[0-9,]+ bytes and 4,096"):
+        checkpoints.save(3, new_state(config)(), config, Position("corpus"))
+    assert not stale.exists()  # its room was needed
+    assert checkpoint_files.damage(str(tmp_path), 1) == []
+
+
+def test_a_save_that_fails_while_steps_go_on_is_told(tmp_path, monkeypatch):
+    config = make_config()
+
+    def fail(directory):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint_files, "seal", fail)
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    checkpoints.save(1, new_state(config)(), config, Position("corpus"))
+    with pytest.raises(ConfigError, match="step 1 cannot be saved"):
+        while True:
+            checkpoints.check_saving()
+
+
+# ------------------------------------------------------------------- list and verify
+
+
+def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
+    config = make_config(checkpoint__keep=3)
+    save_all(tmp_path, config, {10: None, 20: 2.5, 30: 2.25})
+    command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
+    listed = run_well(*command).splitlines()
+    assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
+    assert "2.5000" in listed[2] and "2.2500" in listed[3]
+    verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
+    assert run_well(*verify).count("sound") == 3
+    path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 4
+    path.write_bytes(content)
+    found = run(*verify)
+    assert found.returncode == 78
+    assert found.stdout.count("sound") == 2
+    assert "DAMAGED" in found.stdout
+    assert "\n20: meta/metadata is not what was written\n" in found.stdout
+    assert found.stderr.startswith("error: 1 of the checkpoints in")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "list or verify, not nothing"),
+        (["repair", "--workdir=x"], "list or verify, not repair"),
+        (["list"], "--workdir is missing"),
+        (["list", "--workdir=/nowhere"], "--workdir=/nowhere has no checkpoint"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message):
+    result = run("bert_jax.checkpoint", *arguments)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert message in result.stderr

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.runs: which phase a step is in, and what may continue a run."""
+"""Tests of bert_jax.runs: what may continue a run."""
 
 import dataclasses
 
@@ -13,20 +13,6 @@ def two_phases() -> config_lib.ExperimentConfig:
     config = make_config(phase={"num_steps": 20})
     second = dataclasses.replace(config.phases[0], num_steps=5)
     return dataclasses.replace(config, phases=(config.phases[0], second))
-
-
-@pytest.mark.parametrize(
-    ("step", "phase_and_done"),
-    [
-        (0, (0, 0)),
-        (19, (0, 19)),
-        (20, (1, 0)),
-        (24, (1, 4)),
-        (25, (1, 5)),  # the end of the run
-    ],
-)
-def test_phase_of_a_step(step, phase_and_done):
-    assert runs.phase_of(two_phases(), step) == phase_and_done
 
 
 def test_a_written_config_is_read_as_it_was(tmp_path):

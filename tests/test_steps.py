@@ -238,6 +238,50 @@ def trees_equal(a, b) -> bool:
     return all(np.allclose(x, y, rtol=1e-6, atol=1e-9) for x, y in pairs)
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        slow({"accumulation_steps": 4, "mesh__shard_optimizer": True}),
+        slow({"optimizer__name": "lamb", "optimizer__reset_moments_by_phase": True}),
+    ],
+)
+def test_a_step_that_is_not_finite_changes_nothing_but_the_counts(poison, changes):
+    config = make_config(**changes)
+    use_mesh(2, 1, 2)
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    step = jax.jit(steps.make_train_step(config, graphdef, tx, schedule))
+    good = make_batch(config)
+    bad = dict(good, masked_lm_weights=good["masked_lm_weights"].copy())
+    bad["masked_lm_weights"][0, 0] = poison
+    with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
+        before, _ = step(init(), good)
+        after, metrics = step(before, bad)
+        assert not np.isfinite(metrics["loss"])
+        assert metrics["bad_steps_in_row"] == 1
+        for name in ("params", "opt_state"):
+            a, b = getattr(after, name), getattr(before, name)
+            for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+                np.testing.assert_array_equal(x, y)
+        assert (after.step, after.bad_steps, after.bad_steps_in_row) == (2, 1, 1)
+        after, _ = step(after, bad)
+        assert (after.step, after.bad_steps, after.bad_steps_in_row) == (3, 2, 2)
+        later, metrics = step(after, good)
+    assert np.isfinite(metrics["loss"]) and metrics["bad_steps_in_row"] == 0
+    # Its rate is that of the second update, as if the bad ones had not been.
+    np.testing.assert_allclose(metrics["learning_rate"], schedule(1))
+    assert (later.step, later.bad_steps, later.bad_steps_in_row) == (4, 2, 0)
+    changed = [
+        not np.array_equal(x, y)
+        for x, y in zip(
+            jax.tree.leaves(later.params), jax.tree.leaves(after.params), strict=True
+        )
+    ]
+    assert sum(changed) > len(changed) / 2
+
+
 def test_a_small_model_overfits_one_batch():
     config = make_config(optimizer__learning_rate=1e-2, phase={"num_steps": 80})
     _, losses = train(config, (1, 1, 1), [make_batch(config)] * 80)

@@ -9,6 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from bert_jax import goodput
 from tests.commands import run, run_well, small_run, start, write_text
 
 
@@ -66,7 +67,16 @@ def test_a_run_leaves_everything_it_promises(straight):
         "tokens_per_sec",
         "mfu",
         "padding_efficiency",
+        "bad_steps",
+        "time",
+        "goodput",
+        *(f"seconds_{part}" for part in goodput.PARTS),
     }
+    assert all(line["bad_steps"] == 0 for line in log)
+    # Every second since the process began has its part.
+    total = sum(log[-1][f"seconds_{part}"] for part in goodput.PARTS)
+    assert log[-1]["seconds_starting"] > 1 and log[-1]["seconds_steps"] > 0
+    assert log[-1]["time"] - log[0]["time"] < total < 600
     assert log[-1]["loss"] < log[0]["loss"]
     assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)
     assert 0.3 < log[0]["padding_efficiency"] <= 1

@@ -274,6 +274,29 @@ def origins(
     return found
 
 
+def places(
+    corpus: Corpus, config: ExperimentConfig, *, seed: int, phase_index: int, step: int
+) -> list[tuple[str, int, int, int]]:
+    """Returns which rows a step trains on, drawing none of them.
+
+    Returns:
+      (shard, epoch, first row, one past the last) of each part of the global batch, in
+      its order; as in `Origin`.
+    """
+    streams = make_streams(corpus, config, "train", seed, phase_index)
+    per_stream = config.phases[phase_index].global_batch_size // len(streams)
+    found = []
+    for stream in streams:
+        left = per_stream
+        for epoch, index, row in stream.visits(step * per_stream):
+            taken = min(left, stream.rows[index] - row)
+            found.append((stream.shards[index][1].file, epoch, row, row + taken))
+            left -= taken
+            if not left:
+                break
+    return found
+
+
 def _excerpt(corpus: Corpus, visit: Visit, start: int, length: int) -> Excerpt:
     starts = visit.document_starts
     document = bisect.bisect_right(starts, start) - 1

@@ -1,0 +1,143 @@
+"""The checkpoints of a workdir as files: which there are, which are sound.
+
+Works without Orbax, so that process 0 can look before all open them together.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bert_jax import digests
+from bert_jax.config import ConfigError, DamagedError
+
+DIRECTORY = "checkpoints"
+# Where damaged checkpoints are put out of the way, for a person to look at.
+DAMAGED_DIRECTORY = "damaged_checkpoints"
+# Orbax writes these when it makes a checkpoint count, after SHA256SUMS: times, and
+# marks whose being there is all that is asked of them.
+STEP_METADATA = "_CHECKPOINT_METADATA"
+COMMIT_MARK = "commit_success.txt"
+UNFINISHED = ".orbax-checkpoint-tmp"  # what follows the step in its name
+
+
+def directory_of(workdir: str, step: int) -> Path:
+    return Path(workdir) / DIRECTORY / str(step)
+
+
+def steps(workdir: str) -> list[int]:
+    """Returns the steps that have a complete checkpoint, in rising order."""
+    directory = Path(workdir) / DIRECTORY
+    if not directory.is_dir():
+        return []
+    return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit())
+
+
+def newest_step(workdir: str) -> int:
+    """Returns the newest step with a complete checkpoint, 0 when there is none."""
+    return max(steps(workdir), default=0)
+
+
+def seal(directory: Path) -> None:
+    """Writes the digests of a checkpoint that is about to count."""
+    digests.seal(
+        directory, lambda name: name.endswith((STEP_METADATA, f"/{COMMIT_MARK}"))
+    )
+
+
+def damage(workdir: str, step: int) -> list[str]:
+    """Returns what is wrong with a checkpoint's files, in words."""
+    directory = directory_of(workdir, step)
+    wrong = digests.damage(directory)
+    try:
+        json.loads((directory / STEP_METADATA).read_text())
+    except (OSError, ValueError):
+        wrong.append(f"{STEP_METADATA} is missing or damaged")
+    return wrong
+
+
+def check(workdir: str, step: int) -> None:
+    """Raises DamagedError when a checkpoint is not what was written."""
+    wrong = damage(workdir, step)
+    if wrong:
+        others = [s for s in steps(workdir) if s != step and not damage(workdir, s)]
+        remedy = f"give --step={others[-1]}" if others else "restore it from a copy"
+        raise DamagedError(
+            f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {remedy}"
+        )
+
+
+def recover(workdir: str, say: Callable[[str], None]) -> int:
+    """Returns the newest sound checkpoint's step, 0 when none was ever made.
+
+    Damaged ones after it are moved to DAMAGED_DIRECTORY, and `say` is told.
+
+    Raises:
+      DamagedError: when there are checkpoints but none is sound; nothing is moved, and
+        no run begins anew without being told to.
+    """
+    damaged = {}
+    for step in reversed(steps(workdir)):
+        wrong = damage(workdir, step)
+        if not wrong:
+            for bad, reasons in damaged.items():
+                moved = _put_away(workdir, bad)
+                say(
+                    f"checkpoint {bad:,} is damaged ({_in_short(reasons)}): moved to"
+                    f" {moved}, going on from step {step:,}"
+                )
+            return step
+        damaged[step] = wrong
+    if not damaged:
+        return 0
+    newest = max(damaged)
+    raise DamagedError(
+        f"{Path(workdir) / DIRECTORY}: none of {len(damaged)} checkpoints is sound"
+        f" ({newest}: {_in_short(damaged[newest])}); restore one from a copy, or give"
+        " another --workdir to begin anew"
+    )
+
+
+def find_room(workdir: str, step: int, needed_bytes: int) -> None:
+    """Makes sure that a checkpoint of a size can be written.
+
+    What earlier saves left unfinished is removed if the room is needed; none may be
+    under way.
+
+    Raises:
+      ConfigError: when there is too little.
+    """
+    directory = Path(workdir) / DIRECTORY
+    if shutil.disk_usage(directory).free < needed_bytes:
+        for path in directory.glob(f"*{UNFINISHED}*"):
+            shutil.rmtree(path)
+    free = shutil.disk_usage(directory).free
+    if free < needed_bytes:
+        raise ConfigError(no_room(workdir, step, needed_bytes))
+
+
+def no_room(workdir: str, step: int, needed_bytes: int) -> str:
+    """Returns what to tell when a disk is full."""
+    free = shutil.disk_usage(workdir).free
+    return (
+        f"step {step:,} cannot be saved in {Path(workdir) / DIRECTORY}: it needs"
+        f" {needed_bytes:,} bytes and {free:,} are free; earlier checkpoints are as"
+        " they were: make room (config.checkpoint.keep may be lower), then the same"
+        f" command goes on from step {newest_step(workdir):,}"
+    )
+
+
+def _put_away(workdir: str, step: int) -> Path:
+    target = Path(workdir) / DAMAGED_DIRECTORY / str(step)
+    number = 1
+    while target.exists():
+        number += 1
+        target = target.with_name(f"{step}-{number}")
+    target.parent.mkdir(exist_ok=True)
+    directory_of(workdir, step).rename(target)
+    return target
+
+
+def _in_short(wrong: list[str]) -> str:
+    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+    return wrong[0] + more

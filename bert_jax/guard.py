@@ -1,0 +1,136 @@
+"""Steps that were not finite: told and recorded; too many in a row end the run.
+
+The step itself leaves out their update, see steps.py.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import position
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.data import pipeline
+from bert_jax.data.corpus import Corpus
+from bert_jax.model import path_name
+
+EXIT_DIVERGED = 77  # to start the same command again would not help
+BAD_STEPS_FILE = "bad_steps.jsonl"
+# What a record holds of a step's metrics, where the config has them.
+RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "grad_norm")
+
+
+class DivergedError(ConfigError):
+    """Too many steps in a row were not finite; the state must not be saved."""
+
+    exit_code = EXIT_DIVERGED
+
+    def __init__(self, step: int, in_row: int):
+        super().__init__(
+            f"the loss or the gradient was not finite in the last {in_row} steps, up to"
+            f" step {step:,}"
+        )
+        self.step = step
+
+    def because(self, reason: str) -> "DivergedError":
+        self.args = (f"{self}; {reason}",)
+        return self
+
+
+class Guard:
+    """Looks at the metrics of steps as they come from the devices."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        corpus: Corpus,
+        skips: position.Skips,
+        workdir: str | None,
+        say: Callable[[str], None],
+    ):
+        """Records go to `workdir`, or nowhere where that is None."""
+        self._config, self._corpus, self._skips = config, corpus, skips
+        self._path = Path(workdir) / BAD_STEPS_FILE if workdir else None
+        self._say = say
+
+    def look(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
+        """Takes the metrics of the steps up to `last_step`, in order.
+
+        Raises:
+          DivergedError: when config.guard.max_bad_steps in a row were not finite.
+        """
+        first_step = last_step - len(metrics) + 1
+        bad = {
+            step: found
+            for step, found in enumerate(metrics, start=first_step)
+            if found["bad_steps_in_row"]
+        }
+        if not bad:
+            return
+        self._record(bad)
+        names = f"step {min(bad):,}" if len(bad) == 1 else f"{len(bad):,} steps"
+        first = bad[min(bad)]
+        self._say(
+            f"{names} not finite (loss {first['loss']:.4g}, gradient"
+            f" {first['grad_norm']:.4g}): no update, recorded in {BAD_STEPS_FILE}"
+        )
+        for step, found in bad.items():
+            in_row = int(found["bad_steps_in_row"])
+            if in_row >= self._config.guard.max_bad_steps:
+                raise DivergedError(step, in_row)
+
+    def _record(self, bad: dict[int, dict[str, Any]]) -> None:
+        if self._path is None:
+            return
+        with self._path.open("a") as file:
+            for step, found in bad.items():
+                file.write(json.dumps(self._entry(step, found)) + "\n")
+
+    def _entry(self, step: int, found: dict[str, Any]) -> dict[str, Any]:
+        phase_index, batch = position.batch_of(self._config, step - 1, self._skips)
+        rows = pipeline.places(
+            self._corpus,
+            self._config,
+            seed=self._config.seed,
+            phase_index=phase_index,
+            step=batch,
+        )
+        return {
+            "step": step,
+            "phase": phase_index,
+            "batch": batch,
+            # As text: JSON has no infinity, and no number that is none.
+            **{
+                name: str(np.float32(found[name])) for name in RECORDED if name in found
+            },
+            "bad_steps_in_row": int(found["bad_steps_in_row"]),
+            "rows": [
+                {"shard": shard, "epoch": epoch, "first": first, "stop": stop}
+                for shard, epoch, first, stop in rows
+            ],
+        }
+
+
+def diagnosis(params: Any) -> str:
+    """Returns what may be wrong: parameters that are not finite, or none of them."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    are_finite = jax.jit(
+        lambda params: [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
+    )(params)
+    names = [
+        path_name(path)
+        for (path, _), is_finite in zip(leaves, are_finite, strict=True)
+        if not is_finite
+    ]
+    if not names:
+        return (
+            "all parameters are finite, so it overflows on the way; try a lower"
+            " config.optimizer.learning_rate or more warmup_steps, and look at the rows"
+            " with `python -m bert_jax.inspect_batch`"
+        )
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} parameters are not finite themselves: {shown}"

@@ -1,0 +1,108 @@
+"""What asks a run to save and stop: SIGTERM, Ctrl-C, a machine about to be taken away.
+
+All come down to SIGTERM, which JAX's coordination service tells every process of the
+run at one step, see `hosts.interrupted`.
+"""
+
+import http.client
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+EXIT_FORCED = 128 + signal.SIGINT  # as shells tell of a process that SIGINT ended
+
+# Of Google's machines: https://cloud.google.com/compute/docs/metadata/overview. A Spot
+# machine has 30 s from the notice on.
+METADATA_HOST = "metadata.google.internal"
+NOTICES = {
+    "preempted": "TRUE",
+    "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
+}
+POLL_SECS = 2.0
+
+
+def listen() -> None:
+    """Makes Ctrl-C and notices of the machine ask for the end of the run.
+
+    From the main thread, when there is something to save; once in a process.
+    """
+    _listen_to_interrupts()
+    if _is_google_machine():
+        threading.Thread(target=_watch_notices, name="notices", daemon=True).start()
+
+
+def _listen_to_interrupts() -> None:
+    """Handles SIGINT in a thread: the main one may be inside XLA for minutes."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda number, frame: None)
+    threading.Thread(
+        target=_answer_interrupts, args=(reader,), name="interrupts", daemon=True
+    ).start()
+
+
+def _answer_interrupts(reader: int) -> None:
+    """The first asks to save and stop, the second stops."""
+    is_asked = False
+    while True:
+        (number,) = os.read(reader, 1)
+        if number != signal.SIGINT:
+            continue
+        if is_asked:
+            print("stopped without saving", file=sys.stderr, flush=True)
+            os._exit(EXIT_FORCED)
+        is_asked = True
+        print(
+            "interrupt: saving after this step, then stopping; once more stops at once",
+            file=sys.stderr,
+            flush=True,
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _is_google_machine() -> bool:
+    try:
+        product = Path("/sys/class/dmi/id/product_name").read_text()
+    except OSError:
+        product = ""
+    return "GCE_METADATA_HOST" in os.environ or product.startswith("Google")
+
+
+def _watch_notices() -> None:
+    """Asks for the end of the run when a notice appears that was not there before."""
+    seen = _notices()
+    while True:
+        time.sleep(POLL_SECS)
+        new = _notices() - seen
+        if new:
+            print(
+                f"notice of this machine: {', '.join(sorted(new))}; saving, then"
+                " stopping",
+                file=sys.stderr,
+                flush=True,
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+
+
+def _notices() -> set[str]:
+    """Returns the names of the notices that there are now."""
+    host = os.environ.get("GCE_METADATA_HOST", METADATA_HOST)
+    found = set()
+    for name, value in NOTICES.items():
+        request = urllib.request.Request(
+            f"http://{host}/computeMetadata/v1/instance/{name}",
+            headers={"Metadata-Flavor": "Google"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=POLL_SECS) as answer:
+                if answer.read().decode().strip() == value:
+                    found.add(name)
+        except (OSError, http.client.HTTPException):
+            pass  # the server is not always there; SIGTERM itself still comes
+    return found

@@ -1,0 +1,89 @@
+"""Steps that were not finite are told, recorded with their rows, and end the run."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import guard, prepare, step_rows
+from bert_jax.position import Skip
+from tests.commands import write_text
+from tests.conftest import make_config
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("guard")
+    write_text(directory / "text.txt", 300)
+    config = make_config(
+        data__sources=(f"text:{directory}/*.txt",),
+        data__corpus_dir=str(directory / "corpus"),
+        data__num_shards=4,
+        data__num_streams=2,
+        guard__max_bad_steps=3,
+    )
+    return config, prepare.find_corpus(config)
+
+
+def step_metrics(bad_steps_in_row):
+    value = np.float32(np.nan if bad_steps_in_row else 2.0)
+    return {
+        "loss": value,
+        "masked_lm_loss": value,
+        "grad_norm": np.float32(np.inf if bad_steps_in_row else 1.0),
+        "bad_steps_in_row": np.int32(bad_steps_in_row),
+    }
+
+
+def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
+    config, corpus = made
+    said = []
+    watch = guard.Guard(config, corpus, (), str(tmp_path), said.append)
+    watch.look(3, [step_metrics(n) for n in (0, 0, 0)])
+    assert not said and not list(tmp_path.iterdir())
+    watch.look(6, [step_metrics(n) for n in (0, 1, 0)])
+    (words,) = said
+    assert words.startswith("step 5 not finite (loss nan, gradient inf): no update")
+    (text,) = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+    record = json.loads(text, parse_constant=pytest.fail)
+    assert (record["step"], record["phase"], record["batch"]) == (5, 0, 4)
+    assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
+    # The very rows that inspect_batch shows of this step.
+    shown = [
+        (row.origin.shard, row.origin.epoch, row.origin.row)
+        for row in step_rows.read_step(corpus, config, 5).rows
+    ]
+    recorded = [
+        (part["shard"], part["epoch"], row)
+        for part in record["rows"]
+        for row in range(part["first"], part["stop"])
+    ]
+    assert recorded == shown and len(shown) == 8
+
+
+def test_rows_are_those_after_what_was_skipped(made, tmp_path):
+    config, corpus = made
+    watch = guard.Guard(config, corpus, (Skip(0, 2, 7),), str(tmp_path), print)
+    watch.look(2, [step_metrics(1)])
+    watch.look(5, [step_metrics(1)])
+    lines = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+    assert [json.loads(line)["batch"] for line in lines] == [1, 11]
+
+
+def test_too_many_in_a_row_end_the_run(made):
+    config, corpus = made
+    said = []
+    watch = guard.Guard(config, corpus, (), None, said.append)
+    watch.look(4, [step_metrics(n) for n in (0, 1, 2)])
+    assert said[0].startswith("2 steps not finite")
+    with pytest.raises(guard.DivergedError, match="in the last 3 steps, up to step 5"):
+        watch.look(7, [step_metrics(n) for n in (3, 4, 5)])
+    assert guard.DivergedError.exit_code == 77
+
+
+def test_the_diagnosis_names_parameters_or_clears_them():
+    good = {"a": jnp.ones(3), "b": {"c": jnp.zeros((2, 2))}}
+    assert guard.diagnosis(good).startswith("all parameters are finite")
+    bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
+    assert guard.diagnosis(bad) == "1 parameters are not finite themselves: b.c"

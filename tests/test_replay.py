@@ -1,0 +1,63 @@
+"""A step that gives other bits the second time is told; one that does not, passes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import optim, replay, steps
+from bert_jax.config import DamagedError
+from tests.conftest import make_batch, make_config, use_mesh
+
+
+def test_a_sound_machine_takes_a_step_twice_alike():
+    config = make_config(model__hidden_dropout_prob=0.1, guard__replay_every_steps=3)
+    use_mesh(2, 1, 2)
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    checker = replay.Replay(config, train_step)
+    assert [step for step in range(1, 8) if checker.is_due(step)] == [3, 6]
+    state = init()
+    with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
+        checker.check(3, state, make_batch(config))
+    jax.block_until_ready(state)  # it was not donated
+
+
+def test_another_bit_is_named():
+    """A program cannot compute wrong on purpose: the second go gets another input."""
+    config = make_config(guard__replay_every_steps=1)
+    use_mesh(1, 1, 1)
+    weights = {"a": jnp.arange(4.0), "b": {"c": jnp.ones(3)}}
+    flipped = np.arange(4.0, dtype=np.float32)
+    flipped.view(np.uint32)[2] ^= 1  # the last bit of the mantissa
+    answers = [weights, {**weights, "a": jnp.asarray(flipped)}]
+    checker = replay.Replay(config, lambda state, batch: state)
+    checker._train_step = lambda state, batch: answers.pop(0)
+    with pytest.raises(DamagedError, match=r"step 7 .* in 1 arrays \(a\): a chip"):
+        checker.check(7, None, None)
+
+
+def test_bits_are_compared_not_values():
+    use_mesh(1, 1, 1)
+    nan = jnp.array([np.nan, 1.0])
+    assert replay.differing({"x": nan}, {"x": nan}) == []
+    zero, minus = {"x": jnp.zeros(2)}, {"x": -jnp.zeros(2)}
+    assert replay.differing(zero, minus) == ["x"]
+    assert replay.differing({"x": jnp.arange(3)}, {"x": jnp.arange(3) + 1}) == ["x"]
+
+
+def test_each_device_is_looked_at():
+    """Of a copy on every device one may be wrong."""
+    mesh = use_mesh(4, 1, 1)
+    layout = jax.NamedSharding(mesh, jax.P())
+    good = np.ones(3, np.float32)
+
+    def copies(of_last):
+        values = [good] * 3 + [of_last]
+        devices = mesh.devices.ravel()
+        arrays = [jax.device_put(v, d) for v, d in zip(values, devices, strict=True)]
+        return jax.make_array_from_single_device_arrays((3,), layout, arrays)
+
+    assert replay.differing({"x": copies(good)}, {"x": copies(good)}) == []
+    assert replay.differing({"x": copies(good)}, {"x": copies(good + 1)}) == ["x"]

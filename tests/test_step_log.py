@@ -1,0 +1,87 @@
+"""Lines are means over finite steps, one step late; the guard hears of every step."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import step_log
+from tests.conftest import make_config
+
+
+class FakeWriter:
+    def __init__(self):
+        self.lines = {}
+
+    def write(self, step, line):
+        self.lines[step] = line
+
+
+def new_log(config, writer, on_steps=lambda step, metrics: None):
+    return step_log.StepLog(config, writer.write, on_steps)
+
+
+def step_metrics(value, bad_steps_in_row=0):
+    return {
+        "loss": jnp.float32(value),
+        "learning_rate": jnp.float32(value),
+        "bad_steps_in_row": jnp.int32(bad_steps_in_row),
+    }
+
+
+def test_log_lines_are_means_written_one_step_late():
+    config = make_config(log_every_steps=2)
+    writer = FakeWriter()
+    log = new_log(config, writer)
+    for step in range(1, 6):
+        log.add(step, 0, step_metrics(step))
+        assert list(writer.lines) == {1: [], 2: [], 3: [2], 4: [2], 5: [2, 4]}[step]
+    log.flush()
+    assert [line["loss"] for line in writer.lines.values()] == [1.5, 3.5, 5.0]
+    assert [line["learning_rate"] for line in writer.lines.values()] == [2.0, 4.0, 5.0]
+    assert writer.lines[4]["sequences_per_sec"] > 0
+    tokens = writer.lines[4]["tokens_per_sec"] / writer.lines[4]["sequences_per_sec"]
+    assert tokens == pytest.approx(config.phases[0].sequence_length)
+
+
+def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
+    """The first time other work took its share of the processor."""
+    peaks = [1e9, 4e9, 2e9]
+    monkeypatch.setattr(step_log.metrics_lib, "peak_flops", lambda: peaks.pop(0))
+    monkeypatch.setattr(step_log.jax, "device_count", lambda: 1)
+    log = new_log(make_config(), FakeWriter())
+    assert log._mfu(5e8) == 0.5 and len(peaks) == 2
+    assert log._mfu(3e9) == 0.75 and len(peaks) == 1
+    assert log._mfu(6e9) == 1.5 and not peaks  # no peak falls
+
+
+def test_bad_steps_are_counted_and_left_out_of_means():
+    config = make_config(log_every_steps=3)
+    writer, heard = FakeWriter(), []
+    log = new_log(
+        config,
+        writer,
+        on_steps=lambda step, metrics: heard.append(
+            (step, [int(m["bad_steps_in_row"]) for m in metrics])
+        ),
+    )
+    for step, in_row in enumerate([0, 1, 0, 1, 2, 3], start=1):
+        log.add(step, 0, step_metrics(np.nan if in_row else step, in_row))
+    log.flush()
+    assert heard == [(3, [0, 1, 0]), (6, [1, 2, 3])]
+    first, second = writer.lines.values()
+    assert (first["loss"], first["bad_steps"]) == (2.0, 1)
+    assert np.isnan(second["loss"]) and second["bad_steps"] == 3
+    assert "bad_steps_in_row" not in first
+
+
+def test_what_hears_of_steps_can_end_the_run_before_the_line_is_written():
+    writer = FakeWriter()
+
+    def refuse(step, metrics):
+        raise ValueError(step)
+
+    log = new_log(make_config(log_every_steps=2), writer, on_steps=refuse)
+    log.add(1, 0, step_metrics(1.0))
+    with pytest.raises(ValueError, match="1"):
+        log.flush()
+    assert not writer.lines
