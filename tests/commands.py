@@ -17,12 +17,14 @@ ENV = {
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 
-def start(module: str, *args: str, devices: int = 1, cwd=ROOT) -> subprocess.Popen:
+def start(
+    module: str, *args: str, devices: int = 1, cwd=ROOT, **environment: str
+) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", module, *args],
         cwd=cwd,
-        env=ENV | {"XLA_FLAGS": flags, "PYTHONPATH": PATH},
+        env=ENV | {"XLA_FLAGS": flags, "PYTHONPATH": PATH} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,16 +1,14 @@
 """The main job as a subprocess: it learns, resumes bit for bit, and explains itself."""
 
-import json
 import pathlib
 import signal
 import time
 
-import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
 from bert_jax import goodput
 from tests.commands import run, run_well, small_run, start, write_text
+from tests.runs import assert_same_bits, exact_lines, lines
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +26,6 @@ def straight(text) -> pathlib.Path:
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={workdir}")
     (text / "stdout.txt").write_text(stdout)
     return workdir
-
-
-def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    """Returns everything in a checkpoint: parameters, moments, counts."""
-    path = workdir / "checkpoints" / str(step) / "state"
-    return ocp.PyTreeCheckpointer().restore(path)
-
-
-def assert_same_bits(found: pathlib.Path, expected: pathlib.Path, step: int) -> None:
-    a, b = arrays(found, step), arrays(expected, step)
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-
-
-def lines(workdir: pathlib.Path) -> list[dict]:
-    return [json.loads(t) for t in (workdir / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_run_leaves_everything_it_promises(straight):
@@ -104,10 +85,7 @@ def test_killed_and_resumed_equals_straight(straight, text):
     assert not (workdir / "checkpoints" / "60").exists()
     assert "continuing at step 30" in run_well("bert_jax.train", *arguments)
     assert_same_bits(workdir, straight, 60)
-    values = ("step", "loss", "eval_masked_lm_loss", "grad_norm")
-    assert [[line.get(v) for v in values] for line in lines(workdir)] == [
-        [line.get(v) for v in values] for line in lines(straight)
-    ]
+    assert exact_lines(workdir) == exact_lines(straight)
 
 
 def test_a_finished_run_is_left_as_it_is(straight, text):
@@ -203,10 +181,7 @@ def test_two_phases_interrupted_in_each_equal_a_straight_run(text, tmp_path, res
     stdout = run_well("bert_jax.train", *stopped)
     assert f"continuing at step {second:,}" in stdout
     assert_same_bits(tmp_path / "b", tmp_path / "a", 1200)
-    values = ("step", "loss", "grad_norm", "learning_rate")
-    assert [[line.get(v) for v in values] for line in lines(tmp_path / "b")] == [
-        [line.get(v) for v in values] for line in lines(tmp_path / "a")
-    ]
+    assert exact_lines(tmp_path / "b") == exact_lines(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""bert_jax.train beside which something goes wrong, at a place that a test chooses.
+
+In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
+phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
+a step.
+"""
+
+import os
+import runpy
+import signal
+
+import numpy as np
+
+from bert_jax import hosts
+from bert_jax.data import pipeline
+
+POISON = os.environ.get("POISON_BATCHES", "")
+KILL_AT = os.environ.get("KILL_AT", "")
+
+
+def is_poisoned(batch: int) -> bool:
+    if POISON.endswith("-"):
+        return batch >= int(POISON[:-1])
+    return str(batch) in POISON.split(",")
+
+
+def poison_batches() -> None:
+    real = pipeline.batches
+
+    def batches(corpus, config, *, split, first_step, **rest):
+        made = real(corpus, config, split=split, first_step=first_step, **rest)
+        for number, batch in enumerate(made, start=first_step):
+            if split == "train" and is_poisoned(number):
+                weights = batch["masked_lm_weights"].copy()
+                weights[0, 0] = np.nan
+                batch = batch | {"masked_lm_weights": weights}
+            yield batch
+
+    pipeline.batches = batches
+
+
+def send_signal() -> None:
+    step_to_kill, _, name = KILL_AT.partition(":")
+    real = hosts.interrupted
+
+    def interrupted(step: int) -> bool:
+        if step == int(step_to_kill):
+            os.kill(os.getpid(), getattr(signal, name))
+        return real(step)
+
+    hosts.interrupted = interrupted
+
+
+if POISON:
+    poison_batches()
+if KILL_AT:
+    send_signal()
+runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

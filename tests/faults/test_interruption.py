@@ -1,0 +1,138 @@
+"""Ctrl-C, notices of the machine, and saves by the clock."""
+
+import http.server
+import pathlib
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.commands import run_well, small_run, start, write_text
+from tests.runs import assert_same_bits, exact_lines, lines
+
+pytestmark = pytest.mark.slow
+LAST = 600  # a notice takes a second to come round, a step may take 8 ms
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    return directory
+
+
+def arguments(text, workdir, **changes) -> list[str]:
+    values = {
+        "phases[0].num_steps": LAST,
+        "checkpoint.every_steps": LAST,
+        "eval.every_steps": LAST,
+        "log_every_steps": 1,
+    }
+    return [*small_run(text, **values | changes), f"--workdir={workdir}"]
+
+
+@pytest.fixture(scope="module")
+def straight(text) -> pathlib.Path:
+    workdir = text / "straight"
+    run_well("bert_jax.train", *arguments(text, workdir))
+    return workdir
+
+
+def wait_for_lines(process, workdir, number=20) -> None:
+    path = workdir / "metrics.jsonl"
+    while not path.exists() or len(path.read_text().splitlines()) < number:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
+    process = start("bert_jax.train", *arguments(text, tmp_path))
+    wait_for_lines(process, tmp_path)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert "interrupt: saving after this step, then stopping; once more" in stderr
+    assert "Traceback" not in stderr
+    assert "continuing at step" in run_well(
+        "bert_jax.train", *arguments(text, tmp_path)
+    )
+    assert_same_bits(tmp_path, straight, LAST)
+    assert exact_lines(tmp_path) == exact_lines(straight)
+
+
+def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
+    process = start("bert_jax.train", *arguments(text, tmp_path))
+    wait_for_lines(process, tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert "saving after this step" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130 and stderr == "stopped without saving\n"
+
+
+def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path):
+    process = start("bert_jax.train", *arguments(text, tmp_path))
+    assert process.stdout.readline()  # of the corpus or the model
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert "Traceback" not in stderr
+    # Asked while it compiled it saves its first step; before that it has nothing.
+    assert process.returncode in (75, 130)
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """What Google's machines tell about themselves."""
+
+    notices: dict[str, str] = {}
+
+    def do_GET(self):
+        assert self.headers["Metadata-Flavor"] == "Google"
+        name = self.path.removeprefix("/computeMetadata/v1/instance/")
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.notices.get(name, "FALSE").encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def metadata_server():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("preempted", "TRUE"), ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")],
+)
+def test_a_notice_of_the_machine_saves(text, tmp_path, metadata_server, name, value):
+    # One that was there before the run is no reason to stop.
+    Metadata.notices = {
+        "maintenance-event" if name == "preempted" else "preempted": "TRUE"
+    }
+    many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
+    process = start(
+        "bert_jax.train",
+        *arguments(text, tmp_path, **many),
+        GCE_METADATA_HOST=f"127.0.0.1:{metadata_server.server_port}",
+    )
+    wait_for_lines(process, tmp_path)
+    Metadata.notices = Metadata.notices | {name: value}
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert f"notice of this machine: {name}; saving" in stderr
+
+
+def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
+    every = {"checkpoint.every_minutes": 0.005, "checkpoint.keep": 3}
+    stdout = run_well("bert_jax.train", *arguments(text, tmp_path, **every))
+    assert "Trained to step" in stdout
+    saved = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir())
+    assert len(saved) == 3 and saved[-1] == LAST
+    assert_same_bits(tmp_path, straight, LAST)
+    assert exact_lines(tmp_path) == exact_lines(straight)
+    assert lines(tmp_path)[-1]["seconds_saving"] > 0

@@ -1,0 +1,33 @@
+"""What a run left in its workdir, for tests to compare."""
+
+import json
+import pathlib
+
+import numpy as np
+import orbax.checkpoint as ocp
+
+# Of a metrics line, what is a function of the run alone and not of the clock.
+EXACT = ("step", "loss", "grad_norm", "learning_rate", "bad_steps")
+EXACT += ("eval_masked_lm_loss", "eval_next_sentence_loss")
+
+
+def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
+    """Returns everything in a checkpoint: parameters, moments, counts."""
+    path = workdir / "checkpoints" / str(step) / "state"
+    return ocp.PyTreeCheckpointer().restore(path)
+
+
+def assert_same_bits(found: pathlib.Path, expected: pathlib.Path, step: int) -> None:
+    a, b = arrays(found, step), arrays(expected, step)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def lines(workdir: pathlib.Path) -> list[dict]:
+    return [json.loads(t) for t in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def exact_lines(workdir: pathlib.Path) -> list[list]:
+    """Returns of each line what does not depend on the clock."""
+    return [[line.get(name) for name in EXACT] for line in lines(workdir)]
