@@ -187,18 +187,22 @@ class Checkpoints:
         Raises:
           ConfigError: when the step was trained on another corpus than the given one.
         """
-        found = self._meta(step).get("position") or {}
-        try:
-            skips = tuple(Skip(**skip) for skip in found["skips"])
-            position = Position(found["corpus_sha256"], skips, found["rollbacks"])
-        except (TypeError, KeyError):
-            raise self._damaged(step, "no position in the data") from None
+        position = self.read_position(step)
         if position.corpus_sha256 != corpus_sha256:
             raise ConfigError(
                 f"{self.directory}/{step} was trained on another corpus than the one in"
                 " config.data.corpus_dir; give that, or another --workdir"
             )
         return position
+
+    def read_position(self, step: int) -> Position:
+        """Returns the same, of whatever corpus."""
+        found = self._meta(step).get("position") or {}
+        try:
+            skips = tuple(Skip(**skip) for skip in found["skips"])
+            return Position(found["corpus_sha256"], skips, found["rollbacks"])
+        except (TypeError, KeyError):
+            raise self._damaged(step, "no position in the data") from None
 
     def _meta(self, step: int) -> dict[str, Any]:
         meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]

@@ -115,7 +115,7 @@ class Guard:
         }
 
 
-def diagnosis(params: Any) -> str:
+def diagnosis(params: Any, workdir: str) -> str:
     """Returns what may be wrong: parameters that are not finite, or none of them."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     are_finite = jax.jit(
@@ -130,7 +130,7 @@ def diagnosis(params: Any) -> str:
         return (
             "all parameters are finite, so it overflows on the way; try a lower"
             " config.optimizer.learning_rate or more warmup_steps, and look at the rows"
-            " with `python -m bert_jax.inspect_batch`"
+            f" with `python -m bert_jax.inspect_batch --workdir={workdir} --step=N`"
         )
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} parameters are not finite themselves: {shown}"

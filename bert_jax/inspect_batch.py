@@ -1,11 +1,12 @@
 """The rows of any training step, as text and as a page: what the model is taught.
 
-    python -m bert_jax.inspect_batch --config=configs/X.py --step=N [--rows=N]
-        [--html=FILE]
+    python -m bert_jax.inspect_batch --config=configs/X.py|--workdir=DIR --step=N
+        [--rows=N] [--html=FILE]
 
 Steps are numbered as `train` logs them, from 1. Shows each row's tokens with segments,
 what was masked and by what it was replaced, pair boundaries, labels, and the documents
-that the segments were cut from. Prepares a small corpus if it is not there yet.
+that the segments were cut from. Prepares a small corpus if it is not there yet. With
+--workdir the config is that of a run, and batches that it left out are left out.
 """
 
 import os
@@ -16,8 +17,17 @@ import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import batch_page, command_line, prepare, step_rows
-from bert_jax.config import ConfigError
+from bert_jax import (
+    batch_page,
+    checkpoint_files,
+    command_line,
+    prepare,
+    runs,
+    step_rows,
+)
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.position import Skips
 
 _STYLES = {"special": "dim", "a": "cyan", "b": "green"}
 
@@ -86,13 +96,25 @@ def check_page_path(path: Path) -> None:
         raise ConfigError(f"--html={path} cannot be written; give another file")
 
 
+def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
+    """Returns the config of a run and the batches that it has left out so far."""
+    config = runs.read_config(workdir)
+    if config is None:
+        raise ConfigError(f"--workdir={workdir} has no run; give that of a train")
+    newest = checkpoint_files.newest_step(workdir)
+    return config, Checkpoints(workdir).read_position(newest).skips if newest else ()
+
+
 def main() -> None:
-    config = command_line.load_config(_CONFIG)
+    if _WORKDIR.value:
+        config, skips = read_run(_WORKDIR.value)
+    else:
+        config, skips = command_line.load_config(_CONFIG), ()
     step_rows.find_step(config, _STEP.value)  # before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
     corpus = prepare.find_corpus(config)
-    step = step_rows.read_step(corpus, config, _STEP.value)
+    step = step_rows.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)
     console.print(as_text(step, rows))
@@ -103,6 +125,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()
+    _WORKDIR = flags.DEFINE_string("workdir", None, "of a run, instead of --config")
     _STEP = flags.DEFINE_integer("step", 1, "which, as train logs it")
     _ROWS = flags.DEFINE_integer(
         "rows", 8, "how many rows of the batch to show", lower_bound=1

@@ -10,7 +10,7 @@ import tokenizers as tokenizers_lib
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
-from bert_jax.position import phase_of
+from bert_jax.position import Skips, batch_of, phase_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +100,12 @@ def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
     return phase_of(config, number - 1)
 
 
-def read_step(corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int) -> Step:
+def read_step(
+    corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int, skips: Skips = ()
+) -> Step:
     """Returns what `train` feeds the model in its step `number`, from 1."""
-    phase_index, first_step = find_step(config, number)
+    find_step(config, number)
+    phase_index, batch_number = batch_of(config, number - 1, skips)
     batch = next(
         pipeline.batches(
             corpus,
@@ -110,7 +113,7 @@ def read_step(corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int) 
             split="train",
             seed=config.seed,
             phase_index=phase_index,
-            first_step=first_step,
+            first_step=batch_number,
         )
     )
     origins = pipeline.origins(
@@ -119,7 +122,7 @@ def read_step(corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int) 
         split="train",
         seed=config.seed,
         phase_index=phase_index,
-        step=first_step,
+        step=batch_number,
     )
     vocab = corpus.tokenizer.vocab
     return Step(

@@ -142,7 +142,9 @@ class Loop:
             del state
             return self._take_steps()
         except guard.DivergedError as error:
-            raise error.because(guard.diagnosis(self._state.params)) from None
+            raise error.because(
+                guard.diagnosis(self._state.params, self._run.workdir)
+            ) from None
         finally:
             self._watchdog.rest()
             self._progress.close()

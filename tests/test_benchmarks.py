@@ -52,3 +52,13 @@ def test_tokenize_prints_a_row_for_each_text(tmp_path):
         "benchmarks.tokenize", *arguments, f"--source=text:{tmp_path}/*.txt"
     )
     assert json.loads(stdout)["megabytes"] > 0
+
+
+@pytest.mark.slow
+def test_checkpoint_prints_a_row_for_each_cost():
+    stdout = run_well("benchmarks.checkpoint", "--batch=1", "--steps=2", "--repeats=1")
+    found = [json.loads(line) for line in stdout.splitlines()]
+    assert all(row.keys() >= ROW and row["value"] > 0 for row in found)
+    blocked, digests, verify, steps = found
+    assert blocked["ratio"] < 1  # the rest is written while steps go on
+    assert (digests["unit"], verify["unit"], steps["unit"]) == ("s", "s", "steps/s")

@@ -84,6 +84,6 @@ def test_too_many_in_a_row_end_the_run(made):
 
 def test_the_diagnosis_names_parameters_or_clears_them():
     good = {"a": jnp.ones(3), "b": {"c": jnp.zeros((2, 2))}}
-    assert guard.diagnosis(good).startswith("all parameters are finite")
+    assert guard.diagnosis(good, "run").startswith("all parameters are finite")
     bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
-    assert guard.diagnosis(bad) == "1 parameters are not finite themselves: b.c"
+    assert guard.diagnosis(bad, "run") == "1 parameters are not finite themselves: b.c"

@@ -65,6 +65,7 @@ def test_processes_agree_and_the_first_alone_speaks(tmp_path):
                 file.write(str(me))
             return me
         assert hosts.agree("number", lambda: f"of {{me}}") == "of 0"
+        assert hosts.first_says(me == 0) and not hosts.first_says(me == 1)
         assert hosts.first_then_others("writing", write) == me
         hosts.barrier("written")
         assert seen.read_text()[0] == "0" and sorted(seen.read_text()) == list("012")

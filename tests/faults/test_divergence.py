@@ -81,6 +81,13 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
     assert bad[:3] == [(36, 35), (37, 36), (38, 37)]
     assert bad[-2:] == [(31, 38), (32, 39)]
     assert checkpoints(straight) == ["30", "60"]
+    # Step 31 took the batch after the window, and inspect_batch shows that one.
+    looked = run_well(
+        "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
+    )
+    config = small_run(text, **{"phases[0].num_steps": 100})
+    told = run_well("bert_jax.inspect_batch", *config, "--step=39", "--rows=1")
+    assert looked.splitlines()[3:] == told.splitlines()[3:]
     assert [line["step"] for line in lines(straight) if "loss" in line] == [
         10,
         20,

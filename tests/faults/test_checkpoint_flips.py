@@ -1,0 +1,137 @@
+"""A flipped bit anywhere in a checkpoint is found, or it is one that no one reads."""
+
+import pathlib
+import random
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import checkpoint_files, digests, optim, steps
+from bert_jax.checkpoint import Checkpoints, Position
+from tests.commands import run, run_well, small_run, write_text
+from tests.conftest import make_config, use_mesh
+from tests.runs import assert_same_bits, exact_lines
+
+pytestmark = pytest.mark.slow
+NUM_FLIPS = 300
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A workdir with one checkpoint, its config and its state."""
+    workdir = tmp_path_factory.mktemp("workdir")
+    config = make_config()
+    use_mesh(1, 1, 1)
+    tx, _ = optim.make_optimizer(config)
+    _, init = steps.init_state(config, tx)
+    state = init()
+    checkpoints = Checkpoints(str(workdir), config.checkpoint)
+    checkpoints.save(7, state, config, Position("corpus"), 1.5)
+    checkpoints.close()
+    return workdir, init, state
+
+
+def restored(workdir, init):
+    checkpoints = Checkpoints(str(workdir))
+    assert checkpoints.position(7, "corpus") == Position("corpus")
+    return checkpoints.restore(7, jax.eval_shape(init), use_mesh(1, 1, 1))
+
+
+def flip(path: pathlib.Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def test_every_flip_is_found_or_harmless(saved):
+    workdir, init, state = saved
+    directory = checkpoint_files.directory_of(str(workdir), 7)
+    files = sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size)
+    source = random.Random(0)
+    harmless, detected = [], 0
+    for i in range(NUM_FLIPS):
+        path = files[i % len(files)]  # small files as often as large ones
+        before = path.read_bytes()
+        flip(path, source.randrange(8 * len(before)))
+        wrong = checkpoint_files.damage(str(workdir), 7)
+        if wrong:
+            name = path.relative_to(directory).as_posix()
+            assert name in wrong[0] or name == digests.SUMS_FILE
+            detected += 1
+        else:
+            # What no digest covers changes no bit of what is restored.
+            harmless.append(path.name)
+            found = jax.tree.leaves(restored(workdir, init))
+            for a, b in zip(found, jax.tree.leaves(state), strict=True):
+                np.testing.assert_array_equal(a, b)
+        path.write_bytes(before)
+    assert checkpoint_files.damage(str(workdir), 7) == []
+    marks = {checkpoint_files.STEP_METADATA, checkpoint_files.COMMIT_MARK}
+    assert set(harmless) == marks
+    assert detected > NUM_FLIPS / 2
+
+
+@pytest.mark.parametrize("fault", ["cut off", "empty", "gone"])
+def test_every_file_has_to_be_whole(saved, fault):
+    workdir, _, _ = saved
+    directory = checkpoint_files.directory_of(str(workdir), 7)
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        before = path.read_bytes()
+        if fault == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(before[: len(before) // 2] if fault == "cut off" else b"")
+        is_mark = path.name == checkpoint_files.COMMIT_MARK
+        assert bool(checkpoint_files.damage(str(workdir), 7)) != is_mark, path
+        path.write_bytes(before)
+
+
+@pytest.mark.parametrize("fault", ["flip", "cut off", "gone", "json"])
+def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fault):
+    text = tmp_path_factory.getbasetemp() / "flipped_runs"
+    straight = text / "straight"
+    if not text.exists():
+        text.mkdir()
+        write_text(text / "documents.txt")
+        run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
+    shutil.copytree(straight, tmp_path, dirs_exist_ok=True)
+    newest = tmp_path / "checkpoints" / "60"
+    data = max(newest.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
+    if fault == "flip":
+        flip(data, 8 * 1000 + 3)
+    elif fault == "cut off":
+        data.write_bytes(data.read_bytes()[:-100])
+    elif fault == "gone":
+        shutil.rmtree(newest / "meta")
+    else:
+        (newest / "meta" / "metadata").write_text("{")
+    reading = run("bert_jax.evaluate", f"--workdir={tmp_path}")
+    assert reading.returncode == 78 and "give --step=30" in reading.stderr
+    arguments = [*small_run(text), f"--workdir={tmp_path}"]
+    stdout = run_well("bert_jax.train", *arguments)
+    assert "checkpoint 60 is damaged" in stdout and "continuing at step 30" in stdout
+    assert (tmp_path / "damaged_checkpoints" / "60").is_dir()
+    assert_same_bits(tmp_path, straight, 60)
+    assert exact_lines(tmp_path) == exact_lines(straight)
+    if fault == "flip":  # and where no checkpoint is left, nothing begins anew
+        for step in ("30", "60"):
+            flip(tmp_path / "checkpoints" / step / "SHA256SUMS", 100)
+        result = run("bert_jax.train", *arguments)
+        assert result.returncode == 78 and "none of 2 checkpoints" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_what_orbax_writes_last_is_told_or_harmless(saved):
+    workdir, init, state = saved
+    path = checkpoint_files.directory_of(str(workdir), 7)
+    path = path / checkpoint_files.STEP_METADATA
+    before = path.read_bytes()
+    for bit in range(0, 8 * len(before), 41):
+        flip(path, bit)
+        if not checkpoint_files.damage(str(workdir), 7):
+            found = jax.tree.leaves(restored(workdir, init))
+            for a, b in zip(found, jax.tree.leaves(state), strict=True):
+                np.testing.assert_array_equal(a, b)
+        path.write_bytes(before)

@@ -1,0 +1,58 @@
+"""A disk that is full when a checkpoint is due: nothing is lost, and it is told."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import ENV, PATH, ROOT, small_run, write_text
+
+pytestmark = pytest.mark.slow
+# In a name space of its own, where anybody may mount a small disk.
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-euc"]
+SCRIPT = """
+disk=$1 python=$2; shift 2
+train() { "$python" -m bert_jax.train "$@" --workdir="$disk/run"; }
+mount -t tmpfs -o size=2300k tmpfs "$disk"
+code=0; train "$@" || code=$?
+echo "first: $code"; ls "$disk/run/checkpoints"
+"$python" -m bert_jax.checkpoint verify --workdir="$disk/run"
+mount -o remount,size=50m "$disk"
+train "$@"; ls "$disk/run/checkpoints"
+"""
+
+
+def can_mount() -> bool:
+    probe = [*UNSHARE, 'mount -t tmpfs tmpfs "$1"', "", "/mnt"]
+    try:
+        return subprocess.run(probe, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting a small disk is not allowed here")
+def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_with_room(tmp_path):
+    write_text(tmp_path / "documents.txt")
+    (tmp_path / "disk").mkdir()
+    # Some 0.9 MB a checkpoint: the third does not fit.
+    changes = {"model.hidden_size": 64, "model.intermediate_size": 192}
+    changes |= {"checkpoint.every_steps": 20, "checkpoint.keep": 9}
+    command = [*UNSHARE, SCRIPT, "", str(tmp_path / "disk"), sys.executable]
+    result = subprocess.run(
+        [*command, *small_run(tmp_path, **changes)],
+        cwd=ROOT,
+        env=ENV | {"PYTHONPATH": PATH},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    before, _, after = result.stdout.partition("first: 2\n")
+    assert after, result.stdout + result.stderr
+    assert "Trained to step" not in before
+    told = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert len(told) == 1 and " bytes and " in told[0], result.stderr
+    step = int(told[0].removeprefix("error: step ").split()[0])
+    assert f"goes on from step {step - 20}" in told[0]
+    assert "Traceback" not in result.stderr
+    assert "sound" in after and "DAMAGED" not in after
+    assert f"continuing at step {step - 20}" in after and "Trained to step 60" in after
