@@ -143,12 +143,11 @@ def make_mesh(
 def platform() -> str:
     """Returns what the devices of the mesh that is set are: cpu, gpu or tpu.
 
-    Not `jax.default_backend()`: a step can be made for devices of another machine.
+    Not `jax.default_backend()`: a step can be made for devices of another machine. It
+    can be asked while a function is traced, too.
     """
-    mesh = jax.sharding.get_mesh()
-    if mesh.empty:
-        return jax.default_backend()
-    return mesh.devices.flat[0].platform
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def batch_divisor(mesh: jax.sharding.Mesh) -> int:

@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import model, steps
+from bert_jax import model, sharding, steps
 from configs import base, large
-from tests.conftest import make_batch, make_config
+from tests.conftest import make_batch, make_config, use_mesh
 
 F32 = jnp.dtype(jnp.float32)
 
@@ -126,6 +126,36 @@ def test_states_at_positions_are_those_of_the_whole_row():
     whole = np.take_along_axis(encode(bert, batch), positions[:, :, None], axis=1)
     some = encode(bert, batch, positions_BQ=jnp.asarray(positions))
     np.testing.assert_allclose(some, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
+def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
+    """Rows as one matrix on a CPU, [B, T, D] as they are elsewhere."""
+    mesh = use_mesh(*mesh_shape)
+    config = make_config(model__num_attention_heads=2, model__hidden_size=16)
+    graphdef, params = nnx.split(with_random_vectors(build(config)))
+    batch = sharding.place_batch(make_batch(config), mesh)
+
+    @jax.jit
+    def gradient(params):
+        def loss(params):
+            sums = steps.loss_sums(
+                graphdef, params, batch, True, dropout_key=None, dtype=F32
+            )
+            return sums["masked_lm_loss"] + sums["next_sentence_loss"], None
+
+        return jax.grad(loss, has_aux=True)(params)[0]
+
+    programs, found = [], []
+    for platform in ("cpu", "tpu"):
+        monkeypatch.setattr(sharding, "platform", lambda name=platform: name)
+        gradient.clear_cache()
+        programs.append(gradient.lower(params).as_text())
+        found.append(jax.device_get(gradient(params)))
+    assert programs[0] != programs[1]
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), *found
+    )
 
 
 def test_layer_norm_matches_float64_even_far_from_zero():
