@@ -24,8 +24,9 @@ from bert_jax.config import (
     ExperimentConfig,
     from_config_dict,
 )
-from bert_jax.hosts import EXIT_INTERRUPTED, Interrupted
+from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted
 from bert_jax.interruption import EXIT_FORCED
+from bert_jax.storage import StorageError
 
 # A path that cannot be, or that this user may not read or write.
 USERS_ERRORS = (
@@ -83,6 +84,8 @@ def run_with_rest(
     except KeyboardInterrupt:  # before there was anything to save
         print("stopped", file=sys.stderr)
         sys.exit(EXIT_FORCED)
+    except StorageError as error:
+        fail(str(error), EXIT_LOST)
     except Interrupted as error:
         print(f"interrupted: {error}; the same command goes on from there", flush=True)
         sys.exit(EXIT_INTERRUPTED)

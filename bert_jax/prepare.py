@@ -19,7 +19,7 @@ from typing import Any
 import tokenizers as tokenizers_lib
 from absl import flags
 
-from bert_jax import command_line
+from bert_jax import command_line, storage
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -163,7 +163,7 @@ def _tokenizer(
     tokenizer, trained_on = tokenizer_training.make(config, documents)
     facts = trained_on and dataclasses.asdict(trained_on)
     tokenizer.save(work)
-    sorted_runs.write_atomically(path, json.dumps(facts).encode())
+    storage.write(path, json.dumps(facts).encode())
     return tokenizer, facts
 
 
@@ -210,7 +210,7 @@ def _write_shards(
 ) -> dict[int, corpus_writer.WrittenShard]:
     """Makes the shards of the runs, those that are not finished, and returns all."""
     numbers = range(encoding.validation_shard(config.data) + 1)
-    files = [corpus_writer.shard_file(config.data, number) for number in numbers]
+    files = [corpus_writer.file_name(config.data, number) for number in numbers]
     results = [os.path.join(work, file + ".json") for file in files]
     id_dtype = encoding.id_dtype(tokenizer, config.data)
 

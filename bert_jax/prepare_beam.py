@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import command_line, prepare
+from bert_jax import command_line, prepare, storage
 from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -33,7 +33,6 @@ from bert_jax.data import (
     tokenizers,
     work_directory,
 )
-from bert_jax.data.quiet_tensorflow import tf
 
 try:
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
@@ -74,7 +73,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
     # Runners do not take up what was killed: this is found by no other call.
     with work_directory.opened(directory, {"beam": uuid.uuid4().hex}):
         try:
-            tf.io.gfile.makedirs(facts)
+            storage.make_directory(facts)
             unused: collections.Counter[str] = collections.Counter()
             kept = prepare.small_text(config, unused)
             tokenizer, trained_on = tokenizer_training.make(config, kept)
@@ -87,7 +86,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
                     raise sources.no_text(source)
             corpus_writer.finish(config, tokenizer, trained, counts, written)
         finally:
-            tf.io.gfile.rmtree(facts)
+            storage.remove_directory(facts)
     work_directory.remove(directory)
     found = corpus.read(config)
     print(
@@ -191,7 +190,7 @@ def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _write_counts(counts: dict[str, int], path: str) -> None:
-    corpus_writer.write_text(path, json.dumps(counts))
+    storage.write(path, json.dumps(counts).encode())
 
 
 def _write_shard(
@@ -201,21 +200,21 @@ def _write_shard(
     segment = sorted_runs.to_segment(
         [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
     )
-    file = corpus_writer.shard_file(data, shard)
+    file = corpus_writer.file_name(data, shard)
     written = corpus_writer.write_shard(os.path.join(data.corpus_dir, file), [segment])
-    corpus_writer.write_text(os.path.join(facts, f"{shard}.json"), written.to_json())
+    path = os.path.join(facts, f"{shard}.json")
+    storage.write(path, written.to_json().encode())
 
 
 def _read_facts(
     facts: str, data: DataConfig
 ) -> tuple[dict[str, int], dict[int, corpus_writer.WrittenShard]]:
     """Returns the counts of documents and the shards that got any."""
-    with tf.io.gfile.GFile(os.path.join(facts, COUNTS)) as file:
-        counts = json.loads(file.read())
+    counts = json.loads(storage.read(os.path.join(facts, COUNTS)))
     written = {}
     for shard in range(encoding.validation_shard(data) + 1):
         path = os.path.join(facts, f"{shard}.json")
-        if tf.io.gfile.exists(path):
+        if storage.exists(path):
             written[shard] = corpus_writer.read_written(path)
     return counts, written
 

@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax import prepare
+from bert_jax import prepare, storage
 from bert_jax.config import ConfigError
 from bert_jax.data import corpus, sorted_runs, tokenizers
 from tests.commands import ROOT
@@ -165,7 +165,7 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     remote = changed(config, "data", corpus_dir=f"ram://{tmp_path}/corpus")
     found = prepare.prepare(remote, 1)
     assert found.shards == corpus.read(config).shards
-    assert sorted(corpus.tf.io.gfile.listdir(found.directory)) == sorted(local)
+    assert sorted(storage.names(found.directory)) == sorted(local)
     assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
 
 
@@ -211,22 +211,16 @@ def killed_at(monkeypatch, config, count):
     Returns:
       Whether it came so far.
     """
-    seen = 0
+    seen, replace = [], os.replace
 
-    def count_first(replace):
-        def replaced(*args, **kwargs):
-            nonlocal seen
-            seen += 1
-            if seen == count:
-                raise Killed
-            return replace(*args, **kwargs)
-
-        return replaced
+    def replaced(*args):
+        seen.append(args)
+        if len(seen) == count:
+            raise Killed
+        replace(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", count_first(os.replace))
-        gfile = corpus.tf.io.gfile
-        patch.setattr(gfile, "rename", count_first(gfile.rename))
+        patch.setattr(os, "replace", replaced)
         try:
             prepare.prepare(config, 1)
         except Killed:

@@ -160,8 +160,10 @@ def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
     workdir, other = tmp_path / "run", tmp_path / "corpus"
     shutil.copytree(trained / "run", workdir)
     shutil.copytree(trained / "corpus", other)
-    with (other / "manifest.json").open("a") as manifest:
-        manifest.write("\n")
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["cleaning"] = {"lines_cut": 1}
+    manifest["sha256"] = corpus.manifest_digest(manifest)
+    (other / "manifest.json").write_text(json.dumps(manifest))
     config = runs.read_config(str(workdir))
     data = dataclasses.replace(config.data, corpus_dir=str(other))
     runs.write_config(str(workdir), dataclasses.replace(config, data=data))

@@ -14,7 +14,6 @@ uint32, see `encoding.id_dtype`), `sentence_lengths` (uint32, tokens) and
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -25,17 +24,21 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError, DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data import encoding, pairs, tokenizers
-from bert_jax.data.quiet_tensorflow import tf
+from bert_jax import storage
+from bert_jax.config import (
+    ConfigError,
+    DamagedError,
+    DataConfig,
+    ExperimentConfig,
+    PhaseConfig,
+)
+from bert_jax.data import encoding, pairs, shard_file, tokenizers
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 # A corpus up to this size is held against its digests when it is opened, which takes
 # at most a second; of a larger one, a shard's records are checked as it is loaded.
 DIGEST_BYTES = 2**28
-# Of 128 kB and more: a call into tf.data costs as much as copying one.
-RECORDS_AT_A_TIME = 32
 
 _SHARD_FILE = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}")
 
@@ -110,14 +113,14 @@ class Corpus:
     directory: str
     tokenizer: tokenizers.Tokenizer
     shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
-    sha256: str  # of the manifest, which holds the digests of all files
+    sha256: str  # the manifest's, which holds the digests of all files
     word_segmented: bool  # whether ids carry marks, see `encoding.id_dtype`
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
 
         Raises:
-          ConfigError: see `load_marked`.
+          DamagedError: see `load_marked`.
         """
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
@@ -128,15 +131,15 @@ class Corpus:
         """Returns the shard's token ids as they are kept, and its documents.
 
         Raises:
-          ConfigError: when the file is missing or damaged, or holds not as much as the
-            manifest says.
+          DamagedError: when the file is missing or damaged, or holds not as much as
+            the manifest says.
         """
         path = os.path.join(self.directory, shard.file)
-        tokens, sentence_lengths, document_lengths = read_shard(path)
+        tokens, sentence_lengths, document_lengths = shard_file.read(path)
         found = (len(document_lengths), len(sentence_lengths), len(tokens))
         expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
         if found != expected:
-            raise ConfigError(
+            raise DamagedError(
                 f"{path} holds {found} documents, sentences and tokens, its manifest"
                 f" says {expected}; {_AGAIN}"
             )
@@ -145,14 +148,14 @@ class Corpus:
 
 
 def exists(directory: str) -> bool:
-    return tf.io.gfile.exists(os.path.join(directory, MANIFEST))
+    return storage.exists(os.path.join(directory, MANIFEST))
 
 
 def shard_files(directory: str) -> list[str]:
     """Returns the names of the files of a directory that are named as shards are."""
-    if not tf.io.gfile.exists(directory):
+    if not storage.exists(directory):
         return []
-    return sorted(filter(_SHARD_FILE.fullmatch, tf.io.gfile.listdir(directory)))
+    return sorted(filter(_SHARD_FILE.fullmatch, storage.names(directory)))
 
 
 def read(config: ExperimentConfig) -> Corpus:
@@ -160,8 +163,9 @@ def read(config: ExperimentConfig) -> Corpus:
 
     Raises:
       ConfigError: when there is none, its format is newer than this code, or it was
-        made with other settings, or when a file is missing, damaged or none of it;
-        the message names the first.
+        made with other settings.
+      DamagedError: when a file is missing, damaged or none of it; the message names
+        the first.
     """
     directory = config.data.corpus_dir
     path = os.path.join(directory, MANIFEST)
@@ -170,35 +174,19 @@ def read(config: ExperimentConfig) -> Corpus:
             f"config.data.corpus_dir={directory!r} has no {MANIFEST} (looked from"
             f" {os.getcwd()}); make it with python -m bert_jax.prepare"
         )
+    manifest = _read_manifest(path)
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            content = file.read()
-        manifest = json.loads(content)
-        version = manifest["format_version"]
-        if version == FORMAT_VERSION:
-            made_with, digest = manifest["recipe"], manifest["tokenizer_sha256"]
-            shards = {
-                split: tuple(Shard(**shard) for shard in manifest["splits"][split])
-                for split in ("train", "validation")
-            }
-            if not isinstance(made_with, dict) or any(
-                objective(config.data) not in shard.passes for shard in shards["train"]
-            ):
-                raise KeyError("recipe or passes")
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        tf.errors.FailedPreconditionError,  # a directory
-    ):
-        raise ConfigError(
-            f"{path} is not a corpus manifest; prepare the corpus again"
-        ) from None
-    if version != FORMAT_VERSION:
-        raise ConfigError(
-            f"{path} has format_version {version}, this code reads {FORMAT_VERSION};"
-            " prepare the corpus again, or use the version that made it"
-        )
+        made_with, digest = manifest["recipe"], manifest["tokenizer_sha256"]
+        shards = {
+            split: tuple(Shard(**shard) for shard in manifest["splits"][split])
+            for split in ("train", "validation")
+        }
+        if not isinstance(made_with, dict) or any(
+            objective(config.data) not in shard.passes for shard in shards["train"]
+        ):
+            raise KeyError("recipe or passes")
+    except (KeyError, TypeError):
+        raise DamagedError(_no_manifest(path)) from None
     _check_recipe(made_with, config)
     _check_files(directory, shards)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
@@ -207,12 +195,7 @@ def read(config: ExperimentConfig) -> Corpus:
             " shards of one document, where a random next sentence would be of the"
             " same; it was made for config.data.next_sentence=False"
         )
-    tokenizer = tokenizers.read(directory, config.tokenizer)
-    if tokenizer.digest != digest:
-        raise ConfigError(
-            f"{os.path.join(directory, tokenizer.FILE)} is not the vocabulary that the"
-            " corpus was made with; prepare the corpus again"
-        )
+    tokenizer = _read_tokenizer(directory, config, digest)
     if config.tokenizer.vocab_file:
         given = tokenizers.load(config.tokenizer)
         if given.digest != tokenizer.digest:
@@ -224,12 +207,65 @@ def read(config: ExperimentConfig) -> Corpus:
         directory,
         tokenizer,
         shards,
-        hashlib.sha256(content).hexdigest(),
+        manifest["sha256"],
         config.data.word_segmented,
     )
 
 
-_AGAIN = "prepare the corpus again in an empty directory"
+def _read_manifest(path: str) -> dict[str, Any]:
+    """Returns a manifest that is what was written, and of this format."""
+    try:
+        manifest = json.loads(storage.read(path))
+        version = manifest["format_version"]
+        is_whole = manifest.get("sha256") == manifest_digest(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DamagedError(_no_manifest(path)) from None
+    except IsADirectoryError:
+        raise ConfigError(_no_manifest(path)) from None
+    # Before version 4 manifests had no digest.
+    if "sha256" in manifest and not is_whole:
+        raise DamagedError(
+            f"{path} was changed: its sha256 is not that of what it says; {_AGAIN}"
+        )
+    if version != FORMAT_VERSION or not is_whole:
+        raise ConfigError(
+            f"{path} has format_version {version!r}, this code reads {FORMAT_VERSION};"
+            " prepare the corpus again, or use the version that made it"
+        )
+    return manifest
+
+
+def manifest_digest(manifest: dict[str, Any]) -> str:
+    """Returns the sha256 of all that a manifest says, but for itself."""
+    said = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _no_manifest(path: str) -> str:
+    return f"{path} is not a corpus manifest; {_AGAIN}"
+
+
+def _read_tokenizer(
+    directory: str, config: ExperimentConfig, digest: Any
+) -> tokenizers.Tokenizer:
+    """Returns the tokenizer that the corpus was made with.
+
+    Raises:
+      DamagedError: when its file is not what was written.
+    """
+    path = tokenizers.path_in(directory, config.tokenizer)
+    try:
+        tokenizer = tokenizers.read(directory, config.tokenizer)
+    except ConfigError as error:  # which was none when the corpus was made
+        raise DamagedError(f"{error} ({_AGAIN})") from None
+    if tokenizer.digest != digest:
+        raise DamagedError(
+            f"{path} is not the vocabulary that the corpus was made with; {_AGAIN}"
+        )
+    return tokenizer
+
+
+_AGAIN = shard_file.AGAIN
 _REMEDY = "set config.data.corpus_dir to a new directory to prepare another corpus"
 
 
@@ -268,73 +304,26 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
 
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
-    """Raises ConfigError unless the shards are those that the manifest tells of."""
+    """Raises DamagedError unless the shards are those that the manifest tells of."""
     expected = {shard.file: shard for split in shards.values() for shard in split}
     names = shard_files(directory)
     for name in names:
         if name not in expected:
-            raise ConfigError(
+            raise DamagedError(
                 f"{os.path.join(directory, name)} is not of the corpus that"
                 f" {MANIFEST} beside it tells of; remove it"
             )
     for name in sorted(expected.keys() - set(names)):
-        raise ConfigError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
+        raise DamagedError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # of a bucket, each takes a while
         for problem in pool.map(
-            lambda shard: _damage(directory, shard, is_small), expected.values()
+            lambda shard: shard_file.damage(
+                os.path.join(directory, shard.file),
+                shard.num_bytes,
+                shard.sha256 if is_small else None,
+            ),
+            expected.values(),
         ):
             if problem:
-                raise ConfigError(f"{problem}; {_AGAIN}")
-
-
-def _damage(directory: str, shard: Shard, with_digest: bool) -> str | None:
-    """Returns what is wrong with a shard's file, or None."""
-    path = os.path.join(directory, shard.file)
-    num_bytes = tf.io.gfile.stat(path).length
-    if num_bytes != shard.num_bytes:
-        return f"{path} has {num_bytes} bytes, its manifest says {shard.num_bytes}"
-    if with_digest and digest(path) != (shard.num_bytes, shard.sha256):
-        return f"{path} was changed: its sha256 is not the manifest's"
-    return None
-
-
-def digest(path: str) -> tuple[int, str]:
-    """Returns the bytes of a file and their sha256."""
-    sha256, num_bytes = hashlib.sha256(), 0
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while data := file.read(2**20):
-            sha256.update(data)
-            num_bytes += len(data)
-    return num_bytes, sha256.hexdigest()
-
-
-def read_shard(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns token ids, sentence lengths and document lengths of a whole file."""
-    blocks: dict[str, list[np.ndarray]] = {
-        "token_ids": [],
-        "sentence_lengths": [],
-        "document_lengths": [],
-    }
-    try:
-        records = tf.data.TFRecordDataset(path).batch(RECORDS_AT_A_TIME)
-        options = tf.data.Options()
-        options.autotune.enabled = False  # there is nothing to tune, and it warns
-        records = records.with_options(options)
-        for record in itertools.chain.from_iterable(records.as_numpy_iterator()):
-            feature = tf.train.Example.FromString(record).features.feature
-            dtype = feature["dtype"].bytes_list.value[0].decode()
-            for name, arrays in blocks.items():
-                data = feature[name].bytes_list.value[0]
-                kind = dtype if name == "token_ids" else np.uint32
-                arrays.append(np.frombuffer(data, kind))
-    except (tf.errors.DataLossError, tf.errors.NotFoundError) as error:
-        raise ConfigError(
-            f"{path} cannot be read ({error.message.splitlines()[0]}); {_AGAIN}"
-        ) from None
-    if not blocks["token_ids"]:
-        raise ConfigError(f"{path} is empty or cut off; {_AGAIN}")
-    tokens, sentence_lengths, document_lengths = (
-        np.concatenate(arrays) for arrays in blocks.values()
-    )
-    return tokens, sentence_lengths, document_lengths
+                raise DamagedError(f"{problem}; {_AGAIN}")

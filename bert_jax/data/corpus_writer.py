@@ -7,15 +7,22 @@ matter who writes which; the manifest comes last.
 import dataclasses
 import json
 import os
-import re
-import uuid
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
-from bert_jax.data import corpus, encoding, packing, pairs, sorted_runs, tokenizers
+from bert_jax.data import (
+    corpus,
+    encoding,
+    packing,
+    pairs,
+    shard_file,
+    sorted_runs,
+    tokenizers,
+)
 from bert_jax.data.quiet_tensorflow import tf
 
 # Tokens that make a record, or more by the rest of a document.
@@ -42,13 +49,12 @@ class WrittenShard:
 
 def read_written(path: str) -> WrittenShard:
     """Reads the result file of a finished shard."""
-    with tf.io.gfile.GFile(path) as file:
-        values = json.loads(file.read())
+    values = json.loads(storage.read(path))
     shard = values.pop("shard")
     return WrittenShard(shard and corpus.Shard(**shard), **values)
 
 
-def shard_file(data: DataConfig, shard: int) -> str:
+def file_name(data: DataConfig, shard: int) -> str:
     if shard == encoding.validation_shard(data):
         return "validation-00000-of-00001"
     return f"train-{shard:05d}-of-{data.num_shards:05d}"
@@ -70,7 +76,7 @@ def merge(task: Merge) -> None:
         sorted_runs.read_segment(run, task.shard, task.id_dtype) for run in task.runs
     ]
     written = write_shard(task.path, segments)
-    sorted_runs.write_atomically(task.result, written.to_json().encode())
+    storage.write(task.result, written.to_json().encode())
 
 
 def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
@@ -93,17 +99,14 @@ def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
     documents = pairs.Documents.from_lengths(
         everything.sentence_lengths, everything.document_lengths
     )
-    tmp = _temporary(path)
-    try:
+
+    def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
             for block in _blocks(documents, order):
                 file.write(_to_record(_gather(everything, documents, block)))
-        num_bytes, sha256 = corpus.digest(tmp)
-        tf.io.gfile.rename(tmp, path, overwrite=True)
-    except BaseException:
-        if tf.io.gfile.exists(tmp):
-            tf.io.gfile.remove(tmp)
-        raise
+        return shard_file.digest(tmp)
+
+    num_bytes, sha256 = storage.write_with(path, fill)
     written = _shape(documents, order)
     shard = corpus.Shard(
         file=os.path.basename(path),
@@ -320,9 +323,9 @@ def finish(
     }
     directory = config.data.corpus_dir
     tokenizer.save(directory)
-    write_text(
-        os.path.join(directory, corpus.MANIFEST), json.dumps(manifest, indent=2) + "\n"
-    )
+    manifest["sha256"] = corpus.manifest_digest(manifest)
+    text = json.dumps(manifest, indent=2) + "\n"
+    storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
 
 
 def _check_enough(
@@ -386,26 +389,3 @@ def _check_pairs(sources: str, kept: int, of_one_sentence: int, num_train: int) 
             " needed: separate documents by blank lines or headings, give each its own"
             " file and write files:GLOB, or set config.data.next_sentence=False"
         )
-
-
-def _temporary(path: str) -> str:
-    """Returns a name of its own for each attempt: two may write one file at a time."""
-    return f"{path}.{uuid.uuid4().hex}.tmp"
-
-
-def is_temporary(name: str) -> bool:
-    """Returns whether a file of a corpus directory is what a killed process left."""
-    return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a file that is whole under its name or not there at all."""
-    tmp = _temporary(path)
-    try:
-        with tf.io.gfile.GFile(tmp, "w") as file:
-            file.write(text)
-        tf.io.gfile.rename(tmp, path, overwrite=True)
-    except BaseException:
-        if tf.io.gfile.exists(tmp):
-            tf.io.gfile.remove(tmp)
-        raise

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax import storage
 from bert_jax.config import ConfigError
 
 CHUNK_BYTES = 2**20
@@ -156,7 +157,7 @@ def _decoded(
 
 def _chunks(path: str) -> Iterator[bytes]:
     try:
-        with _open(path) as raw, _decompressed(raw, path) as file:
+        with storage.Reader(path) as raw, _decompressed(raw, path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except EOFError:
@@ -170,19 +171,6 @@ def _chunks(path: str) -> Iterator[bytes]:
     except OSError as error:
         problem = error.strerror or str(error)
         raise ConfigError(f"{path} cannot be read ({problem})") from None
-    except Exception as error:
-        if "://" not in path:
-            raise
-        problem = str(error).splitlines()[0]  # of a bucket, in TensorFlow's words
-        raise ConfigError(f"{path} cannot be read ({problem})") from None
-
-
-def _open(path: str) -> Any:
-    if "://" not in path:
-        return open(path, "rb")
-    from bert_jax.data.quiet_tensorflow import tf  # workers do without
-
-    return tf.io.gfile.GFile(path, "rb")
 
 
 def _decompressed(file: Any, path: str) -> Any:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data import encoding, sources, tokenizers
 
@@ -90,8 +91,8 @@ class RunWriter:
             table[shard] = (offset, len(entries), num_sentences, num_tokens)
             offset += len(segments[-1])
         path = run_path(self._directory, batch.number)
-        write_atomically(path, table.tobytes() + b"".join(segments))
-        write_atomically(path + ".json", json.dumps(counts).encode())
+        storage.write(path, table.tobytes() + b"".join(segments))
+        storage.write(path + ".json", json.dumps(counts).encode())
         return batch.num_bytes
 
 
@@ -156,16 +157,6 @@ def _unpack(
         np.frombuffer(data, np.uint32, m, 24 * n),
         np.frombuffer(data, id_dtype, offset=24 * n + 4 * m),
     )
-
-
-def write_atomically(path: str, data: bytes) -> None:
-    """Writes a local file that is whole under its name or not there at all."""
-    tmp = f"{path}.{os.getpid()}.tmp"
-    with open(tmp, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(tmp, path)
 
 
 # The state of a worker process; `start` is called once in each.

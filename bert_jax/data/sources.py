@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.config import ConfigError, DataConfig
 from bert_jax.data import embedded, lines, text_layout
 
@@ -161,13 +162,7 @@ def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
 
 
 def _stat(path: str) -> list[Any]:
-    if "://" in path:
-        from bert_jax.data.quiet_tensorflow import tf
-
-        stat = tf.io.gfile.stat(path)
-        return [path, stat.length, stat.mtime_nsec]
-    stat = os.stat(path)
-    return [os.path.abspath(path), stat.st_size, stat.st_mtime_ns]
+    return [path if "://" in path else os.path.abspath(path), *storage.stat(path)]
 
 
 def _parse(spec: str) -> tuple[str, str]:
@@ -186,13 +181,9 @@ def _pattern(kind: str, argument: str) -> str:
 
 
 def _files(pattern: str) -> list[str]:
-    if "://" in pattern:
-        from bert_jax.data.quiet_tensorflow import tf
-
-        paths = tf.io.gfile.glob(pattern)
-    else:
-        found = glob.glob(os.path.expanduser(pattern), recursive=True)
-        paths = [path for path in found if os.path.isfile(path)]
+    paths = storage.glob(pattern)
+    if "://" not in pattern:
+        found, paths = paths, list(filter(os.path.isfile, paths))
         if not paths and found:
             raise ConfigError(
                 f"config.data.sources: {pattern!r} is a directory; to read the files"

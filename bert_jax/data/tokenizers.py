@@ -9,7 +9,8 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax import storage
+from bert_jax.config import ConfigError, DamagedError, TokenizerConfig
 from bert_jax.data import sentencepiece, wordpiece
 from bert_jax.data.vocabulary import (
     CLS,
@@ -86,14 +87,10 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
     Raises:
       ConfigError: when the file is missing or damaged.
     """
-    from bert_jax.data.quiet_tensorflow import tf  # workers do without
-
     path = path_in(directory, config)
-    if not tf.io.gfile.exists(path):
-        raise ConfigError(f"{path} is missing; prepare the corpus again")
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    return parse(content, config, path)
+    if not storage.exists(path):
+        raise DamagedError(f"{path} is missing; prepare the corpus again")
+    return parse(storage.read(path), config, path)
 
 
 def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:

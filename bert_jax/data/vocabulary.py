@@ -13,6 +13,8 @@ from typing import ClassVar
 import numpy as np
 import tokenizers
 
+from bert_jax import storage
+
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
@@ -57,17 +59,7 @@ class Tokenizer(abc.ABC):
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the file into a directory, whole or not at all."""
-        from bert_jax.data.quiet_tensorflow import tf  # workers do without
-
-        path = os.path.join(directory, self.FILE)
-        try:
-            with tf.io.gfile.GFile(path + ".tmp", "wb") as file:
-                file.write(self.content())
-            tf.io.gfile.rename(path + ".tmp", path, overwrite=True)
-        except BaseException:
-            if tf.io.gfile.exists(path + ".tmp"):
-                tf.io.gfile.remove(path + ".tmp")
-            raise
+        storage.write(os.path.join(directory, self.FILE), self.content())
 
 
 def text_sample(documents: Iterable[list[str]], max_bytes: int) -> Iterator[list[str]]:

@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax import storage
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, corpus_writer, sorted_runs
-from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.data import corpus
 
 NAME = "unfinished"
 
@@ -41,7 +41,7 @@ def opened(corpus_dir: str, made_for: dict[str, Any]) -> Iterator[str]:
     path = _path(corpus_dir)
     _refuse_shards_of_others(corpus_dir, _facts(path))
     facts = {
-        "made_directory": not tf.io.gfile.exists(corpus_dir),
+        "made_directory": not storage.exists(corpus_dir),
         "made_for": json.loads(json.dumps(made_for)),
     }
     with _locked(corpus_dir, path):
@@ -91,10 +91,10 @@ def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> N
 def _locked(corpus_dir: str, path: str) -> Iterator[None]:
     """Makes the directories and holds the work directory; a killed process lets go."""
     try:
-        tf.io.gfile.makedirs(corpus_dir)
+        storage.make_directory(corpus_dir)
         os.makedirs(path, exist_ok=True)
         lock = open(os.path.join(path, "lock"), "w")
-    except (OSError, tf.errors.OpError) as error:
+    except OSError as error:
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} cannot be written ({error});"
             " name a directory that can"
@@ -128,12 +128,12 @@ def _start_afresh(
         if name not in ("lock", "made_for.json"):
             os.remove(os.path.join(path, name))
     facts = json.dumps(found | {"made_for": made_for}, indent=2)
-    sorted_runs.write_atomically(os.path.join(path, "made_for.json"), facts.encode())
+    storage.write(os.path.join(path, "made_for.json"), facts.encode())
 
 
 def _remove_shards(corpus_dir: str) -> None:
     for name in corpus.shard_files(corpus_dir):
-        tf.io.gfile.remove(os.path.join(corpus_dir, name))
+        storage.remove(os.path.join(corpus_dir, name))
 
 
 def _remove_leavings(corpus_dir: str, path: str) -> None:
@@ -141,9 +141,9 @@ def _remove_leavings(corpus_dir: str, path: str) -> None:
     for name in os.listdir(path):
         if name.endswith(".tmp"):
             os.remove(os.path.join(path, name))
-    for name in tf.io.gfile.listdir(corpus_dir):
-        if corpus_writer.is_temporary(name):
-            tf.io.gfile.remove(os.path.join(corpus_dir, name))
+    for name in storage.names(corpus_dir):
+        if storage.is_temporary(name):
+            storage.remove(os.path.join(corpus_dir, name))
 
 
 def _discard(corpus_dir: str, path: str) -> None:
@@ -151,5 +151,5 @@ def _discard(corpus_dir: str, path: str) -> None:
     _remove_shards(corpus_dir)
     _remove_leavings(corpus_dir, path)
     shutil.rmtree(path)
-    if facts and facts["made_directory"] and not tf.io.gfile.listdir(corpus_dir):
-        tf.io.gfile.rmtree(corpus_dir)
+    if facts and facts["made_directory"] and not storage.names(corpus_dir):
+        storage.remove_directory(corpus_dir)

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ConfigError, DamagedError, ExperimentConfig
 from bert_jax.data import tokenizers
 from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import model_directory, tf1_variables, weight_names
@@ -185,7 +185,7 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     except tf1_variables.UnreadableError as error:
         raise _damaged(prefix, error) from None
     if not _data_files(prefix):
-        raise ConfigError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
+        raise DamagedError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
@@ -218,5 +218,5 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
         raise _damaged(prefix, error) from None
 
 
-def _damaged(prefix: Path, reason: Exception | str) -> ConfigError:
-    return ConfigError(f"{prefix} is damaged ({reason}); fetch it again")
+def _damaged(prefix: Path, reason: Exception | str) -> DamagedError:
+    return DamagedError(f"{prefix} is damaged ({reason}); fetch it again")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import tokenizers
 from bert_jax.interop import model_directory, weight_names
 from bert_jax.interop.huggingface import WEIGHTS
@@ -125,7 +125,7 @@ class _Tensors:
                 there = set(file.keys())
                 for name in sorted(there if names is None else names):
                     if name not in there:
-                        raise ConfigError(f"{path} lacks {name!r}; fetch it again")
+                        raise DamagedError(f"{path} lacks {name!r}; fetch it again")
                     self._add(path, name, file.get_slice(name))
         # Some have the decoder's bias under that name alone.
         for of in self._repeated.keys() - self._stored.keys():
@@ -175,7 +175,7 @@ def _opened(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="np") as file:
             yield file
     except (safetensors.SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} is damaged ({error}); fetch it again") from None
+        raise DamagedError(f"{path} is damaged ({error}); fetch it again") from None
 
 
 def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
@@ -188,7 +188,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
         parts = parts.get("weight_map")
         files = list(parts.values()) if isinstance(parts, dict) else []
         if not files or not all(isinstance(name, str) for name in files):
-            raise ConfigError(
+            raise DamagedError(
                 f"{directory / index} has no weight_map of files; fetch it again"
             )
         names: dict[str, list[str]] = {}
@@ -279,7 +279,7 @@ def _wordpiece_in(path: Path) -> bytes:
         raise ConfigError(f"{path} is no WordPiece; a corpus for it cannot be prepared")
     pieces = model.get("vocab")
     if not isinstance(pieces, dict):
-        raise ConfigError(f"{path} has no vocabulary; fetch it again")
+        raise DamagedError(f"{path} has no vocabulary; fetch it again")
     return _in_order(pieces | _added_in(tokenizer), path)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 
 SHA256SUMS = "SHA256SUMS"
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
@@ -61,7 +61,7 @@ def file(directory: Path, name: str) -> Path:
     path = directory / name
     refuse_link_outside(path, directory)
     if not path.is_file():
-        raise ConfigError(f"{path} is missing; fetch it again")
+        raise DamagedError(f"{path} is missing; fetch it again")
     return path
 
 
@@ -91,7 +91,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is not a JSON object; fetch it again")
+        raise DamagedError(f"{path} is not a JSON object; fetch it again")
     return value
 
 
@@ -121,17 +121,17 @@ def verify_digests(directory: Path) -> None:
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
-            raise ConfigError(f"{sums}:{number} is no digest and file; fetch it again")
+            raise DamagedError(f"{sums}:{number} is no digest and file; fetch it again")
         path = file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if _sha256(path) != digest.lower():
-            raise ConfigError(
+            raise DamagedError(
                 f"{path} is not the file that {SHA256SUMS} tells of; fetch it again, or"
                 f" remove {SHA256SUMS} if you changed it yourself"
             )
         verified.add(path.name)
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
-            raise ConfigError(f"{sums} does not list {path.name}; fetch both again")
+            raise DamagedError(f"{sums} does not list {path.name}; fetch both again")
 
 
 def _sha256(path: Path) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import corpus, corpus_writer, packing, pairs, tokenizers
 from configs import tiny
 from tests.corpora import (
@@ -198,7 +198,7 @@ def test_vocabulary_of_the_corpus_was_edited(written):
     path = os.path.join(found.directory, "vocab.txt")
     with open(path, "a") as file:
         file.write("more\n")
-    with pytest.raises(ConfigError, match="vocab.txt is not the vocabulary that"):
+    with pytest.raises(DamagedError, match="vocab.txt is not the vocabulary that"):
         corpus.read(config)
 
 
@@ -209,11 +209,12 @@ def test_no_corpus(tmp_path):
 
 
 def rewrite_manifest(found, **values):
+    """Changes what the manifest says, as somebody would who made it so."""
     path = os.path.join(found.directory, "manifest.json")
     with open(path) as file:
-        manifest = json.load(file)
+        manifest = json.load(file) | values
     with open(path, "w") as file:
-        json.dump(manifest | values, file)
+        json.dump(manifest | {"sha256": corpus.manifest_digest(manifest)}, file)
 
 
 def test_newer_format(written):
@@ -222,6 +223,24 @@ def test_newer_format(written):
     rewrite_manifest(found, format_version=newer)
     with pytest.raises(ConfigError, match=f"format_version {newer}, this code reads"):
         corpus.read(config)
+
+
+def test_a_manifest_that_was_edited_is_told_from_another_format(written):
+    config, _, found = written
+    path = os.path.join(found.directory, "manifest.json")
+    with open(path) as file:
+        manifest = json.load(file)
+    for changes in ({"format_version": 5}, {"documents": {}}, {"sha256": None}):
+        with open(path, "w") as file:
+            json.dump(manifest | changes, file)
+        with pytest.raises(DamagedError, match="manifest.json was changed: its sha256"):
+            corpus.read(config)
+    manifest.pop("sha256")  # as versions before wrote it
+    with open(path, "w") as file:
+        json.dump(manifest | {"format_version": 3}, file)
+    with pytest.raises(ConfigError, match="has format_version 3, this code") as info:
+        corpus.read(config)
+    assert not isinstance(info.value, DamagedError)
 
 
 @pytest.mark.parametrize(
@@ -340,10 +359,10 @@ def test_a_damaged_shard_is_named(blocks, split, i, name):
     config, found = blocks
     path, (damage, at_open, at_load) = path_of(found, split, i), FAULTS[name]
     damage(path)
-    with pytest.raises(ConfigError, match=f"{path} {at_open}.*empty directory") as info:
+    with pytest.raises(DamagedError, match=f"{path} {at_open}.*empty direct") as info:
         corpus.read(config)
     assert "\n" not in str(info.value)
-    with pytest.raises(ConfigError, match=f"{path} {at_load}.*empty directory") as info:
+    with pytest.raises(DamagedError, match=f"{path} {at_load}.*empty direct") as info:
         found.load(found.shards[split][i])
     assert "\n" not in str(info.value)
 
@@ -366,7 +385,7 @@ def test_an_extra_shard(written):
     config, _, found = written
     name = os.path.join(found.directory, "train-00001-of-00003")
     shutil.copy(path_of(found), name)
-    with pytest.raises(ConfigError, match=f"{name} is not of the corpus.*remove it"):
+    with pytest.raises(DamagedError, match=f"{name} is not of the corpus.*remove it"):
         corpus.read(config)
 
 
@@ -386,7 +405,7 @@ def test_a_manifest_whose_counts_differ(written, name):
     rewrite_manifest(found, splits=splits)
     opened = corpus.read(config)
     with pytest.raises(
-        ConfigError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
+        DamagedError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
     ):
         opened.load(opened.shards["train"][0])
 

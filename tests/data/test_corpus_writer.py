@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, corpus_writer, encoding, sorted_runs, tokenizers
+from bert_jax.data import (
+    corpus_writer,
+    encoding,
+    shard_file,
+    sorted_runs,
+    tokenizers,
+)
 from tests.corpora import (
     WORDS,
     all_text,
@@ -146,7 +152,7 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
         path = tmp_path / f"{num_segments}"
         result = corpus_writer.write_shard(str(path), segments)
         assert result.num_repeated == 20
-        tokens, sentence_lengths, _ = corpus.read_shard(str(path))
+        tokens, sentence_lengths, _ = shard_file.read(str(path))
         assert tokens.tobytes() == b"".join(e.token_ids for e in by_key)
         assert sentence_lengths.tobytes() == b"".join(
             e.sentence_lengths for e in by_key
@@ -222,7 +228,7 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):
     def fail(*args):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(corpus, "digest", fail)
+    monkeypatch.setattr(shard_file, "digest", fail)
     with pytest.raises(OSError, match="no space left"):
         write(one_shard(tmp_path), make_documents(60))
     assert os.listdir(tmp_path / "corpus") == []

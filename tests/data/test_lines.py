@@ -171,5 +171,5 @@ def test_remote_files_are_read_by_tensorflow(tmp_path):
     """As gs:// would be: here a scheme that its local file system knows."""
     path = write(tmp_path / "a", gzip.compress(b"One.\nTwo."))
     assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]
-    with pytest.raises(ConfigError, match="none cannot be read"):
+    with pytest.raises(ConfigError, match="none: there is no such file"):
         read(f"file://{tmp_path}/none")

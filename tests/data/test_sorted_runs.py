@@ -90,21 +90,6 @@ def test_a_run_is_finished_when_its_counts_are_there(tmp_path, run):
     assert sorted_runs.finished(str(tmp_path)) == {}
 
 
-def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
-    path = str(tmp_path / "file")
-
-    def fail(*args):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(KeyboardInterrupt):
-            sorted_runs.write_atomically(path, b"content")
-    assert not os.path.exists(path)
-    sorted_runs.write_atomically(path, b"content")
-    assert open(path, "rb").read() == b"content"
-
-
 def test_the_worker_imports_neither_tensorflow_nor_jax():
     program = (
         "import sys, bert_jax.data.sorted_runs, bert_jax.data.processes;"

@@ -1,0 +1,279 @@
+"""Files that may be in a bucket: read, written whole or not at all, tried again.
+
+A bucket answers 503 now and then, a shared file system loses its server for a minute:
+what such an error stops is done again after a while, with a line on standard error. A
+path that is wrong or not allowed is the user's mistake at once. TensorFlow's file
+systems do what is at scheme://, Python the rest, so that processes which only touch
+local files need no TensorFlow.
+"""
+
+import contextlib
+import errno
+import glob as local_glob
+import io
+import os
+import random
+import re
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bert_jax.config import ConfigError
+
+# The seventh attempt is made about a minute after the first.
+ATTEMPTS = 7
+FIRST_DELAY_SECS = 1.0
+TRANSIENT = {
+    errno.EIO,
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ESTALE,  # of a network file system, as the following
+    errno.ETIMEDOUT,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.ECONNABORTED,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENETRESET,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+}
+# By the codes of tf.errors: UNKNOWN is what TensorFlow makes of EIO, ESTALE and more;
+# 408, 429 and 5xx of a bucket are UNAVAILABLE.
+TRANSIENT_CODES = {2: "unknown", 4: "timeout", 10: "aborted", 14: "unavailable"}
+USERS_CODES = {
+    3: "give another path",
+    5: "there is no such file or bucket",
+    9: "it is not such a file",
+    7: "this account may not do that; give it access, or another path",
+    12: "give a path of a file system that TensorFlow knows",
+    16: "no credentials; gcloud auth application-default login makes them",
+}
+
+T = TypeVar("T")
+
+
+class StorageError(Exception):
+    """Storage did not answer, several times in a row; the same command goes on."""
+
+
+def retried(do: Callable[[], T], path: str) -> T:
+    """Returns do(), called again after errors that pass.
+
+    Args:
+      do: what to do; it leaves nothing half done that a second call would trip over.
+      path: what it is about, for messages.
+
+    Raises:
+      ConfigError: when the path of a bucket is wrong or not allowed.
+      StorageError: when the last attempt failed as well.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return do()
+        except Exception as error:
+            code = getattr(error, "error_code", None)  # of TensorFlow's
+            if code in USERS_CODES:
+                raise ConfigError(
+                    f"{path}: {USERS_CODES[code]} ({_words(error)})"
+                ) from (None)
+            if not is_transient(error):
+                raise
+            if attempt == ATTEMPTS:
+                raise StorageError(
+                    f"{path}: storage failed {ATTEMPTS} times in a row"
+                    f" ({_words(error)}); call again when it is back"
+                ) from error
+            # Not all hosts at once.
+            delay = FIRST_DELAY_SECS * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+            print(
+                f"storage: {path}: {_words(error)}; again in {delay:.1f} s"
+                f" ({attempt} of {ATTEMPTS - 1})",
+                file=sys.stderr,
+                flush=True,
+            )
+            time.sleep(delay)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Returns whether the same may well succeed in a while."""
+    if isinstance(error, OSError):
+        passing = isinstance(error, ConnectionError | TimeoutError)
+        return passing or error.errno in TRANSIENT
+    return getattr(error, "error_code", None) in TRANSIENT_CODES
+
+
+def _words(error: Exception) -> str:
+    words = getattr(error, "message", "") or str(error) or type(error).__name__
+    return " ".join(words.split())[:200]
+
+
+# -------------------------------------------------------------------------- reading
+
+
+def read(path: str) -> bytes:
+    """Returns a whole file."""
+
+    def once() -> bytes:
+        with _opened(path, "rb") as file:
+            return file.read()
+
+    return retried(once, path)
+
+
+class Reader(io.RawIOBase):
+    """A file that is read from some byte on; errors that pass do not end it."""
+
+    def __init__(self, path: str):
+        self._path, self._offset = path, 0
+        self._file: Any = None
+
+    def read(self, size: int = -1) -> bytes:
+        data = retried(lambda: self._read(size), self._path)
+        self._offset += len(data)
+        return data
+
+    def _read(self, size: int) -> bytes:
+        if self._file is None:
+            self._file = _opened(self._path, "rb")
+            self._file.seek(self._offset)
+        try:
+            return self._file.read(size)
+        except Exception:
+            self._file = None  # where it stands is not known
+            raise
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET:
+            raise io.UnsupportedOperation("from the beginning alone")
+        self._offset, self._file = offset, None
+        return offset
+
+    def close(self) -> None:
+        self._file = None
+        super().close()
+
+
+def exists(path: str) -> bool:
+    if not _is_remote(path):
+        return retried(lambda: os.path.exists(path), path)
+    return retried(lambda: _gfile().exists(path), path)
+
+
+def names(directory: str) -> list[str]:
+    """Returns the names in a directory, in no order."""
+    if not _is_remote(directory):
+        return retried(lambda: os.listdir(directory), directory)
+    return retried(lambda: _gfile().listdir(directory), directory)
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the paths that match; ** stands for any directories of a local path."""
+    if not _is_remote(pattern):
+        return local_glob.glob(os.path.expanduser(pattern), recursive=True)
+    return retried(lambda: _gfile().glob(pattern), pattern)
+
+
+def stat(path: str) -> tuple[int, int]:
+    """Returns a file's size in bytes and its time of change in nanoseconds."""
+    if not _is_remote(path):
+        found = retried(lambda: os.stat(path), path)
+        return found.st_size, found.st_mtime_ns
+    found = retried(lambda: _gfile().stat(path), path)
+    return found.length, found.mtime_nsec
+
+
+# -------------------------------------------------------------------------- writing
+
+
+def write(path: str, data: bytes) -> None:
+    """Writes a file that is whole under its name or not there at all."""
+
+    def fill(tmp: str) -> None:
+        with _opened(tmp, "wb") as file:
+            file.write(data)
+            if not _is_remote(tmp):
+                file.flush()
+                os.fsync(file.fileno())
+
+    write_with(path, fill)
+
+
+def write_with(path: str, fill: Callable[[str], T]) -> T:
+    """As `write`, but `fill` writes the file, at the temporary path that it is given.
+
+    Returns what `fill` returns; it is called again after errors that pass.
+    """
+
+    def once() -> T:
+        # A name of its own for each attempt: two may write one file at a time.
+        tmp = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            result = fill(tmp)
+            _rename(tmp, path)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is to be told
+                _remove(tmp)
+            raise
+        return result
+
+    return retried(once, path)
+
+
+def is_temporary(name: str) -> bool:
+    """Returns whether a file is what a killed process left of `write`."""
+    return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory, and those above it, unless it is there."""
+    if not _is_remote(path):
+        retried(lambda: os.makedirs(path, exist_ok=True), path)
+    else:
+        retried(lambda: _gfile().makedirs(path), path)
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it is there."""
+    retried(lambda: _remove(path), path)
+
+
+def remove_directory(path: str) -> None:
+    """Removes a directory with all that is in it."""
+    if not _is_remote(path):
+        shutil.rmtree(path)
+    else:
+        retried(lambda: _gfile().rmtree(path), path)
+
+
+def _remove(path: str) -> None:
+    if not _is_remote(path):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+    elif _gfile().exists(path):
+        _gfile().remove(path)
+
+
+def _rename(tmp: str, path: str) -> None:
+    if not _is_remote(path):
+        os.replace(tmp, path)
+    else:
+        _gfile().rename(tmp, path, overwrite=True)
+
+
+def _opened(path: str, mode: str) -> Any:
+    return _gfile().GFile(path, mode) if _is_remote(path) else open(path, mode)
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
+
+
+def _gfile() -> Any:
+    from bert_jax.data.quiet_tensorflow import tf
+
+    return tf.io.gfile

@@ -1,0 +1,100 @@
+"""Tests of bert_jax.data.shard_file."""
+
+import os
+
+import numpy as np
+import pytest
+
+from bert_jax.config import DamagedError
+from bert_jax.data import shard_file
+from bert_jax.data.quiet_tensorflow import tf
+
+
+def block(tokens):
+    """A record of a document of one sentence."""
+    arrays = {
+        "dtype": np.frombuffer(b"uint16", np.uint8),
+        "token_ids": np.array(tokens, np.uint16),
+        "sentence_lengths": np.array([len(tokens)], np.uint32),
+        "document_lengths": np.array([1], np.uint32),
+    }
+    feature = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[array.tobytes()]))
+        for name, array in arrays.items()
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=feature))
+    return example.SerializeToString(deterministic=True)
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """The path of a file of three records, and where each begins."""
+    path, offsets = str(tmp_path / "shard"), [0]
+    with tf.io.TFRecordWriter(path) as file:
+        for tokens in ([1, 2, 3], [4] * 50, [5, 6]):
+            file.write(block(tokens))
+            offsets.append(offsets[-1] + len(block(tokens)) + 16)
+    return path, offsets
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 4]))
+
+
+def test_all_records_are_one(shard):
+    tokens, sentence_lengths, document_lengths = shard_file.read(shard[0])
+    assert tokens.tolist() == [1, 2, 3] + [4] * 50 + [5, 6]
+    assert sentence_lengths.tolist() == [3, 50, 2]
+    assert document_lengths.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_first_bad_record_is_named(shard, number):
+    path, offsets = shard
+    num_bytes, sha256 = shard_file.digest(path)
+    flip(path, offsets[number] + 20)
+    where = f"; record {number} is bad, from byte {offsets[number]} on"
+    with pytest.raises(DamagedError, match=f"{path} cannot be read .*{where}"):
+        shard_file.read(path)
+    assert where in shard_file.damage(path, num_bytes, sha256)
+
+
+def test_what_was_damaged_on_its_way_is_read_again(shard, capfd, monkeypatch):
+    path, offsets = shard
+    flip(path, offsets[1] + 20)
+    reads, read_blocks = [], shard_file._read_blocks
+
+    def read_and_mend(path):
+        reads.append(path)
+        if len(reads) == 2:
+            flip(path, offsets[1] + 20)
+        return read_blocks(path)
+
+    monkeypatch.setattr(shard_file, "_read_blocks", read_and_mend)
+    assert len(shard_file.read(path)[0]) == 55
+    assert "checksum was wrong, but not when it was read again" in capfd.readouterr()[1]
+
+
+def test_a_digest_that_was_wrong_once_is_no_damage(shard, capfd, monkeypatch):
+    path, _ = shard
+    right = shard_file.digest(path)
+    answers = iter([(right[0], "0" * 64), right])
+    monkeypatch.setattr(shard_file, "digest", lambda path: next(answers))
+    assert shard_file.damage(path, *right) is None
+    assert "not the manifest's, but not when it was read" in capfd.readouterr().err
+
+
+def test_a_record_of_something_else(tmp_path):
+    path = str(tmp_path / "shard")
+    for record in (b"", b"\xff\xff", tf.train.Example().SerializeToString()):
+        with tf.io.TFRecordWriter(path) as file:
+            file.write(record)
+        with pytest.raises(DamagedError, match="has a record that is no block"):
+            shard_file.read(path)
+    os.remove(path)
+    with pytest.raises(DamagedError, match="is missing"):
+        shard_file.read(path)

@@ -1,0 +1,176 @@
+"""Tests of bert_jax.storage: what is tried again, what is told at once."""
+
+import errno
+import os
+import re
+
+import pytest
+
+from bert_jax import storage
+from bert_jax.config import ConfigError
+from bert_jax.data.quiet_tensorflow import tf
+
+PASSING = [
+    ConnectionResetError("reset"),
+    TimeoutError(),
+    OSError(errno.EIO, "Input/output error"),
+    OSError(errno.ESTALE, "Stale file handle"),
+    tf.errors.UnavailableError(None, None, "503 Backend Error"),
+    tf.errors.DeadlineExceededError(None, None, "timed out"),
+    tf.errors.AbortedError(None, None, "aborted"),
+    tf.errors.UnknownError(None, None, "Input/output error"),
+]
+STAYING = [
+    OSError(errno.ENOSPC, "No space left on device"),
+    PermissionError(errno.EACCES, "Permission denied"),
+    FileNotFoundError(errno.ENOENT, "No such file"),
+    tf.errors.DataLossError(None, None, "corrupted record"),
+    tf.errors.ResourceExhaustedError(None, None, "No space left on device"),
+    ValueError("a fault of ours"),
+]
+USERS = [
+    (tf.errors.PermissionDeniedError(None, None, "403"), "this account may not"),
+    (tf.errors.NotFoundError(None, None, "404"), "there is no such file or bucket"),
+    (tf.errors.UnauthenticatedError(None, None, "401"), "no credentials"),
+    (tf.errors.UnimplementedError(None, None, "s4"), "system that TensorFlow knows"),
+]
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    delays = []
+    monkeypatch.setattr(storage.time, "sleep", delays.append)
+    return delays
+
+
+def failing(error, times):
+    """A function that raises the first times, and the list of its calls."""
+    calls = []
+
+    def do():
+        calls.append(1)
+        if len(calls) <= times:
+            raise error
+        return "done"
+
+    return do, calls
+
+
+def named(error):
+    return type(error).__name__
+
+
+@pytest.mark.parametrize("error", PASSING, ids=named)
+def test_what_passes_is_tried_again_and_told_in_a_line(error, slept, capsys):
+    do, calls = failing(error, 3)
+    assert storage.retried(do, "gs://b/x") == "done"
+    assert len(calls) == 4
+    assert 0.5 <= slept[0] <= 1 <= slept[1] <= 2 <= slept[2] <= 4
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert re.fullmatch(
+        r"storage: gs://b/x: .+; again in \d\.\d s \(2 of 6\)", lines[1]
+    )
+
+
+def test_delays_differ(slept, capsys):
+    """Else all hosts would come back at once."""
+    for _ in range(20):
+        storage.retried(failing(TimeoutError(), 1)[0], "x")
+    assert len(set(slept)) == 20
+
+
+@pytest.mark.parametrize("error", STAYING, ids=named)
+def test_what_stays_is_raised_at_once(error, slept):
+    do, calls = failing(error, 1)
+    with pytest.raises(type(error)):
+        storage.retried(do, "x")
+    assert len(calls) == 1 and not slept
+
+
+@pytest.mark.parametrize(("error", "message"), USERS, ids=lambda x: named(x))
+def test_what_is_not_allowed_is_the_users_mistake(error, message, slept):
+    do, calls = failing(error, 1)
+    with pytest.raises(
+        ConfigError, match=f"^gs://b/x: .*{message}.* \\({error.message}"
+    ):
+        storage.retried(do, "gs://b/x")
+    assert len(calls) == 1 and not slept
+
+
+def test_after_a_minute_it_ends(slept, capsys):
+    do, calls = failing(tf.errors.UnavailableError(None, None, "503"), 99)
+    with pytest.raises(storage.StorageError, match="gs://b/x: .*7 times in a row .503"):
+        storage.retried(do, "gs://b/x")
+    assert len(calls) == 7 and 30 <= sum(slept) <= 63
+    assert not issubclass(storage.StorageError, ConfigError)  # work is kept
+
+
+def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+    path = str(tmp_path / "file")
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            storage.write(path, b"content")
+    assert os.listdir(tmp_path) == []
+    storage.write(path, b"content")
+    assert storage.read(path) == b"content"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "ram://"])
+def test_a_write_that_failed_is_made_again_as_a_whole(
+    tmp_path, monkeypatch, scheme, slept, capsys
+):
+    directory = f"{scheme}{tmp_path}/made"
+    path, seen = f"{directory}/file", []
+    storage.make_directory(directory)
+    rename = storage._rename
+
+    def fail_once(tmp, path):
+        seen.append(tmp)
+        if len(seen) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        rename(tmp, path)
+
+    monkeypatch.setattr(storage, "_rename", fail_once)
+    storage.write(path, b"content")
+    assert storage.read(path) == b"content"
+    assert storage.names(directory) == ["file"]
+    assert storage.stat(path)[0] == 7 and storage.glob(f"{directory}/f*") == [path]
+    assert len(set(seen)) == 2
+    assert all(storage.is_temporary(os.path.basename(tmp)) for tmp in seen)
+    storage.remove(path)
+    storage.remove(path)  # one that is not there is well
+    assert not storage.exists(path)
+    storage.remove_directory(directory)
+    assert not storage.exists(directory)
+
+
+def test_a_reader_goes_on_where_it_was(tmp_path, monkeypatch, slept, capsys):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 40)
+    opened, reads = storage._opened, []
+
+    class Failing:
+        def __init__(self, path, mode):
+            self._file = opened(path, mode)
+            self.seek = self._file.seek
+
+        def read(self, size):
+            reads.append(size)
+            data = self._file.read(size)
+            if len(reads) % 3 == 0:  # what was read is lost
+                raise ConnectionResetError("reset by peer")
+            return data
+
+    monkeypatch.setattr(storage, "_opened", Failing)
+    with storage.Reader(str(path)) as file:
+        head = file.read(10)
+        file.seek(0)
+        parts = [*iter(lambda: file.read(1000), b"")]
+    assert b"".join(parts) == path.read_bytes() and head == bytes(range(10))
+    assert len(slept) == len(reads) // 3
