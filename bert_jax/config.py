@@ -29,6 +29,16 @@ class ConfigError(ValueError):
 
     exit_code: ClassVar[int] = EXIT_USAGE
 
+    def __init__(self, message: str):
+        # Names and values may hold anything; a terminal is to be shown text alone.
+        super().__init__("".join(map(_shown, message)))
+
+
+def _shown(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character in "\t\n\r" else repr(character)[1:-1]
+
 
 class DamagedError(ConfigError):
     """Data or a checkpoint on disk is not what was written; names the file."""

@@ -7,6 +7,7 @@ import pathlib
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 
+import hypothesis
 import jax
 import numpy as np
 import pytest
@@ -18,6 +19,19 @@ from tests.commands import run_well, small_run, write_text
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Examples of each property: enough to see that it runs, or those of .ci/run.
+hypothesis.settings.register_profile(
+    "few",
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    database=None,
+)
+hypothesis.settings.register_profile(
+    "full", hypothesis.settings.get_profile("few"), max_examples=300
+)
+hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
 def make_config(**changes) -> config_lib.ExperimentConfig:

@@ -86,7 +86,7 @@ def write(config, documents, tokenizer=None):
     os.makedirs(config.data.corpus_dir, exist_ok=True)
     written = {}
     for shard, entries in by_shard.items():
-        file = corpus_writer.shard_file(config.data, shard)
+        file = corpus_writer.file_name(config.data, shard)
         segment = sorted_runs.to_segment(
             entries, encoding.id_dtype(tokenizer, config.data)
         )

@@ -7,6 +7,7 @@ Source: Kudo and Richardson 2018; google/sentencepiece.
 
 import dataclasses
 import io
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -23,6 +24,8 @@ from bert_jax.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 # A megabyte takes the unigram trainer 3 s on one core, BPE's a tenth of that.
 TRAINING_BYTES = 32 * 2**20
+# Text becomes pieces by tables as large as the longest; trained ones have up to 16.
+MAX_PIECE_CHARS = 1000
 WORD_MARK = "\u2581"  # begins the pieces that begin a word
 # Sums of such scores are exact in single precision up to 65,536, so pieces that tie
 # are told apart by their order, here and in `tokenizers`, and not by rounding.
@@ -148,6 +151,10 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
     """
     try:
         model = _Model.FromString(content)
+        if not model.pieces:
+            raise DecodeError
+        if problem := _problem(model):
+            raise ConfigError(f"{path}: {problem}; fetch or train the model again")
         _add_special_tokens(model)
         if model != _Model.FromString(content):
             content = model.SerializeToString(deterministic=True)
@@ -174,6 +181,27 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
         )
     vocab = tuple(piece.piece for piece in model.pieces)
     return SentencePiece(vocab, lowercase, content)
+
+
+def _problem(model: Any) -> str | None:
+    """Returns what no trainer writes: the library is not to load it."""
+    for number, piece in enumerate(model.pieces):
+        text = piece.piece
+        if not isinstance(text, str):
+            return f"piece {number} is not UTF-8"
+        if not text or len(text) > MAX_PIECE_CHARS or "\0" in text:
+            return f"piece {number} is empty, over {MAX_PIECE_CHARS} characters or NUL"
+        if not math.isfinite(piece.score):
+            return f"piece {number} has the score {piece.score}"
+    unknown = [piece for piece in model.pieces if piece.type == _Piece.UNKNOWN]
+    if len(unknown) != 1:
+        return f"{len(unknown)} pieces are for what is unknown, it must be one"
+    try:
+        if model.normalizer_spec.precompiled_charsmap:
+            _normalizer(model.normalizer_spec)
+    except Exception as error:  # of the tokenizers library, of no type of its own
+        return f"its table of characters is damaged ({error})"
+    return None
 
 
 def _add_special_tokens(model: Any) -> None:

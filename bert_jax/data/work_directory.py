@@ -59,6 +59,7 @@ def opened(corpus_dir: str, made_for: dict[str, Any]) -> Iterator[str]:
         except ConfigError:
             _discard(corpus_dir, path)
             raise
+        _remove_leavings(corpus_dir, path)  # of writes that a bucket refused
 
 
 def remove(corpus_dir: str) -> None:
@@ -137,7 +138,7 @@ def _remove_shards(corpus_dir: str) -> None:
 
 
 def _remove_leavings(corpus_dir: str, path: str) -> None:
-    """Removes files that a killed process was writing."""
+    """Removes what was being written when a process was killed or storage failed."""
     for name in os.listdir(path):
         if name.endswith(".tmp"):
             os.remove(os.path.join(path, name))

@@ -1,0 +1,162 @@
+"""Sources and corpus in a bucket that fails: TensorFlow's own gs://, a server here."""
+
+import json
+import random
+import re
+
+import pytest
+
+from tests.commands import run, run_well, small_run, write_text
+from tests.fake_bucket import Bucket
+
+pytestmark = pytest.mark.slow
+
+SHORT = {"phases[0].num_steps": 20, "eval.every_steps": 20}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A directory with a text, and a corpus and a run of it without a bucket."""
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    arguments = small_run(directory, **SHORT)
+    run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
+    return directory
+
+
+@pytest.fixture
+def bucket(text, tmp_path):
+    """A bucket with the text in it."""
+    with Bucket(tmp_path) as bucket:
+        content = (text / "documents.txt").read_bytes()
+        bucket.objects["texts/some/documents.txt"] = content
+        yield bucket
+
+
+def in_bucket(directory, **changes):
+    return small_run(
+        directory,
+        **{
+            "data.sources": "('text:gs://texts/some/*.txt',)",
+            "data.corpus_dir": "gs://corpora/small",
+        }
+        | changes,
+    )
+
+
+def shards_of(manifest):
+    found = json.loads(manifest)
+    return {
+        shard["file"]: shard["sha256"] for s in found["splits"].values() for shard in s
+    }
+
+
+def assert_same_corpus(bucket, text):
+    local = shards_of((text / "corpus" / "manifest.json").read_bytes())
+    assert shards_of(bucket.objects["corpora/small/manifest.json"]) == local
+    names = {name.removeprefix("corpora/small/") for name in bucket.objects}
+    names -= {"", "texts/some/documents.txt", "corpora/"}
+    assert names == {"manifest.json", "vocab.txt", *local}
+
+
+def faults(seed, count=8):
+    """Some requests of each kind, spread out, that get something else."""
+    rng = random.Random(seed)
+    kinds = [503, 503, 500, 429, 408, "reset"]
+    return {
+        pattern: [rng.choice(kinds) for _ in range(count // 4)]
+        for pattern in (
+            "^GET .*prefix=",  # lists
+            "^GET /(texts|corpora)/",  # reads
+            "^(POST|PUT) /upload",
+            "^(POST .*rewriteTo|DELETE)",
+        )
+    }
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bucket_that_fails_now_and_then_changes_nothing(bucket, text, tmp_path, seed):
+    """Of a prepared corpus and of a run on it: lists, reads, writes, renames."""
+    bucket.faults = faults(seed)
+    result = run(
+        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
+    )
+    assert result.returncode == 0, result.stderr
+    told = re.findall(r"^storage: gs://.*; again in [\d.]+ s", result.stderr, re.M)
+    # Not all: what only tidies up after another error tells nothing of its own.
+    assert 6 <= len(told) <= sum(bucket.answered.values()) == 8
+    assert_same_corpus(bucket, text)
+
+    bucket.faults = {"^GET /corpora/.*train": [503, "reset"], "^GET .*prefix=": [500]}
+    workdir = tmp_path / "run"
+    arguments = *in_bucket(tmp_path, **SHORT), f"--workdir={workdir}"
+    result = run("bert_jax.train", *arguments, environment=bucket.environment)
+    assert result.returncode == 0, result.stderr
+    assert not any(bucket.faults.values()), bucket.faults
+    assert losses(workdir) == losses(text / "run")
+
+
+def losses(workdir):
+    lines = [
+        json.loads(x) for x in (workdir / "metrics.jsonl").read_text().splitlines()
+    ]
+    return [
+        (line["step"], key, line[key])
+        for line in lines
+        for key in ("loss", "eval_masked_lm_loss")
+        if key in line
+    ]
+
+
+def test_a_bucket_that_stays_away_ends_prepare_which_goes_on_later(
+    bucket, text, tmp_path
+):
+    bucket.faults = {"^(POST|PUT) /upload.*name=small%2Ftrain": [503] * 100}
+    result = run(
+        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
+    )
+    assert result.returncode == 76, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: gs://corpora/small/train-00000-of-00001: storage fa")
+    assert "7 times in a row" in last and "Traceback" not in result.stderr
+    assert "corpora/small/manifest.json" not in bucket.objects
+    bucket.faults = {}
+    run_well("bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment)
+    assert_same_corpus(bucket, text)
+
+
+@pytest.mark.parametrize(
+    ("requests", "status", "message"),
+    [
+        ("prefix=some", 403, "gs://texts/some/.* this account may not do that"),
+        ("/o/some%2Fdoc|GET /texts/", 403, "gs://texts/some/doc.* this account may"),
+        ("GET .*/b/texts/", 404, "gs://texts/.* (no such file|no file matches)"),
+        ("/b/corpora", 403, "gs://corpora/small.* this account may not do that"),
+        ("upload.*small", 403, "gs://corpora/small.* this account may not do that"),
+        ("", 401, "no credentials|may not do that"),
+    ],
+)
+def test_what_is_not_allowed_is_told_at_once(
+    bucket, tmp_path, requests, status, message
+):
+    bucket.faults = {requests: [status] * 100}
+    result = run(
+        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
+    )
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert re.search(message, line), line
+    assert "corpora/small/manifest.json" not in bucket.objects
+
+
+def test_a_bucket_may_hold_the_corpus_of_the_first_weights(bucket, text, tmp_path):
+    """Of init_from a workdir."""
+    run_well("bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment)
+    vocabulary = tmp_path / "vocab.txt"
+    vocabulary.write_bytes(bucket.objects["corpora/small/vocab.txt"])
+    options = {"phases[0].num_steps": 4, "checkpoint.every_steps": 4}
+    first, second = tmp_path / "first", tmp_path / "second"
+    arguments = *in_bucket(tmp_path, **options), f"--workdir={first}"
+    run_well("bert_jax.train", *arguments, environment=bucket.environment)
+    arguments = *in_bucket(tmp_path, init_from=first, **options), f"--workdir={second}"
+    run_well("bert_jax.train", *arguments, environment=bucket.environment)

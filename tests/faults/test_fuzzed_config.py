@@ -1,0 +1,110 @@
+"""Configs with any value at any key: a run, or a line that names the key."""
+
+import copy
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import config as config_lib
+from bert_jax import runs
+from configs import base, tiny
+from tests.commands import run
+from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
+
+CONFIGS = [json.loads(module.get_config().to_json()) for module in (tiny, base)]
+
+
+def paths(value, path=()):
+    """Returns the path of everything in a config."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [path] if path else []
+    for key, inner in items:
+        if isinstance(inner, dict | list):
+            found += paths(inner, (*path, key))
+        else:
+            found.append((*path, key))
+    return found
+
+
+# Numbers at the edges, besides any value.
+VALUES = (
+    JSON
+    | st.integers(-3, 2000)
+    | st.sampled_from([1e-300, 1e300, float("nan"), float("inf"), 0.5, 1.0, "gelu"])
+    | st.lists(st.text(max_size=3), max_size=2)
+)
+
+
+@st.composite
+def changed_configs(draw):
+    config = copy.deepcopy(draw(st.sampled_from(CONFIGS)))
+    for _ in range(draw(st.integers(1, 3))):
+        *above, key = draw(st.sampled_from(paths(config)))
+        section = config
+        for part in above:
+            section = section[part]
+        kind = draw(st.sampled_from(("set", "set", "set", "remove", "add")))
+        if kind == "set":
+            section[key] = draw(VALUES)
+        elif kind == "remove":
+            del section[key]
+        elif isinstance(section, dict):
+            section[draw(st.text(max_size=8))] = draw(VALUES)
+    return config
+
+
+@given(changed_configs())
+def test_any_value_at_any_key(config):
+    made = []
+    if not mistake(lambda: made.append(config_lib.from_config_dict(config)), "config"):
+        assert config_lib.from_json(made[0].to_json()) == made[0]
+
+
+WRITTEN = json.dumps(CONFIGS[0], indent=2).encode()
+
+
+@given(edits.map(lambda edits: edited(WRITTEN, edits)) | st.binary())
+def test_the_config_in_a_workdir(content):
+    directory = new_directory()
+    (directory / "config.json").write_bytes(content)
+    mistake(lambda: runs.read_config(str(directory)), "config.json")
+
+
+WORDS = [
+    "0",
+    "-1",
+    "1e9",
+    "nan",
+    "None",
+    "''",
+    "[]",
+    "{}",
+    "'text:'",
+    "True",
+    "x y",
+    "(",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_on_the_command_line(tmp_path, seed):
+    """Whatever is given, the exit code is 2 and the last line says why."""
+    rng = random.Random(seed)
+    keys = [".".join(map(str, path)) for path in paths(CONFIGS[0]) if 0 not in path]
+    module = rng.choice(["bert_jax.prepare", "bert_jax.train", "bert_jax.preflight"])
+    argument = f"--config.{rng.choice(keys)}={rng.choice(WORDS)}"
+    # Whatever else is right, this is not.
+    wrong = rng.choice(["--config.seed=-1", "--config.data.sources=('no:',)"])
+    arguments = [argument, wrong, f"--config.data.corpus_dir={tmp_path}/corpus"]
+    rng.shuffle(arguments)
+    result = run(module, "--config=configs/tiny.py", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr, result.stderr
+    assert result.stderr.splitlines()[-1].startswith(("error: ", "FATAL")), (
+        result.stderr
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,176 @@
+"""A corpus and a model with any edit in any file: read as it was, or told."""
+
+import functools
+import json
+import pathlib
+import shutil
+from unittest import mock
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bert_jax import pretrained
+from bert_jax.data import corpus, pipeline
+from bert_jax.interop import model_directory
+from tests import models
+from tests.conftest import make_config as model_config
+from tests.corpora import all_text, make_config, make_documents, write
+from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
+
+CORPUS_FILES = [
+    "manifest.json",
+    "manifest.json",
+    "vocab.txt",
+    "train-00000-of-00002",
+    "train-00001-of-00002",
+    "validation-00000-of-00001",
+]
+
+
+@functools.cache
+def made_corpus():
+    directory = new_directory()
+    config = make_config(directory)
+    write(config, make_documents(40))
+    return config, directory / "corpus", all_text(corpus.read(config))
+
+
+@given(st.sampled_from(CORPUS_FILES), edits)
+def test_a_file_of_a_corpus(name, edits):
+    config, directory, text = made_corpus()
+    path = directory / name
+    content = path.read_bytes()
+    path.write_bytes(edited(content, edits))
+    try:
+        found = []
+        if not mistake(lambda: found.append(corpus.read(config)), name):
+            assert all_text(found[0]) == text
+    finally:
+        path.write_bytes(content)
+
+
+@given(st.sampled_from(CORPUS_FILES[3:]), edits)
+def test_a_shard_that_changes_after_it_was_opened(name, edits):
+    """Of a large corpus only sizes are looked at when it is opened."""
+    config, directory, text = made_corpus()
+    path = directory / name
+    opened, content = corpus.read(config), path.read_bytes()
+    path.write_bytes(edited(content, edits))
+    try:
+        found = []
+        if not mistake(lambda: found.append(all_text(opened)), name):
+            assert found[0] == text
+    finally:
+        path.write_bytes(content)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), JSON), min_size=1, max_size=2))
+def test_a_manifest_by_somebody_else(changes):
+    """Whose digest is right: other types and numbers are told, not tripped over."""
+    config, directory, _ = made_corpus()
+    path = directory / "manifest.json"
+    content = path.read_bytes()
+    manifest = json.loads(content)
+    places = [(manifest, key) for key in manifest]
+    for shards in manifest["splits"].values():
+        for shard in shards:
+            places += [(shard, key) for key in shard]
+    for place, value in changes:
+        section, key = places[place % len(places)]
+        section[key] = value
+    manifest["sha256"] = corpus.manifest_digest(manifest)
+    path.write_text(json.dumps(manifest))
+    try:
+
+        def use():
+            found = corpus.read(config)
+            pipeline.make_streams(found, config, "train", 0, 0)
+            all_text(found)
+
+        mistake(use, "manifest.json", "config.", *CORPUS_FILES)
+    finally:
+        path.write_bytes(content)
+
+
+# -------------------------------------------------------------- model directories
+
+MODEL_FILES = [
+    "model.safetensors",
+    "config.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+]
+
+
+@functools.cache
+def made_model():
+    directory = new_directory()
+    models.export_to(directory)
+    shapes = pretrained.parameter_shapes(model_config())
+    return directory, shapes
+
+
+def read_as_a_run_does(directory):
+    _, shapes = made_model()
+    with mock.patch.object(pretrained, "parameter_shapes", lambda config: shapes):
+        return models.read(directory)
+
+
+def copied() -> pathlib.Path:
+    target = new_directory() / "model"
+    shutil.copytree(made_model()[0], target)
+    return target
+
+
+def check(directory, *names):
+    names = *MODEL_FILES, str(directory), "config."
+    mistake(lambda: read_as_a_run_does(directory), *names)
+
+
+@given(st.sampled_from(MODEL_FILES), edits)
+def test_a_file_of_a_model_without_digests(name, edits):
+    directory = copied()
+    path = directory / name
+    path.write_bytes(edited(path.read_bytes(), edits))
+    check(directory)
+
+
+@given(edits)
+def test_the_header_of_safetensors(edits):
+    """Which is a few per cent of the file: lengths, offsets, shapes, dtypes."""
+    directory = copied()
+    path = directory / "model.safetensors"
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = edited(content[8:end], edits)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    check(directory)
+
+
+@given(
+    st.sampled_from(MODEL_FILES[1:5]), st.text(max_size=12), JSON, st.integers(0, 50)
+)
+def test_a_value_in_a_json_file(name, new_key, value, place):
+    directory = copied()
+    path = directory / name
+    values = json.loads(path.read_text())
+    keys = [*values, new_key]
+    values[keys[place % len(keys)]] = value
+    path.write_text(json.dumps(values))
+    check(directory)
+
+
+@given(st.sampled_from(MODEL_FILES + ["SHA256SUMS"]), edits)
+def test_a_file_of_a_model_with_digests(name, edits):
+    """Then what is read is what was written."""
+    directory = copied()
+    model_directory.write_digests(directory)
+    expected = read_as_a_run_does(directory).arrays
+    path = directory / name
+    path.write_bytes(edited(path.read_bytes(), edits))
+    found = []
+    names = *MODEL_FILES, "SHA256SUMS", str(directory)
+    if not mistake(lambda: found.append(read_as_a_run_does(directory)), *names):
+        models.assert_same(found[0].arrays, expected)
