@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.interop import model_directory
 
 
@@ -34,7 +34,7 @@ def test_digests_are_those_of_sha256sum(directory):
 
 def test_a_changed_file_is_named(directory):
     (directory / "b.txt").write_text("Second")
-    with pytest.raises(ConfigError, match="b.txt is not the file that SHA256SUMS"):
+    with pytest.raises(DamagedError, match="b.txt is not the file that SHA256SUMS"):
         model_directory.verify_digests(directory)
 
 

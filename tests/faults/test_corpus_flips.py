@@ -1,0 +1,160 @@
+"""Single bits and whole records of a corpus that change: each is told, or is proven
+to be of no matter."""
+
+import collections
+import json
+import os
+import random
+import re
+import shutil
+
+import pytest
+
+from bert_jax.config import DamagedError
+from bert_jax.data import corpus, corpus_writer, tokenizer_training, tokenizers
+from tests.corpora import all_text, changed, make_config, make_documents, raw, write
+
+pytestmark = pytest.mark.slow
+FLIPS = 300
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "sentencepiece_bpe"])
+def made(request, tmp_path_factory):
+    """A config and its corpus, several records a shard."""
+    directory = tmp_path_factory.mktemp("made")
+    config, documents = make_config(directory), make_documents(60)
+    tokenizer = None
+    if request.param != "wordpiece":
+        tokenizer_config = {"kind": request.param, "vocab_file": "", "vocab_size": 50}
+        config = changed(config, "tokenizer", **tokenizer_config)
+        text = ((0, raw(document)) for document in documents)
+        tokenizer, _ = tokenizer_training.make(config, text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_writer, "BLOCK_TOKENS", 100)
+        found = write(config, documents, tokenizer)
+    return config, found, all_text(found)
+
+
+def bit_flips(directory, seed):
+    """Yields (file, its content, a copy with one bit flipped), files taken in turn."""
+    rng = random.Random(seed)
+    names = sorted(os.listdir(directory))
+    for number in range(FLIPS):
+        name = names[number % len(names)]
+        path = os.path.join(directory, name)
+        with open(path, "rb") as file:
+            content = file.read()
+        flipped = bytearray(content)
+        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        yield path, content, bytes(flipped)
+
+
+def replace(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def says_the_same(path, content, flipped, config):
+    """Returns whether all that anybody reads of a file is as it was."""
+    if path.endswith("manifest.json"):
+        return json.loads(flipped) == json.loads(content)
+    was, now = (tokenizers.parse(c, config.tokenizer, path) for c in (content, flipped))
+    return was.content() == now.content()
+
+
+def test_a_flipped_bit_when_the_corpus_is_opened(made):
+    config, found, text = made
+    told = collections.Counter()
+    for path, content, flipped in bit_flips(found.directory, seed=1):
+        replace(path, flipped)
+        try:
+            opened = corpus.read(config)
+        except DamagedError as error:
+            assert path in str(error) and error.exit_code == 78
+            assert "\n" not in str(error)
+            told[os.path.basename(path)] += 1
+        else:
+            assert says_the_same(path, content, flipped, config), path
+            assert opened == found and all_text(opened) == text
+        finally:
+            replace(path, content)
+    assert len(told) == len(os.listdir(found.directory))
+    assert sum(told.values()) > 0.9 * FLIPS
+    shards = [name for name in told if "-of-" in name]
+    per_file = FLIPS // len(told)
+    assert len(shards) == 3 and min(told[name] for name in shards) == per_file
+
+
+def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
+    """Of a large corpus, whose shards are not read when it is opened."""
+    config, found, _ = made
+    monkeypatch.setattr(corpus, "DIGEST_BYTES", 1)
+    shards = {
+        os.path.join(found.directory, shard.file): shard
+        for split in found.shards.values()
+        for shard in split
+    }
+    num_told = 0
+    for path, content, flipped in bit_flips(found.directory, seed=2):
+        if path not in shards:
+            continue
+        replace(path, flipped)
+        opened = corpus.read(config)
+        with pytest.raises(DamagedError) as info:
+            opened.load(shards[path])
+        replace(path, content)
+        record = re.search(r"record (\d+) is bad, from byte (\d+) on", str(info.value))
+        assert path in str(info.value) and record
+        place = next(i for i in range(len(content)) if content[i] != flipped[i])
+        begins = record_offsets(content)
+        assert begins[int(record[1])] == int(record[2]) <= place
+        assert place < [*begins, len(content)][int(record[1]) + 1]
+        num_told += 1
+    assert num_told >= FLIPS // 2
+
+
+def record_offsets(content):
+    offsets, offset = [], 0
+    while offset < len(content):
+        offsets.append(offset)
+        offset += int.from_bytes(content[offset : offset + 8], "little") + 16
+    return offsets
+
+
+def test_every_cut_between_records_is_told(made):
+    """TFRecord itself sees nothing wrong with such a file."""
+    config, found, _ = made
+    for split in found.shards.values():
+        for shard in split:
+            path = os.path.join(found.directory, shard.file)
+            with open(path, "rb") as file:
+                content = file.read()
+            offsets = record_offsets(content)
+            assert len(offsets) > 3
+            for offset in offsets:
+                replace(path, content[:offset])
+                with pytest.raises(DamagedError, match=f"{path} has {offset} bytes"):
+                    corpus.read(config)
+                with pytest.raises(DamagedError, match=path):
+                    found.load(shard)
+            replace(path, content)
+
+
+def test_every_file_that_is_gone_or_of_another_corpus_is_told(made, tmp_path):
+    config, found, _ = made
+    for name in sorted(os.listdir(found.directory)):
+        if name == "manifest.json":
+            continue  # then there is no corpus
+        path = os.path.join(found.directory, name)
+        kept = shutil.move(path, tmp_path / name)
+        with pytest.raises(DamagedError, match=f"{path} is missing"):
+            corpus.read(config)
+        shutil.move(kept, path)
+    shards = [shard.file for split in found.shards.values() for shard in split]
+    paths = [os.path.join(found.directory, name) for name in shards[:2]]
+    first, second = (open(path, "rb").read() for path in paths)
+    replace(paths[0], second)
+    with pytest.raises(DamagedError, match=paths[0]):
+        corpus.read(config)
+    replace(paths[0], first)
+    assert corpus.read(config) == found

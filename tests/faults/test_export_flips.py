@@ -1,0 +1,78 @@
+"""Single bits of an export that change: each is told when it is read, or is proven to
+be of no matter."""
+
+import random
+import subprocess
+
+import pytest
+
+from bert_jax import pretrained, runs
+from bert_jax.config import DamagedError
+from tests import models
+from tests.commands import run, run_well, small_run
+
+pytestmark = pytest.mark.slow
+FLIPS = 100
+
+
+@pytest.fixture(scope="module", params=["huggingface", "google"])
+def exported(request, trained, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("exported") / request.param
+    run_well(
+        "bert_jax.export",
+        f"--workdir={trained / 'run'}",
+        f"--output={directory}",
+        f"--format={request.param}",
+    )
+    return directory
+
+
+def test_sha256sum_accepts_it(exported):
+    command = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    subprocess.run(command, cwd=exported, check=True)
+
+
+def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
+    config = runs.read_config(str(trained / "run"))
+    shapes = pretrained.parameter_shapes(config)
+    monkeypatch.setattr(pretrained, "parameter_shapes", lambda config: shapes)
+    expected = pretrained.open_directory(exported, config).read()
+    rng, num_told = random.Random(3), 0
+    paths = sorted(path for path in exported.iterdir() if path.name != "README.md")
+    for number in range(FLIPS):
+        path = paths[number % len(paths)]
+        content = path.read_bytes()
+        flipped = bytearray(content)
+        flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            source = pretrained.open_directory(exported, config)
+        except DamagedError as error:
+            # A flip in a digest looks like one in the file that it is of.
+            assert str(path) in str(error) or path.name == "SHA256SUMS"
+            assert error.exit_code == 78 and str(exported) in str(error)
+            num_told += 1
+        else:
+            # Digests may be in capitals, and a name may have "./" before it.
+            assert path.name == "SHA256SUMS"
+            models.assert_same(source.read(), expected)
+        finally:
+            path.write_bytes(content)
+    assert num_told >= FLIPS - FLIPS // len(paths)
+
+
+def test_training_on_it_ends_with_78(trained, exported, tmp_path):
+    """And nothing was written."""
+    weights = next(
+        p for p in exported.iterdir() if "data-" in p.name or "safe" in p.name
+    )
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    arguments = [f"--config.init_from={exported}", f"--workdir={tmp_path / 'run'}"]
+    try:
+        result = run("bert_jax.train", *small_run(trained), *arguments)
+    finally:
+        weights.write_bytes(content)
+    assert result.returncode == 78, result.stderr
+    assert f"{weights} is not the file that SHA256SUMS tells of" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""requirements.lock holds what requirements.txt asks for, with digests."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.commands import ROOT
+
+PYTHONS = ("3.11", "3.12", "3.13")
+
+
+def lines(name):
+    text = (ROOT / name).read_text().replace("\\\n", " ")
+    return [
+        line for line in text.splitlines() if line.strip() and not line.startswith("#")
+    ]
+
+
+def pins(requirements, python):
+    """Returns {package: version} of those that a version of Python gets."""
+    environment = {
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+        "implementation_name": "cpython",
+    }
+    found = {}
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            name = requirement.name.lower().replace("_", "-")
+            assert name not in found, name
+            found[name] = str(requirement.specifier)
+    return found
+
+
+def without_comment(line):
+    return re.split(r"\s+#|\s+--hash", line)[0]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_pin_is_locked_at_its_version(python):
+    asked = pins(map(without_comment, lines("requirements.txt")), python)
+    locked = pins(map(without_comment, lines("requirements.lock")), python)
+    assert len(asked) > 10
+    assert asked.items() <= locked.items()
+    assert all(version.startswith("==") for version in locked.values())
+
+
+def test_every_locked_package_has_digests_and_no_address():
+    for line in lines("requirements.lock"):
+        assert re.search(r" --hash=sha256:[0-9a-f]{64}", line), line
+    text = (ROOT / "requirements.lock").read_text()
+    assert "://" not in text and "index" not in text and " @ " not in text
+
+
+@pytest.mark.slow
+def test_pip_takes_all_of_it_with_digests():
+    result = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
+        + ["--quiet", "--require-hashes", "-r", "requirements.lock"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if "Failed to establish a new connection" in result.stderr:
+        pytest.skip("no network")
+    assert result.returncode == 0, result.stderr[-2000:]
