@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax import checkpoint_files, runs, token_rows
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ConfigError, DamagedError, ExperimentConfig
 from bert_jax.data import corpus, tokenizers
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
@@ -271,8 +271,10 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     num_positions = source.shapes[POSITION][0]
     for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):
         rows, said = source.shapes[name][0], source.sizes.get(key)
-        if said not in (None, rows):
-            raise ConfigError(
+        # A table of tokens may be padded, to a multiple of 64 for example.
+        is_padded = name == WORD and type(said) is int and 0 < said < rows
+        if said not in (None, rows) and not is_padded:
+            raise DamagedError(
                 f"{source.directory} says {key}={said!r}, but its table has {rows}"
                 " rows; fetch it again"
             )

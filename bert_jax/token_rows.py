@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ConfigError, DamagedError, ExperimentConfig
 from bert_jax.data import tokenizers
 from bert_jax.interop.model_directory import Source
 
@@ -27,23 +27,19 @@ def match(
     Raises:
       ConfigError: when a token of the source is another, or missing.
     """
-    num_rows = source.shapes["bert.embeddings.word"][0]
-    num_biases = source.shapes.get("decoder_bias", (num_rows,))[0]
-    if num_rows != num_biases:
-        raise ConfigError(
-            f"{source.directory} has {num_rows} word embeddings and {num_biases} output"
-            " biases; fetch it again"
-        )
+    num_embeddings = source.shapes["bert.embeddings.word"][0]
+    num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
+    num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
     if source.vocabulary_path.name != tokenizer.FILE:
         raise ConfigError(
             f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
             f" has a {source.vocabulary_path.name}; use the model's vocabulary"
         )
     if source.vocabulary is None:
-        if num_rows != len(tokenizer.vocab):
+        if {num_rows, most} != {len(tokenizer.vocab)}:
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
-                f" {source.directory} has {num_rows} word embeddings and no"
+                f" {source.directory} has {most} word embeddings and no"
                 f" {source.vocabulary_path.name} to tell which is which; bring it there"
             )
         note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
@@ -51,7 +47,7 @@ def match(
     path = str(source.vocabulary_path)
     theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
-        raise ConfigError(
+        raise DamagedError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
             f" {num_rows} rows for them; fetch both again"
         )
@@ -71,8 +67,8 @@ def match(
         )
         if never := _never_found(tokenizer, names):
             notes.append(f"tokens that no text can contain: {some(never)}")
-    if num_rows > len(theirs.vocab):
-        notes.append(f"{num_rows - len(theirs.vocab)} rows of no token are left out")
+    if most > len(theirs.vocab):
+        notes.append(f"{most - len(theirs.vocab)} rows of no token are left out")
     return (_extension(tokenizer, theirs) if notes else None), notes
 
 

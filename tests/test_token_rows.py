@@ -88,14 +88,28 @@ def test_unused_tokens_may_be_replaced(source):
     np.testing.assert_array_equal(rows[changed][0], before[VOCAB.index("[UNK]")])
 
 
-def test_rows_of_padding_are_left_out(source):
+TABLES = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
+
+
+@pytest.mark.parametrize(
+    ("padded", "vocab_size"),
+    [
+        (TABLES, 104),
+        (TABLES, 97),
+        (TABLES[:1], 104),
+        (TABLES[:1], 97),
+        (TABLES[1:], 97),
+    ],
+)
+def test_rows_of_padding_are_left_out(source, padded, vocab_size):
+    """Whether config.json counts them or not, and of one table alone."""
     directory, expected = source
     tensors = tensors_of(directory)
-    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+    for name in padded:
         padding = np.ones((7, *tensors[name].shape[1:]), np.float32)
         tensors[name] = np.concatenate([tensors[name], padding])
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
-    change_json(directory, "config.json", vocab_size=104)
+    change_json(directory, "config.json", vocab_size=vocab_size)
     weights = read(directory)
     assert_same(weights.arrays, expected)
     assert weights.notes == ("7 rows of no token are left out",)

@@ -135,7 +135,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
         },
         unused=unused,
         vocabulary=(
-            model_directory.file(directory, vocabulary.name).read_bytes()
+            model_directory.read(directory, vocabulary.name)
             if os.path.lexists(vocabulary)
             else None
         ),

@@ -244,8 +244,7 @@ def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | Non
     files = dict.fromkeys([tokenizer_file, *TOKENIZER_FILES])
     for name in files:
         if os.path.lexists(directory / name):
-            path = model_directory.file(directory, name)
-            content = path.read_bytes()
+            path, content = directory / name, model_directory.read(directory, name)
             if name == tokenizers.WordPiece.FILE:
                 content = _with_added_tokens(directory, content)
             return path, content

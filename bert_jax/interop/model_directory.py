@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import ConfigError, DamagedError
+from bert_jax.data import tokenizers
 
 SHA256SUMS = "SHA256SUMS"
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
@@ -65,6 +66,17 @@ def file(directory: Path, name: str) -> Path:
     return path
 
 
+def read(directory: Path, name: str) -> bytes:
+    """Returns what a tokenizer's file of the directory holds.
+
+    Raises:
+      ConfigError: as `file`, or when it is larger than any such file.
+    """
+    path = file(directory, name)
+    tokenizers.check_size(path)
+    return path.read_bytes()
+
+
 def refuse_link_outside(path: Path, directory: Path) -> None:
     """Raises ConfigError when a path in the directory is a link that leaves it.
 
@@ -84,10 +96,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file.
 
     Raises:
-      ConfigError: when there is none.
+      ConfigError: when there is none, or it is larger than any such file.
     """
     try:
+        tokenizers.check_size(path)
         value = json.loads(path.read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):

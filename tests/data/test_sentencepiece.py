@@ -261,3 +261,58 @@ def test_a_size_that_does_not_fit_the_text(kind, size, message):
 def test_no_text(nothing):
     with pytest.raises(ConfigError, match="no text to train"):
         sentencepiece_lib.train(nothing, make_config(KINDS[0]))
+
+
+def without_pieces(model):
+    del model.pieces[:]
+
+
+def with_no_text(model):
+    model.pieces[9].piece = ""
+
+
+def with_nul(model):
+    model.pieces[9].piece = "a\0b"
+
+
+def with_a_huge_piece(model):
+    model.pieces[9].piece = "a" * 100_000
+
+
+def with_no_score(model):
+    model.pieces[9].score = float("nan")
+
+
+def with_two_for_the_unknown(model):
+    model.pieces[9].type = 2
+
+
+def with_a_damaged_table(model):
+    table = model.normalizer_spec.precompiled_charsmap
+    model.normalizer_spec.precompiled_charsmap = b"\xff\xff\xff\x7f" + table[4:]
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (without_pieces, "is not a SentencePiece model"),
+        (with_no_text, "piece 9 is empty, over 1000 characters or NUL"),
+        (with_nul, "piece 9 is empty, over 1000 characters or NUL"),
+        (with_a_huge_piece, "piece 9 is empty, over 1000 characters or NUL"),
+        (with_no_score, "piece 9 has the score nan"),
+        (with_two_for_the_unknown, "2 pieces are for what is unknown"),
+        (with_a_damaged_table, "its table of characters is damaged"),
+    ],
+)
+def test_a_crafted_model_never_reaches_the_library(
+    tokenizer, harm, message, monkeypatch
+):
+    def load(*args, **kwargs):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", load)
+    model = model_pb2.ModelProto.FromString(tokenizer.model)
+    harm(model)
+    kind = KINDS[model.trainer_spec.model_type - 1]
+    with pytest.raises(ConfigError, match=f"p.model.*{message}"):
+        sentencepiece_lib.read(model.SerializeToString(), make_config(kind), "p.model")

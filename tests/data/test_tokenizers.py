@@ -98,3 +98,12 @@ def test_training_reads_no_more_than_it_takes(kind, monkeypatch):
     endless = iter(documents() * 100)
     tokenizers.train(endless, make_config(kind))
     assert 3900 < len(list(endless)) < 3990
+
+
+def test_a_file_that_is_too_large_is_not_opened(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.touch()
+    os.truncate(path, 2**40)  # a hole: it takes no place
+    config = make_config("wordpiece", vocab_file=str(path))
+    with pytest.raises(ConfigError, match="vocab.txt has over 64 MiB"):
+        tokenizers.load(config)

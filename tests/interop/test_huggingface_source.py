@@ -1,6 +1,7 @@
 """What Hugging Face's directories come as, and what is refused of them."""
 
 import json
+import os
 import shutil
 
 import ml_dtypes
@@ -133,8 +134,12 @@ def empty_the_positions(directory):
     change_tensors(directory, **{name: np.zeros((0, 32), np.float32)})
 
 
-def have_more_biases(directory):
-    change_tensors(directory, cls__predictions__bias=np.zeros(104, np.float32))
+def have_a_huge_config(directory):
+    os.truncate(directory / "config.json", 2**26 + 1)
+
+
+def have_a_huge_vocabulary(directory):
+    os.truncate(directory / "vocab.txt", 2**40)  # a hole: it takes no place
 
 
 def say_another_vocab_size(directory):
@@ -373,7 +378,6 @@ def test_the_decoders_bias_under_its_older_name(source):
         (have_one_under_two_names, "LayerNorm.weight' a second time; keep one"),
         (diverge, "has NaN or infinity in bert.pooler.bias"),
         (empty_the_positions, r"1 tensor.*position: \[0, 32\]"),
-        (have_more_biases, "97 word embeddings and 104 output biases"),
         (say_another_vocab_size, "vocab_size=1000000000, but its table has 97"),
         (say_impossible_positions, "max_position_embeddings=-5, but its table has 32"),
         (leave_a_gap_in_ids, "the ids of its tokens are not 0, 1, 2"),
@@ -388,7 +392,9 @@ def test_the_decoders_bias_under_its_older_name(source):
         (sum_by_a_lost_link, "SHA256SUMS is missing"),
         (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
         (misshape_a_tensor, r"1 tensor.*transform.bias: \[31\], config \[32\]"),
-        (lose_a_row, "97 word embeddings and 96 output biases"),
+        (lose_a_row, "vocab.txt has 97 tokens, but .* has 96 rows for them"),
+        (have_a_huge_config, "config.json has over 64 MiB, .* it is not opened"),
+        (have_a_huge_vocabulary, "vocab.txt has over 64 MiB, .* it is not opened"),
         (lose_rows, "vocab.txt has 97 tokens, but .* has 90 rows for them"),
         (flatten_the_positions, r"1 tensor.*position: \[1024\], config \[32, 32\]"),
         (quantise_a_tensor, "pooler.dense.weight' as I8; save it as one of F64, F32"),
