@@ -12,6 +12,7 @@ import pytest
 
 from bert_jax.config import DamagedError
 from bert_jax.data import corpus, corpus_writer, tokenizer_training, tokenizers
+from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
 
 pytestmark = pytest.mark.slow
@@ -158,3 +159,28 @@ def test_every_file_that_is_gone_or_of_another_corpus_is_told(made, tmp_path):
         corpus.read(config)
     replace(paths[0], first)
     assert corpus.read(config) == found
+
+
+def test_commands_end_with_78(trained, tmp_path):
+    """And write nothing."""
+    corpus_dir = tmp_path / "corpus"
+    shutil.copytree(trained / "corpus", corpus_dir)
+    path = corpus_dir / "train-00000-of-00001"
+    content = path.read_bytes()
+    path.write_bytes(content[:99] + bytes([content[99] ^ 8]) + content[100:])
+    config = small_run(trained, **{"data.corpus_dir": corpus_dir})
+    for module, *arguments in (
+        ("bert_jax.prepare", *config),
+        ("bert_jax.train", *config, f"--workdir={tmp_path / 'run'}"),
+        (
+            "bert_jax.evaluate",
+            f"--workdir={trained / 'run'}",
+            f"--corpus_dir={corpus_dir}",
+        ),
+    ):
+        result = run(module, *arguments)
+        assert result.returncode == 78, result.stderr
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"error: {path} was changed: its sha256 is not")
+        assert "; record 0 is bad, from byte 0 on; prepare the corpus again" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
