@@ -24,6 +24,7 @@ from bert_jax import (
     prepare,
     runs,
     step_rows,
+    storage,
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig
@@ -119,7 +120,7 @@ def main() -> None:
     console = rich.console.Console(highlight=False, soft_wrap=True)
     console.print(as_text(step, rows))
     if _HTML.value:
-        Path(_HTML.value).write_text(batch_page.page(step, rows), encoding="utf-8")
+        storage.write(_HTML.value, batch_page.page(step, rows).encode())
         console.print(f"\npage: {_HTML.value}")
 
 

@@ -67,7 +67,7 @@ def test_no_secret_is_written_or_said(tmp_path):
     try:
         for number, command in enumerate(commands):
             process = start(*command, environment=SECRETS)
-            stdout, stderr = process.communicate(timeout=600)
+            stdout, stderr = process.communicate(timeout=1500)
             assert process.returncode == (2 if number == 6 else 0), stderr
             assert CANARY not in stdout + stderr
     finally:
