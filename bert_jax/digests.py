@@ -6,10 +6,11 @@ checks a copy anywhere.
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
+
+from bert_jax import storage
 
 SUMS_FILE = "SHA256SUMS"
 # hashlib lets other threads run meanwhile; storage is read by several at once.
@@ -30,9 +31,7 @@ def seal(directory: Path, is_left_out: Callable[[str], bool] | None = None) -> N
         if name != SUMS_FILE and not (is_left_out and is_left_out(name))
     ]
     lines = (f"{digest}  {name}\n" for name, digest in _digests(directory, names))
-    tmp = directory / f"{SUMS_FILE}.tmp"
-    tmp.write_text("".join(lines))
-    os.replace(tmp, directory / SUMS_FILE)
+    storage.write(str(directory / SUMS_FILE), "".join(lines).encode())
 
 
 def damage(directory: Path) -> list[str]:
@@ -64,10 +63,13 @@ def damage(directory: Path) -> list[str]:
     return wrong
 
 
-def _digests(directory: Path, names: list[str]) -> list[tuple[str, str]]:
-    def digest(name: str) -> str:
-        with (directory / name).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: Path) -> str:
+    """Returns the digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
+
+def _digests(directory: Path, names: list[str]) -> list[tuple[str, str]]:
+    paths = (directory / name for name in names)
     with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
-        return list(zip(names, pool.map(digest, names), strict=True))
+        return list(zip(names, pool.map(sha256, paths), strict=True))

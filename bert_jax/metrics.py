@@ -8,7 +8,6 @@ above all, is a float32 product measured at the start, and again when a run is f
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from bert_jax import topologies
+from bert_jax import storage, topologies
 from bert_jax.config import ModelConfig, PhaseConfig
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
@@ -84,9 +83,8 @@ class MetricsWriter:
             kept = [
                 line for line in _complete_lines(path) if line["step"] <= first_step
             ]
-            tmp = path.with_suffix(".tmp")
-            tmp.write_text("".join(json.dumps(line) + "\n" for line in kept))
-            os.replace(tmp, path)
+            text = "".join(json.dumps(line) + "\n" for line in kept)
+            storage.write(str(path), text.encode())
         self._file = path.open("a", buffering=1)
         self._events = EventFileWriter(workdir)
         # Tells TensorBoard to forget what an earlier call wrote of later steps.

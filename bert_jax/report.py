@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import rich.progress
 
-from bert_jax import goodput
+from bert_jax import goodput, storage
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -143,7 +143,9 @@ def plot_curves(
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     path = Path(workdir) / CURVES_FILE
-    figure.savefig(path, dpi=120)
+    storage.write_with(
+        str(path), lambda tmp: figure.savefig(tmp, dpi=120, format="png")
+    )
     plt.close(figure)
     return path
 

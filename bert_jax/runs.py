@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import checkpoint_files, optim, position, sharding, steps
+from bert_jax import checkpoint_files, optim, position, sharding, steps, storage
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
@@ -146,9 +146,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
 
 def write_config(workdir: str, config: ExperimentConfig) -> None:
     path = Path(workdir) / CONFIG_FILE
-    tmp = path.with_suffix(".tmp")
-    tmp.write_text(config.to_json() + "\n")
-    os.replace(tmp, path)
+    storage.write(str(path), (config.to_json() + "\n").encode())
 
 
 def check_continues(workdir: str, config: ExperimentConfig) -> None:

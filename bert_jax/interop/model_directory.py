@@ -5,7 +5,6 @@ nor a JSON file would tell of a flipped bit by itself.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -15,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import digests
 from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import tokenizers
 
-SHA256SUMS = "SHA256SUMS"
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 
 
@@ -116,9 +115,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def write_digests(directory: Path) -> None:
     """Writes SHA256SUMS of all files in the directory."""
-    paths = sorted(path for path in directory.iterdir() if path.is_file())
-    lines = [f"{_sha256(path)}  {path.name}\n" for path in paths]
-    (directory / SHA256SUMS).write_text("".join(lines), encoding="utf-8")
+    digests.seal(directory)
 
 
 def verify_digests(directory: Path) -> None:
@@ -128,27 +125,24 @@ def verify_digests(directory: Path) -> None:
       ConfigError: when a file is missing or another than was written, or weights are
         not listed.
     """
-    sums = directory / SHA256SUMS
+    sums = directory / digests.SUMS_FILE
     if not os.path.lexists(sums):
         return
-    lines = file(directory, SHA256SUMS).read_text("utf-8", "replace").splitlines()
+    lines = (
+        file(directory, digests.SUMS_FILE).read_text("utf-8", "replace").splitlines()
+    )
     verified = set()
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
             raise DamagedError(f"{sums}:{number} is no digest and file; fetch it again")
         path = file(directory, re.sub(r"^[ *]?(\./)*", "", name))
-        if _sha256(path) != digest.lower():
+        if digests.sha256(path) != digest.lower():
             raise DamagedError(
-                f"{path} is not the file that {SHA256SUMS} tells of; fetch it again, or"
-                f" remove {SHA256SUMS} if you changed it yourself"
+                f"{path} is not the file that {digests.SUMS_FILE} tells of; fetch it again, or"
+                f" remove {digests.SUMS_FILE} if you changed it yourself"
             )
         verified.add(path.name)
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
             raise DamagedError(f"{sums} does not list {path.name}; fetch both again")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -78,9 +78,7 @@ def faults(seed, count=8):
 def test_a_bucket_that_fails_now_and_then_changes_nothing(bucket, text, tmp_path, seed):
     """Of a prepared corpus and of a run on it: lists, reads, writes, renames."""
     bucket.faults = faults(seed)
-    result = run(
-        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
-    )
+    result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 0, result.stderr
     told = re.findall(r"^storage: gs://.*; again in [\d.]+ s", result.stderr, re.M)
     # Not all: what only tidies up after another error tells nothing of its own.
@@ -90,7 +88,7 @@ def test_a_bucket_that_fails_now_and_then_changes_nothing(bucket, text, tmp_path
     bucket.faults = {"^GET /corpora/.*train": [503, "reset"], "^GET .*prefix=": [500]}
     workdir = tmp_path / "run"
     arguments = *in_bucket(tmp_path, **SHORT), f"--workdir={workdir}"
-    result = run("bert_jax.train", *arguments, environment=bucket.environment)
+    result = run("bert_jax.train", *arguments, **bucket.environment)
     assert result.returncode == 0, result.stderr
     assert not any(bucket.faults.values()), bucket.faults
     assert losses(workdir) == losses(text / "run")
@@ -112,16 +110,14 @@ def test_a_bucket_that_stays_away_ends_prepare_which_goes_on_later(
     bucket, text, tmp_path
 ):
     bucket.faults = {"^(POST|PUT) /upload.*name=small%2Ftrain": [503] * 100}
-    result = run(
-        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
-    )
+    result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 76, result.stderr
     last = result.stderr.splitlines()[-1]
     assert last.startswith("error: gs://corpora/small/train-00000-of-00001: storage fa")
     assert "7 times in a row" in last and "Traceback" not in result.stderr
     assert "corpora/small/manifest.json" not in bucket.objects
     bucket.faults = {}
-    run_well("bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment)
+    run_well("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert_same_corpus(bucket, text)
 
 
@@ -140,9 +136,7 @@ def test_what_is_not_allowed_is_told_at_once(
     bucket, tmp_path, requests, status, message
 ):
     bucket.faults = {requests: [status] * 100}
-    result = run(
-        "bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment
-    )
+    result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
     assert re.search(message, line), line
@@ -151,12 +145,12 @@ def test_what_is_not_allowed_is_told_at_once(
 
 def test_a_bucket_may_hold_the_corpus_of_the_first_weights(bucket, text, tmp_path):
     """Of init_from a workdir."""
-    run_well("bert_jax.prepare", *in_bucket(tmp_path), environment=bucket.environment)
+    run_well("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_bytes(bucket.objects["corpora/small/vocab.txt"])
     options = {"phases[0].num_steps": 4, "checkpoint.every_steps": 4}
     first, second = tmp_path / "first", tmp_path / "second"
     arguments = *in_bucket(tmp_path, **options), f"--workdir={first}"
-    run_well("bert_jax.train", *arguments, environment=bucket.environment)
+    run_well("bert_jax.train", *arguments, **bucket.environment)
     arguments = *in_bucket(tmp_path, init_from=first, **options), f"--workdir={second}"
-    run_well("bert_jax.train", *arguments, environment=bucket.environment)
+    run_well("bert_jax.train", *arguments, **bucket.environment)

@@ -66,7 +66,7 @@ def test_no_secret_is_written_or_said(tmp_path):
     watcher.start()
     try:
         for number, command in enumerate(commands):
-            process = start(*command, environment=SECRETS)
+            process = start(*command, **SECRETS)
             stdout, stderr = process.communicate(timeout=1500)
             assert process.returncode == (2 if number == 6 else 0), stderr
             assert CANARY not in stdout + stderr
