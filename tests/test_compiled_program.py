@@ -3,10 +3,11 @@
 import importlib.util
 
 import jax
+import jax.experimental.topologies
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_program, topologies, trials
+from bert_jax import compiled_program, sharding, topologies, trials
 from bert_jax.compiled_program import CompiledProgram
 from tests.conftest import make_config, use_mesh
 
@@ -183,8 +184,8 @@ def test_device_bytes_are_of_one_device():
     assert compiled_program.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
 
 
-def tpu_program(**changes):
-    """Returns a step for four chips, and the number of parameters."""
+def tpu_program(devices=None, **changes):
+    """Returns a step for four chips or others, and the number of parameters."""
     config = make_config(
         model__num_hidden_layers=1,
         model__hidden_size=128,
@@ -193,7 +194,9 @@ def tpu_program(**changes):
         phase={"global_batch_size": 64},
         **changes,
     )
-    mesh = use_mesh(4, 1, 1, topologies.devices("v5e:2x2"))
+    devices = devices or topologies.devices("v5e:2x2")
+    mesh = sharding.make_mesh(config.mesh, devices)
+    jax.set_mesh(mesh)
     trial = trials.compile_step(config, mesh, 0)
     return trial.program, trial.arguments["parameters"] // 4
 
@@ -225,6 +228,25 @@ def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
     once = sum(c.num_bytes for c in program.collectives if c.times == 1)
     assert 2 * num_parameters < once <= 4 * num_parameters + 4096
     assert any(times == 3 for _, times in program.executed())
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
+    """Each chip sends its quarter of what its slice has summed, and gets another's."""
+    topologies.devices("v5e:2x2")  # libtpu as a compiler alone
+    slices = jax.experimental.topologies.get_topology_desc(
+        platform="tpu", topology_name="v5e:2x2", num_slices=2
+    )
+    program, num_parameters = tpu_program(slices.devices)
+    sent = [(i, n) for i, n in program.executed() if i.opcode == "send"]
+    assert {times for _, times in sent} == {1}
+    # In two to four bytes; of the word embeddings there are two parts, as above.
+    num_bytes = sum(instruction.num_bytes for instruction, _ in sent)
+    a_share = num_parameters / 4
+    assert 2 * a_share < num_bytes < 4 * (a_share + 1000 * 128 / 4) + 2**14
+    groups = {c.group_size for c in program.collectives if "permute" not in c.kind}
+    assert groups == {4}  # all else stays within a slice
 
 
 @needs_libtpu
