@@ -139,8 +139,8 @@ def verify_digests(directory: Path) -> None:
         path = file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if digests.sha256(path) != digest.lower():
             raise DamagedError(
-                f"{path} is not the file that {digests.SUMS_FILE} tells of; fetch it again, or"
-                f" remove {digests.SUMS_FILE} if you changed it yourself"
+                f"{path} is not the file that {digests.SUMS_FILE} tells of; fetch it"
+                f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
             )
         verified.add(path.name)
     for path in sorted(directory.iterdir()):
