@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.commands import run_well, small_run, start, write_text
+from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 
 pytestmark = pytest.mark.slow
@@ -125,6 +125,24 @@ def test_a_notice_of_the_machine_saves(text, tmp_path, metadata_server, name, va
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
     assert f"notice of this machine: {name}; saving" in stderr
+
+
+def test_a_second_run_in_the_workdir_is_refused(text, tmp_path):
+    many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
+    process = start("bert_jax.train", *arguments(text, tmp_path, **many))
+    wait_for_lines(process, tmp_path)
+    second = run("bert_jax.train", *arguments(text, tmp_path, **many))
+    assert second.returncode == 2 and second.stderr.count("\n") == 1
+    assert f"being written by process {process.pid} on" in second.stderr
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 75
+
+
+def test_steps_that_are_taken_twice_change_nothing(text, straight, tmp_path):
+    twice = {"guard.replay_every_steps": 100}
+    run_well("bert_jax.train", *arguments(text, tmp_path, **twice))
+    assert_same_bits(tmp_path, straight, LAST)
+    assert exact_lines(tmp_path) == exact_lines(straight)
 
 
 def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):

@@ -1,0 +1,87 @@
+"""The loop feeds each step its batch, over phases and what was left out."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import position, prepare, train_loop
+from bert_jax.checkpoint import Position
+from bert_jax.data import pipeline
+from bert_jax.guard import DivergedError
+from tests.commands import write_text
+from tests.conftest import make_config, use_mesh
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What `global_batches` and `roll_back` use of a run of two phases."""
+    directory = tmp_path_factory.mktemp("loop")
+    write_text(directory / "text.txt", 300)
+    config = make_config(
+        data__sources=(f"text:{directory}/*.txt",),
+        data__corpus_dir=str(directory / "corpus"),
+        phase={"num_steps": 5},
+        guard__max_rollbacks=1,
+    )
+    second = dataclasses.replace(config.phases[0], num_steps=4, sequence_length=24)
+    config = dataclasses.replace(config, phases=(config.phases[0], second))
+    return SimpleNamespace(
+        config=config,
+        corpus=prepare.find_corpus(config),
+        mesh=use_mesh(2, 1, 1),
+        workdir=str(directory / "run"),
+        checkpoints=SimpleNamespace(wait=lambda: None),
+    )
+
+
+def batches_of_phase(run, phase_index):
+    return pipeline.batches(
+        run.corpus,
+        run.config,
+        split="train",
+        seed=run.config.seed,
+        phase_index=phase_index,
+        first_step=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first_step", "skips"),
+    [
+        (0, ()),
+        (3, ()),
+        (6, ()),
+        (3, (position.Skip(0, 3, 4),)),
+        (2, (position.Skip(0, 2, 3), position.Skip(1, 0, 2))),
+    ],
+)
+def test_every_step_gets_its_batch(run, first_step, skips):
+    use_mesh(2, 1, 1)
+    known = [
+        list(zip(range(9), batches_of_phase(run, i), strict=False)) for i in (0, 1)
+    ]
+    found = list(train_loop.global_batches(run, first_step, skips))
+    assert len(found) == 9 - first_step
+    for step, (phase_index, batch) in enumerate(found, start=first_step):
+        expected_phase, number = position.batch_of(run.config, step, skips)
+        assert phase_index == expected_phase
+        _, expected = known[phase_index][number]
+        for name, rows in expected.items():
+            np.testing.assert_array_equal(batch[name], rows, err_msg=name)
+    assert isinstance(found[0][1]["input_ids"], jax.Array)
+
+
+def test_a_run_rolls_back_as_often_as_it_may(run, monkeypatch):
+    error = DivergedError(7, in_row=3)
+    begun = Position("corpus")
+    with pytest.raises(DivergedError):  # there is no checkpoint
+        train_loop.roll_back(run, begun, error)
+    monkeypatch.setattr(train_loop.checkpoint_files, "newest_step", lambda workdir: 4)
+    step, place = train_loop.roll_back(run, begun, error)
+    assert step == 4 and place.rollbacks == 1
+    assert place.skips == (position.Skip(0, 4, 1), position.Skip(1, 0, 2))
+    with pytest.raises(DivergedError):
+        train_loop.roll_back(run, place, error)
