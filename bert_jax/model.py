@@ -245,20 +245,28 @@ class Layer(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """The encoder and the pooler, without pretraining heads."""
+    """The encoder, and the pooler unless no head reads it; without other heads."""
 
-    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        rngs: nnx.Rngs,
+        *,
+        has_pooler: bool = True,
+    ):
         D = config.hidden_size
         self.embeddings = Embeddings(config, vocab_size, rngs)
         self.layers = nnx.List(
             [Layer(config, rngs) for _ in range(config.num_hidden_layers)]
         )
-        self.pooler = Linear(
-            (D, D),
-            ("embed", "replicated"),
-            stddev=config.initializer_range,
-            rngs=rngs,
-        )
+        if has_pooler:
+            self.pooler = Linear(
+                (D, D),
+                ("embed", "replicated"),
+                stddev=config.initializer_range,
+                rngs=rngs,
+            )
 
     def encode(
         self,
@@ -269,7 +277,25 @@ class Bert(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> jax.Array:
-        """Returns the last hidden states [B, T, D], or only those at `positions_BQ`.
+        """Returns the last of `states`: [B, T, D], or [B, Q, D] at `positions_BQ`."""
+        return self.states(
+            batch,
+            positions_BQ=positions_BQ,
+            dropout_key=dropout_key,
+            dtype=dtype,
+            remat=remat,
+        )[-1]
+
+    def states(
+        self,
+        batch: dict[str, jax.Array],
+        *,
+        positions_BQ: jax.Array | None = None,
+        dropout_key: jax.Array | None,
+        dtype: jnp.dtype,
+        remat: str = "none",
+    ) -> list[jax.Array]:
+        """Returns the states [B, T, D] of the embeddings and after each layer.
 
         The last layer's states are read at a few positions in pretraining, and none
         depends on another, so only those are computed: 84% of the layer's queries and
@@ -278,7 +304,7 @@ class Bert(nnx.Module):
         Args:
           batch: int32[B, T] input_ids, segment_ids, position_ids and sequence_ids
             (0 is padding, 1.. the pair of the row that the token belongs to).
-          positions_BQ: int32, the tokens whose states to return; None for all.
+          positions_BQ: int32, the tokens whose last states to return; None for all.
           dropout_key: a typed key, or None for no dropout.
           dtype: of the computation; parameters stay float32.
           remat: "none", or one of REMAT_POLICIES for less memory and more work.
@@ -296,11 +322,13 @@ class Bert(nnx.Module):
             embedding_seed,
             dtype,
         )
+        states = [x_BTD]
         sequence_ids_BT = batch["sequence_ids"]
         mask_B1TS = attention_mask(sequence_ids_BT, sequence_ids_BT)
         for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):
             with jax.named_scope("layer"):
                 x_BTD = _with_remat(layer, remat)(x_BTD, x_BTD, mask_B1TS, seeds)
+                states.append(x_BTD)
         query_BTD = x_BTD
         if positions_BQ is not None:
             query_BTD = gather_positions(x_BTD, positions_BQ)
@@ -308,7 +336,8 @@ class Bert(nnx.Module):
             mask_B1TS = attention_mask(ids_BQ, sequence_ids_BT)
         with jax.named_scope("last_layer"):
             last = _with_remat(self.layers[-1], remat)
-            return last(query_BTD, x_BTD, mask_B1TS, layer_seeds[-1])
+            states.append(last(query_BTD, x_BTD, mask_B1TS, layer_seeds[-1]))
+        return states
 
     def pool(self, x_BKD: jax.Array) -> jax.Array:
         """Returns [B, K, D], tanh of a projection of the [CLS] states."""

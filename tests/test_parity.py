@@ -89,18 +89,11 @@ def outputs(graphdef, params, batch, dtype):
     Logits are those at the batch's masked positions.
     """
     bert = nnx.merge(graphdef, params)
-    x_BTD = bert.bert.embeddings(
-        batch["input_ids"], batch["segment_ids"], batch["position_ids"], None, dtype
-    )
-    mask_B1TS = model.attention_mask(batch["sequence_ids"], batch["sequence_ids"])
-    hidden_states = [x_BTD]
-    for layer in bert.bert.layers:
-        x_BTD = layer(x_BTD, x_BTD, mask_B1TS, None)
-        hidden_states.append(x_BTD)
+    hidden_states = bert.bert.states(batch, dropout_key=None, dtype=dtype)
     masked_lm_BPV, next_sentence_BK2 = bert(batch, dropout_key=None, dtype=dtype)
     return {
         "hidden_states": jnp.stack(hidden_states),
-        "pooled": bert.bert.pool(x_BTD[:, :1])[:, 0],
+        "pooled": bert.bert.pool(hidden_states[-1][:, :1])[:, 0],
         "masked_lm_logits": masked_lm_BPV,
         "next_sentence_logits": next_sentence_BK2[:, 0],
     }
