@@ -203,7 +203,7 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
       ConfigError: when a key is missing, unknown or of the wrong type, or when values
         contradict each other.
     """
-    experiment = _build(ExperimentConfig, config, "config")
+    experiment = build(ExperimentConfig, config, "config")
     _validate(experiment)
     return experiment
 
@@ -213,8 +213,12 @@ def from_json(text: str) -> ExperimentConfig:
     return from_config_dict(json.loads(text))
 
 
-def _build(kind: type, values: Any, path: str) -> Any:
-    """Returns the dataclass, tuple or scalar `kind` made from plain `values`."""
+def build(kind: type, values: Any, path: str) -> Any:
+    """Returns the dataclass, tuple or scalar `kind` made from plain `values`.
+
+    Raises:
+      ConfigError: when a key is missing, unknown or of the wrong type.
+    """
     if dataclasses.is_dataclass(kind):
         if not isinstance(values, Mapping | ml_collections.ConfigDict):
             raise ConfigError(f"{path} is {values!r}; it must be a section of keys")
@@ -229,7 +233,7 @@ def _build(kind: type, values: Any, path: str) -> Any:
                 )
         return kind(
             **{
-                key: _build(sub, values[key], f"{path}.{key}")
+                key: build(sub, values[key], f"{path}.{key}")
                 for key, sub in types_by_name.items()
             }
         )
@@ -239,7 +243,7 @@ def _build(kind: type, values: Any, path: str) -> Any:
                 f"{path} is {values!r}; it must be a list, for example [{values!r}]"
             )
         item = typing.get_args(kind)[0]
-        return tuple(_build(item, v, f"{path}[{i}]") for i, v in enumerate(values))
+        return tuple(build(item, v, f"{path}[{i}]") for i, v in enumerate(values))
     if kind is float and isinstance(values, int) and not isinstance(values, bool):
         values = float(values)
     if type(values) is not kind:

@@ -23,7 +23,7 @@ def masked_lm(
     Returns:
       (sum in nats, correct), both float32[].
     """
-    return _weighted_cross_entropy(logits_BPV, ids_BP, weights_BP)
+    return weighted_cross_entropy(logits_BPV, ids_BP, weights_BP)
 
 
 def next_sentence(
@@ -39,12 +39,22 @@ def next_sentence(
     Returns:
       (sum in nats, correct), both float32[].
     """
-    return _weighted_cross_entropy(logits_BK2, labels_BK, weights_BK)
+    return weighted_cross_entropy(logits_BK2, labels_BK, weights_BK)
 
 
-def _weighted_cross_entropy(
+def weighted_cross_entropy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    """Returns the summed cross entropy and the number of right guesses.
+
+    Args:
+      logits: float32, classes last.
+      labels: int32 of the shape of logits without its last dim.
+      weights: float32 of that shape.
+
+    Returns:
+      (sum in nats, correct), both float32[].
+    """
     # A comparison with the class index instead of a gather: its gradient is
     # elementwise, a gather's is a scatter into the logits.
     classes = jax.lax.broadcasted_iota(

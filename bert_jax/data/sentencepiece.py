@@ -59,6 +59,13 @@ class SentencePiece(vocabulary.Tokenizer):
             ]
         )
 
+    @property
+    def num_characters(self) -> np.ndarray:
+        return np.array([len(p.removeprefix(WORD_MARK)) for p in self.vocab], np.int32)
+
+    def string_spans(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in re.finditer(r"\S+", text)]
+
     def encoder(self) -> vocabulary.Encoder:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
@@ -202,6 +209,21 @@ def _problem(model: Any) -> str | None:
     except Exception as error:  # of the tokenizers library, of no type of its own
         return f"its table of characters is damaged ({error})"
     return None
+
+
+def kind(content: bytes, path: str) -> str:
+    """Returns what config.tokenizer.kind of a .model file is.
+
+    Raises:
+      ConfigError: when the file is not a model, or of no such kind.
+    """
+    try:
+        found = _KINDS.get(_Model.FromString(content).trainer_spec.model_type)
+    except DecodeError:
+        found = None
+    if found is None:
+        raise ConfigError(f"{path} is no unigram or BPE model of SentencePiece")
+    return found
 
 
 def _add_special_tokens(model: Any) -> None:

@@ -1,7 +1,7 @@
 """A directory that `transformers` loads, written: weights, config, tokenizer.
 
-Files: config.json, model.safetensors (encoder, pooler, masked-LM and next-sentence
-heads), tokenizer.json, tokenizer_config.json, and vocab.txt or sentencepiece.model.
+Files: config.json, model.safetensors (encoder and heads), tokenizer.json,
+tokenizer_config.json, and vocab.txt or sentencepiece.model.
 """
 
 from pathlib import Path
@@ -12,11 +12,12 @@ import safetensors
 import safetensors.numpy
 import tokenizers as tokenizers_lib
 
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, ModelConfig
 from bert_jax.data import tokenizers
-from bert_jax.interop import weight_names
+from bert_jax.interop import huggingface_head, weight_names
 from bert_jax.interop.model_directory import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE
+from bert_jax.tasks.heads import Head
 
 WEIGHTS = "model.safetensors"
 
@@ -28,7 +29,30 @@ def write(
     tokenizer: tokenizers.Tokenizer,
     dtype: str = "float32",
 ) -> None:
-    """Writes the five files into an existing directory, weights in the dtype."""
+    """Writes a pretrained model's five files into an existing directory."""
+    _write(directory, params, config.model, None, tokenizer, dtype)
+
+
+def write_tuned(
+    directory: Path,
+    params: Any,
+    config: ModelConfig,
+    head: Head,
+    tokenizer: tokenizers.Tokenizer,
+    dtype: str = "float32",
+) -> None:
+    """Writes the same of a tuned model."""
+    _write(directory, params, config, head, tokenizer, dtype)
+
+
+def _write(
+    directory: Path,
+    params: Any,
+    config: ModelConfig,
+    head: Head | None,
+    tokenizer: tokenizers.Tokenizer,
+    dtype: str,
+) -> None:
     safetensors.numpy.save_file(
         weight_names.rename(params, HUGGINGFACE, jnp.dtype(dtype)),
         directory / WEIGHTS,
@@ -36,19 +60,18 @@ def write(
         metadata={"format": "pt"},
     )
     (directory / WEIGHTS).chmod(0o644)  # safetensors keeps it to its owner
-    write_json(directory / "config.json", model_config(config, tokenizer, dtype))
+    write_json(directory / "config.json", model_config(config, head, tokenizer, dtype))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
     write_json(directory / "tokenizer_config.json", tokenizer_config(config, tokenizer))
     tokenizer.save(directory)
 
 
 def model_config(
-    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, dtype: str
+    model: ModelConfig, head: Head | None, tokenizer: tokenizers.Tokenizer, dtype: str
 ) -> dict[str, Any]:
     """Returns the contents of config.json."""
-    model = config.model
-    return {
-        "architectures": ["BertForPreTraining"],
+    pretraining = {"architectures": ["BertForPreTraining"]}
+    return (huggingface_head.keys(head) if head else pretraining) | {
         "model_type": "bert",
         "vocab_size": len(tokenizer.vocab),
         "hidden_size": model.hidden_size,
@@ -70,7 +93,7 @@ def model_config(
 
 
 def tokenizer_config(
-    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
+    model: ModelConfig, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
     """Returns the contents of tokenizer_config.json."""
     return {
@@ -79,7 +102,7 @@ def tokenizer_config(
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
-        "model_max_length": config.model.max_position_embeddings,
+        "model_max_length": model.max_position_embeddings,
         "pad_token": tokenizers.PAD,
         "unk_token": tokenizers.UNK,
         "cls_token": tokenizers.CLS,

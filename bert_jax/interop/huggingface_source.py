@@ -32,6 +32,9 @@ MEANT = {
     "type_vocab_size": 2,
     "max_position_embeddings": 512,
     "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
     "model_type": "bert",
     "position_embedding_type": "absolute",
     "tie_word_embeddings": True,
@@ -63,7 +66,7 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
     Raises:
       ConfigError: when it is none, a file is damaged, or one leads elsewhere.
     """
-    sizes = _sizes(directory)
+    sizes = config_values(directory)
     tensors = _Tensors(directory)
     stored, unused = weight_names.find(tensors.shapes, wanted, HUGGINGFACE)
     vocabulary_path, vocabulary = _vocabulary(directory, tokenizer_file)
@@ -94,8 +97,12 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
     )
 
 
-def _sizes(directory: Path) -> dict[str, Any]:
-    """Returns config.json's sizes under config.model's names."""
+def config_values(directory: Path) -> dict[str, Any]:
+    """Returns what config.json says or means, sizes under config.model's names.
+
+    Raises:
+      ConfigError: when there is none, or it is of another model than BERT.
+    """
     path = model_directory.file(directory, "config.json")
     config = MEANT | read_json(path)
     for key in ONLY:

@@ -14,9 +14,9 @@ import numpy as np
 
 from bert_jax.model import path_name
 
-# Ours -> Hugging Face's BertForPreTraining, Google's run_pretraining.py; {i} is the
-# layer. Linear and LayerNorm stand for their two parameters. The decoder's weight is
-# the word embedding, so it has no entry of its own.
+# Ours -> Hugging Face's BertFor..., Google's run_....py; {i} is the layer. Linear and
+# LayerNorm stand for their two parameters. The decoder's weight is the word embedding,
+# so it has no entry of its own.
 MODULES = {
     "bert.embeddings.norm": ("bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm"),
     "bert.layers.{i}.attention.query": (
@@ -83,6 +83,11 @@ TENSORS = {
         "cls.seq_relationship.bias",
         "cls/seq_relationship/output_bias",
     ),
+    # Heads of tuned models, see tasks/heads.py.
+    "classifier.kernel": ("classifier.weight", "output_weights"),
+    "classifier.bias": ("classifier.bias", "output_bias"),
+    "qa_outputs.kernel": ("qa_outputs.weight", "cls/squad/output_weights"),
+    "qa_outputs.bias": ("qa_outputs.bias", "cls/squad/output_bias"),
 }
 
 
@@ -141,7 +146,7 @@ GOOGLE = Naming(
     separator="/",
     linear={"kernel": "kernel", "bias": "bias"},
     layer_norm={"scale": "gamma", "bias": "beta"},
-    transposed=re.compile(r"next_sentence\.kernel"),
+    transposed=re.compile(r"(next_sentence|classifier|qa_outputs)\.kernel"),
 )
 
 

@@ -1,0 +1,74 @@
+"""What config.json of Hugging Face says of a tuned model's head, both ways."""
+
+from pathlib import Path
+from typing import Any
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks.heads import Head
+
+SEQUENCE = "BertForSequenceClassification"
+# Kind -> architecture, and what else tells the kinds of one architecture apart.
+KINDS: dict[str, tuple[str, str | None]] = {
+    "classification": (SEQUENCE, "single_label_classification"),
+    "regression": (SEQUENCE, "regression"),
+    "multi_label": (SEQUENCE, "multi_label_classification"),
+    "tagging": ("BertForTokenClassification", None),
+    "question_answering": ("BertForQuestionAnswering", None),
+    "multiple_choice": ("BertForMultipleChoice", None),
+}
+# What a config.json without id2label means: transformers' PretrainedConfig.
+MEANT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
+
+
+def keys(head: Head) -> dict[str, Any]:
+    """Returns the keys of config.json that are the head's."""
+    architecture, problem_type = KINDS[head.kind]
+    found: dict[str, Any] = {
+        "architectures": [architecture],
+        "classifier_dropout": head.dropout_prob,
+    }
+    if problem_type:
+        found["problem_type"] = problem_type
+    if head.labels:
+        found["id2label"] = {str(i): label for i, label in enumerate(head.labels)}
+        found["label2id"] = {label: i for i, label in enumerate(head.labels)}
+    return found
+
+
+def parse(config: dict[str, Any], path: Path) -> Head:
+    """Returns the head that a config.json tells of; `path` names it in messages.
+
+    Raises:
+      ConfigError: when it is of a model without one of our heads, or damaged.
+    """
+    labels = _labels(config.get("id2label", MEANT_LABELS), path)
+    problem_type = config.get("problem_type")
+    architectures = config.get("architectures")
+    if architectures == [SEQUENCE] and problem_type is None:
+        # As transformers decides when it is first given labels.
+        problem_type = KINDS["regression" if len(labels) == 1 else "classification"][1]
+    for kind, (architecture, type_) in KINDS.items():
+        if architectures == [architecture] and type_ in (None, problem_type):
+            has_labels = kind not in ("question_answering", "multiple_choice")
+            return Head(kind, labels if has_labels else (), _dropout(config, path))
+    known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
+    raise ConfigError(
+        f"{path} has architectures={architectures!r} and"
+        f" problem_type={problem_type!r}, which is no tuned BERT; there are {known}"
+    )
+
+
+def _labels(id2label: Any, path: Path) -> tuple[str, ...]:
+    size = len(id2label) if isinstance(id2label, dict) else 0
+    numbers = [str(i) for i in range(size)]
+    if not numbers or sorted(id2label) != sorted(numbers):
+        raise ConfigError(f"{path}: id2label does not name the classes 0, 1, 2, ...")
+    return tuple(str(id2label[number]) for number in numbers)
+
+
+def _dropout(config: dict[str, Any], path: Path) -> float:
+    rate = config.get("classifier_dropout")
+    rate = config.get("hidden_dropout_prob", 0.1) if rate is None else rate
+    if not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise ConfigError(f"{path} has a dropout of {rate!r}; it must be in [0, 1)")
+    return float(rate)

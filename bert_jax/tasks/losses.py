@@ -1,0 +1,100 @@
+"""The losses of the tasks, each as a sum and what it is a sum of.
+
+As in bert_jax/losses.py sums and counts travel together and are divided once. A row of
+weight 0 fills a batch up and counts for nothing.
+
+Shapes: B example of the batch, C class or choice, T token.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.losses import weighted_cross_entropy
+
+Batch = dict[str, jax.Array]
+SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]
+IGNORED = -100  # a label that no loss reads, as in torch
+
+
+def classification(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns the cross entropy in nats, and the examples: also of multiple choice.
+
+    Args:
+      logits_BC: float32.
+      batch: int32[B] labels, float32[B] weights.
+    """
+    weights_B = batch["weights"]
+    total, _ = weighted_cross_entropy(logits_BC, batch["labels"], weights_B)
+    return total, jnp.sum(weights_B)
+
+
+def regression(logits_B1: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns squared errors and the examples.
+
+    Args:
+      logits_B1: float32.
+      batch: float32[B] labels and weights.
+    """
+    weights_B = batch["weights"]
+    errors_B = jnp.square(logits_B1[:, 0] - batch["labels"])
+    return jnp.sum(errors_B * weights_B), jnp.sum(weights_B)
+
+
+def multi_label(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns the cross entropy in nats of each class for itself, and their number.
+
+    Args:
+      logits_BC: float32.
+      batch: float32[B, C] labels, each 0 or 1; float32[B] weights.
+    """
+    # -y log sigmoid(x) - (1 - y) log sigmoid(-x), without its cancellation.
+    losses_BC = jax.nn.softplus(logits_BC) - logits_BC * batch["labels"]
+    weights_B1 = batch["weights"][:, None]
+    num_classes = logits_BC.shape[1]
+    return jnp.sum(losses_BC * weights_B1), num_classes * jnp.sum(weights_B1)
+
+
+def tagging(logits_BTC: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns the cross entropy in nats, and the tokens that have a label.
+
+    Args:
+      logits_BTC: float32.
+      batch: int32[B, T] labels, IGNORED where there is none; float32[B] weights.
+    """
+    has_label_BT = (batch["labels"] != IGNORED).astype(jnp.float32)
+    weights_BT = has_label_BT * batch["weights"][:, None]
+    labels_BT = jnp.maximum(batch["labels"], 0)
+    total, _ = weighted_cross_entropy(logits_BTC, labels_BT, weights_BT)
+    return total, jnp.sum(weights_BT)
+
+
+def question_answering(logits_BT2: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns half of the cross entropy in nats of both ends, and the windows.
+
+    Padding is among the classes, as in the released code.
+
+    Args:
+      logits_BT2: float32.
+      batch: int32[B] start_positions and end_positions, float32[B] weights.
+    """
+    weights_B = batch["weights"]
+    start, _ = weighted_cross_entropy(
+        logits_BT2[:, :, 0], batch["start_positions"], weights_B
+    )
+    end, _ = weighted_cross_entropy(
+        logits_BT2[:, :, 1], batch["end_positions"], weights_B
+    )
+    return (start + end) / 2, jnp.sum(weights_B)
+
+
+# By the kinds of heads.py.
+LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
+    "classification": classification,
+    "regression": regression,
+    "multi_label": multi_label,
+    "tagging": tagging,
+    "question_answering": question_answering,
+    "multiple_choice": classification,
+}

@@ -1,0 +1,186 @@
+"""A trained model with nothing known of it but its own directory.
+
+That is one of `export` or of any Hugging Face BERT with safetensors. pretrained.py is
+for a run that says itself what the model must be.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax.config import ConfigError, ModelConfig, TokenizerConfig
+from bert_jax.data import sentencepiece, tokenizers
+from bert_jax.interop import huggingface_head, huggingface_source, model_directory
+from bert_jax.interop.model_directory import Source
+from bert_jax.model import ACTIVATIONS, Bert, path_name
+from bert_jax.tasks import heads
+from bert_jax.tasks.heads import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A model, laid out on the mesh.
+
+    Attributes:
+      config: its sizes.
+      head: what it was tuned for; None for an encoder alone, without pooler.
+      tokenizer: its own.
+      graphdef: of `Bert`, or of the head's module.
+      params: float32.
+    """
+
+    config: ModelConfig
+    head: Head | None
+    tokenizer: tokenizers.Tokenizer
+    graphdef: nnx.GraphDef
+    params: Any
+
+
+def read_encoder(path: str) -> Trained:
+    """Reads the encoder of a model, whatever its heads.
+
+    Raises:
+      ConfigError: when there is none, or a file is damaged.
+    """
+    return _read(_directory(path), None)
+
+
+def read_tuned(path: str) -> Trained:
+    """Reads a tuned model with its head.
+
+    Raises:
+      ConfigError: when there is none, or a file is damaged.
+    """
+    directory = _directory(path)
+    values = huggingface_source.config_values(directory)
+    return _read(directory, huggingface_head.parse(values, directory / "config.json"))
+
+
+def _directory(path: str) -> Path:
+    directory = Path(path).expanduser().absolute()
+    if not (directory / "config.json").is_file():
+        problem = "has no config.json" if directory.is_dir() else "is not a directory"
+        raise ConfigError(
+            f"--model={path} {problem}; give a directory of python -m bert_jax.export"
+            " or of a Hugging Face BERT"
+        )
+    model_directory.verify_digests(directory)
+    return directory
+
+
+def _read(directory: Path, head: Head | None) -> Trained:
+    values = huggingface_source.config_values(directory)
+    config = _model_config(values, directory / "config.json")
+    vocab_size = config_lib.build(
+        int, values.get("vocab_size"), f"{directory}: vocab_size"
+    )
+
+    def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+        if head:
+            return heads.build(config, vocab_size, head, key)
+        encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=False)
+        return nnx.split(encoder)
+
+    graphdef, abstract = _abstract(build)
+    prefix = "" if head else "bert."
+    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
+    shapes = {prefix + path_name(path): leaf.shape for path, leaf in leaves}
+    source = huggingface_source.open_source(
+        directory, shapes, tokenizers.WordPiece.FILE
+    )
+    _check_shapes(source, shapes)
+    arrays = source.read()
+    mesh = jax.sharding.get_mesh()
+    params = [
+        jax.device_put(
+            arrays[prefix + path_name(path)],
+            jax.NamedSharding(mesh, leaf.sharding.spec),
+        )
+        for path, leaf in leaves
+    ]
+    tokenizer = _tokenizer(source, vocab_size)
+    return Trained(
+        config, head, tokenizer, graphdef, jax.tree.unflatten(structure, params)
+    )
+
+
+def _abstract(build: Any) -> tuple[nnx.GraphDef, Any]:
+    """Returns a model's structure, and its parameters' shapes and layouts."""
+    found: list[nnx.GraphDef] = []
+
+    def params(key: jax.Array) -> nnx.State:
+        graphdef, state = build(key)
+        found.append(graphdef)
+        return state
+
+    abstract = jax.eval_shape(params, jax.random.key(0))
+    return found[0], abstract
+
+
+def _model_config(values: dict[str, Any], path: Path) -> ModelConfig:
+    names = [field.name for field in dataclasses.fields(ModelConfig)]
+    config: ModelConfig = config_lib.build(
+        ModelConfig, {name: values[name] for name in names}, str(path)
+    )
+    whole = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    whole += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
+    for name in whole:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{path} has {name}={values[name]}; fetch it again")
+    if config.hidden_size % config.num_attention_heads:
+        raise ConfigError(
+            f"{path} has hidden_size={config.hidden_size}, which"
+            f" num_attention_heads={config.num_attention_heads} does not divide"
+        )
+    if config.hidden_act not in ACTIVATIONS:
+        raise ConfigError(
+            f"{path} has hidden_act={config.hidden_act!r}; there are"
+            f" {', '.join(ACTIVATIONS)}"
+        )
+    return config
+
+
+def _check_shapes(source: Source, shapes: dict[str, tuple[int, ...]]) -> None:
+    missing = [name for name in shapes if name not in source.shapes]
+    if missing:
+        raise ConfigError(
+            f"{source.directory} lacks {len(missing)} of the model's tensors, as"
+            f" {missing[0]}"
+        )
+    for name, shape in source.shapes.items():
+        if shape != shapes[name]:
+            raise ConfigError(
+                f"{source.directory} has {name} as {list(shape)}, but its config.json"
+                f" means {list(shapes[name])}; fetch it again"
+            )
+
+
+def _tokenizer(source: Source, vocab_size: int) -> tokenizers.Tokenizer:
+    directory, path = source.directory, source.vocabulary_path
+    if source.vocabulary is None:
+        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    if source.lowercase is None:
+        raise ConfigError(
+            f"{directory} does not say whether its text was lower-cased; write"
+            ' {"do_lower_case": true} or false into its tokenizer_config.json'
+        )
+    kind = "wordpiece"
+    if path.name != tokenizers.WordPiece.FILE:
+        kind = sentencepiece.kind(source.vocabulary, str(path))
+    config = TokenizerConfig(
+        kind=kind,
+        vocab_file=str(path),
+        vocab_size=vocab_size,
+        lowercase=source.lowercase,
+    )
+    tokenizer = tokenizers.parse(source.vocabulary, config, str(path))
+    if len(tokenizer.vocab) > vocab_size:
+        raise ConfigError(
+            f"{path} has {len(tokenizer.vocab)} tokens, more than the {vocab_size} of"
+            " config.json; fetch it again"
+        )
+    return tokenizer

@@ -1,0 +1,46 @@
+"""What a config.json says of a head comes back; what it leaves out has a meaning."""
+
+from pathlib import Path
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.interop import huggingface_head
+from tests.tasks import tuned
+
+PATH = Path("there/config.json")
+
+
+@pytest.mark.parametrize("kind", huggingface_head.KINDS)
+def test_a_head_comes_back(kind):
+    head = tuned.HEADS[kind]
+    assert huggingface_head.parse(huggingface_head.keys(head), PATH) == head
+
+
+@pytest.mark.parametrize(
+    "labels, kind", [({"0": "score"}, "regression"), (None, "classification")]
+)
+def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
+    config = {"architectures": ["BertForSequenceClassification"]}
+    config |= {"id2label": labels} if labels else {}
+    head = huggingface_head.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
+    assert head.kind == kind and head.dropout_prob == 0.2
+    assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"architectures": ["BertForPreTraining"]}, "no tuned BERT"),
+        ({"architectures": None}, "no tuned BERT"),
+        ({"problem_type": "guessing"}, "no tuned BERT"),
+        ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
+        ({"id2label": 3}, "id2label"),
+        ({"classifier_dropout": 1.5}, "dropout of 1.5"),
+        ({"classifier_dropout": "much"}, "dropout of 'much'"),
+    ],
+)
+def test_what_is_no_head_is_said(changes, words):
+    config = huggingface_head.keys(tuned.HEADS["classification"]) | changes
+    with pytest.raises(ConfigError, match=words):
+        huggingface_head.parse(config, PATH)

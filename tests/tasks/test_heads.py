@@ -1,0 +1,179 @@
+"""Each head: a step's loss and gradients are transformers', dropout, any mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax import sharding
+from bert_jax.interop import huggingface, huggingface_head, weight_names
+from bert_jax.interop.weight_names import HUGGINGFACE
+from bert_jax.tasks import heads, losses
+from tests.conftest import use_mesh
+from tests.models import TOKENIZER
+from tests.tasks import tuned
+
+F32 = jnp.dtype(jnp.float32)
+every_kind = pytest.mark.parametrize("kind", heads.KINDS)
+every_module = pytest.mark.parametrize(
+    "kind", ["classification", "tagging", "question_answering", "multiple_choice"]
+)
+# They shift all of what a softmax is over alike, so their gradients are rounding.
+NO_GRADIENT = {
+    "question_answering": ("qa_outputs.bias", "layer.1.output.LayerNorm.bias"),
+    "multiple_choice": ("classifier.bias",),
+}
+
+
+def loss_and_gradients(kind, graphdef, params, batch):
+    @jax.jit
+    def value_and_grad(params, batch):
+        def loss(params):
+            bert = nnx.merge(graphdef, params)
+            logits = bert(batch, dropout_key=None, dtype=F32)
+            total, count = losses.LOSSES[kind](logits, batch)
+            return total / count
+
+        return jax.value_and_grad(loss)(params)
+
+    return value_and_grad(params, batch)
+
+
+def logits_of(graphdef, params, batch, key=None):
+    @jax.jit
+    def forward(params, batch):
+        return nnx.merge(graphdef, params)(batch, dropout_key=key, dtype=F32)
+
+    return np.asarray(forward(params, batch))
+
+
+def load_in_transformers(kind, directory):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torch")
+    architecture, _ = huggingface_head.KINDS[kind]
+    return getattr(transformers, architecture).from_pretrained(
+        directory, attn_implementation="eager", output_loading_info=True
+    )
+
+
+def their_inputs(batch):
+    import torch
+
+    names = {
+        "input_ids": "input_ids",
+        "segment_ids": "token_type_ids",
+        "sequence_ids": "attention_mask",
+        "labels": "labels",
+        "start_positions": "start_positions",
+        "end_positions": "end_positions",
+    }
+    inputs = {
+        theirs: torch.tensor(np.asarray(batch[ours]))
+        for ours, theirs in names.items()
+        if ours in batch
+    }
+    return {
+        name: x if x.dtype == torch.float32 else x.long() for name, x in inputs.items()
+    }
+
+
+def their_logits(kind, found):
+    import torch
+
+    if kind == "question_answering":
+        return torch.stack([found.start_logits, found.end_logits], -1).detach().numpy()
+    return found.logits.detach().numpy()
+
+
+@every_kind
+def test_a_step_equals_that_of_transformers(kind, tmp_path):
+    """Logits, loss and gradients, of what was exported for it."""
+    config, graphdef, params = tuned.build(kind)
+    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS[kind], TOKENIZER)
+    theirs, info = load_in_transformers(kind, tmp_path)
+    assert not any(info.values()), info  # nothing missing, left over or mismatched
+    batch = tuned.make_batch(kind)
+    found = theirs.eval()(**their_inputs(batch))
+    found.loss.backward()
+
+    logits = logits_of(graphdef, params, batch)
+    np.testing.assert_allclose(logits, their_logits(kind, found), atol=2e-5)
+    loss, gradients = loss_and_gradients(kind, graphdef, params, batch)
+    np.testing.assert_allclose(float(loss), found.loss.item(), rtol=1e-4)
+    gradients = weight_names.rename(gradients, HUGGINGFACE)
+    expected = {name: x.grad.numpy() for name, x in theirs.named_parameters()}
+    assert set(gradients) == set(expected)
+    # Where logits of padding are read, torch leaves out its embedding's gradient.
+    word = "bert.embeddings.word_embeddings.weight"
+    gradients[word] = gradients[word][1:]
+    expected[word] = expected[word][1:]
+    largest = max(map(np.linalg.norm, expected.values()))
+    for name, gradient in gradients.items():
+        error = np.linalg.norm(gradient - expected[name])
+        if name.endswith(("key.bias", *NO_GRADIENT.get(kind, ()))):
+            assert np.linalg.norm(gradient) < 1e-6 * largest, name
+            assert np.linalg.norm(expected[name]) < 1e-6 * largest, name
+        else:
+            assert error < 1e-4 * np.linalg.norm(expected[name]), name
+
+
+@every_module
+def test_dropout_is_the_keys_and_of_the_head_as_well(kind):
+    config, graphdef, params = tuned.build(kind)
+    batch = tuned.make_batch(kind)
+    first = logits_of(graphdef, params, batch, jax.random.key(1))
+    again = logits_of(graphdef, params, batch, jax.random.key(1))
+    other = logits_of(graphdef, params, batch, jax.random.key(2))
+    np.testing.assert_array_equal(first, again)
+    without = logits_of(graphdef, params, batch)
+    # The configs' encoder drops nothing, so what differs comes from the head.
+    assert config.hidden_dropout_prob == 0.0
+    differs = kind != "question_answering"
+    assert (np.abs(first - other).max() > 1e-3) == differs
+    assert (np.abs(first - without).max() > 1e-3) == differs
+
+
+@every_module
+def test_padding_changes_nothing(kind):
+    _, graphdef, params = tuned.build(kind)
+    batch = tuned.make_batch(kind)
+    changed = batch | {
+        "input_ids": np.where(batch["sequence_ids"], batch["input_ids"], 7)
+    }
+    found = logits_of(graphdef, params, changed)
+    expected = logits_of(graphdef, params, batch)
+    if kind in ("tagging", "question_answering"):
+        real_BT = batch["sequence_ids"] > 0
+        found, expected = found[real_BT], expected[real_BT]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@every_module
+def test_a_step_is_the_same_on_a_mesh(kind):
+    _, graphdef, params = tuned.build(kind)
+    batch = tuned.make_batch(kind)
+    expected, expected_gradients = loss_and_gradients(kind, graphdef, params, batch)
+    mesh = use_mesh(2, 2, 2)
+    _, graphdef, params = tuned.build(kind)
+    placed = sharding.place_batch(batch, mesh)
+    loss, gradients = loss_and_gradients(kind, graphdef, params, placed)
+    np.testing.assert_allclose(float(loss), float(expected), rtol=1e-5)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(
+            np.asarray(x), np.asarray(y), rtol=1e-3, atol=1e-5
+        ),
+        gradients,
+        expected_gradients,
+    )
+
+
+def test_new_classifiers_are_small_and_biases_zero():
+    config = tuned.make_config().model
+    head = tuned.HEADS["tagging"]
+    _, params = heads.build(config, tuned.VOCAB_SIZE, head, jax.random.key(0))
+    kernel = np.asarray(params["classifier"]["kernel"][...])
+    assert kernel.shape == (32, 3)
+    assert 0.01 < kernel.std() < 0.02 and np.abs(kernel).max() <= 0.04
+    assert not np.asarray(params["classifier"]["bias"][...]).any()
+    assert "pooler" not in params["bert"]

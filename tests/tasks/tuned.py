@@ -1,0 +1,72 @@
+"""A small tuned model of every kind, and a batch for it."""
+
+import jax
+import numpy as np
+
+from bert_jax.data import wordpiece
+from bert_jax.tasks import heads
+from bert_jax.tasks.heads import Head
+from tests.conftest import make_config
+from tests.models import TOKENIZER
+
+NAMES = ("no", "perhaps", "yes")
+HEADS = {
+    "classification": Head("classification", NAMES, 0.1),
+    "regression": Head("regression", ("score",), 0.1),
+    "multi_label": Head("multi_label", NAMES, 0.1),
+    "tagging": Head("tagging", ("O", "B-person", "I-person"), 0.1),
+    "question_answering": Head("question_answering", (), 0.1),
+    "multiple_choice": Head("multiple_choice", (), 0.1),
+}
+VOCAB_SIZE = len(TOKENIZER.vocab)
+
+
+def build(kind: str, seed: int = 0):
+    """Returns config, structure and parameters, none of them 0 or 1.
+
+    Larger than a new model's, so that activations are curved even at few dims.
+    """
+    config = make_config().model
+    graphdef, params = heads.build(
+        config, VOCAB_SIZE, HEADS[kind], jax.random.key(seed)
+    )
+    random = np.random.default_rng(seed)
+
+    def draw(x):
+        noise = random.normal(0, 0.1, x.shape).astype(x.dtype)
+        array = np.asarray(x) + noise if x.ndim == 1 else 2 * noise
+        return jax.device_put(array, x.sharding)
+
+    return config, graphdef, jax.tree.map(draw, params)
+
+
+def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """Returns four examples with padding, two segments, and labels."""
+    random = np.random.default_rng(seed)
+    B, T = 4, 16
+    lead = (B, 3) if kind == "multiple_choice" else (B,)
+    lengths = random.integers(T // 2, T + 1, (*lead, 1))
+    place = np.broadcast_to(np.arange(T), (*lead, T))
+    real = place < lengths
+    first = len(wordpiece.SPECIAL_TOKENS)
+    batch = {
+        "input_ids": np.where(real, random.integers(first, 97, (*lead, T)), 0),
+        "segment_ids": (place >= lengths // 2) & real,
+        "position_ids": place,
+        "sequence_ids": real,
+    }
+    batch = {name: array.astype(np.int32) for name, array in batch.items()}
+    batch["weights"] = np.ones(B, np.float32)
+    if kind in ("classification", "multiple_choice"):
+        batch["labels"] = np.array([0, 2, 1, 2], np.int32)
+    elif kind == "regression":
+        batch["labels"] = np.array([0, 2.5, 5, 3.2], np.float32)
+    elif kind == "multi_label":
+        batch["labels"] = random.integers(0, 2, (B, 3)).astype(np.float32)
+    elif kind == "tagging":
+        labels = np.where(real & (place % 2 == 1), random.integers(0, 3, (B, T)), -100)
+        batch["labels"] = labels.astype(np.int32)
+    else:
+        batch["start_positions"] = np.array([0, 3, 2, 5], np.int32)
+        batch["end_positions"] = np.array([0, 4, 2, 7], np.int32)
+    return batch

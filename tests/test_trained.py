@@ -1,0 +1,145 @@
+"""A model is read back from its directory alone, with or without its head."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax import trained
+from bert_jax.config import ConfigError
+from bert_jax.data import tokenizers
+from bert_jax.interop import huggingface, model_directory
+from bert_jax.tasks import heads
+from tests.conftest import make_config, use_mesh
+from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
+from tests.tasks import tuned
+
+F32 = jnp.dtype(jnp.float32)
+
+
+def write(directory, kind="classification"):
+    config, graphdef, params = tuned.build(kind)
+    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER)
+    return config, graphdef, params
+
+
+@pytest.mark.parametrize("kind", heads.KINDS)
+def test_a_tuned_model_comes_back(kind, tmp_path):
+    config, graphdef, params = write(tmp_path, kind)
+    found = trained.read_tuned(str(tmp_path))
+    assert found.config == config
+    assert found.head == tuned.HEADS[kind]
+    assert found.tokenizer == TOKENIZER
+    assert found.graphdef == graphdef
+    jax.tree.map(np.testing.assert_array_equal, found.params, params)
+
+
+def test_an_encoder_is_read_whatever_its_heads_and_laid_out(source):
+    directory, arrays = source
+    use_mesh(2, 2, 2)
+    found = trained.read_encoder(str(directory))
+    kernel = found.params["layers"][1]["output"]["kernel"][...]
+    np.testing.assert_array_equal(kernel, arrays["bert.layers.1.output.kernel"])
+    assert kernel.sharding.spec == jax.P("tensor", "fsdp")
+    assert found.head is None
+
+
+@pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)
+def test_the_tokenizer_is_its_own(kind, tmp_path):
+    texts = [[f"the garden {i} and the river {i * 7}."] for i in range(200)]
+    config = make_config(tokenizer__kind=kind).tokenizer
+    tokenizer = tokenizers.train(texts, config)
+    model_config, _, params = tuned.build("tagging")
+    huggingface.write_tuned(
+        tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer
+    )
+    assert trained.read_encoder(str(tmp_path)).tokenizer == tokenizer
+
+
+def test_logits_are_those_of_transformers_own_file(tmp_path):
+    """What transformers itself saves is read: newer names, only tokenizer.json."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    write(tmp_path)
+    theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path / "saved")
+    transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(
+        tmp_path / "saved"
+    )
+    found = trained.read_tuned(str(tmp_path / "saved"))
+    batch = tuned.make_batch("classification")
+    bert = nnx.merge(found.graphdef, found.params)
+    logits = bert(batch, dropout_key=None, dtype=F32)
+    with torch.no_grad():
+        expected = theirs.eval()(
+            input_ids=torch.tensor(batch["input_ids"]).long(),
+            token_type_ids=torch.tensor(batch["segment_ids"]).long(),
+            attention_mask=torch.tensor(batch["sequence_ids"]).long(),
+        ).logits.numpy()
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+    assert found.tokenizer == TOKENIZER
+
+
+def test_mistakes_are_one_line(tmp_path):
+    def read(path=tmp_path):
+        with pytest.raises(ConfigError) as error:
+            trained.read_tuned(str(path))
+        return str(error.value)
+
+    assert "is not a directory" in read(tmp_path / "nowhere")
+    assert "has no config.json" in read()
+    write(tmp_path)
+    change_json(tmp_path, "config.json", hidden_size="wide")
+    assert "hidden_size is 'wide'" in read()
+    change_json(tmp_path, "config.json", hidden_size=33)
+    assert "does not divide" in read()
+    change_json(tmp_path, "config.json", hidden_size=64)
+    assert "but its config.json means" in read()
+    change_json(tmp_path, "config.json", hidden_size=32, hidden_act="relu")
+    assert "hidden_act='relu'" in read()
+    change_json(tmp_path, "config.json", hidden_act="gelu", num_hidden_layers=0)
+    assert "num_hidden_layers=0" in read()
+    change_json(tmp_path, "config.json", num_hidden_layers=3)
+    assert "lacks 16 of the model's tensors" in read()
+    change_json(tmp_path, "config.json", num_hidden_layers=2, vocab_size=96)
+    assert "but its config.json means [96, 32]" in read()
+
+
+def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
+    write(tmp_path)
+    for name, key in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", "")):
+        content = model_directory.read_json(tmp_path / name)
+        content.pop(key or "do_lower_case")
+        model_directory.write_json(tmp_path / name, content)
+    with pytest.raises(ConfigError, match='"do_lower_case": true'):
+        trained.read_encoder(str(tmp_path))
+    change_json(tmp_path, "tokenizer_config.json", do_lower_case=True)
+    assert trained.read_encoder(str(tmp_path)).tokenizer.lowercase
+    (tmp_path / "tokenizer.json").unlink()
+    with (tmp_path / "vocab.txt").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(ConfigError, match="has 98 tokens, more than the 97"):
+        trained.read_encoder(str(tmp_path))
+    (tmp_path / "vocab.txt").unlink()
+    with pytest.raises(ConfigError, match="has no tokenizer"):
+        trained.read_encoder(str(tmp_path))
+
+
+def test_changed_files_are_refused(tmp_path):
+    write(tmp_path)
+    model_directory.write_digests(tmp_path)
+    change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
+    with pytest.raises(ConfigError, match="SHA256SUMS"):
+        trained.read_tuned(str(tmp_path))
+
+
+def test_a_table_with_other_rows_is_refused(tmp_path):
+    write(tmp_path)
+    tensors = tensors_of(tmp_path)
+    tensors["classifier.weight"] = tensors["classifier.weight"][:2]
+    safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match="classifier.kernel as"):
+        trained.read_tuned(str(tmp_path))
