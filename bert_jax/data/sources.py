@@ -27,7 +27,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import ConfigError, DataConfig
-from bert_jax.data import embedded, lines, text_layout
+from bert_jax.data import embedded, lines, text_layout, tfds_splits
 
 # A JSON line may be so much longer than the text in it: escapes, other fields.
 JSON_OVERHEAD = 4
@@ -408,8 +408,6 @@ def _unescaped(line: str) -> str:
 def _tfds(
     argument: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    import tensorflow_datasets as tfds
-
     match = _TFDS_NAME.match(argument)
     if not match:
         raise ConfigError(
@@ -417,27 +415,9 @@ def _tfds(
             " write tfds:NAME[:SPLIT][#field]"
         )
     name, split = match["name"], match["split"] or "train"
-    builder = _builder(name)
+    builder = tfds_splits.builder(name, "config.data.sources")
     path = _text_field(name, builder.info.features or {}, match["field"])
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # the dataset's own code, the network, the disk
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise ConfigError(
-            f"config.data.sources: TensorFlow Datasets cannot prepare {name!r}:"
-            f" {reason[0]}"
-        ) from error
-    # In the order written: the order of documents must not depend on threads.
-    read_config = tfds.ReadConfig(interleave_cycle_length=1)
-    try:
-        dataset: Any = builder.as_dataset(
-            split=split, shuffle_files=False, read_config=read_config
-        )
-    except (ValueError, KeyError, AssertionError):
-        raise ConfigError(
-            f"config.data.sources: {name} has no split {split!r}; it has"
-            f" {', '.join(builder.info.splits or {})}, and parts such as train[:10%]"
-        ) from None
+    dataset = tfds_splits.dataset(builder, split, "config.data.sources")
 
     def stream() -> text_layout.Stream:
         for number, example in enumerate(dataset.as_numpy_iterator(), start=1):
@@ -450,21 +430,6 @@ def _tfds(
             yield None
 
     yield from _assemble(stream(), f"{name} {split}", data_config, counts)
-
-
-def _builder(name: str) -> Any:
-    import tensorflow_datasets as tfds
-
-    try:
-        return tfds.builder(name)
-    except tfds.core.DatasetNotFoundError:
-        problem = f"TensorFlow Datasets has no {name!r}"
-    except (ValueError, AssertionError) as error:  # a config or version it has not
-        problem = f"TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]}"
-    raise ConfigError(
-        f"config.data.sources: {problem};"
-        " see https://www.tensorflow.org/datasets/catalog"
-    )
 
 
 def _text_field(name: str, features: Any, field: str | None) -> list[str]:

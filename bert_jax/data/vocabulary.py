@@ -42,6 +42,18 @@ class Tokenizer(abc.ABC):
     def continues_word(self) -> np.ndarray:
         """bool[V], True where a piece goes on with the word of the piece before it."""
 
+    @property
+    @abc.abstractmethod
+    def num_characters(self) -> np.ndarray:
+        """int32[V], how many characters of a text each piece stands for."""
+
+    @abc.abstractmethod
+    def string_spans(self, text: str) -> list[tuple[int, int]]:
+        """Returns where the strings of a text are that are tokenised by themselves.
+
+        Each (start, end) in characters; encoding them one by one gives the text's ids.
+        """
+
     def id(self, token: str) -> int:
         return self.vocab.index(token)
 

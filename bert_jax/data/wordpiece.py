@@ -49,6 +49,13 @@ class WordPiece(vocabulary.Tokenizer):
     def continues_word(self) -> np.ndarray:
         return np.array([piece.startswith("##") for piece in self.vocab])
 
+    @property
+    def num_characters(self) -> np.ndarray:
+        return np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
+
+    def string_spans(self, text: str) -> list[tuple[int, int]]:
+        return [match.span() for match in _STRING.finditer(text)]
+
     def encoder(self) -> vocabulary.Encoder:
         return _Encoder(self)
 
@@ -263,6 +270,11 @@ _IDEOGRAPH = (
 _HAS_IDEOGRAPH = re.compile(f"[{_IDEOGRAPH}]")
 _IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]+")
 _AROUND_IDEOGRAPHS = re.compile(rf"[{_IDEOGRAPH}]|[^\s{_IDEOGRAPH}]+")
+
+# What `_strings` finds, as it stands in the text.
+_STRING = re.compile(
+    rf"[{_IDEOGRAPH}]|(?:[^\s{_IDEOGRAPH}]|{_SPLITTING_CONTROLS.pattern})+"
+)
 
 
 def are_ideographs(text: str) -> bool:

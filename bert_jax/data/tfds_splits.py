@@ -1,0 +1,57 @@
+"""A split of a dataset of TensorFlow Datasets, prepared if it is not there yet."""
+
+from typing import Any
+
+from bert_jax.config import ConfigError
+
+
+def builder(name: str, key: str) -> Any:
+    """Returns the builder of a dataset.
+
+    Args:
+      name: as "glue/sst2" or "glue/sst2:2.0.0".
+      key: of the config, which messages name.
+
+    Raises:
+      ConfigError: when there is no such dataset, config or version.
+    """
+    import tensorflow_datasets as tfds
+
+    try:
+        return tfds.builder(name)
+    except tfds.core.DatasetNotFoundError:
+        problem = f"TensorFlow Datasets has no {name!r}"
+    except (ValueError, AssertionError) as error:  # a config or version it has not
+        problem = f"TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]}"
+    raise ConfigError(
+        f"{key}: {problem}; see https://www.tensorflow.org/datasets/catalog"
+    )
+
+
+def dataset(builder: Any, split: str, key: str) -> Any:
+    """Returns the `tf.data.Dataset` of a split, in the order in which it was written.
+
+    Raises:
+      ConfigError: when it cannot be prepared or has no such split.
+    """
+    import tensorflow_datasets as tfds
+
+    name = builder.info.full_name.rpartition("/")[0]
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # the dataset's own code, the network, the disk
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ConfigError(
+            f"{key}: TensorFlow Datasets cannot prepare {name!r}: {reason[0]}"
+        ) from error
+    # The order of examples must not depend on threads.
+    read_config = tfds.ReadConfig(interleave_cycle_length=1)
+    try:
+        return builder.as_dataset(
+            split=split, shuffle_files=False, read_config=read_config
+        )
+    except (ValueError, KeyError, AssertionError):
+        raise ConfigError(
+            f"{key}: {name} has no split {split!r}; it has"
+            f" {', '.join(builder.info.splits or {})}, and parts such as train[:10%]"
+        ) from None

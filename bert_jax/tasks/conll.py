@@ -1,0 +1,126 @@
+"""Columns of words and tags, a word a line, a blank line after each sentence.
+
+The word is the first column and the tag the last, with tabs or spaces between. Tags may
+be IOB1, BIO (IOB2), BIOES or BILOU; they are read as conlleval reads them, and become
+BIO.
+
+Source: Tjong Kim Sang and De Meulder 2003, and its conlleval.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from bert_jax.config import ConfigError
+from bert_jax.data import lines
+from bert_jax.tasks import labels
+from bert_jax.tasks.tables import MAX_LINE_BYTES
+
+DOCUMENT = "-DOCSTART-"
+_TAG = re.compile(r"O|[BIESLU]-.+")
+_BEGINS, _ENDS = "BSU", "ESLU"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences of words with BIO tags.
+
+    Attributes:
+      spec: what was read, for messages.
+      words: of each sentence.
+      tags: of each word; None for a test set.
+    """
+
+    spec: str
+    words: list[list[str]]
+    tags: list[list[str]] | None
+
+    def classes(self, names: Sequence[str]) -> list[np.ndarray] | None:
+        """Returns int32 numbers of each sentence's tags.
+
+        Raises:
+          ConfigError: for a tag that is none of the names.
+        """
+        if self.tags is None:
+            return None
+        lengths = [len(tags) for tags in self.tags]
+        flat = [tag for tags in self.tags for tag in tags]
+        found = labels.classes(flat, names, self.spec)
+        return np.split(found, np.cumsum(lengths)[:-1])
+
+
+def read(path: str) -> Sentences:
+    """Reads a file.
+
+    Raises:
+      ConfigError: when it cannot be read, has no sentences, or a line that is no word
+        with as many columns as the first, or no tag.
+    """
+    sentences = list(_sentences(path))
+    if not sentences:
+        raise ConfigError(f"{path} has no sentences")
+    words = [[columns[0] for columns in sentence] for sentence in sentences]
+    if len(sentences[0][0]) == 1:
+        return Sentences(path, words, None)
+    tags = [to_bio([columns[-1] for columns in sentence]) for sentence in sentences]
+    return Sentences(path, words, tags)
+
+
+def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Returns O, and B- and I- of every type that there is, in its order."""
+    types = sorted({tag[2:] for sentence in tags for tag in sentence} - {""})
+    return ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
+
+
+def to_bio(tags: Sequence[str]) -> list[str]:
+    """Returns a sentence's tags with B- where an entity begins and I- where it goes on.
+
+    An entity begins at B, S and U, at any other type than before, and after O, E, L, S
+    and U.
+    """
+    found, before = [], "O"
+    for tag in tags:
+        begins = (
+            tag[0] in _BEGINS
+            or before == "O"
+            or before[0] in _ENDS
+            or before[1:] != tag[1:]
+        )
+        found.append(tag if tag == "O" else f"{'B' if begins else 'I'}{tag[1:]}")
+        before = tag
+    return found
+
+
+def _sentences(path: str) -> Iterator[list[list[str]]]:
+    counts: collections.Counter[str] = collections.Counter()
+    sentence: list[list[str]] = []
+    num_columns = 0
+    for number, line in lines.read(path, MAX_LINE_BYTES, "error", counts):
+        if not line.strip():
+            if sentence:
+                yield sentence
+            sentence = []
+            continue
+        columns = line.rstrip().split("\t") if "\t" in line.strip() else line.split()
+        if columns[0] == DOCUMENT:
+            continue
+        num_columns = num_columns or len(columns)
+        _check(columns, num_columns, f"{path}:{number}")
+        sentence.append(columns)
+    if sentence:
+        yield sentence
+
+
+def _check(columns: list[str], num_columns: int, where: str) -> None:
+    if len(columns) != num_columns:
+        raise ConfigError(
+            f"{where} has {len(columns)} columns, the lines before have {num_columns}"
+        )
+    if num_columns > 1 and not _TAG.fullmatch(columns[-1]):
+        raise ConfigError(
+            f"{where} has the tag {columns[-1]!r}; tags are O, or B-, I-, E-, S- and a"
+            " type, as in B-person"
+        )

@@ -1,0 +1,140 @@
+"""A table's rows -> texts, pairs of texts, or contexts with choices, and labels.
+
+What comes in other formats than tables is read by conll.py and squad.py.
+
+Shapes: N example, C class.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import labels
+from bert_jax.tasks.tables import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Single texts or pairs, of classification, regression and multi-label tasks.
+
+    Attributes:
+      a: texts.
+      b: the others of the pairs; None for single texts.
+      labels: int32[N] classes, float32[N] scores or float32[N, C] sets of classes;
+        None for a test set.
+    """
+
+    a: list[str]
+    b: list[str] | None
+    labels: np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """Contexts, each with the same number of texts that may go on with it.
+
+    Attributes:
+      contexts: texts.
+      choices: of each context.
+      labels: int32[N], the right choice from 0; None for a test set.
+    """
+
+    contexts: list[str]
+    choices: list[list[str]]
+    labels: np.ndarray | None
+
+
+def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
+    """Returns the names of the classes that a training set has."""
+    if kind == "regression":
+        return (column,)
+    values = table.column(column)
+    if kind == "multi_label":
+        values = [
+            part
+            for value in values
+            for part in (value if isinstance(value, list) else str(value).split(","))
+            if part != ""
+        ]
+    return labels.names_in(values)
+
+
+def read_texts(
+    table: Table, kind: str, text: Sequence[str], label: str, names: Sequence[str]
+) -> Texts:
+    """Returns the examples of a table.
+
+    Args:
+      table: from `tables.read`.
+      kind: classification, regression or multi_label.
+      text: the column of the text, or the two of a pair.
+      label: the column of the label; "" where there is none.
+      names: of the classes.
+
+    Raises:
+      ConfigError: when a column is not there or a label not known.
+    """
+    a, *b = (_texts(table, column) for column in text)
+    found = None
+    if label and kind == "regression":
+        found = labels.scores(table.column(label), table.spec)
+    elif label:
+        to_numbers = labels.class_sets if kind == "multi_label" else labels.classes
+        found = to_numbers(table.column(label), names, table.spec)
+    return Texts(a, b[0] if b else None, found)
+
+
+def read_choices(
+    table: Table, text: Sequence[str], choices: Sequence[str], label: str
+) -> Choices:
+    """Returns the examples of a table.
+
+    Args:
+      table: from `tables.read`.
+      text: the column of the context, and of what every choice begins with if there is
+        such a column.
+      choices: a column for each choice, or one whose values are lists.
+      label: the column of the right choice, counted from 0; "" where there is none.
+
+    Raises:
+      ConfigError: when a column is not there or a label is no choice's number.
+    """
+    contexts, *beginnings = (_texts(table, column) for column in text)
+    if len(choices) == 1:
+        found = [_list(value, table) for value in table.column(choices[0])]
+    else:
+        found = list(map(list, zip(*(_texts(table, c) for c in choices), strict=True)))
+    number = len(found[0])
+    for row, texts in enumerate(found):
+        if len(texts) != number:
+            raise ConfigError(
+                f"{table.spec}, example {row + 1}, has {len(texts)} choices, the first"
+                f" has {number}"
+            )
+    if beginnings:
+        found = [
+            [f"{beginning} {choice}" for choice in texts]
+            for beginning, texts in zip(beginnings[0], found, strict=True)
+        ]
+    numbers = [str(i) for i in range(number)]
+    right = None
+    if label:
+        right = labels.classes(table.column(label), numbers, table.spec)
+    return Choices(contexts, found, right)
+
+
+def _texts(table: Table, column: str) -> list[str]:
+    return [_text(value) for value in table.column(column)]
+
+
+def _list(value: Any, table: Table) -> list[str]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{table.spec} has the choices {value!r}; give a list")
+    return [_text(item) for item in value]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)

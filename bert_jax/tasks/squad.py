@@ -1,0 +1,141 @@
+"""Questions about paragraphs, in the JSON of SQuAD 1.1 and 2.0."""
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.config import ConfigError
+from bert_jax.data import lines
+from bert_jax.tasks.tables import MAX_LINE_BYTES
+
+# How far from its offset an answer's text may stand to be meant: offsets that count
+# bytes or UTF-16 units, or an unstripped text, are off by less.
+MAX_SHIFT = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    text: str  # without white space around it
+    start: int | None  # of its first character in the paragraph; None: not found there
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    id: str
+    text: str
+    paragraph: int  # in `Questions.paragraphs`
+    answers: tuple[Answer, ...]  # none where there is no answer, or a test set hides it
+    is_impossible: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """What a file holds.
+
+    Attributes:
+      paragraphs: texts.
+      questions: about them.
+      has_impossible: whether questions may have no answer, as in SQuAD 2.0.
+      num_mended: answers whose offset was wrong and whose text stands nearby.
+      num_lost: answers whose text is not nearby; they are no good for training.
+    """
+
+    paragraphs: list[str]
+    questions: list[Question]
+    has_impossible: bool
+    num_mended: int
+    num_lost: int
+
+
+def read(path: str) -> Questions:
+    """Reads a file.
+
+    Raises:
+      ConfigError: when it cannot be read, is none of this format, or has no questions.
+    """
+    paragraphs: list[str] = []
+    questions: list[Question] = []
+    counts: collections.Counter[str] = collections.Counter()
+    try:
+        for paragraph in _paragraphs(_json(path)):
+            for entry in paragraph["qas"]:
+                questions.append(
+                    _question(entry, paragraph["context"], len(paragraphs), counts)
+                )
+            paragraphs.append(paragraph["context"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} is no SQuAD JSON ({type(error).__name__}: {error}); it has data,"
+            " paragraphs, qas, answers with text and answer_start"
+        ) from None
+    if not questions:
+        raise ConfigError(f"{path} has no questions")
+    return Questions(
+        paragraphs,
+        questions,
+        any(question.is_impossible for question in questions),
+        counts["mended"],
+        counts["lost"],
+    )
+
+
+def _json(path: str) -> Any:
+    counts: collections.Counter[str] = collections.Counter()
+    text = "\n".join(
+        line for _, line in lines.read(path, MAX_LINE_BYTES, "error", counts)
+    )
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+
+
+def _paragraphs(content: Any) -> Iterator[dict[str, Any]]:
+    for article in content["data"]:
+        yield from article["paragraphs"]
+
+
+def _question(
+    entry: dict[str, Any],
+    paragraph: str,
+    number: int,
+    counts: collections.Counter[str],
+) -> Question:
+    is_impossible = bool(entry.get("is_impossible", False))
+    # SQuAD 2.0 has "plausible" answers of impossible questions apart; no answers here.
+    answers = () if is_impossible else entry.get("answers", ())
+    return Question(
+        str(entry["id"]),
+        entry["question"].strip(),
+        number,
+        tuple(
+            Answer(
+                a["text"].strip(),
+                _start(a["text"], a["answer_start"], paragraph, counts),
+            )
+            for a in answers
+        ),
+        is_impossible,
+    )
+
+
+def _start(
+    text: str, said: int, paragraph: str, counts: collections.Counter[str]
+) -> int | None:
+    """Returns where an answer's text begins: as said, or nearby."""
+    said += len(text) - len(text.lstrip())
+    text = text.strip()
+    if text and paragraph[said : said + len(text)] == text:
+        return said
+    first = max(0, said - MAX_SHIFT)
+    nearby = paragraph[first : said + MAX_SHIFT + len(text)]
+    places = [
+        first + i for i in range(len(nearby)) if text and nearby.startswith(text, i)
+    ]
+    if not places:
+        counts["lost"] += 1
+        return None
+    counts["mended"] += 1
+    return min(places, key=lambda place: abs(place - said))

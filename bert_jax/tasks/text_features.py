@@ -1,0 +1,92 @@
+"""Texts, pairs and contexts with choices -> batches of ids and labels.
+
+Shapes: N example, B example of the batch, C choice, T token.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.tasks import rows as rows_lib
+from bert_jax.tasks.examples import Choices, Texts
+from bert_jax.tasks.rows import Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class TextFeatures:
+    """A row an example, or one for each choice of an example.
+
+    Attributes:
+      rows: of the examples, those of an example's choices one after the other.
+      num_choices: rows of an example; None where an example is one row.
+      labels: see `Texts` and `Choices`; None for a test set.
+      num_truncated: rows that lost tokens.
+    """
+
+    rows: Rows
+    num_choices: int | None
+    labels: np.ndarray | None
+    num_truncated: int
+
+    def __len__(self) -> int:
+        return len(self.rows) // (self.num_choices or 1)
+
+    def batch(self, examples_B: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns what the model and its loss read of some examples.
+
+        Args:
+          examples_B: int64; -1 for what fills the batch up.
+
+        Returns:
+          int32[B, T] or [B, C, T] of what `Bert.encode` reads, labels if there are any,
+          float32[B] weights.
+        """
+        found = {"weights": rows_lib.weights(examples_B)}
+        examples_B = np.maximum(examples_B, 0)
+        if self.labels is not None:
+            found["labels"] = self.labels[examples_B]
+        if self.num_choices is None:
+            return found | self.rows.arrays(self.rows.layout(examples_B))
+        C = self.num_choices
+        rows_R = (examples_B[:, None] * C + np.arange(C)).ravel()
+        arrays = self.rows.arrays(self.rows.layout(rows_R))
+        return found | {
+            name: array.reshape(len(examples_B), C, -1)
+            for name, array in arrays.items()
+        }
+
+
+def of_texts(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Returns rows of up to `length` tokens; the longer text of a pair is cut first."""
+    rows, num_truncated = _rows(texts.a, texts.b, tokenizer, length)
+    return TextFeatures(rows, None, texts.labels, num_truncated)
+
+
+def of_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Returns a row [CLS] context [SEP] choice [SEP] for each choice."""
+    num_choices = len(choices.choices[0])
+    contexts = [text for text in choices.contexts for _ in range(num_choices)]
+    flat = [text for texts in choices.choices for text in texts]
+    rows, num_truncated = _rows(contexts, flat, tokenizer, length)
+    return TextFeatures(rows, num_choices, choices.labels, num_truncated)
+
+
+def _rows(
+    a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
+) -> tuple[Rows, int]:
+    """Returns the rows and how many were cut."""
+    N = len(a)
+    texts = rows_lib.encode_texts(a, tokenizer)
+    if b is not None:
+        texts += tokenizer.encoder()(b)
+    tokens = rows_lib.join(texts, tokenizer, length)
+    pairs_N4 = np.zeros((N, 4), np.int64)
+    pairs_N4[:, 0], a_N = tokens.starts[:N], tokens.lengths[:N]
+    b_N = np.zeros_like(a_N)
+    if b is not None:
+        pairs_N4[:, 2], b_N = tokens.starts[N:], tokens.lengths[N:]
+    # [CLS] and a [SEP] after each text that is there.
+    room_N = length - 2 - (b_N > 0)
+    pairs_N4[:, 1], pairs_N4[:, 3] = rows_lib.truncate_longest(a_N, b_N, room_N)
+    return Rows(tokens.ids, pairs_N4, length), int((a_N + b_N > room_N).sum())

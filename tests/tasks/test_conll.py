@@ -1,0 +1,69 @@
+"""Columns of words and tags, in every scheme, become sentences with BIO tags."""
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import conll
+
+SCHEMES = {
+    "IOB1": "I-PER I-PER O I-LOC B-LOC I-ORG O",
+    "BIO": "B-PER I-PER O B-LOC B-LOC B-ORG O",
+    "BIOES": "B-PER E-PER O S-LOC S-LOC S-ORG O",
+    "BILOU": "B-PER L-PER O U-LOC U-LOC U-ORG O",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_says_the_same(scheme):
+    assert conll.to_bio(SCHEMES[scheme].split()) == SCHEMES["BIO"].split()
+
+
+def test_what_no_scheme_allows_is_read_as_conlleval_does():
+    assert conll.to_bio(["O", "I-A", "I-B", "E-B", "I-B"]) == [
+        "O",
+        "B-A",
+        "B-B",
+        "I-B",
+        "B-B",
+    ]
+
+
+def test_a_file_with_documents_and_four_columns(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(
+        "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nrejects VBZ B-VP O\n\t\n\n"
+        "Bonn NNP B-NP I-LOC"
+    )
+    found = conll.read(str(path))
+    assert found.words == [["EU", "rejects"], ["Bonn"]]
+    assert found.tags == [["B-ORG", "O"], ["B-LOC"]]
+    names = conll.tag_names(found.tags)
+    assert names == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
+    assert [c.tolist() for c in found.classes(names)] == [[3, 0], [1]]
+    with pytest.raises(ConfigError, match="label 'B-LOC'; the labels are O, B-ORG"):
+        found.classes(("O", "B-ORG"))
+
+
+def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("New York\tB-loc\n#\tO\n")
+    assert conll.read(str(path)).words == [["New York", "#"]]
+    path.write_text("Only\nwords\n")
+    found = conll.read(str(path))
+    assert found.tags is None and found.classes(("O",)) is None
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "has no sentences"),
+        ("-DOCSTART- O\n", "has no sentences"),
+        ("a O\nb\n", "a.conll:2 has 1 columns, the lines before have 2"),
+        ("a O\nb PER\n", "a.conll:2 has the tag 'PER'"),
+    ],
+)
+def test_mistakes(text, message, tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        conll.read(str(path))

@@ -1,0 +1,80 @@
+"""Tables become texts, pairs and choices."""
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import examples
+from bert_jax.tasks.tables import Table
+
+TABLE = Table(
+    "tsv:dev.tsv",
+    {
+        "premise": ["It rains.", "It is dry."],
+        "hypothesis": ["It is wet.", None],
+        "gold": ["yes", "no"],
+        "score": ["4.5", "0"],
+        "kinds": ["0,1", ""],
+    },
+)
+SWAG = Table(
+    "csv:swag.csv",
+    {
+        "sent1": ["He runs.", "She sits."],
+        "sent2": ["He", "She"],
+        "ending0": ["falls.", "eats."],
+        "ending1": ["flies.", "reads."],
+        "label": ["1", "0"],
+    },
+)
+
+
+def test_single_texts_and_pairs():
+    found = examples.read_texts(
+        TABLE, "classification", ("premise",), "gold", ("no", "yes")
+    )
+    assert found.a == ["It rains.", "It is dry."] and found.b is None
+    assert found.labels.tolist() == [1, 0]
+    pair = examples.read_texts(
+        TABLE, "regression", ("premise", "hypothesis"), "score", ("score",)
+    )
+    assert pair.b == ["It is wet.", ""] and pair.labels.tolist() == [4.5, 0]
+    many = examples.read_texts(
+        TABLE, "multi_label", ("premise",), "kinds", ("joy", "fear")
+    )
+    assert many.labels.tolist() == [[1, 1], [0, 0]]
+    test = examples.read_texts(TABLE, "classification", ("premise",), "", ())
+    assert test.labels is None
+
+
+def test_the_training_set_names_the_classes():
+    assert examples.label_names(TABLE, "gold", "classification") == ("no", "yes")
+    assert examples.label_names(TABLE, "score", "regression") == ("score",)
+    assert examples.label_names(TABLE, "kinds", "multi_label") == ("0", "1")
+
+
+def test_choices_in_columns_begin_with_the_second_text():
+    found = examples.read_choices(
+        SWAG, ("sent1", "sent2"), ("ending0", "ending1"), "label"
+    )
+    assert found.contexts == ["He runs.", "She sits."]
+    assert found.choices == [["He falls.", "He flies."], ["She eats.", "She reads."]]
+    assert found.labels.tolist() == [1, 0]
+
+
+def test_choices_in_a_list():
+    table = Table("jsonl:a", {"q": ["x", "y"], "c": [["a", "b"], ["c", "d"]]})
+    found = examples.read_choices(table, ("q",), ("c",), "")
+    assert found.choices == [["a", "b"], ["c", "d"]] and found.labels is None
+    table.columns["c"][1] = ["c"]
+    with pytest.raises(ConfigError, match="example 2, has 1 choices, the first has 2"):
+        examples.read_choices(table, ("q",), ("c",), "")
+    with pytest.raises(ConfigError, match="give a list"):
+        examples.read_choices(SWAG, ("sent1",), ("sent2",), "")
+
+
+def test_mistakes_name_the_column_and_the_label():
+    with pytest.raises(ConfigError, match="no column 'ending2'"):
+        examples.read_choices(SWAG, ("sent1",), ("ending0", "ending2"), "label")
+    SWAG.columns["wrong"] = ["2", "0"]
+    with pytest.raises(ConfigError, match="has the label '2'; the labels are 0, 1"):
+        examples.read_choices(SWAG, ("sent1",), ("ending0", "ending1"), "wrong")

@@ -1,0 +1,49 @@
+"""Labels are names or numbers of classes, sets of them, or scores."""
+
+import numpy as np
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import labels
+
+NAMES = ("negative", "positive")
+
+
+def test_classes_by_name_or_number():
+    found = labels.classes(["positive", "0", " negative", 1], NAMES, "dev")
+    assert found.dtype == np.int32 and found.tolist() == [1, 0, 0, 1]
+    # A name comes before a number.
+    assert labels.classes(["1", "0"], ("1", "0"), "dev").tolist() == [0, 1]
+
+
+def test_an_unknown_label_is_told_with_the_nearest():
+    with pytest.raises(ConfigError) as error:
+        labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv")
+    assert str(error.value) == (
+        "tsv:dev.tsv, example 2, has the label 'postive'; the labels are negative,"
+        " positive; the nearest is 'positive'"
+    )
+    with pytest.raises(ConfigError, match="has the label '2'"):
+        labels.classes(["2"], NAMES, "dev")
+
+
+def test_sets_of_classes():
+    values = ["0,1", "positive", "", ["negative"], []]
+    found = labels.class_sets(values, NAMES, "dev")
+    assert found.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0], [0, 0]]
+    assert found.dtype == np.float32
+    with pytest.raises(ConfigError, match="example 1, has the label 'x'"):
+        labels.class_sets(["0,x"], NAMES, "dev")
+
+
+def test_scores():
+    found = labels.scores(["3.25", 5], "dev")
+    assert found.dtype == np.float32 and found.tolist() == [3.25, 5]
+    for wrong in ("much", "nan", None, ""):
+        with pytest.raises(ConfigError, match="example 2, has the score"):
+            labels.scores(["1", wrong], "dev")
+
+
+def test_names_are_sorted_as_numbers_if_they_are_numbers():
+    assert labels.names_in(["10", "9", "9"]) == ("9", "10")
+    assert labels.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
