@@ -30,6 +30,8 @@ WORD_MARK = "\u2581"  # begins the pieces that begin a word
 # Sums of such scores are exact in single precision up to 65,536, so pieces that tie
 # are told apart by their order, here and in `tokenizers`, and not by rounding.
 SCORE_UNIT = 1 / 256
+# A model drops or keeps these controls, which Python takes for white space.
+_STRING = re.compile("(?:\\S|[\x0b\x1c-\x1f\x85])+")
 
 _pb2: Any = sentencepiece_model_pb2  # whose classes are made at run time
 _Model = _pb2.ModelProto
@@ -64,7 +66,7 @@ class SentencePiece(vocabulary.Tokenizer):
         return np.array([len(p.removeprefix(WORD_MARK)) for p in self.vocab], np.int32)
 
     def string_spans(self, text: str) -> list[tuple[int, int]]:
-        return [match.span() for match in re.finditer(r"\S+", text)]
+        return [match.span() for match in _STRING.finditer(text)]
 
     def encoder(self) -> vocabulary.Encoder:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)

@@ -10,6 +10,7 @@ Shapes: B example of the batch, C class or choice, T token, D hidden.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ class BertForMultipleChoice(nnx.Module):
 
 
 # What a task is about -> the model that learns it.
-KINDS: dict[str, type[nnx.Module]] = {
+KINDS: dict[str, Callable[[ModelConfig, int, Head, nnx.Rngs], nnx.Module]] = {
     "classification": BertForClassification,
     "regression": BertForClassification,
     "multi_label": BertForClassification,
@@ -171,7 +172,7 @@ def build(
 ) -> tuple[nnx.GraphDef, nnx.State]:
     """Returns the static structure and the float32 parameters, laid out on the mesh."""
     rngs = nnx.Rngs(params=key)
-    return nnx.split(KINDS[head.kind](config, vocab_size, head, rngs))  # type: ignore
+    return nnx.split(KINDS[head.kind](config, vocab_size, head, rngs))
 
 
 def _classifier(config: ModelConfig, num_classes: int, rngs: nnx.Rngs) -> Linear:

@@ -1,0 +1,54 @@
+"""Rows hold what they should, and pairs are cut as the released code cuts them."""
+
+import numpy as np
+
+from bert_jax.tasks import rows
+from tests.models import TOKENIZER
+
+
+def cut_one_by_one(a, b, most):
+    """As google-research/bert says it: a loop that pops from the longer."""
+    while a + b > most:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    return a, b
+
+
+def test_truncation_is_that_of_a_loop():
+    a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 30), np.arange(0, 30)))
+    for most in (5, 12, 29, 70):
+        found = np.stack(rows.truncate_longest(a, b, most), axis=1)
+        expected = [cut_one_by_one(*pair, most) for pair in zip(a, b, strict=True)]
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_rows_of_one_text_and_of_two():
+    texts = [np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)]
+    tokens = rows.join(texts, TOKENIZER, 8)
+    (a, b), cls, sep = tokens.starts, TOKENIZER.id("[CLS]"), TOKENIZER.id("[SEP]")
+    made = rows.Rows(tokens.ids, np.array([[a, 3, b, 2], [b, 2, 0, 0]]), 8)
+    arrays = made.arrays(made.layout(np.array([0, 1])))
+    np.testing.assert_array_equal(
+        arrays["input_ids"],
+        [[cls, 10, 11, 12, sep, 20, 21, sep], [cls, 20, 21, sep, 0, 0, 0, 0]],
+    )
+    np.testing.assert_array_equal(
+        arrays["segment_ids"], [[0, 0, 0, 0, 0, 1, 1, 1], [0] * 8]
+    )
+    np.testing.assert_array_equal(arrays["sequence_ids"], [[1] * 8, [1] * 4 + [0] * 4])
+    np.testing.assert_array_equal(arrays["position_ids"], [range(8)] * 2)
+    assert all(array.dtype == np.int32 for array in arrays.values())
+
+
+def test_values_lie_beside_their_tokens():
+    tokens = rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
+    values = rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
+    assert dict(zip(tokens.ids[-3:], values[-3:], strict=True)) == {7: 70, 8: 80, 9: 90}
+    assert (values[:-3] == -1).all() and len(values) == len(tokens.ids)
+
+
+def test_a_text_without_a_token_becomes_unknown():
+    ids = rows.encode_texts(["w1", " \u200b "], TOKENIZER)
+    assert [x.tolist() for x in ids] == [[6], [TOKENIZER.id("[UNK]")]]
