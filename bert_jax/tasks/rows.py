@@ -89,6 +89,27 @@ class Rows:
         }
 
 
+def of_pairs(
+    tokens: Tokens, a_N: np.ndarray, b_N: np.ndarray, length: int
+) -> tuple[Rows, int]:
+    """Returns a row for each text or pair, the longer cut first, and how many were cut.
+
+    Args:
+      tokens: of all texts.
+      a_N: int, the first text of each row.
+      b_N: int, the second, or -1 for none.
+      length: T.
+    """
+    a_length_N = tokens.lengths[a_N]
+    b_length_N = np.where(b_N >= 0, tokens.lengths[b_N], 0)
+    # [CLS] and a [SEP] after each text that is there.
+    room_N = length - 2 - (b_length_N > 0)
+    kept = truncate_longest(a_length_N, b_length_N, room_N)
+    pairs = (tokens.starts[a_N], kept[0], tokens.starts[b_N], kept[1])
+    num_truncated = int((a_length_N + b_length_N > room_N).sum())
+    return Rows(tokens.ids, np.stack(pairs, axis=1), length), num_truncated
+
+
 def truncate_longest(
     a_N: np.ndarray, b_N: np.ndarray, max_num_tokens: int | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

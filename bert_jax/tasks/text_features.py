@@ -76,17 +76,11 @@ def _rows(
     a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
 ) -> tuple[Rows, int]:
     """Returns the rows and how many were cut."""
-    N = len(a)
     texts = rows_lib.encode_texts(a, tokenizer)
+    a_N = np.arange(len(a))
+    b_N = np.full(len(a), -1)
     if b is not None:
+        b_N = a_N + len(a)
         texts += tokenizer.encoder()(b)
     tokens = rows_lib.join(texts, tokenizer, length)
-    pairs_N4 = np.zeros((N, 4), np.int64)
-    pairs_N4[:, 0], a_N = tokens.starts[:N], tokens.lengths[:N]
-    b_N = np.zeros_like(a_N)
-    if b is not None:
-        pairs_N4[:, 2], b_N = tokens.starts[N:], tokens.lengths[N:]
-    # [CLS] and a [SEP] after each text that is there.
-    room_N = length - 2 - (b_N > 0)
-    pairs_N4[:, 1], pairs_N4[:, 3] = rows_lib.truncate_longest(a_N, b_N, room_N)
-    return Rows(tokens.ids, pairs_N4, length), int((a_N + b_N > room_N).sum())
+    return rows_lib.of_pairs(tokens, a_N, b_N, length)

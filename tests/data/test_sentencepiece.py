@@ -230,6 +230,14 @@ def test_a_model_of_another_kind_or_case(found, config, message):
         sentencepiece_lib.read(content, config, "m")
 
 
+def test_a_file_tells_of_what_kind_it_is(tokenizer):
+    kind = sentencepiece_lib.kind(tokenizer.content(), "here")
+    assert kind in KINDS
+    assert sentencepiece_lib.read(tokenizer.content(), make_config(kind), "here")
+    with pytest.raises(ConfigError, match="here is no unigram or BPE model"):
+        sentencepiece_lib.kind(b"\xff no model", "here")
+
+
 def test_word_marks_at_the_end_are_refused():
     content = train_elsewhere(KINDS[0], treat_whitespace_as_suffix=True)
     with pytest.raises(ConfigError, match="m marks words at their end"):

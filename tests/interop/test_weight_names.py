@@ -24,3 +24,17 @@ def test_every_parameter_has_one_name_and_kernels_are_transposed():
 def test_an_unknown_parameter_is_an_error():
     with pytest.raises(KeyError):
         weight_names.HUGGINGFACE.name("bert.layers.0.adapter.kernel")
+
+
+def test_heads_of_tuned_models_have_names_in_both():
+    names = {
+        ours: (weight_names.HUGGINGFACE.name(ours), weight_names.GOOGLE.name(ours))
+        for ours in ("classifier.kernel", "qa_outputs.bias")
+    }
+    assert names == {
+        "classifier.kernel": ("classifier.weight", "output_weights"),
+        "qa_outputs.bias": ("qa_outputs.bias", "cls/squad/output_bias"),
+    }
+    kernel = np.arange(6).reshape(3, 2)
+    for naming in (weight_names.HUGGINGFACE, weight_names.GOOGLE):
+        assert naming.lay_out("classifier.kernel", kernel).shape == (2, 3)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from bert_jax.config import ModelConfig
 from bert_jax.data import wordpiece
 from bert_jax.tasks import heads
 from bert_jax.tasks.heads import Head
@@ -22,22 +23,25 @@ VOCAB_SIZE = len(TOKENIZER.vocab)
 
 
 def build(kind: str, seed: int = 0):
-    """Returns config, structure and parameters, none of them 0 or 1.
+    """Returns config, structure and parameters of a small model."""
+    config = make_config().model
+    return config, *draw(config, HEADS[kind], seed)
+
+
+def draw(config: ModelConfig, head: Head, seed: int):
+    """Returns structure and parameters, none of them 0 or 1.
 
     Larger than a new model's, so that activations are curved even at few dims.
     """
-    config = make_config().model
-    graphdef, params = heads.build(
-        config, VOCAB_SIZE, HEADS[kind], jax.random.key(seed)
-    )
+    graphdef, params = heads.build(config, VOCAB_SIZE, head, jax.random.key(seed))
     random = np.random.default_rng(seed)
 
-    def draw(x):
+    def larger(x):
         noise = random.normal(0, 0.1, x.shape).astype(x.dtype)
         array = np.asarray(x) + noise if x.ndim == 1 else 2 * noise
         return jax.device_put(array, x.sharding)
 
-    return config, graphdef, jax.tree.map(draw, params)
+    return graphdef, jax.tree.map(larger, params)
 
 
 def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:

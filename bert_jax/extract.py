@@ -1,0 +1,205 @@
+"""Text -> contextual features, from any layer of a trained model.
+
+    python -m bert_jax.extract --model=DIR --input=FILE --output=FILE
+        [--layers=first|second_to_last|last|sum_last_four|concat_last_four|sum_all]
+        [--pooling=none|mean|cls] [--max_length=N] [--batch_size=N]
+        [--compute_dtype=float32|bfloat16]
+
+DIR is one of `export` or of any Hugging Face BERT. Each line of FILE, or of standard
+input where that is "-", is a text, or two with " ||| " between them. The output is a
+.jsonl, an object a line in the order of the texts, or an .npz:
+
+    without pooling    tokens (ids), starts, ends (characters of the text), features
+                       [tokens, F], and lengths, the tokens of each text
+    with pooling       features [texts, F]
+"""
+
+import collections
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import flags
+
+from bert_jax import command_line, contextual, sharding, trained
+from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.contextual import Extractor, Features
+from bert_jax.data import lines
+from bert_jax.progress import Progress
+from bert_jax.trained import Trained
+
+SEPARATOR = " ||| "  # google-research/bert extract_features.py
+LINES_AT_ONCE = 2048  # which are sorted by length, and kept in memory
+MAX_LINE_BYTES = 2**30  # no text comes in parts
+WRITERS = (".jsonl", ".npz")
+
+
+def read_lines(path: str) -> Iterator[str]:
+    """Yields the lines of a file, or of standard input for "-".
+
+    Raises:
+      ConfigError: when it cannot be read or is not UTF-8.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    if path != "-":
+        for _, line in lines.read(path, MAX_LINE_BYTES, "error", counts):
+            yield line
+        return
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        yield lines.repair(text, f"standard input:{number}", "error", counts)
+
+
+def batches_of_lines(path: str) -> Iterator[list[tuple[str, ...]]]:
+    """Yields texts, each alone or with another, some at a time."""
+    some: list[tuple[str, ...]] = []
+    for line in read_lines(path):
+        some.append(tuple(line.split(SEPARATOR, 1)))
+        if len(some) == LINES_AT_ONCE:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+@contextlib.contextmanager
+def writing(
+    path: Path, model: Trained, is_pooled: bool
+) -> Iterator[Callable[..., None]]:
+    """Gives a function that takes texts and features; the file appears at the end."""
+    tmp = path.with_name(path.name + ".tmp")
+    try:
+        if path.suffix == ".jsonl":
+            with tmp.open("w", encoding="utf-8") as file:
+                yield lambda texts, found: _write_json(
+                    file, model, is_pooled, texts, found
+                )
+        else:
+            kept: list[Features] = []
+            yield lambda texts, found: kept.extend(found)
+            arrays: Any = as_arrays(kept, is_pooled)
+            with tmp.open("wb") as file:
+                np.savez(file, **arrays)
+        os.replace(tmp, path)
+    except BaseException:
+        tmp.unlink(missing_ok=True)
+        raise
+
+
+def _write_json(
+    file: Any,
+    model: Trained,
+    is_pooled: bool,
+    texts: list[tuple[str, ...]],
+    found: list[Features],
+) -> None:
+    for text, features in zip(texts, found, strict=True):
+        row: dict[str, Any] = {"text": SEPARATOR.join(text)}
+        if not is_pooled:
+            row["tokens"] = [model.tokenizer.vocab[i] for i in features.ids]
+            row["starts"] = features.starts.tolist()
+            row["ends"] = features.ends.tolist()
+        # As many decimals as google-research/bert extract_features.py writes.
+        row["features"] = np.round(features.values.astype(float), 6).tolist()
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def as_arrays(found: list[Features], is_pooled: bool) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz."""
+    if is_pooled:
+        return {"features": np.stack([features.values for features in found])}
+    return {
+        "tokens": np.concatenate([features.ids for features in found]),
+        "starts": np.concatenate([features.starts for features in found]),
+        "ends": np.concatenate([features.ends for features in found]),
+        "features": np.concatenate([features.values for features in found]),
+        "lengths": np.array([len(features.ids) for features in found]),
+    }
+
+
+def extract(
+    extractor: Extractor, path: str, write: Callable[..., None]
+) -> tuple[int, int]:
+    """Returns how many texts and tokens there were."""
+    num_texts = num_tokens = 0
+    with Progress("extracting", None, "texts") as progress:
+        for texts in batches_of_lines(path):
+            found = extractor(texts)
+            write(texts, found)
+            num_texts += len(texts)
+            num_tokens += sum(len(features.ids) for features in found)
+            progress.add(len(texts))
+    if not num_texts:
+        raise ConfigError(f"--input={path} has no lines")
+    return num_texts, num_tokens
+
+
+def check_output(path: Path) -> None:
+    if path.suffix not in WRITERS:
+        raise ConfigError(f"--output={path} must end in {' or '.join(WRITERS)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--output={path} is in a directory that does not exist")
+    if path.is_dir():
+        raise ConfigError(f"--output={path} is a directory; give a file")
+
+
+def main() -> None:
+    if not _MODEL.value or not _INPUT.value or not _OUTPUT.value:
+        names = ("model", "input", "output")
+        missing = [name for name in names if not flags.FLAGS[name].value]
+        raise ConfigError(f"--{missing[0]} is missing; see --help")
+    output = Path(_OUTPUT.value)
+    check_output(output)
+    mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
+    jax.set_mesh(sharding.make_mesh(mesh))
+    model = trained.read_encoder(_MODEL.value)
+    positions = model.config.max_position_embeddings
+    extractor = Extractor(
+        model,
+        layers=_LAYERS.value,
+        pooling=_POOLING.value,
+        max_length=_MAX_LENGTH.value or positions,
+        batch_size=_BATCH_SIZE.value,
+        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
+    )
+    begin = time.monotonic()
+    with writing(output, model, _POOLING.value != "none") as write:
+        num_texts, num_tokens = extract(extractor, _INPUT.value, write)
+    secs = time.monotonic() - begin
+    cut = (
+        f", {extractor.num_truncated:,} of them cut" if extractor.num_truncated else ""
+    )
+    print(
+        f"{num_texts:,} texts{cut}, {num_tokens:,} tokens in {secs:.1f} s:"
+        f" {num_tokens / secs:,.0f} tokens/s with compiling; written to {output}"
+    )
+
+
+if __name__ == "__main__":
+    _MODEL = flags.DEFINE_string("model", None, "directory of a trained model")
+    _INPUT = flags.DEFINE_string("input", None, "file, a text a line; - for stdin")
+    _OUTPUT = flags.DEFINE_string("output", None, "file to write: .npz or .jsonl")
+    _LAYERS = flags.DEFINE_enum(
+        "layers", "last", list(contextual.LAYERS), "which, and how to combine them"
+    )
+    _POOLING = flags.DEFINE_enum(
+        "pooling", "none", contextual.POOLING, "of tokens, or their mean, or [CLS]"
+    )
+    _MAX_LENGTH = flags.DEFINE_integer(
+        "max_length", None, "tokens of a text; the model's positions if absent"
+    )
+    _BATCH_SIZE = flags.DEFINE_integer(
+        "batch_size", 32, "texts at once, over all devices", lower_bound=1
+    )
+    _COMPUTE_DTYPE = flags.DEFINE_enum(
+        "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+    )
+    command_line.run(main, __doc__)

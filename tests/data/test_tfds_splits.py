@@ -1,0 +1,48 @@
+"""Datasets are found, prepared and read, and what they have not is told by its key."""
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from bert_jax.config import ConfigError
+from bert_jax.data import tfds_splits
+
+
+class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
+    """Registers itself, so that tfds.builder("tiny_bert_numbers") finds it."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict({"n": tfds.features.Scalar(np.int64)})
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i in range(20):
+            yield i, {"n": i}
+
+
+def test_a_split_is_read_in_one_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    builder = tfds_splits.builder("tiny_bert_numbers", "config.here")
+
+    def read(split):
+        dataset = tfds_splits.dataset(builder, split, "config.here")
+        return [int(example["n"]) for example in dataset.as_numpy_iterator()]
+
+    everything = read("train")
+    assert sorted(everything) == list(range(20))
+    assert read("train[10%:]") == everything[2:]
+    with pytest.raises(ConfigError, match="config.here: tiny_bert_numbers has no sp"):
+        read("dev")
+
+
+def test_datasets_and_versions_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
+        with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
+            tfds_splits.builder(name, "config.here")

@@ -1,0 +1,140 @@
+"""Features are those of transformers' hidden states, whatever else is in the batch."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import contextual, trained
+from bert_jax.config import ConfigError
+from bert_jax.contextual import Extractor
+from bert_jax.data import wordpiece
+from bert_jax.interop import huggingface
+from tests.conftest import make_config, use_mesh
+from tests.tasks import tuned
+
+LETTERS = "abcdefghijklmnop"
+VOCAB = (*wordpiece.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS))
+TOKENIZER = wordpiece.WordPiece(
+    (*VOCAB, *(f"[unused{i}]" for i in range(97 - len(VOCAB)))), lowercase=True
+)
+TEXTS = [
+    ("Bad cab", "deaf"),
+    ("a" * 30 + " b" * 30,),
+    ("",),
+    ("face",),
+    ("dig a pond", ""),
+    ("a b c d e f g h i j k l m n o p",),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A model of five layers."""
+    use_mesh(1, 1, 1)
+    path = tmp_path_factory.mktemp("model")
+    config = dataclasses.replace(make_config().model, num_hidden_layers=5)
+    _, params = tuned.draw(config, tuned.HEADS["tagging"], 0)
+    huggingface.write_tuned(path, params, config, tuned.HEADS["tagging"], TOKENIZER)
+    return path
+
+
+def make(directory, **changes):
+    settings = {
+        "layers": "last",
+        "pooling": "none",
+        "max_length": 16,
+        "batch_size": 4,
+        "dtype": jnp.dtype(jnp.float32),
+    } | changes
+    return Extractor(trained.read_encoder(str(directory)), **settings)
+
+
+def their_states(directory, features):
+    """Returns transformers' states [E, T, D] of one text."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = transformers.BertModel.from_pretrained(
+        directory, attn_implementation="eager", add_pooling_layer=False
+    ).eval()
+    ids = features.ids.tolist()
+    second = ids.index(3) + 1
+    types = [0] * second + [1] * (len(ids) - second)
+    with torch.no_grad():
+        found = model(
+            torch.tensor([ids]),
+            token_type_ids=torch.tensor([types]),
+            output_hidden_states=True,
+        )
+    return np.stack([states[0].numpy() for states in found.hidden_states])
+
+
+THEIRS = {
+    "first": lambda x: x[0],
+    "second_to_last": lambda x: x[4],
+    "last": lambda x: x[5],
+    "sum_last_four": lambda x: x[2] + x[3] + x[4] + x[5],
+    "concat_last_four": lambda x: np.concatenate([x[2], x[3], x[4], x[5]], axis=-1),
+    "sum_all": lambda x: x[1:].sum(axis=0),
+}
+
+
+@pytest.mark.parametrize("layers", contextual.LAYERS)
+def test_every_combination_is_that_of_transformers(layers, directory):
+    for text, features in zip(
+        TEXTS, make(directory, layers=layers)(TEXTS), strict=True
+    ):
+        expected = THEIRS[layers](their_states(directory, features))
+        np.testing.assert_allclose(
+            features.values, expected, rtol=0, atol=1e-4, err_msg=str(text)
+        )
+        assert features.values.dtype == np.float32
+
+
+def test_pooled_are_the_mean_and_cls_of_the_tokens(directory):
+    by_token = make(directory)(TEXTS)
+    mean = make(directory, pooling="mean")(TEXTS)
+    cls = make(directory, pooling="cls")(TEXTS)
+    for tokens, one, other in zip(by_token, mean, cls, strict=True):
+        np.testing.assert_allclose(one.values, tokens.values.mean(axis=0), atol=5e-6)
+        np.testing.assert_allclose(other.values, tokens.values[0], atol=5e-6)
+
+
+def test_a_text_has_the_features_that_it_has_alone(directory):
+    extractor = make(directory, max_length=32)  # two lengths of rows
+    together = extractor(TEXTS)
+    for text, features in zip(TEXTS, together, strict=True):
+        (alone,) = extractor([text])
+        np.testing.assert_array_equal(alone.ids, features.ids)
+        np.testing.assert_allclose(alone.values, features.values, atol=5e-6)
+    assert extractor.num_truncated == 2  # the long one, together and alone
+    assert [len(features.ids) for features in together] == [13, 32, 3, 6, 10, 18]
+
+
+def test_on_a_mesh_they_are_the_same(directory):
+    expected = make(directory)(TEXTS)
+    use_mesh(4, 1, 1)
+    for found, other in zip(
+        make(directory, batch_size=3)(TEXTS), expected, strict=True
+    ):
+        np.testing.assert_allclose(found.values, other.values, atol=5e-6)
+
+
+def test_tokens_know_their_characters(directory):
+    pair, _, empty, *_ = make(directory)(TEXTS)
+    tokens = [TOKENIZER.vocab[i] for i in pair.ids]
+    assert tokens == "[CLS] b ##a ##d c ##a ##b [SEP] d ##e ##a ##f [SEP]".split()
+    assert pair.starts.tolist() == [0, 0, 1, 2, 4, 5, 6, 0, 0, 1, 2, 3, 0]
+    assert pair.ends.tolist() == [0, 1, 2, 3, 5, 6, 7, 0, 1, 2, 3, 4, 0]
+    assert [TOKENIZER.vocab[i] for i in empty.ids] == ["[CLS]", "[UNK]", "[SEP]"]
+
+
+def test_what_the_model_is_too_small_for(tmp_path):
+    config, _, params = tuned.build("tagging")
+    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS["tagging"], TOKENIZER)
+    with pytest.raises(ConfigError, match="the model has 2 layers; try --layers=sum_a"):
+        make(tmp_path, layers="concat_last_four")
+    for length in (4, 33):
+        with pytest.raises(ConfigError, match="at most the model's 32 positions"):
+            make(tmp_path, max_length=length)
