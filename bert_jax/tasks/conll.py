@@ -1,22 +1,24 @@
-"""Columns of words and tags, a word a line, a blank line after each sentence.
+"""Sentences of words with tags: from tables, or from columns as in CoNLL's files.
 
-The word is the first column and the tag the last, with tabs or spaces between. Tags may
-be IOB1, BIO (IOB2), BIOES or BILOU; they are read as conlleval reads them, and become
-BIO.
+conll:PATH has a word a line and a blank line after each sentence. The word is the first
+column and the tag the last, with tabs or spaces between. Tags may be IOB1, BIO (IOB2),
+BIOES or BILOU; they are read as conlleval reads them, and become BIO.
 
 Source: Tjong Kim Sang and De Meulder 2003, and its conlleval.
 """
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_jax.config import ConfigError
 from bert_jax.data import lines
-from bert_jax.tasks import labels
+from bert_jax.tasks import labels, tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES
 
 DOCUMENT = "-DOCSTART-"
@@ -52,13 +54,23 @@ class Sentences:
         return np.split(found, np.cumsum(lengths)[:-1])
 
 
-def read(path: str) -> Sentences:
-    """Reads a file.
+def read(spec: str, words: str, tags: str) -> Sentences:
+    """Reads conll:PATH, or any table whose values are lists.
+
+    Args:
+      spec: see there and tables.py.
+      words, tags: the columns of a table, which a file of columns has no names for; ""
+        for no tags.
 
     Raises:
-      ConfigError: when it cannot be read, has no sentences, or a line that is no word
-        with as many columns as the first, or no tag.
+      ConfigError: when it cannot be read, has no sentences, a line is no word with as
+        many columns as the first, or what should be a tag is none.
     """
+    kind, _, path = spec.partition(":")
+    return _read_file(path) if kind == "conll" else _of_table(spec, words, tags)
+
+
+def _read_file(path: str) -> Sentences:
     sentences = list(_sentences(path))
     if not sentences:
         raise ConfigError(f"{path} has no sentences")
@@ -67,6 +79,33 @@ def read(path: str) -> Sentences:
         return Sentences(path, words, None)
     tags = [to_bio([columns[-1] for columns in sentence]) for sentence in sentences]
     return Sentences(path, words, tags)
+
+
+def _of_table(spec: str, words: str, tags: str) -> Sentences:
+    table = tables.read(spec)
+    found = [_list(value, f"{spec}, {words!r}") for value in table.column(words)]
+    # Without a word there is nothing to tag.
+    is_there = [bool(sentence) for sentence in found]
+    sentences = list(itertools.compress(found, is_there))
+    if not sentences:
+        raise ConfigError(f"{spec} has no sentences")
+    if not tags:
+        return Sentences(spec, sentences, None)
+    lists = [_list(value, f"{spec}, {tags!r}") for value in table.column(tags)]
+    kept = list(itertools.compress(lists, is_there))
+    for i, (sentence, its) in enumerate(zip(sentences, kept, strict=True), start=1):
+        where = f"{spec}, sentence {i},"
+        if len(sentence) != len(its):
+            raise ConfigError(f"{where} has {len(sentence)} words, {len(its)} tags")
+        for tag in its:
+            _check_tag(tag, where)
+    return Sentences(spec, sentences, [to_bio(its) for its in kept])
+
+
+def _list(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where}: {value!r} is no list; sentences are lists here")
+    return [str(item) for item in value]
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -119,8 +158,13 @@ def _check(columns: list[str], num_columns: int, where: str) -> None:
         raise ConfigError(
             f"{where} has {len(columns)} columns, the lines before have {num_columns}"
         )
-    if num_columns > 1 and not _TAG.fullmatch(columns[-1]):
+    if num_columns > 1:
+        _check_tag(columns[-1], where)
+
+
+def _check_tag(tag: str, where: str) -> None:
+    if not _TAG.fullmatch(tag):
         raise ConfigError(
-            f"{where} has the tag {columns[-1]!r}; tags are O, or B-, I-, E-, S- and a"
+            f"{where} has the tag {tag!r}; tags are O, or B-, I-, E-, S- and a"
             " type, as in B-person"
         )

@@ -10,42 +10,48 @@ import numpy as np
 from bert_jax.tasks.answers import Answers
 from bert_jax.tasks.conll import Sentences
 
-# What gluebenchmark.com calls the file of a task.
+# What gluebenchmark.com calls the file of a task, and whether it takes classes by
+# number there.
 GLUE_FILES = {
-    "cola": "CoLA.tsv",
-    "sst2": "SST-2.tsv",
-    "mrpc": "MRPC.tsv",
-    "stsb": "STS-B.tsv",
-    "qqp": "QQP.tsv",
-    "mnli_matched": "MNLI-m.tsv",
-    "mnli_mismatched": "MNLI-mm.tsv",
-    "qnli": "QNLI.tsv",
-    "rte": "RTE.tsv",
-    "wnli": "WNLI.tsv",
-    "ax": "AX.tsv",
+    "cola": ("CoLA.tsv", True),
+    "sst2": ("SST-2.tsv", True),
+    "mrpc": ("MRPC.tsv", True),
+    "stsb": ("STS-B.tsv", False),
+    "qqp": ("QQP.tsv", True),
+    "mnli_matched": ("MNLI-m.tsv", False),
+    "mnli_mismatched": ("MNLI-mm.tsv", False),
+    "qnli": ("QNLI.tsv", False),
+    "rte": ("RTE.tsv", False),
+    "wnli": ("WNLI.tsv", True),
+    "ax": ("AX.tsv", False),
 }
 SCORE_RANGE = (0.0, 5.0)  # of STS-B, the one regression
 
 
 def write_glue(
-    directory: Path, task: str, predicted: np.ndarray, names: Sequence[str]
+    directory: Path,
+    task: str,
+    predicted_N: np.ndarray,
+    names: Sequence[str],
+    index_N: np.ndarray,
 ) -> Path:
     """Writes index and prediction of a test set, and returns the file's path.
 
     Args:
       directory: that exists.
       task: one of GLUE_FILES.
-      predicted: int[N] classes, or float[N] scores.
-      names: of the classes as GLUE writes them: "0" and "1", or "entailment" and so on.
+      predicted_N: int classes, or float scores.
+      names: of the classes.
+      index_N: int, each example's place in GLUE's own file.
     """
-    path = directory / GLUE_FILES[task]
-    if np.issubdtype(predicted.dtype, np.floating):
-        values = [f"{score:.3f}" for score in np.clip(predicted, *SCORE_RANGE)]
+    name, by_number = GLUE_FILES[task]
+    if np.issubdtype(predicted_N.dtype, np.floating):
+        values = [f"{score:.3f}" for score in np.clip(predicted_N, *SCORE_RANGE)]
     else:
-        values = [names[number] for number in predicted]
-    rows = (f"{i}\t{value}\n" for i, value in enumerate(values))
-    _write(path, ("index\tprediction\n", *rows))
-    return path
+        values = [str(n) if by_number else names[n] for n in predicted_N]
+    rows = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
+    _write(directory / name, ["index\tprediction\n", *rows])
+    return directory / name
 
 
 def write_squad(directory: Path, answers: Answers) -> None:

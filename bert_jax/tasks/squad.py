@@ -8,6 +8,7 @@ from typing import Any
 
 from bert_jax.config import ConfigError
 from bert_jax.data import lines
+from bert_jax.tasks import tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES
 
 # How far from its offset an answer's text may stand to be meant: offsets that count
@@ -49,31 +50,30 @@ class Questions:
     num_lost: int
 
 
-def read(path: str) -> Questions:
-    """Reads a file.
+def read(spec: str) -> Questions:
+    """Reads squad:PATH, a file, or a table of TensorFlow Datasets with its columns.
 
     Raises:
       ConfigError: when it cannot be read, is none of this format, or has no questions.
     """
-    paragraphs: list[str] = []
+    kind, _, path = spec.partition(":")
+    paragraphs: dict[str, int] = {}
     questions: list[Question] = []
     counts: collections.Counter[str] = collections.Counter()
     try:
-        for paragraph in _paragraphs(_json(path)):
-            for entry in paragraph["qas"]:
-                questions.append(
-                    _question(entry, paragraph["context"], len(paragraphs), counts)
-                )
-            paragraphs.append(paragraph["context"])
+        entries = _entries(_json(path)) if kind == "squad" else _of_table(spec)
+        for context, entry in entries:
+            number = paragraphs.setdefault(context, len(paragraphs))
+            questions.append(_question(entry, context, number, counts))
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"{path} is no SQuAD JSON ({type(error).__name__}: {error}); it has data,"
+            f"{spec} is no SQuAD ({type(error).__name__}: {error}); it has data,"
             " paragraphs, qas, answers with text and answer_start"
         ) from None
     if not questions:
-        raise ConfigError(f"{path} has no questions")
+        raise ConfigError(f"{spec} has no questions")
     return Questions(
-        paragraphs,
+        list(paragraphs),
         questions,
         any(question.is_impossible for question in questions),
         counts["mended"],
@@ -92,9 +92,26 @@ def _json(path: str) -> Any:
         raise ConfigError(f"{path} is not JSON: {error}") from None
 
 
-def _paragraphs(content: Any) -> Iterator[dict[str, Any]]:
+def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each question's paragraph and what the file says of it."""
     for article in content["data"]:
-        yield from article["paragraphs"]
+        for paragraph in article["paragraphs"]:
+            for entry in paragraph["qas"]:
+                yield paragraph["context"], entry
+
+
+def _of_table(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the same of a table's rows."""
+    table = tables.read(spec)
+    columns = {key: table.column(key) for key in ("id", "question", "context")}
+    answers = table.column("answers")
+    is_impossible = table.columns.get("is_impossible", [False] * len(answers))
+    for i, row in enumerate(zip(*columns.values(), strict=True)):
+        entry = dict(zip(columns, row, strict=True))
+        pairs = zip(answers[i]["text"], answers[i]["answer_start"], strict=True)
+        entry["answers"] = [{"text": t, "answer_start": s} for t, s in pairs]
+        entry["is_impossible"] = is_impossible[i]
+        yield entry.pop("context"), entry
 
 
 def _question(

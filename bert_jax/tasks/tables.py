@@ -168,13 +168,16 @@ def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
 
 def _as_python(value: Any, feature: Any) -> Any:
     """Returns text as a string, a class by its name, "" where a test set hides it."""
+    if isinstance(value, dict):  # of one value each, or of as many as a sequence has
+        inner = getattr(feature, "feature", feature)
+        return {key: _as_python(item, inner[key]) for key, item in value.items()}
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if getattr(value, "ndim", 0):
+        inner = getattr(feature, "feature", feature)
+        return [_as_python(item, inner) for item in value]
     if hasattr(feature, "int2str"):
         return "" if value < 0 else feature.int2str(value)
-    if getattr(value, "ndim", 0):
-        inner = getattr(feature, "feature", None)
-        return [_as_python(item, inner) for item in value]
     return value.item() if hasattr(value, "item") else value
 
 

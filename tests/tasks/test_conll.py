@@ -34,7 +34,7 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
         "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nrejects VBZ B-VP O\n\t\n\n"
         "Bonn NNP B-NP I-LOC"
     )
-    found = conll.read(str(path))
+    found = conll.read(f"conll:{path}", "", "")
     assert found.words == [["EU", "rejects"], ["Bonn"]]
     assert found.tags == [["B-ORG", "O"], ["B-LOC"]]
     names = conll.tag_names(found.tags)
@@ -47,9 +47,9 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
 def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("New York\tB-loc\n#\tO\n")
-    assert conll.read(str(path)).words == [["New York", "#"]]
+    assert conll.read(f"conll:{path}", "", "").words == [["New York", "#"]]
     path.write_text("Only\nwords\n")
-    found = conll.read(str(path))
+    found = conll.read(f"conll:{path}", "", "")
     assert found.tags is None and found.classes(("O",)) is None
 
 
@@ -66,4 +66,26 @@ def test_mistakes(text, message, tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        conll.read(str(path))
+        conll.read(f"conll:{path}", "", "")
+
+
+def test_tables_have_lists(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"tokens": ["EU", "rejects"], "ner": ["S-ORG", "O"]}\n'
+        '{"tokens": [], "ner": []}\n'
+    )
+    found = conll.read(f"jsonl:{path}", "tokens", "ner")
+    assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
+    assert conll.read(f"jsonl:{path}", "tokens", "").tags is None
+    with pytest.raises(ConfigError, match="no column 'words'"):
+        conll.read(f"jsonl:{path}", "words", "ner")
+    for line, message in (
+        ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words, 0 tags"),
+        ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the tag 'PER'"),
+        ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is no list"),
+        ('{"tokens": [], "ner": []}', "has no sentences"),
+    ):
+        path.write_text(line)
+        with pytest.raises(ConfigError, match=message):
+            conll.read(f"jsonl:{path}", "tokens", "ner")

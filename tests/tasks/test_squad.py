@@ -15,7 +15,7 @@ def write(path, questions, context=PARAGRAPH):
     paragraphs = [{"context": context, "qas": questions}]
     content = {"version": "1.1", "data": [{"title": "x", "paragraphs": paragraphs}]}
     path.write_text(json.dumps(content))
-    return str(path)
+    return f"squad:{path}"
 
 
 def ask(id_, *answers, **more):
@@ -60,7 +60,7 @@ def test_impossible_questions_have_no_answers(tmp_path):
     "text, message",
     [
         ("{", "is not JSON"),
-        ("[]", "is no SQuAD JSON"),
+        ("[]", r"is no SQuAD \(TypeError"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "KeyError: 'qas'"),
         ('{"data": []}', "has no questions"),
     ],
@@ -69,4 +69,24 @@ def test_mistakes(text, message, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        squad.read(str(path))
+        squad.read(f"squad:{path}")
+
+
+def test_a_table_with_the_same_columns(tmp_path):
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"id": "1", "question": "What?", "context": PARAGRAPH},
+        {"id": "2", "question": "Who?", "context": PARAGRAPH},
+    ]
+    rows[0] |= {"answers": {"text": ["bridge"], "answer_start": [8]}}
+    rows[1] |= {"answers": {"text": [], "answer_start": []}}
+    for i, row in enumerate(rows):
+        row["is_impossible"] = bool(i)
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    found = squad.read(f"jsonl:{path}")
+    assert found.paragraphs == [PARAGRAPH] and found.has_impossible
+    assert found.questions[0].answers == (Answer("bridge", 8),)
+    assert [q.is_impossible for q in found.questions] == [False, True]
+    path.write_text('{"id": "1", "question": "What?", "context": "x", "answers": []}')
+    with pytest.raises(ConfigError, match="is no SQuAD"):
+        squad.read(f"jsonl:{path}")

@@ -109,7 +109,7 @@ def test_scores_are_those_of_torchmetrics():
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="real data, where there is some")
 def test_a_real_submission_has_torchmetrics_scores():
-    questions = squad.read(str(SHARED / "squad11dev-train36.json"))
+    questions = squad.read(f"squad:{SHARED}/squad11dev-train36.json")
     (path,) = (SHARED / "predictions_1.1").glob("*.json")
     answers = json.loads(path.read_text())
     answered = [q for q in questions.questions if q.id in answers]

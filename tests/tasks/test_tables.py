@@ -114,6 +114,10 @@ class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
             "label": tfds.features.ClassLabel(names=["no", "yes"]),
             "parts": tfds.features.Sequence(tfds.features.Text()),
             "score": tfds.features.Scalar(np.float32),
+            "tags": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "B"])),
+            "answers": tfds.features.Sequence(
+                {"text": tfds.features.Text(), "answer_start": np.int32}
+            ),
         }
         return self.dataset_info_from_configs(
             features=tfds.features.FeaturesDict(features)
@@ -129,7 +133,8 @@ class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
     def _hidden(self):
         yield 0, {"text": "Hidden", "label": -1} | self.more
 
-    more = {"parts": ["a", "b"], "score": 0.5}
+    more = {"parts": ["a", "b"], "score": 0.5, "tags": [1, 0]}
+    more |= {"answers": [{"text": "caf\u00e9", "answer_start": 3}]}
 
 
 def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
@@ -140,6 +145,9 @@ def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
         ("Caf\u00e9 1", "yes"),
     ]
     assert table.column("parts")[0] == ["a", "b"] and table.column("score")[0] == 0.5
+    assert table.column("tags")[0] == ["B", "O"]
+    answers = {"text": ["caf\u00e9"], "answer_start": [3]}
+    assert table.column("answers")[0] == answers
     assert tables.read("tfds:tiny_bert_labels:test").column("label") == [""]
     with pytest.raises(ConfigError, match="has no split 'dev'; it has"):
         tables.read("tfds:tiny_bert_labels:dev")
