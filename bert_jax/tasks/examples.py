@@ -25,11 +25,13 @@ class Texts:
       b: the others of the pairs; None for single texts.
       labels: int32[N] classes, float32[N] scores or float32[N, C] sets of classes;
         None for a test set.
+      index: int64[N], the place of each in its leaderboard's file.
     """
 
     a: list[str]
     b: list[str] | None
     labels: np.ndarray | None
+    index: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +65,12 @@ def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
 
 
 def read_texts(
-    table: Table, kind: str, text: Sequence[str], label: str, names: Sequence[str]
+    table: Table,
+    kind: str,
+    text: Sequence[str],
+    label: str,
+    names: Sequence[str],
+    index: str,
 ) -> Texts:
     """Returns the examples of a table.
 
@@ -73,6 +80,7 @@ def read_texts(
       text: the column of the text, or the two of a pair.
       label: the column of the label; "" where there is none.
       names: of the classes.
+      index: the column of the places; "" for those in the table.
 
     Raises:
       ConfigError: when a column is not there or a label not known.
@@ -84,7 +92,10 @@ def read_texts(
     elif label:
         to_numbers = labels.class_sets if kind == "multi_label" else labels.classes
         found = to_numbers(table.column(label), names, table.spec)
-    return Texts(a, b[0] if b else None, found)
+    places = np.arange(len(a))
+    if index:
+        places = labels.scores(table.column(index), table.spec).astype(np.int64)
+    return Texts(a, b[0] if b else None, found, places)
 
 
 def read_choices(

@@ -14,6 +14,7 @@ TABLE = Table(
         "gold": ["yes", "no"],
         "score": ["4.5", "0"],
         "kinds": ["0,1", ""],
+        "place": ["7", 3],
     },
 )
 SWAG = Table(
@@ -30,20 +31,21 @@ SWAG = Table(
 
 def test_single_texts_and_pairs():
     found = examples.read_texts(
-        TABLE, "classification", ("premise",), "gold", ("no", "yes")
+        TABLE, "classification", ("premise",), "gold", ("no", "yes"), ""
     )
     assert found.a == ["It rains.", "It is dry."] and found.b is None
     assert found.labels.tolist() == [1, 0]
     pair = examples.read_texts(
-        TABLE, "regression", ("premise", "hypothesis"), "score", ("score",)
+        TABLE, "regression", ("premise", "hypothesis"), "score", ("score",), ""
     )
     assert pair.b == ["It is wet.", ""] and pair.labels.tolist() == [4.5, 0]
     many = examples.read_texts(
-        TABLE, "multi_label", ("premise",), "kinds", ("joy", "fear")
+        TABLE, "multi_label", ("premise",), "kinds", ("joy", "fear"), ""
     )
     assert many.labels.tolist() == [[1, 1], [0, 0]]
-    test = examples.read_texts(TABLE, "classification", ("premise",), "", ())
-    assert test.labels is None
+    test = examples.read_texts(TABLE, "classification", ("premise",), "", (), "place")
+    assert test.labels is None and test.index.tolist() == [7, 3]
+    assert found.index.tolist() == [0, 1]
 
 
 def test_the_training_set_names_the_classes():

@@ -16,7 +16,9 @@ def shown(ids_T):
 
 
 def test_single_texts_are_cut_at_their_end():
-    texts = Texts(["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32))
+    texts = Texts(
+        ["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32), None
+    )
     features = text_features.of_texts(texts, TOKENIZER, 6)
     batch = features.batch(np.array([2, 0, 1, -1]))
     rows = [shown(ids) for ids in batch["input_ids"]]
@@ -29,7 +31,7 @@ def test_single_texts_are_cut_at_their_end():
 
 def test_pairs_are_cut_in_the_longer():
     a, b = ["a b c d e", "a", "a b", "a b"], ["h g", "h g f e d", "", "h g f"]
-    features = text_features.of_texts(Texts(a, b, None), TOKENIZER, 8)
+    features = text_features.of_texts(Texts(a, b, None, None), TOKENIZER, 8)
     batch = features.batch(np.arange(4))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abc|hg|", "<a|hgfe|", "<ab|", "<ab|hgf|"]

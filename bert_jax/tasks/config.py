@@ -1,0 +1,227 @@
+"""What tuning a model on a task is made of: frozen dataclasses, built and checked once.
+
+As in bert_jax/config.py there is no default here: every number stands in its config
+file. config.task.kind decides which keys config.task has.
+"""
+
+import dataclasses
+from typing import Any
+
+import ml_collections
+
+from bert_jax import config as config_lib
+from bert_jax.config import ConfigError
+from bert_jax.tasks import predictions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Specs of tables.py, conll.py or squad.py."""
+
+    train: str
+    dev: tuple[str, ...]  # the first one chooses the best checkpoint
+    test: tuple[str, ...]  # without labels; () for none
+    header: tuple[str, ...]  # of a tsv or csv whose first line is no header; else ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask:
+    kind: str  # classification | regression | multi_label
+    text: tuple[str, ...]  # the column of the text, or the two of a pair
+    label: str  # the column of the label
+    labels: tuple[str, ...]  # names of the classes; () for those of the training set
+    glue: tuple[str, ...]  # names in predictions.GLUE_FILES, one for each of data.test
+    index: str  # the column of a test example's place in GLUE's file; "": their order
+    threshold: float  # of a class's probability, of multi_label
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceTask:
+    kind: str  # multiple_choice
+    text: tuple[str, ...]  # the context's column, and that of what choices begin with
+    choices: tuple[str, ...]  # a column each, or one of lists
+    label: str  # the column of the right choice's number, from 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingTask:
+    kind: str  # tagging
+    words: str  # columns of lists, of a table; files of columns have no names
+    tags: str
+    labels: tuple[str, ...]  # BIO tags, O first; () for those of the training set
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QuestionTask:
+    kind: str  # question_answering
+    stride: int  # tokens from one window of a paragraph to the next
+    max_query_length: int  # tokens of a question
+    max_answer_length: int  # tokens of an answer
+    num_best: int  # answers to keep of each question
+    null_threshold: float  # null odds above it are no answer
+
+
+Task = TextTask | ChoiceTask | TaggingTask | QuestionTask
+TASKS: dict[str, type[Task]] = {
+    "classification": TextTask,
+    "regression": TextTask,
+    "multi_label": TextTask,
+    "tagging": TaggingTask,
+    "question_answering": QuestionTask,
+    "multiple_choice": ChoiceTask,
+}
+METRICS: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "matthews", "f1", "macro_f1"),
+    "regression": ("pearson", "spearman"),
+    "multi_label": ("micro_f1", "macro_f1"),
+    "tagging": ("f1", "precision", "recall"),
+    "question_answering": ("f1", "exact_match"),
+    "multiple_choice": ("accuracy",),
+}
+OPTIMIZERS = ("adamw_bert", "adamw")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DropoutConfig:
+    hidden_prob: float  # of the encoder, as config.model has it in pretraining
+    attention_prob: float
+    head_prob: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecipeConfig:
+    num_epochs: int
+    global_batch_size: int  # examples, or windows, over all devices and microbatches
+    optimizer: str  # one of OPTIMIZERS, see optim.py
+    learning_rate: float  # the peak, after a linear warmup, before a line to 0
+    learning_rates: tuple[float, ...]  # what a sweep tries
+    warmup_fraction: float  # of all steps
+    weight_decay: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    clip_norm: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Settings:
+    data: DataConfig
+    sequence_length: int
+    dropout: DropoutConfig
+    recipe: RecipeConfig
+    metric: str  # one of METRICS, by which checkpoints are compared
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(_Settings):
+    task: Task
+
+
+def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
+    """Builds and validates the config.
+
+    Raises:
+      ConfigError: when a key is missing, unknown or of the wrong type, or when values
+        contradict each other.
+    """
+    values: Any = config  # which pyright takes for a tuple
+    kind = values.task.get("kind") if "task" in values else None
+    if kind not in TASKS:
+        raise ConfigError(
+            f"config.task.kind={kind!r} must be one of {', '.join(TASKS)}"
+        )
+    task = config_lib.build(TASKS[kind], values.task, "config.task")
+    settings: Any = {key: values[key] for key in values if key != "task"}
+    settings = config_lib.build(_Settings, settings, "config")
+    finetune = FinetuneConfig(task=task, **vars(settings))
+    _validate(finetune)
+    return finetune
+
+
+def _validate(config: FinetuneConfig) -> None:
+    task, recipe = config.task, config.recipe
+    metrics = METRICS[task.kind]
+    _require(
+        config.metric in metrics,
+        "config.metric",
+        config.metric,
+        f"must be one of {', '.join(metrics)} for a task of {task.kind}",
+    )
+    _require(bool(config.data.dev), "config.data.dev", config.data.dev, "names no data")
+    _require(
+        recipe.optimizer in OPTIMIZERS,
+        "config.recipe.optimizer",
+        recipe.optimizer,
+        f"must be one of {', '.join(OPTIMIZERS)}",
+    )
+    _validate_numbers(config)
+    if isinstance(task, TextTask):
+        _require(
+            len(task.glue) in (0, len(config.data.test))
+            and set(task.glue) <= predictions.GLUE_FILES.keys(),
+            "config.task.glue",
+            task.glue,
+            f"must be empty, or one of {', '.join(predictions.GLUE_FILES)} for each of"
+            " config.data.test",
+        )
+    if isinstance(task, TextTask | ChoiceTask):
+        _require(
+            len(task.text) in (1, 2),
+            "config.task.text",
+            task.text,
+            "must name one column or two",
+        )
+    if isinstance(task, QuestionTask):
+        # [CLS] question [SEP] window [SEP]
+        _require(
+            config.sequence_length > task.max_query_length + 3,
+            "config.sequence_length",
+            config.sequence_length,
+            f"must be over task.max_query_length={task.max_query_length} and 3 more",
+        )
+
+
+def _validate_numbers(config: FinetuneConfig) -> None:
+    recipe, dropout, task = config.recipe, config.dropout, config.task
+    fractions = {
+        "config.dropout.hidden_prob": dropout.hidden_prob,
+        "config.dropout.attention_prob": dropout.attention_prob,
+        "config.dropout.head_prob": dropout.head_prob,
+        "config.recipe.warmup_fraction": recipe.warmup_fraction,
+        "config.recipe.beta1": recipe.beta1,
+        "config.recipe.beta2": recipe.beta2,
+    }
+    positive: dict[str, float] = {
+        "config.recipe.num_epochs": recipe.num_epochs,
+        "config.recipe.global_batch_size": recipe.global_batch_size,
+        "config.recipe.learning_rate": recipe.learning_rate,
+        "config.recipe.epsilon": recipe.epsilon,
+        "config.recipe.clip_norm": recipe.clip_norm,
+    }
+    positive |= {"config.recipe.learning_rates": min(recipe.learning_rates, default=1)}
+    if isinstance(task, TextTask):
+        fractions["config.task.threshold"] = task.threshold
+    if isinstance(task, QuestionTask):
+        for name in ("stride", "max_query_length", "max_answer_length", "num_best"):
+            positive[f"config.task.{name}"] = getattr(task, name)
+    for key, value in fractions.items():
+        _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
+    for key, value in positive.items():
+        _require(value > 0, key, value, "must be above 0")
+    _require(
+        recipe.weight_decay >= 0,
+        "config.recipe.weight_decay",
+        recipe.weight_decay,
+        "must not be negative",
+    )
+    _require(
+        config.sequence_length >= 5,
+        "config.sequence_length",
+        config.sequence_length,
+        "must be at least 5 to hold a pair",
+    )
+
+
+def _require(ok: bool, key: str, value: Any, problem: str) -> None:
+    if not ok:
+        raise ConfigError(f"{key}={value!r} {problem}")

@@ -1,0 +1,31 @@
+"""MNLI: does a sentence follow from another, contradict it, or neither?
+
+Devlin et al. 2019, table 1, has BERT-base at 84.6 (matched) and 83.4 (mismatched),
+GLUE's test sets.
+
+From GLUE's own files, with --config.task.label=gold_label and
+--config.task.text="('sentence1', 'sentence2')".
+"""
+
+import ml_collections
+
+from configs.finetune import recipe
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = recipe.get_config()
+    config.data.train = "tfds:glue/mnli:train"
+    config.data.dev = (
+        "tfds:glue/mnli:validation_matched",
+        "tfds:glue/mnli:validation_mismatched",
+    )
+    config.data.test = ("tfds:glue/mnli:test_matched", "tfds:glue/mnli:test_mismatched")
+    config.task = recipe.text_task(
+        "classification",
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+    )
+    config.task.glue = ("mnli_matched", "mnli_mismatched")
+    config.task.index = "idx"
+    config.metric = "accuracy"  # what GLUE takes
+    return config

@@ -1,0 +1,24 @@
+"""QQP: do two questions ask the same?
+
+Devlin et al. 2019, table 1, has BERT-base at F1 71.2, GLUE's test set.
+
+From GLUE's own files, with --config.task.label=is_duplicate.
+"""
+
+import ml_collections
+
+from configs.finetune import recipe
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = recipe.get_config()
+    config.data.train = "tfds:glue/qqp:train"
+    config.data.dev = ("tfds:glue/qqp:validation",)
+    config.data.test = ("tfds:glue/qqp:test",)
+    config.task = recipe.text_task(
+        "classification", ("question1", "question2"), ("not_duplicate", "duplicate")
+    )
+    config.task.glue = ("qqp",)
+    config.task.index = "idx"
+    config.metric = "f1"  # what GLUE takes
+    return config

@@ -1,0 +1,50 @@
+"""What tasks have in common: the numbers of Devlin et al. 2019 and of its code.
+
+Not a config by itself; the other files here begin with it.
+"""
+
+import ml_collections
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    config.data = ml_collections.ConfigDict()
+    config.data.header = ()  # of a tsv or csv without a line that names its columns
+
+    config.dropout = ml_collections.ConfigDict()  # the released bert_config.json
+    config.dropout.hidden_prob = 0.1
+    config.dropout.attention_prob = 0.1
+    config.dropout.head_prob = 0.1  # run_classifier.py
+
+    config.recipe = ml_collections.ConfigDict()
+    config.recipe.num_epochs = 3  # Devlin et al. 2019, section 4.1
+    config.recipe.global_batch_size = 32  # section 4.1
+    config.recipe.optimizer = "adamw_bert"  # optimization.py
+    config.recipe.learning_rate = 2e-5  # README, "Sentence (and sentence-pair)"
+    config.recipe.learning_rates = (5e-5, 4e-5, 3e-5, 2e-5)  # section 4.1
+    config.recipe.warmup_fraction = 0.1  # run_classifier.py warmup_proportion
+    config.recipe.weight_decay = 0.01  # optimization.py
+    config.recipe.beta1 = 0.9  # optimization.py
+    config.recipe.beta2 = 0.999  # optimization.py
+    config.recipe.epsilon = 1e-6  # optimization.py
+    config.recipe.clip_norm = 1.0  # optimization.py
+
+    config.sequence_length = 128  # run_classifier.py max_seq_length
+    return config
+
+
+def text_task(
+    kind: str, text: tuple[str, ...], labels: tuple[str, ...]
+) -> ml_collections.ConfigDict:
+    """Returns a task of texts with columns named as in TensorFlow Datasets' GLUE."""
+    return ml_collections.ConfigDict(
+        {
+            "kind": kind,
+            "text": text,
+            "label": "label",
+            "labels": labels,
+            "glue": (),
+            "index": "",
+            "threshold": 0.5,
+        }
+    )

@@ -1,0 +1,22 @@
+"""RTE: does a sentence follow from another?
+
+Devlin et al. 2019, table 1, has BERT-base at 66.4, GLUE's test set.
+"""
+
+import ml_collections
+
+from configs.finetune import recipe
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = recipe.get_config()
+    config.data.train = "tfds:glue/rte:train"
+    config.data.dev = ("tfds:glue/rte:validation",)
+    config.data.test = ("tfds:glue/rte:test",)
+    config.task = recipe.text_task(
+        "classification", ("sentence1", "sentence2"), ("entailment", "not_entailment")
+    )
+    config.task.glue = ("rte",)
+    config.task.index = "idx"
+    config.metric = "accuracy"  # what GLUE takes
+    return config

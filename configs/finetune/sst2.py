@@ -1,0 +1,26 @@
+"""SST-2: is a sentence of a film review for or against it?
+
+Devlin et al. 2019, table 1, has BERT-base at 93.5, GLUE's test set.
+
+From GLUE's own files:
+
+    --config.data.train=tsv:SST-2/train.tsv --config.data.dev="('tsv:SST-2/dev.tsv',)"
+"""
+
+import ml_collections
+
+from configs.finetune import recipe
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = recipe.get_config()
+    config.data.train = "tfds:glue/sst2:train"
+    config.data.dev = ("tfds:glue/sst2:validation",)
+    config.data.test = ("tfds:glue/sst2:test",)
+    config.task = recipe.text_task(
+        "classification", ("sentence",), ("negative", "positive")
+    )
+    config.task.glue = ("sst2",)
+    config.task.index = "idx"
+    config.metric = "accuracy"  # what GLUE takes
+    return config

@@ -1,0 +1,25 @@
+"""STS-B: how much do two sentences say the same, from 0 to 5?
+
+Devlin et al. 2019, table 1, has BERT-base at Spearman 85.8, GLUE's test set.
+
+From GLUE's own files:
+
+    --config.data.train=tsv:STS-B/train.tsv --config.data.dev="('tsv:STS-B/dev.tsv',)"
+    --config.task.label=score
+"""
+
+import ml_collections
+
+from configs.finetune import recipe
+
+
+def get_config() -> ml_collections.ConfigDict:
+    config = recipe.get_config()
+    config.data.train = "tfds:glue/stsb:train"
+    config.data.dev = ("tfds:glue/stsb:validation",)
+    config.data.test = ("tfds:glue/stsb:test",)
+    config.task = recipe.text_task("regression", ("sentence1", "sentence2"), ("score",))
+    config.task.glue = ("stsb",)
+    config.task.index = "idx"
+    config.metric = "spearman"  # what GLUE takes
+    return config

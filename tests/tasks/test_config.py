@@ -1,0 +1,92 @@
+"""Every config of a task loads with the paper's numbers, and mistakes are one line."""
+
+import importlib
+import pathlib
+
+import ml_collections
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import config as tasks_config
+from configs import finetune
+
+DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
+NAMES = sorted(path.stem for path in DIRECTORY.glob("*.py") if path.stem != "recipe")
+KINDS = {
+    "stsb": "regression",
+    "goemotions": "multi_label",
+    "conll": "tagging",
+    "wnut17": "tagging",
+    "squad1": "question_answering",
+    "squad2": "question_answering",
+    "swag": "multiple_choice",
+    "codah": "multiple_choice",
+}
+
+
+def config_dict(name) -> ml_collections.ConfigDict:
+    return importlib.import_module(f"configs.finetune.{name}").get_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_loads(name):
+    config = tasks_config.from_config_dict(config_dict(name))
+    assert config.task.kind == KINDS.get(name, "classification")
+    assert config.recipe.learning_rate in (5e-5, 4e-5, 3e-5, 2e-5)
+    is_question = config.task.kind == "question_answering"
+    assert config.dropout.head_prob == (0.0 if is_question else 0.1)
+    assert config.sequence_length == (384 if is_question else 128)
+
+
+def test_there_is_one_for_every_task_of_the_papers():
+    glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
+    assert set(NAMES) == glue | set(KINDS)
+
+
+def change(name, **changes):
+    config = config_dict(name)
+    for key, value in changes.items():
+        *sections, last = key.split("__")
+        section = config
+        for part in sections:
+            section = section[part]
+        section[last] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("sst2", {"task__kind": "guessing"}, "config.task.kind='guessing' must be one"),
+        ("sst2", {"task__colour": "red"}, "config.task.colour is not a config key"),
+        ("sst2", {"colour": "red"}, "config.colour is not a config key"),
+        ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
+        ("sst2", {"data__dev": ()}, "config.data.dev=.* names no data"),
+        ("sst2", {"task__text": ()}, "config.task.text=.* must name one column or two"),
+        ("sst2", {"task__glue": ("cola", "mrpc")}, "config.task.glue=.* must be empty"),
+        ("sst2", {"task__glue": ("imdb",)}, "config.task.glue=.* must be empty"),
+        ("sst2", {"task__threshold": 1.0}, "config.task.threshold=1.0"),
+        ("sst2", {"recipe__optimizer": "sgd"}, "config.recipe.optimizer='sgd'"),
+        ("sst2", {"recipe__num_epochs": 0}, "config.recipe.num_epochs=0"),
+        ("sst2", {"recipe__learning_rates": (0.0,)}, "config.recipe.learning_rates"),
+        ("sst2", {"recipe__weight_decay": -0.1}, "config.recipe.weight_decay=-0.1"),
+        ("sst2", {"dropout__head_prob": 1.0}, "config.dropout.head_prob=1.0"),
+        ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
+        ("squad1", {"sequence_length": 67}, "must be over task.max_query_length=64"),
+        ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
+    ],
+)
+def test_mistakes_are_told(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tasks_config.from_config_dict(change(name, **changes))
+
+
+def test_a_missing_section_is_told():
+    config = config_dict("sst2")
+    del config["task"]
+    with pytest.raises(ConfigError, match="config.task.kind=None"):
+        tasks_config.from_config_dict(config)
+    config = config_dict("sst2")
+    del config["recipe"]
+    with pytest.raises(ConfigError, match="config.recipe is missing"):
+        tasks_config.from_config_dict(config)
