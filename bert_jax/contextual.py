@@ -117,7 +117,7 @@ class Extractor:
                         arrays["input_ids"][row, :n],
                         starts[layout.source_BT[row, :n]],
                         ends[layout.source_BT[row, :n]],
-                        values[row] if self._is_pooled else values[row, :n],
+                        values[row] if self._is_pooled else values[row, :n].copy(),
                     )
         return [features for features in found if features is not None]
 
