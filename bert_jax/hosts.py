@@ -27,6 +27,7 @@ from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
 from bert_jax.config import ConfigError, DamagedError
+from bert_jax.storage import StorageError
 
 EXIT_INTERRUPTED = 75  # saved; the same command goes on
 EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
@@ -172,7 +173,7 @@ def together() -> Iterator[None]:
         _abort.words = "the other processes of the run end as well"
         raise
     except Exception as error:
-        if _num_processes() == 1 or isinstance(error, Interrupted):
+        if _num_processes() == 1 or isinstance(error, Interrupted | StorageError):
             raise
         traceback.print_exc()
         if isinstance(error, jax.errors.JaxRuntimeError):

@@ -154,7 +154,8 @@ class Reader(io.RawIOBase):
         return offset
 
     def close(self) -> None:
-        self._file = None
+        if self._file is not None:
+            self._file.close()
         super().close()
 
 

@@ -83,20 +83,23 @@ def test_processes_agree_and_the_first_alone_speaks(tmp_path):
     assert list((tmp_path / "run" / "deep").iterdir()) == []
 
 
-def test_a_mistake_that_the_first_finds_is_everyones():
-    program = """
+@pytest.mark.parametrize("kind", ["ConfigError", "DamagedError"])
+def test_a_mistake_that_the_first_finds_is_everyones(kind):
+    program = f"""
+        from bert_jax.config import {kind}
         def refuse():
-            raise ConfigError("config.seed=x is wrong")
+            raise {kind}("config.seed=x is wrong")
         def never():
             raise AssertionError("not to be called")
         try:
             hosts.first_then_others("corpus", refuse if me == 0 else never)
         except ConfigError as error:
             print(error, file=sys.stderr)
-            sys.exit(2)
+            sys.exit(error.exit_code)
     """
     for code, _, err in finish(start(program, 2)):
-        assert code == 2 and "config.seed=x is wrong" in err
+        assert code == (2 if kind == "ConfigError" else 78)
+        assert "config.seed=x is wrong" in err
 
 
 @pytest.mark.slow

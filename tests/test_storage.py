@@ -158,7 +158,7 @@ def test_a_reader_goes_on_where_it_was(tmp_path, monkeypatch, slept, capsys):
     class Failing:
         def __init__(self, path, mode):
             self._file = opened(path, mode)
-            self.seek = self._file.seek
+            self.seek, self.close = self._file.seek, self._file.close
 
         def read(self, size):
             reads.append(size)
