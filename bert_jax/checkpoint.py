@@ -35,30 +35,14 @@ from bert_jax.config import (
     ExperimentConfig,
 )
 from bert_jax.model import path_name
-from bert_jax.position import Skip, Skips
+from bert_jax.position import Position, Skip
 from bert_jax.steps import TrainState
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
-HELD_OUT_LOSS = "held_out_loss"
 # Of a checkpoint beyond its arrays: names, shapes, the config.
 OVERHEAD_BYTES = 2**20
 SHOWN_ARRAYS = 10  # of those that do not fit
-
-
-@dataclasses.dataclass(frozen=True)
-class Position:
-    """Where a run is in its data.
-
-    Attributes:
-      corpus_sha256: of the corpus's manifest.
-      skips: batches that are left out.
-      rollbacks: how often the run went back to leave some out.
-    """
-
-    corpus_sha256: str
-    skips: Skips = ()
-    rollbacks: int = 0
 
 
 class Checkpoints:
@@ -78,7 +62,8 @@ class Checkpoints:
             item_names=("state", "meta"),
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=_preservation(config) if config else None,
-                best_fn=_goodness,  # so that the losses of earlier calls are read
+                # So that the losses of earlier calls are read, by who deletes.
+                best_fn=_goodness if config else None,
                 create=config is not None,
                 read_only=config is None,
                 cleanup_tmp_directories=config is not None,
@@ -114,7 +99,11 @@ class Checkpoints:
         self._step = step
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
         hosts.agree(f"room for step {step}", self._find_room)
-        loss = None if held_out_loss is None else {HELD_OUT_LOSS: held_out_loss}
+        loss = (
+            None
+            if held_out_loss is None
+            else {checkpoint_files.HELD_OUT_LOSS: held_out_loss}
+        )
         with self._full_disk_told():
             self._manager.save(
                 step,
@@ -123,6 +112,16 @@ class Checkpoints:
                     state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
             )
+
+    def recover(self, name: str) -> int:
+        """Returns the newest sound step for all processes, 0 when there is none.
+
+        Args:
+          name: of this time, once in a run.
+        """
+        step = hosts.agree(name, lambda: str(checkpoint_files.recover(self._workdir)))
+        self._manager.reload()  # damaged ones are gone
+        return int(step)
 
     def check_saving(self) -> None:
         """Raises what went wrong in a save under way, if anything has by now."""
@@ -200,7 +199,9 @@ class Checkpoints:
         found = self._meta(step).get("position") or {}
         try:
             skips = tuple(Skip(**skip) for skip in found["skips"])
-            return Position(found["corpus_sha256"], skips, found["rollbacks"])
+            return Position(
+                found["corpus_sha256"], skips, found["rollbacks"], tuple(found["log"])
+            )
         except (TypeError, KeyError):
             raise self._damaged(step, "no position in the data") from None
 
@@ -215,6 +216,10 @@ class Checkpoints:
             return self._manager.restore(step, args=ocp.args.Composite(**items))
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise  # of the storage, or not allowed: its files were sound
+            raise self._damaged(step, str(error)) from None
         except Exception as error:  # of TensorStore, Orbax and json, of any type
             first = (str(error).splitlines() or [type(error).__name__])[0]
             reason = first.partition(". See full")[0]
@@ -267,7 +272,7 @@ def _preservation(config: CheckpointConfig) -> checkpoint_managers.PreservationP
 
 
 def _goodness(metrics: Any) -> float:
-    return -metrics[HELD_OUT_LOSS]
+    return -metrics[checkpoint_files.HELD_OUT_LOSS]
 
 
 def _by_path(state: Any) -> dict[str, Any]:
@@ -323,18 +328,15 @@ def show(workdir: str, is_verified: bool) -> list[int]:
         table.add_column(name, justify="left" if name == "files" else "right")
     damaged: dict[int, list[str]] = {}
     for step in steps:
-        directory = checkpoint_files.directory_of(workdir, step)
-        files = [path for path in directory.rglob("*") if path.is_file()]
-        words = f"{len(files)}"
-        if is_verified:
-            wrong = checkpoint_files.damage(workdir, step)
-            words += ", DAMAGED" if wrong else ", sound"
-            if wrong:
-                damaged[step] = wrong
-        size = sum(path.stat().st_size for path in files) / 2**20
-        saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
-        loss = _held_out_loss(directory)
-        table.add_row(f"{step:,}", f"{size:,.1f}", saved, loss, words)
+        wrong = checkpoint_files.damage(workdir, step) if is_verified else []
+        try:
+            row = _row(workdir, step)
+        except FileNotFoundError:  # a run deletes old ones meanwhile
+            continue
+        if wrong:
+            damaged[step] = wrong
+        sound = (", DAMAGED" if wrong else ", sound") if is_verified else ""
+        table.add_row(*row[:-1], row[-1] + sound)
     console = rich.console.Console(soft_wrap=True, highlight=False)
     console.print(table)
     for step, wrong in damaged.items():
@@ -342,14 +344,21 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     return list(damaged)
 
 
-def _held_out_loss(directory: Path) -> str:
+def _row(workdir: str, step: int) -> list[str]:
+    directory = checkpoint_files.directory_of(workdir, step)
+    sizes = [p.stat().st_size for p in directory.rglob("*") if p.is_file()]
+    saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
     try:
-        metrics = json.loads((directory / "metrics" / "metrics").read_text())
-        return f"{metrics[HELD_OUT_LOSS]:.4f}"
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError):
-        return "damaged"
+        loss = checkpoint_files.held_out_loss(workdir, step)
+    except ValueError:
+        loss = None
+    return [
+        f"{step:,}",
+        f"{sum(sizes) / 2**20:,.1f}",
+        saved,
+        "" if loss is None else f"{loss:.4f}",
+        f"{len(sizes)}",
+    ]
 
 
 def main(arguments: list[str]) -> None:

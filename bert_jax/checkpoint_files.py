@@ -18,7 +18,13 @@ DAMAGED_DIRECTORY = "damaged_checkpoints"
 # marks whose being there is all that is asked of them.
 STEP_METADATA = "_CHECKPOINT_METADATA"
 COMMIT_MARK = "commit_success.txt"
+METRICS = "metrics/metrics"
+HELD_OUT_LOSS = "held_out_loss"
 UNFINISHED = ".orbax-checkpoint-tmp"  # what follows the step in its name
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def directory_of(workdir: str, step: int) -> Path:
@@ -47,12 +53,34 @@ def seal(directory: Path) -> None:
 
 def damage(workdir: str, step: int) -> list[str]:
     """Returns what is wrong with a checkpoint's files, in words."""
-    directory = directory_of(workdir, step)
-    wrong = digests.damage(directory)
+    return digests.damage(directory_of(workdir, step)) + _unreadable(workdir, step)
+
+
+def held_out_loss(workdir: str, step: int) -> float | None:
+    """Returns what a checkpoint got on held-out text, None where it was not measured.
+
+    Raises:
+      ValueError: when its file is damaged.
+    """
+    path = directory_of(workdir, step) / METRICS
+    if not path.is_file():
+        return None
     try:
-        json.loads((directory / STEP_METADATA).read_text())
-    except (OSError, ValueError):
+        return float(json.loads(path.read_text())[HELD_OUT_LOSS])
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} has no {HELD_OUT_LOSS}") from None
+
+
+def _unreadable(workdir: str, step: int) -> list[str]:
+    wrong = []
+    try:
+        json.loads((directory_of(workdir, step) / STEP_METADATA).read_text())
+    except (FileNotFoundError, ValueError):
         wrong.append(f"{STEP_METADATA} is missing or damaged")
+    try:
+        held_out_loss(workdir, step)
+    except ValueError:
+        wrong.append(f"{METRICS} is damaged")
     return wrong
 
 
@@ -67,10 +95,12 @@ def check(workdir: str, step: int) -> None:
         )
 
 
-def recover(workdir: str, say: Callable[[str], None]) -> int:
+def recover(workdir: str, say: Callable[[str], None] = _say) -> int:
     """Returns the newest sound checkpoint's step, 0 when none was ever made.
 
-    Damaged ones after it are moved to DAMAGED_DIRECTORY, and `say` is told.
+    Damaged ones after it are moved to DAMAGED_DIRECTORY, and `say` is told. So are
+    those before it whose metadata cannot be read, since Orbax would trip over them;
+    their other files are left for whoever asks for them.
 
     Raises:
       DamagedError: when there are checkpoints but none is sound; nothing is moved, and
@@ -80,6 +110,8 @@ def recover(workdir: str, say: Callable[[str], None]) -> int:
     for step in reversed(steps(workdir)):
         wrong = damage(workdir, step)
         if not wrong:
+            older = (s for s in steps(workdir) if s < step)
+            damaged |= {s: wrong for s in older if (wrong := _unreadable(workdir, s))}
             for bad, reasons in damaged.items():
                 moved = _put_away(workdir, bad)
                 say(

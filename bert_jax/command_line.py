@@ -28,6 +28,7 @@ from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted
 from bert_jax.interruption import EXIT_FORCED
 from bert_jax.storage import StorageError
 
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 # A path that cannot be, or that this user may not read or write.
 USERS_ERRORS = (
     errno.ENAMETOOLONG,
@@ -90,6 +91,9 @@ def run_with_rest(
         print(f"interrupted: {error}; the same command goes on from there", flush=True)
         sys.exit(EXIT_INTERRUPTED)
     except OSError as error:
+        if error.errno in FULL_DISK:
+            where = f" for {error.filename}" if error.filename else ""
+            fail(f"no space left on the disk{where}; make room and start again")
         if error.errno not in USERS_ERRORS or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}; give another path")

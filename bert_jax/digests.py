@@ -65,8 +65,12 @@ def damage(directory: Path) -> list[str]:
 
 def sha256(path: Path) -> str:
     """Returns the digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def once() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return storage.retried(once, str(path))
 
 
 def _digests(directory: Path, names: list[str]) -> list[tuple[str, str]]:

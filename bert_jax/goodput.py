@@ -15,6 +15,7 @@ PARTS = {
     "data": "waiting for data",
     "saving": "saving",
     "evaluating": "evaluating",
+    "replaying": "taking steps twice",
     "starting": "starting",
     "lost": "steps taken again",
     "down": "not running",
@@ -31,7 +32,8 @@ class Goodput:
         """Goes on from the lines of the calls before.
 
         Steps after `first_step` were lost with the process that took them; the time
-        from its last line to this process is "down", whatever it did meanwhile.
+        from its last line to this process is "down", whatever it did meanwhile: the
+        last save's end, or a start that came to no line.
 
         Args:
           lines: of metrics.jsonl, of all steps that calls before have reached.
@@ -72,9 +74,12 @@ class Goodput:
         }
 
 
-def words(line: dict[str, Any]) -> str:
-    """Returns where the time went, as a sentence of its largest parts."""
-    seconds = _seconds(line)
+def words(lines: Sequence[dict[str, Any]]) -> str:
+    """Returns where the time of a run went, its largest parts first, or nothing."""
+    timed = _timed(lines)
+    if not timed:
+        return ""
+    seconds = _seconds(timed[-1])
     total = sum(seconds.values()) or 1.0
     others = sorted(
         ((value / total, PARTS[part]) for part, value in seconds.items()), reverse=True
@@ -84,7 +89,8 @@ def words(line: dict[str, Any]) -> str:
         for share, name in others
         if name != PARTS["steps"] and share >= 0.005
     )
-    return f"{seconds['steps'] / total:.0%} of its time went into steps ({shown})"
+    steps = seconds["steps"] / total
+    return f"Of its time, over all calls, {steps:.0%} went into steps ({shown})."
 
 
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

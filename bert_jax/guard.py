@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import position
+from bert_jax import metrics as metrics_lib
+from bert_jax import storage
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
 from bert_jax.model import path_name
+from bert_jax.position import Position, batch_of
+from bert_jax.steps import TrainState
 
 EXIT_DIVERGED = 77  # to start the same command again would not help
 BAD_STEPS_FILE = "bad_steps.jsonl"
@@ -25,15 +28,12 @@ RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "grad_norm")
 
 
 class DivergedError(ConfigError):
-    """Too many steps in a row were not finite; the state must not be saved."""
+    """Steps or parameters are not finite; the state must not be saved."""
 
     exit_code = EXIT_DIVERGED
 
-    def __init__(self, step: int, in_row: int):
-        super().__init__(
-            f"the loss or the gradient was not finite in the last {in_row} steps, up to"
-            f" step {step:,}"
-        )
+    def __init__(self, step: int, what: str):
+        super().__init__(f"{what}, up to step {step:,}")
         self.step = step
 
     def because(self, reason: str) -> "DivergedError":
@@ -48,14 +48,28 @@ class Guard:
         self,
         config: ExperimentConfig,
         corpus: Corpus,
-        skips: position.Skips,
+        place: Position,
+        first_step: int,
         workdir: str | None,
         say: Callable[[str], None],
     ):
-        """Records go to `workdir`, or nowhere where that is None."""
-        self._config, self._corpus, self._skips = config, corpus, skips
+        """Prepares for the steps after `first_step`.
+
+        Records go to `workdir`, or nowhere where that is None. Those of steps that will
+        be taken again are dropped, but for what a rollback left out.
+        """
+        self._config, self._corpus, self._place = config, corpus, place
         self._path = Path(workdir) / BAD_STEPS_FILE if workdir else None
         self._say = say
+        if self._path and self._path.is_file():
+            kept = [
+                record
+                for record in metrics_lib.complete_lines(self._path)
+                if record["step"] <= first_step
+                or record.get("rollbacks", 0) < place.rollbacks
+            ]
+            text = "".join(json.dumps(record) + "\n" for record in kept)
+            storage.write(str(self._path), text.encode())
 
     def look(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
         """Takes the metrics of the steps up to `last_step`, in order.
@@ -81,7 +95,11 @@ class Guard:
         for step, found in bad.items():
             in_row = int(found["bad_steps_in_row"])
             if in_row >= self._config.guard.max_bad_steps:
-                raise DivergedError(step, in_row)
+                raise DivergedError(
+                    step,
+                    f"the loss or the gradient was not finite in the last {in_row}"
+                    " steps",
+                )
 
     def _record(self, bad: dict[int, dict[str, Any]]) -> None:
         if self._path is None:
@@ -91,7 +109,7 @@ class Guard:
                 file.write(json.dumps(self._entry(step, found)) + "\n")
 
     def _entry(self, step: int, found: dict[str, Any]) -> dict[str, Any]:
-        phase_index, batch = position.batch_of(self._config, step - 1, self._skips)
+        phase_index, batch = batch_of(self._config, step - 1, self._place.skips)
         rows = pipeline.places(
             self._corpus,
             self._config,
@@ -103,6 +121,7 @@ class Guard:
             "step": step,
             "phase": phase_index,
             "batch": batch,
+            "rollbacks": self._place.rollbacks,
             # As text: JSON has no infinity, and no number that is none.
             **{
                 name: str(np.float32(found[name])) for name in RECORDED if name in found
@@ -113,6 +132,21 @@ class Guard:
                 for shard, epoch, first, stop in rows
             ],
         }
+
+
+def check_finite(step: int, state: TrainState) -> None:
+    """Looks at what is to be saved: a finite gradient can still overflow a moment.
+
+    Raises:
+      DivergedError: when a parameter or a moment is not finite.
+    """
+    if not _is_finite((state.params, state.opt_state)):
+        raise DivergedError(step, "parameters or moments are not finite")
+
+
+@jax.jit
+def _is_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def diagnosis(params: Any, workdir: str) -> str:

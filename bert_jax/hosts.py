@@ -9,6 +9,7 @@ write on standard output goes nowhere.
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 import os
 import secrets
@@ -184,14 +185,26 @@ def together() -> Iterator[None]:
         os._exit(1)
 
 
-def interrupted(step: int) -> bool:
+_asked = itertools.count(1)
+
+
+def interrupted() -> bool:
     """Returns whether to save now and stop, because a process got SIGTERM.
 
     To be asked after every step by all processes: all are told at the same step.
     """
     if not jax.distributed.is_initialized():
         return False
-    return multihost_utils.reached_preemption_sync_point(step)
+    # Of questions, not of steps: JAX looks for the number after the last one it was
+    # asked, and a run that rolls back takes some steps twice.
+    return multihost_utils.reached_preemption_sync_point(next(_asked))
+
+
+def any_says(answer: bool) -> bool:
+    """Returns whether a process says so, in all processes, which ask together."""
+    if _num_processes() == 1:
+        return answer
+    return bool(np.any(multihost_utils.process_allgather(np.array(answer))))
 
 
 def first_says(answer: bool) -> bool:

@@ -23,6 +23,8 @@ NOTICES = {
     "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
 }
 POLL_SECS = 2.0
+# Whatever proxy the environment names, the machine itself is asked.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def listen() -> None:
@@ -33,6 +35,12 @@ def listen() -> None:
     _listen_to_interrupts()
     if _is_google_machine():
         threading.Thread(target=_watch_notices, name="notices", daemon=True).start()
+
+
+def ignore() -> None:
+    """Ends `listen` for Ctrl-C, which then stops the process: all is saved."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _listen_to_interrupts() -> None:
@@ -100,7 +108,7 @@ def _notices() -> set[str]:
             headers={"Metadata-Flavor": "Google"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=POLL_SECS) as answer:
+            with _DIRECT.open(request, timeout=POLL_SECS) as answer:
                 if answer.read().decode().strip() == value:
                     found.add(name)
         except (OSError, http.client.HTTPException):

@@ -80,9 +80,7 @@ class MetricsWriter:
         """
         path = Path(workdir) / "metrics.jsonl"
         if path.exists():
-            kept = [
-                line for line in _complete_lines(path) if line["step"] <= first_step
-            ]
+            kept = [line for line in complete_lines(path) if line["step"] <= first_step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             storage.write(str(path), text.encode())
         self._file = path.open("a", buffering=1)
@@ -147,10 +145,11 @@ def open_writer(
 def read(workdir: str) -> list[dict[str, Any]]:
     """Returns the lines of the workdir's metrics.jsonl, none where it is not there."""
     path = Path(workdir) / "metrics.jsonl"
-    return _complete_lines(path) if path.is_file() else []
+    return complete_lines(path) if path.is_file() else []
 
 
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
+def complete_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the JSON objects of a file that have a step, a line each."""
     lines = []
     for text in path.read_text(errors="replace").splitlines():
         try:

@@ -27,6 +27,23 @@ class Skip:
 Skips = tuple[Skip, ...]
 
 
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """Where a run is in its data, beside its step.
+
+    Attributes:
+      corpus_sha256: of the corpus's manifest.
+      skips: batches that are left out.
+      rollbacks: how often the run went back to leave some out.
+      log: metrics of the steps since the last log line, in order.
+    """
+
+    corpus_sha256: str
+    skips: Skips = ()
+    rollbacks: int = 0
+    log: tuple[dict[str, float], ...] = ()
+
+
 def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
     """Returns the phase that trains when `step` are done, and how many of its own are.
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import steps
+from bert_jax import hosts, steps
 from bert_jax.config import DamagedError, ExperimentConfig
 from bert_jax.model import path_name
 
@@ -41,13 +41,14 @@ class Replay:
         first = jax.block_until_ready(self._train_step(state, batch))
         second = jax.block_until_ready(self._train_step(state, batch))
         names = differing(first, second)
-        if names:
+        if hosts.any_says(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            where = f"here in {len(names)} arrays: {shown}" if names else "elsewhere"
             raise DamagedError(
-                f"step {step:,} taken twice on process {jax.process_index()} gave other"
-                f" bits in {len(names)} arrays ({shown}): a chip or its memory is"
-                " faulty; nothing of this step is saved, go on from the last checkpoint"
-                " on other hardware"
+                f"step {step:,} taken twice gave other bits (process"
+                f" {jax.process_index()}: {where}): a chip or its memory is faulty;"
+                " nothing of this step is saved; go on from the last checkpoint, on"
+                " other hardware"
             )
 
 

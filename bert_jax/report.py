@@ -160,10 +160,8 @@ def closing_words(
 ) -> str:
     """Returns one paragraph: what happened, and what to do next."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
-    words = [
-        f"Trained to step {num_steps:,}, {duration(seconds)} in this call;"
-        f" {goodput.words(lines[-1])} over all its calls."
-    ]
+    words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
+    words += [text for text in [goodput.words(lines)] if text]
     if held_out and unigram_entropy is not None:
         last = held_out[-1]
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]

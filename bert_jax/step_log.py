@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax import metrics as metrics_lib
 from bert_jax.config import ExperimentConfig
+from bert_jax.position import phase_of
 
 
 class StepLog:
@@ -23,29 +24,34 @@ class StepLog:
         config: ExperimentConfig,
         on_line: Callable[[int, dict[str, float]], None],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
+        first_step: int = 0,
+        unwritten: Sequence[dict[str, float]] = (),
     ):
-        """Prepares for the first step.
+        """Prepares for the first step, or for the one after `first_step`.
 
         Args:
           config: of the run.
           on_line: takes each line and its step.
           on_steps: told the number of the last step and the metrics of all those that a
-            line is made of, before it is written; what it raises comes out of `add` and
-            `flush`.
+            line is made of, before it is written; what it raises comes out of `add`,
+            `flush` and `unwritten`.
+          first_step: steps that are done.
+          unwritten: what `unwritten` returned then.
         """
         self._config = config
         self._on_line, self._on_steps = on_line, on_steps
         self._peak_flops = metrics_lib.peak_flops() * jax.device_count()
-        self._pending: list[dict[str, jax.Array]] = []
-        self._step = 0
-        self._phase_index = 0
+        self._pending: list[dict[str, jax.Array]] = []  # on the devices
+        self._fetched: list[dict[str, Any]] = list(unwritten)
+        self._step = first_step
+        self._phase_index = phase_of(config, max(first_step - 1, 0))[0]
         self._clock: float | None = None  # None: the time since is not only steps
         self._timed_steps = 0
 
     @property
     def is_full(self) -> bool:
         """Returns whether the steps since the last line make a line."""
-        return len(self._pending) >= self._config.log_every_steps
+        return self._step % self._config.log_every_steps == 0
 
     def add(self, step: int, phase_index: int, metrics: dict[str, jax.Array]) -> None:
         """Takes the metrics of the step that brought the count to `step`."""
@@ -63,15 +69,32 @@ class StepLog:
 
     def flush(self) -> None:
         """Writes a line for the steps since the last one, if there are any."""
-        if not self._pending:
+        self._fetch()
+        if not self._fetched:
             return
-        fetched = jax.device_get(self._pending)
         seconds = time.perf_counter() - self._clock if self._clock else 0.0
-        self._pending = []
-        self._on_steps(self._step, fetched)
-        line = _mean(fetched) | self._rates(seconds)
+        line = _mean(self._fetched) | self._rates(seconds)
+        self._fetched = []
         self._clock, self._timed_steps = time.perf_counter(), 0
         self._on_line(self._step, line)
+
+    def unwritten(self) -> tuple[dict[str, float], ...]:
+        """Returns the metrics of the steps since the last line.
+
+        A checkpoint holds them, so that a run that is stopped between two lines writes
+        the lines of one that is not.
+        """
+        self._fetch()
+        return tuple(
+            {name: float(value) for name, value in metrics.items()}
+            for metrics in self._fetched
+        )
+
+    def _fetch(self) -> None:
+        if self._pending:
+            fetched, self._pending = jax.device_get(self._pending), []
+            self._on_steps(self._step, fetched)
+            self._fetched += fetched
 
     def stop_clock(self) -> None:
         """Says that what follows is not training: the next step restarts the clock."""

@@ -84,7 +84,8 @@ def make_train_step(
     global batch, each by its weight, whatever the number of microbatches and devices.
 
     A step whose loss or gradient is not finite changes no parameter, no moment and not
-    the place in the schedule; it is counted, and the next batch follows.
+    the place in the schedule, which is then so many steps behind the phases; it is
+    counted, and the next batch follows.
     """
     dtype = compute_dtype(config)
 

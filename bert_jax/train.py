@@ -7,7 +7,6 @@ Continues by itself when the workdir holds a checkpoint.
 """
 
 import dataclasses
-import functools
 import time
 from collections.abc import Callable
 
@@ -32,13 +31,13 @@ from bert_jax import (
     train_loop,
     workdir_lock,
 )
-from bert_jax.checkpoint import Checkpoints, Position
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import tokenizers
 from bert_jax.held_out import HeldOut
-from bert_jax.position import phase_of
+from bert_jax.position import Position, phase_of
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
 
@@ -90,10 +89,15 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     state = train_loop.take_steps(run, state, first_step, position)
 
     # ---- The end: everything sound on disk, a picture and a paragraph.
+    interruption.ignore()
     checkpoints.close()
-    if hosts.is_first():
+
+    def end() -> str:
         checkpoint_files.check(workdir, config.num_steps)
         show_end(config, workdir, run.held_out, time.time() - startup.began)
+        return ""
+
+    hosts.agree("end", end)  # nobody is done before the last checkpoint is sound
     return state
 
 
@@ -140,9 +144,7 @@ def take_workdir(workdir: str) -> int:
 
     def first() -> str:
         workdir_lock.hold(workdir)
-        return str(
-            checkpoint_files.recover(workdir, functools.partial(print, flush=True))
-        )
+        return str(checkpoint_files.recover(workdir))
 
     return int(hosts.agree("first step", first))
 

@@ -3,6 +3,7 @@
 Entered by train.py with everything open; the step itself is in steps.py.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,6 @@ from typing import Any
 import jax
 
 from bert_jax import (
-    checkpoint_files,
     goodput,
     guard,
     hosts,
@@ -21,13 +21,13 @@ from bert_jax import (
     step_log,
     steps,
 )
-from bert_jax.checkpoint import Checkpoints, Position
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
 from bert_jax.held_out import HeldOut
-from bert_jax.position import Skips, batch_of, phase_of, window
+from bert_jax.position import Position, Skips, batch_of, phase_of, window
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
 from bert_jax.watchdog import Watchdog
@@ -73,10 +73,10 @@ def take_steps(
         try:
             return Loop(run, first_step, position, began).run(state)
         except guard.DivergedError as error:
-            del state
             first_step, position = roll_back(run, position, error)
-            state = run.checkpoints.restore(first_step, like, run.mesh)
-            began = time.time()
+        # Not before: until here the error holds on to the state that diverged.
+        state = run.checkpoints.restore(first_step, like, run.mesh)
+        began = time.time()
 
 
 def roll_back(
@@ -89,9 +89,12 @@ def roll_back(
         is no checkpoint.
     """
     run.checkpoints.wait()
-    first_step = checkpoint_files.newest_step(run.workdir)
-    if not first_step or position.rollbacks >= run.config.guard.max_rollbacks:
+    if position.rollbacks >= run.config.guard.max_rollbacks:
         raise error
+    first_step = run.checkpoints.recover(f"rollback {position.rollbacks + 1}")
+    if not first_step:
+        raise error
+    log = run.checkpoints.position(first_step, position.corpus_sha256).log
     skips = window(run.config, first_step, error.step)
     print(
         f"{error}; back to step {first_step:,}, leaving out the"
@@ -99,7 +102,10 @@ def roll_back(
         flush=True,
     )
     return first_step, dataclasses.replace(
-        position, skips=position.skips + skips, rollbacks=position.rollbacks + 1
+        position,
+        skips=position.skips + skips,
+        rollbacks=position.rollbacks + 1,
+        log=log,
     )
 
 
@@ -125,39 +131,72 @@ class Loop:
         self._guard = guard.Guard(
             config,
             run.corpus,
-            position.skips,
+            position,
+            first_step,
             workdir if hosts.is_first() else None,
             self._progress.say,
         )
-        self._log = step_log.StepLog(config, self._show, self._guard.look)
+        self._log = step_log.StepLog(
+            config, self._show, self._guard.look, first_step, position.log
+        )
         self._watchdog = Watchdog()
         self._saved_at = time.monotonic()
-        self._held_out_loss: float | None = None
+        self._held_out_loss: tuple[int, float] | None = None  # of which step, what
 
     def run(self, state: steps.TrainState) -> steps.TrainState:
         """Takes all steps from the first; everything is on disk when it returns."""
+        self._state = state
+        del state
         try:
-            stop_if_asked_already(self._first_step, self._run.workdir)
-            self._state = state
-            del state
-            return self._take_steps()
+            self._stop_if_asked_already()
+            self._catch_up()
+            self._take_steps()
+            self._writer.close()
+            return self._state
         except guard.DivergedError as error:
-            raise error.because(
-                guard.diagnosis(self._state.params, self._run.workdir)
-            ) from None
+            # So that the time until here is not taken for time that it did not run.
+            self._writer.write(error.step, self._clock.line())
+            reason = guard.diagnosis(self._state.params, self._run.workdir)
+            raise error.because(reason) from None
+        except ConfigError:
+            with contextlib.suppress(Exception):  # the first error is to be told
+                self._run.checkpoints.wait()
+            raise
         finally:
             self._watchdog.rest()
             self._progress.close()
-            self._writer.close()
+            with contextlib.suppress(OSError):
+                self._writer.close()
+            del self._state  # as large as the device's memory, maybe
 
-    def _take_steps(self) -> steps.TrainState:
+    def _stop_if_asked_already(self) -> None:
+        """Raises Interrupted when SIGTERM came before the first step of this call.
+
+        There is nothing new to save then, but in a fresh run: that takes a step first.
+        """
+        if self._first_step and hosts.interrupted():
+            raise hosts.Interrupted(
+                f"step {self._first_step:,} is saved in {self._run.workdir}"
+            )
+
+    def _catch_up(self) -> None:
+        """Evaluates what an interrupted call before this one had no time for."""
+        step = self._first_step
+        if not step or not self._is_time_to_evaluate(step):
+            return
+        lines = metrics.read(self._run.workdir)
+        is_done = any(x["step"] == step and "eval_masked_lm_loss" in x for x in lines)
+        if not hosts.first_says(is_done):
+            self._evaluate(step, phase_of(self._config, step - 1)[0])
+
+    def _take_steps(self) -> None:
         config, run = self._config, self._run
         step, last_metrics = self._first_step, {}
         for phase_index, batch in global_batches(run, step, self._position.skips):
             self._account_for_data(last_metrics)
             train_step = self._compiled(phase_index)
             if run.replay.is_due(step + 1):
-                run.replay.check(step + 1, self._state, batch)
+                self._replay(step + 1, batch)
             self._state, step_metrics = train_step(self._state, batch)
             run.startup.finish("first step", step_metrics, self._progress.say)
             step += 1
@@ -167,20 +206,28 @@ class Loop:
             self._log.add(step, phase_index, step_metrics)
             run.checkpoints.check_saving()
             is_last = step == config.num_steps
-            is_interrupted = hosts.interrupted(step) and not is_last
-            if is_interrupted:  # saved first: there may be seconds left
-                self._save(step)
-            if run.held_out.exists and (is_last or step % config.eval.every_steps == 0):
-                self._evaluate(step, phase_index)
-            if is_interrupted:
+            if hosts.interrupted() and not is_last:
+                self._save(step)  # there may be seconds left
                 self._finish_saving()
                 raise hosts.Interrupted(f"step {step:,} is saved in {run.workdir}")
+            if self._is_time_to_evaluate(step):
+                self._evaluate(step, phase_index)
             if is_last or self._is_time_to_save(step):
                 self._save(step)
             self._clock.enter("data")
         self._log.flush()
         self._finish_saving()
-        return self._state
+
+    def _is_time_to_evaluate(self, step: int) -> bool:
+        is_due = step % self._config.eval.every_steps == 0
+        return self._run.held_out.exists and (is_due or step == self._config.num_steps)
+
+    def _replay(self, step: int, batch: steps.Batch) -> None:
+        self._watchdog.rest()  # the first time it compiles
+        self._clock.enter("replaying")
+        self._run.replay.check(step, self._state, batch)
+        self._watchdog.saw("a replay")
+        self._clock.enter("steps")
 
     def _compiled(self, phase_index: int) -> Callable[..., Any]:
         """Returns the step of a phase, waiting for its compilation where that lasts."""
@@ -212,7 +259,7 @@ class Loop:
         self._watchdog.rest()
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
-        self._held_out_loss = self._run.held_out.loss(line)
+        self._held_out_loss = step, self._run.held_out.loss(line)
         self._watchdog.saw("evaluation")
         self._writer.write(step, line | self._clock.line())
         words = report.held_out_words(line)
@@ -220,7 +267,7 @@ class Loop:
         self._log.stop_clock()
 
     def _is_time_to_save(self, step: int) -> bool:
-        """By steps; by minutes where a line is due, so that lines are as without."""
+        """By steps; by minutes where a line is due, since all processes have to ask."""
         checkpoint = self._config.checkpoint
         if step % checkpoint.every_steps == 0:
             return True
@@ -230,14 +277,18 @@ class Loop:
         return hosts.first_says(seconds >= 60 * checkpoint.every_minutes)
 
     def _save(self, step: int) -> None:
-        # What a resumed run will not see again; and a bad state ends the run here.
-        self._log.flush()
+        log = self._log.unwritten()  # and a bad state ends the run here
+        guard.check_finite(step, self._state)
+        self._watchdog.rest()  # it waits for the save before it
         self._clock.enter("saving")
         self._writer.flush()
+        position = dataclasses.replace(self._position, log=log)
+        at, loss = self._held_out_loss or (None, None)
         self._run.checkpoints.save(
-            step, self._state, self._config, self._position, self._held_out_loss
+            step, self._state, self._config, position, loss if at == step else None
         )
-        self._saved_at, self._held_out_loss = time.monotonic(), None
+        self._saved_at = time.monotonic()
+        self._watchdog.saw("a save")
 
     def _finish_saving(self) -> None:
         self._watchdog.rest()
@@ -253,17 +304,6 @@ def wait_for_step(state: steps.TrainState, last_metrics: dict[str, jax.Array]) -
     from running ahead.
     """
     jax.block_until_ready(state if jax.default_backend() == "cpu" else last_metrics)
-
-
-def stop_if_asked_already(first_step: int, workdir: str) -> None:
-    """Raises Interrupted when SIGTERM came before the first step of a resumed run.
-
-    The notice then waits to be asked of step 1, which a resumed run never comes to.
-    """
-    if first_step:
-        if hosts.interrupted(1):
-            raise hosts.Interrupted(f"step {first_step:,} is saved in {workdir}")
-        hosts.interrupted(first_step)
 
 
 def global_batches(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bert_jax import checkpoint_files, optim, steps
-from bert_jax.checkpoint import Checkpoints, Position
+from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError
-from bert_jax.position import Skip
+from bert_jax.position import Position, Skip
 from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 

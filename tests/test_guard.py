@@ -2,14 +2,17 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import guard, prepare, step_rows
-from bert_jax.position import Skip
+from bert_jax import guard, optim, prepare, step_rows, steps
+from bert_jax.position import Position, Skip
 from tests.commands import write_text
-from tests.conftest import make_config
+from tests.conftest import make_config, use_mesh
+
+PLACE = Position("corpus")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def step_metrics(bad_steps_in_row):
 def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
     config, corpus = made
     said = []
-    watch = guard.Guard(config, corpus, (), str(tmp_path), said.append)
+    watch = guard.Guard(config, corpus, PLACE, 0, str(tmp_path), said.append)
     watch.look(3, [step_metrics(n) for n in (0, 0, 0)])
     assert not said and not list(tmp_path.iterdir())
     watch.look(6, [step_metrics(n) for n in (0, 1, 0)])
@@ -64,7 +67,8 @@ def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
 
 def test_rows_are_those_after_what_was_skipped(made, tmp_path):
     config, corpus = made
-    watch = guard.Guard(config, corpus, (Skip(0, 2, 7),), str(tmp_path), print)
+    skipped = Position("corpus", (Skip(0, 2, 7),))
+    watch = guard.Guard(config, corpus, skipped, 0, str(tmp_path), print)
     watch.look(2, [step_metrics(1)])
     watch.look(5, [step_metrics(1)])
     lines = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
@@ -74,7 +78,7 @@ def test_rows_are_those_after_what_was_skipped(made, tmp_path):
 def test_too_many_in_a_row_end_the_run(made):
     config, corpus = made
     said = []
-    watch = guard.Guard(config, corpus, (), None, said.append)
+    watch = guard.Guard(config, corpus, PLACE, 0, None, said.append)
     watch.look(4, [step_metrics(n) for n in (0, 1, 2)])
     assert said[0].startswith("2 steps not finite")
     with pytest.raises(guard.DivergedError, match="in the last 3 steps, up to step 5"):
@@ -87,3 +91,33 @@ def test_the_diagnosis_names_parameters_or_clears_them():
     assert guard.diagnosis(good, "run").startswith("all parameters are finite")
     bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
     assert guard.diagnosis(bad, "run") == "1 parameters are not finite themselves: b.c"
+
+
+def test_records_of_steps_that_come_again_are_dropped(made, tmp_path):
+    config, corpus = made
+
+    def steps_after(place, first_step):
+        guard.Guard(config, corpus, place, first_step, str(tmp_path), print)
+        texts = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+        return [json.loads(text)["step"] for text in texts]
+
+    watch = guard.Guard(config, corpus, PLACE, 0, str(tmp_path), print)
+    watch.look(4, [step_metrics(1)])
+    watch.look(9, [step_metrics(1)])
+    assert steps_after(PLACE, 9) == [4, 9]
+    # What a rollback left out stays on record.
+    assert steps_after(Position("corpus", rollbacks=1), 5) == [4, 9]
+    assert steps_after(PLACE, 5) == [4]
+
+
+def test_what_is_not_finite_is_not_saved():
+    config = make_config()
+    use_mesh(2, 1, 1)
+    _, init = steps.init_state(config, optim.make_optimizer(config)[0])
+    state = init()
+    guard.check_finite(3, state)
+    leaves, tree = jax.tree.flatten(state)
+    place = next(i for i, x in enumerate(leaves) if x.ndim == 2)
+    leaves[place] = leaves[place].at[0, 0].set(jnp.inf)
+    with pytest.raises(guard.DivergedError, match="not finite, up to step 3"):
+        guard.check_finite(3, jax.tree.unflatten(tree, leaves))

@@ -34,7 +34,7 @@ def test_another_bit_is_named():
     answers = [weights, {**weights, "a": jnp.asarray(flipped)}]
     checker = replay.Replay(config, lambda state, batch: state)
     checker._train_step = lambda state, batch: answers.pop(0)
-    with pytest.raises(DamagedError, match=r"step 7 .* in 1 arrays \(a\): a chip"):
+    with pytest.raises(DamagedError, match="step 7 .* here in 1 arrays: a.: a chip"):
         checker.check(7, None, None)
 
 

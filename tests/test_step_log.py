@@ -1,5 +1,8 @@
 """Lines are means over finite steps, one step late; the guard hears of every step."""
 
+import dataclasses
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,8 +19,8 @@ class FakeWriter:
         self.lines[step] = line
 
 
-def new_log(config, writer, on_steps=lambda step, metrics: None):
-    return step_log.StepLog(config, writer.write, on_steps)
+def new_log(config, writer, on_steps=lambda step, metrics: None, *place):
+    return step_log.StepLog(config, writer.write, on_steps, *place)
 
 
 def step_metrics(value, bad_steps_in_row=0):
@@ -85,3 +88,37 @@ def test_what_hears_of_steps_can_end_the_run_before_the_line_is_written():
     with pytest.raises(ValueError, match="1"):
         log.flush()
     assert not writer.lines
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 6])
+def test_lines_are_the_same_wherever_a_run_was_stopped(stop):
+    """With two phases, of which the first ends in the middle of a line."""
+    config = make_config(log_every_steps=3, phase={"num_steps": 4})
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    bad = {2: 1}
+
+    def take(log, first, last):
+        for step in range(first, last + 1):
+            in_row = bad.get(step, 0)
+            value = np.nan if in_row else step
+            log.add(step, (step - 1) // 4, step_metrics(value, in_row))
+
+    def exact(writer):
+        return {s: (li["loss"], li["bad_steps"]) for s, li in writer.lines.items()}
+
+    straight = FakeWriter()
+    log = new_log(config, straight)
+    take(log, 1, 8)
+    log.flush()
+    assert exact(straight) == {3: (2.0, 1), 4: (4.0, 0), 6: (5.5, 0), 8: (7.5, 0)}
+    stopped = FakeWriter()
+    log = new_log(config, stopped)
+    take(log, 1, stop)
+    # Through a checkpoint, as JSON.
+    left = json.loads(json.dumps(log.unwritten()))
+    written = {s: li for s, li in stopped.lines.items() if s <= stop}
+    stopped.lines = written
+    log = new_log(config, stopped, lambda step, metrics: None, stop, left)
+    take(log, stop + 1, 8)
+    log.flush()
+    assert exact(stopped) == exact(straight)

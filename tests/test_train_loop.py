@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bert_jax import position, prepare, train_loop
-from bert_jax.checkpoint import Position
 from bert_jax.data import pipeline
 from bert_jax.guard import DivergedError
+from bert_jax.position import Position
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -74,14 +74,22 @@ def test_every_step_gets_its_batch(run, first_step, skips):
     assert isinstance(found[0][1]["input_ids"], jax.Array)
 
 
-def test_a_run_rolls_back_as_often_as_it_may(run, monkeypatch):
-    error = DivergedError(7, in_row=3)
-    begun = Position("corpus")
+def test_a_run_rolls_back_as_often_as_it_may(run):
+    error = DivergedError(7, "not finite")
+    begun = Position("corpus", log=({"loss": 1.0},))
+    newest = 0
+    saved = Position("corpus", log=({"loss": 2.0},))
+    run.checkpoints = SimpleNamespace(
+        wait=lambda: None,
+        recover=lambda name: newest,
+        position=lambda step, sha256: saved,
+    )
     with pytest.raises(DivergedError):  # there is no checkpoint
         train_loop.roll_back(run, begun, error)
-    monkeypatch.setattr(train_loop.checkpoint_files, "newest_step", lambda workdir: 4)
+    newest = 4
     step, place = train_loop.roll_back(run, begun, error)
     assert step == 4 and place.rollbacks == 1
     assert place.skips == (position.Skip(0, 4, 1), position.Skip(1, 0, 2))
+    assert place.log == saved.log  # of the step that it goes back to
     with pytest.raises(DivergedError):
         train_loop.roll_back(run, place, error)

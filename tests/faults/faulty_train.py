@@ -2,16 +2,17 @@
 
 In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
-a step.
+a step; COMPUTE_WRONG=1 makes a chip faulty, as replays see it.
 """
 
 import os
 import runpy
 import signal
 
+import jax
 import numpy as np
 
-from bert_jax import hosts
+from bert_jax import replay, train_loop
 from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
@@ -41,18 +42,32 @@ def poison_batches() -> None:
 
 def send_signal() -> None:
     step_to_kill, _, name = KILL_AT.partition(":")
-    real = hosts.interrupted
+    real = train_loop.wait_for_step
 
-    def interrupted(step: int) -> bool:
-        if step == int(step_to_kill):
+    def wait_for_step(state, last_metrics) -> None:
+        real(state, last_metrics)
+        if int(state.step) == int(step_to_kill):
             os.kill(os.getpid(), getattr(signal, name))
-        return real(step)
 
-    hosts.interrupted = interrupted
+    train_loop.wait_for_step = wait_for_step
+
+
+def compute_wrong() -> None:
+    """Every second go at a step has another last bit in one moment."""
+    real = replay.differing
+
+    def differing(a, b):
+        leaves, tree = jax.tree.flatten(b)
+        leaves[-4] = leaves[-4] * np.float32(1 + 2**-23)
+        return real(a, jax.tree.unflatten(tree, leaves))
+
+    replay.differing = differing
 
 
 if POISON:
     poison_batches()
 if KILL_AT:
     send_signal()
+if os.environ.get("COMPUTE_WRONG"):
+    compute_wrong()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

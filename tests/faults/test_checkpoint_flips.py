@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax import checkpoint_files, digests, optim, steps
-from bert_jax.checkpoint import Checkpoints, Position
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.position import Position
 from tests.commands import run, run_well, small_run, write_text
 from tests.conftest import make_config, use_mesh
 from tests.runs import assert_same_bits, exact_lines

@@ -50,7 +50,7 @@ def arguments(text: pathlib.Path, workdir: pathlib.Path, **changes) -> list[str]
         "phases[1].max_predictions": 5,
         "checkpoint.every_steps": 2 * PHASE,
         "eval.every_steps": 2 * PHASE,
-        "log_every_steps": 1,
+        "log_every_steps": 7,  # lines whose steps no stop ends with
     }
     given = small_run(text, **values | changes)[1:]
     return [f"--config={text}/two_phases.py", *given, f"--workdir={workdir}"]
