@@ -79,7 +79,7 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
     # What was bad lies before the window's end; two more come once it is over.
     bad = [(record["step"], record["batch"]) for record in records(straight)]
     assert bad[:3] == [(36, 35), (37, 36), (38, 37)]
-    assert bad[3:] == [(31, 38), (32, 39)]
+    assert bad[-2:] == [(31, 38), (32, 39)]
     assert checkpoints(straight) == ["30", "60"]
     # Step 31 took the batch after the window, and inspect_batch shows that one.
     looked = run_well(

@@ -19,7 +19,7 @@ from tests.runs import assert_same_bits, exact_lines, lines
 
 pytestmark = pytest.mark.slow
 TRAIN = "tests.faults.faulty_train"
-PHASE = 700  # steps; a notice takes a second to come round, a step may take 8 ms
+PHASE = 300  # steps; a notice takes up to a second to come round, a step may take 8 ms
 
 
 @pytest.fixture(scope="module")
