@@ -135,7 +135,8 @@ def test_a_second_run_in_the_workdir_is_refused(text, tmp_path):
     assert second.returncode == 2 and second.stderr.count("\n") == 1
     assert f"being written by process {process.pid} on" in second.stderr
     process.send_signal(signal.SIGTERM)
-    assert process.wait() == 75
+    process.communicate(timeout=120)  # it reads: a full pipe holds the process up
+    assert process.returncode == 75
 
 
 def test_steps_that_are_taken_twice_change_nothing(text, straight, tmp_path):
