@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config import ConfigError
+from bert_jax.interop.huggingface_source import MEANT
 from bert_jax.tasks.heads import Head
 
 SEQUENCE = "BertForSequenceClassification"
@@ -68,7 +69,8 @@ def _labels(id2label: Any, path: Path) -> tuple[str, ...]:
 
 def _dropout(config: dict[str, Any], path: Path) -> float:
     rate = config.get("classifier_dropout")
-    rate = config.get("hidden_dropout_prob", 0.1) if rate is None else rate
+    if rate is None:
+        rate = (MEANT | config)["hidden_dropout_prob"]
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ConfigError(f"{path} has a dropout of {rate!r}; it must be in [0, 1)")
     return float(rate)

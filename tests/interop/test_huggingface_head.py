@@ -25,6 +25,9 @@ def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
     config |= {"id2label": labels} if labels else {}
     head = huggingface_head.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
     assert head.kind == kind and head.dropout_prob == 0.2
+    # Left out, it is what transformers' BertConfig means by that.
+    config.pop("hidden_dropout_prob", None)
+    assert huggingface_head.parse(config, PATH).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
 
 
