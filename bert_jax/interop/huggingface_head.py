@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config import ConfigError
-from bert_jax.interop.huggingface_source import MEANT
+from bert_jax.interop.huggingface_meaning import MEANT
 from bert_jax.tasks.heads import Head
 
 SEQUENCE = "BertForSequenceClassification"

@@ -17,28 +17,12 @@ from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import tokenizers
 from bert_jax.interop import model_directory, weight_names
 from bert_jax.interop.huggingface import WEIGHTS
+from bert_jax.interop.huggingface_meaning import MEANT
 from bert_jax.interop.model_directory import Source, read_json
 from bert_jax.interop.weight_names import HUGGINGFACE
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers
-# What a config.json means that leaves a key out: transformers' BertConfig.
-MEANT = {
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "type_vocab_size": 2,
-    "max_position_embeddings": 512,
-    "layer_norm_eps": 1e-12,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "model_type": "bert",
-    "position_embedding_type": "absolute",
-    "tie_word_embeddings": True,
-}
 ONLY = ("model_type", "position_embedding_type", "tie_word_embeddings")
 # Its names of functions that differ in rounding alone.
 SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
