@@ -53,7 +53,8 @@ def main() -> None:
     mfu = round(median * flops / metrics.peak_flops(), 3) if has_peak else None
     rows.print_row(
         "train_step",
-        f"{args.size} {args.batch}x{args.length} {steps.compute_dtype(config)}",
+        f"{args.size} {args.batch}x{args.length}"
+        f" {steps.compute_dtype(config.compute_dtype)}",
         "sequences/s",
         rates["ours"],
         "transformers BertForPreTraining + torch.optim.AdamW" if args.peer else None,
@@ -124,7 +125,7 @@ def torch_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = steps.compute_dtype(config)
+    dtype = steps.compute_dtype(config.compute_dtype)
     model = transformers.BertForPreTraining(
         transformers.BertConfig(
             hidden_size=config.model.hidden_size,

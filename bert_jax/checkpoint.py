@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -32,7 +32,6 @@ from bert_jax.config import (
     CheckpointConfig,
     ConfigError,
     DamagedError,
-    ExperimentConfig,
 )
 from bert_jax.model import path_name
 from bert_jax.position import Position, Skip
@@ -43,6 +42,12 @@ LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
 # Of a checkpoint beyond its arrays: names, shapes, the config.
 OVERHEAD_BYTES = 2**20
 SHOWN_ARRAYS = 10  # of those that do not fit
+
+
+class Config(Protocol):
+    """What a run was made of, which its checkpoints hold."""
+
+    def to_json(self) -> str: ...
 
 
 class Checkpoints:
@@ -79,7 +84,7 @@ class Checkpoints:
         self,
         step: int,
         state: TrainState,
-        config: ExperimentConfig,
+        config: Config,
         position: Position,
         held_out_loss: float | None = None,
     ) -> None:

@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import ml_collections
 from absl import flags, logging
@@ -21,13 +22,13 @@ from bert_jax import host_memory
 from bert_jax.config import (
     EXIT_USAGE,
     ConfigError,
-    ExperimentConfig,
     from_config_dict,
 )
 from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted
 from bert_jax.interruption import EXIT_FORCED
 from bert_jax.storage import StorageError
 
+T = TypeVar("T")
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 # A path that cannot be, or that this user may not read or write.
 USERS_ERRORS = (
@@ -111,8 +112,10 @@ def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
     sys.exit(exit_code)
 
 
-def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
-    """Returns the checked config of --config.
+def load_config(
+    holder: flags.FlagHolder, build: Callable[[Any], T] = from_config_dict
+) -> T:
+    """Returns the checked config of --config, as `build` makes it of a ConfigDict.
 
     Raises:
       ConfigError: when there is no --config or it does not fit together.
@@ -124,7 +127,7 @@ def load_config(holder: flags.FlagHolder) -> ExperimentConfig:
         raise ConfigError(f"--config={path} is not a file; try {_configs_here()}")
     if not isinstance(holder.value, ml_collections.ConfigDict):
         raise ConfigError(_no_config_dict(path, holder.value))
-    return from_config_dict(holder.value)
+    return build(holder.value)
 
 
 def local_directory(flag: str, path: str) -> str:

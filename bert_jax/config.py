@@ -471,7 +471,12 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         config.model.type_vocab_size,
         "must be at least 2, one type for each segment of a pair",
     )
-    sizes = (config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    validate_mesh(config.mesh)
+
+
+def validate_mesh(mesh: MeshConfig) -> None:
+    """Raises ConfigError for sizes that no number of devices fits."""
+    sizes = (mesh.data, mesh.fsdp, mesh.tensor)
     _require(
         all(n == -1 or n >= 1 for n in sizes) and sizes.count(-1) <= 1,
         "config.mesh (data, fsdp, tensor)",

@@ -18,7 +18,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from bert_jax import storage, topologies
-from bert_jax.config import ModelConfig, PhaseConfig
+from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009
@@ -68,6 +68,34 @@ def train_flops_per_sequence(
     last_layer = T * 4 * D**2 + Q * (4 * D**2 + 4 * D * F + 4 * T * D)
     heads = P * (2 * D**2 + 2 * D * vocab_size) + K * (2 * D**2 + 4 * D)
     return 3.0 * ((L - 1) * layer + last_layer + heads)
+
+
+class Rates:
+    """What a run's steps a second amount to."""
+
+    def __init__(self, config: ExperimentConfig):
+        self._config = config
+        self._peak_flops = peak_flops() * jax.device_count()
+
+    def __call__(self, phase_index: int, steps_per_sec: float) -> dict[str, float]:
+        """Returns sequences and tokens a second, and the MFU."""
+        config, phase = self._config, self._config.phases[phase_index]
+        rate = phase.global_batch_size * steps_per_sec
+        flops = train_flops_per_sequence(
+            config.model, config.tokenizer.vocab_size, phase
+        )
+        return {
+            "sequences_per_sec": rate,
+            "tokens_per_sec": rate * phase.sequence_length,
+            "mfu": self._mfu(rate * flops),
+        }
+
+    def _mfu(self, flops: float) -> float:
+        # A CPU's was measured beside other work, so it is measured again.
+        if flops > self._peak_flops and jax.default_backend() == "cpu":
+            again = peak_flops() * jax.device_count()
+            self._peak_flops = max(self._peak_flops, again)
+        return flops / self._peak_flops
 
 
 class MetricsWriter:

@@ -37,13 +37,18 @@ def make_optimizer(
     the released code clips each replica's gradient before they are summed.
     """
     schedule = make_schedule(config)
-    optimizer = config.optimizer
-    tx = optax.chain(
-        clip_by_global_norm(optimizer.clip_norm),
-        *_directions(optimizer),
+    return transformation(config.optimizer, schedule), schedule
+
+
+def transformation(
+    config: OptimizerConfig, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    """Returns the optimizer by name, with a learning rate by step."""
+    return optax.chain(
+        clip_by_global_norm(config.clip_norm),
+        *_directions(config),
         optax.scale_by_learning_rate(schedule),
     )
-    return tx, schedule
 
 
 def _directions(config: OptimizerConfig) -> list[optax.GradientTransformation]:

@@ -315,7 +315,7 @@ def preflight(
         "shard_optimizer": config.mesh.shard_optimizer,
         "layers": config.model.num_hidden_layers,
         "hidden_size": config.model.hidden_size,
-        "compute_dtype": str(steps.compute_dtype(config)),
+        "compute_dtype": str(steps.compute_dtype(config.compute_dtype)),
         "remat": config.remat,
         "versions": versions(),
         "checks": found,

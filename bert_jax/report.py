@@ -38,19 +38,8 @@ class Progress:
             )
             self._bar.start()
 
-    def update(self, step: int, metrics: dict[str, float]) -> None:
-        """Shows the metrics of a log line."""
-        next_sentence = ""
-        if "next_sentence_accuracy" in metrics:
-            next_sentence = f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
-        text = (
-            f"loss {metrics['loss']:.3f}"
-            f"  mlm acc {metrics['masked_lm_accuracy']:.3f}{next_sentence}"
-            f"  {metrics['sequences_per_sec']:,.0f} seq/s"
-            f"  {metrics['tokens_per_sec']:,.0f} tok/s"
-            f"  mfu {metrics['mfu']:.1%}"
-            f"  text {metrics['padding_efficiency']:.1%}"
-        )
+    def update(self, step: int, text: str) -> None:
+        """Shows a log line, given what it says of its metrics."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
             self.say(f"step {step:,}  {text}")
@@ -80,6 +69,21 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"
+
+
+def step_words(metrics: dict[str, float]) -> str:
+    """Returns the metrics of a log line in short."""
+    next_sentence = ""
+    if "next_sentence_accuracy" in metrics:
+        next_sentence = f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
+    return (
+        f"loss {metrics['loss']:.3f}"
+        f"  mlm acc {metrics['masked_lm_accuracy']:.3f}{next_sentence}"
+        f"  {metrics['sequences_per_sec']:,.0f} seq/s"
+        f"  {metrics['tokens_per_sec']:,.0f} tok/s"
+        f"  mfu {metrics['mfu']:.1%}"
+        f"  text {metrics['padding_efficiency']:.1%}"
+    )
 
 
 def held_out_words(line: dict[str, float]) -> str:

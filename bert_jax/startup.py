@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ConfigError
 
 
 class Startup:
@@ -53,7 +53,7 @@ def seconds_of_this_process() -> float:
         return 0.0
 
 
-def keep_compiled(config: ExperimentConfig) -> None:
+def keep_compiled(compilation_cache_dir: str) -> None:
     """Makes JAX keep compiled programs in config.compilation_cache_dir, if given.
 
     What is kept there is run as code: nobody else may be able to write to it.
@@ -61,8 +61,8 @@ def keep_compiled(config: ExperimentConfig) -> None:
     Raises:
       ConfigError: when nothing can be written there.
     """
-    if config.compilation_cache_dir:
-        directory = os.path.expanduser(config.compilation_cache_dir)
+    if compilation_cache_dir:
+        directory = os.path.expanduser(compilation_cache_dir)
         try:
             os.makedirs(directory, exist_ok=True)
             tempfile.TemporaryFile(dir=directory).close()

@@ -7,10 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import metrics as metrics_lib
-from bert_jax.config import ExperimentConfig
-from bert_jax.position import phase_of
-
 
 class StepLog:
     """Turns the metrics of steps into log lines, without making the device wait.
@@ -21,37 +17,41 @@ class StepLog:
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        log_every_steps: int,
+        rates: Callable[[int, float], dict[str, float]],
         on_line: Callable[[int, dict[str, float]], None],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
         first_step: int = 0,
+        phase_index: int = 0,
         unwritten: Sequence[dict[str, float]] = (),
     ):
         """Prepares for the first step, or for the one after `first_step`.
 
         Args:
-          config: of the run.
+          log_every_steps: steps of a line.
+          rates: makes the part of a line that tells of speed, given a phase and its
+            steps a second; 0.0 where no step was timed.
           on_line: takes each line and its step.
           on_steps: told the number of the last step and the metrics of all those that a
             line is made of, before it is written; what it raises comes out of `add`,
             `flush` and `unwritten`.
           first_step: steps that are done.
+          phase_index: the phase of the last of them.
           unwritten: what `unwritten` returned then.
         """
-        self._config = config
+        self._log_every_steps, self._rates = log_every_steps, rates
         self._on_line, self._on_steps = on_line, on_steps
-        self._peak_flops = metrics_lib.peak_flops() * jax.device_count()
         self._pending: list[dict[str, jax.Array]] = []  # on the devices
         self._fetched: list[dict[str, Any]] = list(unwritten)
         self._step = first_step
-        self._phase_index = phase_of(config, max(first_step - 1, 0))[0]
+        self._phase_index = phase_index
         self._clock: float | None = None  # None: the time since is not only steps
         self._timed_steps = 0
 
     @property
     def is_full(self) -> bool:
         """Returns whether the steps since the last line make a line."""
-        return self._step % self._config.log_every_steps == 0
+        return self._step % self._log_every_steps == 0
 
     def add(self, step: int, phase_index: int, metrics: dict[str, jax.Array]) -> None:
         """Takes the metrics of the step that brought the count to `step`."""
@@ -73,7 +73,8 @@ class StepLog:
         if not self._fetched:
             return
         seconds = time.perf_counter() - self._clock if self._clock else 0.0
-        line = _mean(self._fetched) | self._rates(seconds)
+        steps_per_sec = self._timed_steps / seconds if seconds else 0.0
+        line = _mean(self._fetched) | self._rates(self._phase_index, steps_per_sec)
         self._fetched = []
         self._clock, self._timed_steps = time.perf_counter(), 0
         self._on_line(self._step, line)
@@ -100,31 +101,13 @@ class StepLog:
         """Says that what follows is not training: the next step restarts the clock."""
         self._clock = None
 
-    def _rates(self, seconds: float) -> dict[str, float]:
-        phase = self._config.phases[self._phase_index]
-        rate = phase.global_batch_size * self._timed_steps / seconds if seconds else 0.0
-        flops = metrics_lib.train_flops_per_sequence(
-            self._config.model, self._config.tokenizer.vocab_size, phase
-        )
-        return {
-            "sequences_per_sec": rate,
-            "tokens_per_sec": rate * phase.sequence_length,
-            "mfu": self._mfu(rate * flops),
-        }
-
-    def _mfu(self, flops: float) -> float:
-        # A CPU's was measured beside other work, so it is measured again.
-        if flops > self._peak_flops and jax.default_backend() == "cpu":
-            again = metrics_lib.peak_flops() * jax.device_count()
-            self._peak_flops = max(self._peak_flops, again)
-        return flops / self._peak_flops
-
 
 def _mean(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Returns the mean of each metric over the finite steps, or over all if none is."""
     good = [metrics for metrics in steps if not metrics["bad_steps_in_row"]]
     line = {
-        name: float(np.mean([metrics[name] for metrics in good or steps]))
+        # As Python's numbers, which they are when they come out of a checkpoint.
+        name: float(np.mean([float(metrics[name]) for metrics in good or steps]))
         for name in steps[0]
     }
     del line["bad_steps_in_row"]

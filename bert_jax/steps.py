@@ -30,12 +30,12 @@ class TrainState:
     bad_steps_in_row: jax.Array  # int32[], the last ones
 
 
-def compute_dtype(config: ExperimentConfig) -> jnp.dtype:
-    """Returns the dtype of activations: the config's, or what the mesh's chips like."""
-    if config.compute_dtype == "auto":
+def compute_dtype(name: str) -> jnp.dtype:
+    """Returns the dtype of activations by its name; "auto": what the chips like."""
+    if name == "auto":
         on_cpu = sharding.platform() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)
-    return jnp.dtype(config.compute_dtype)
+    return jnp.dtype(name)
 
 
 def init_state(
@@ -87,7 +87,7 @@ def make_train_step(
     the place in the schedule, which is then so many steps behind the phases; it is
     counted, and the next batch follows.
     """
-    dtype = compute_dtype(config)
+    dtype = compute_dtype(config.compute_dtype)
 
     next_sentence = config.data.next_sentence
 
@@ -114,46 +114,73 @@ def make_train_step(
             grads, sums = grad(state.params, batch, key)
         else:
             grads, sums = accumulate(grad, state.params, batch, key, num)
-        with jax.named_scope("optimizer"):
-            before, opt_state = state.params, state.opt_state
-            if config.mesh.shard_optimizer:
-                grads, before = sharding.over_data(grads), sharding.over_data(before)
-            if config.optimizer.reset_moments_by_phase:
-                begins = jnp.any(
-                    state.step
-                    == jnp.array(position.phase_starts(config)[1:], jnp.int32)
-                )
-                opt_state = optim.reset_moments(opt_state, begins)
-            total = total_loss(sums, counts, config.loss_weights)
-            grad_norm = optax.global_norm(grads)
-            is_good = jnp.isfinite(total) & jnp.isfinite(grad_norm)
-            updates, new_opt_state = tx.update(grads, opt_state, before)
-            params = optax.apply_updates(before, updates)
-            params, opt_state = keep_unless(
-                is_good, (params, new_opt_state), (before, opt_state)
-            )
-            params = sharding.laid_out_as(params, state.params)
-        bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
+        if config.optimizer.reset_moments_by_phase:
+            state = _with_moments_reset(state, config)
+        total = total_loss(sums, counts, config.loss_weights)
+        new_state, update_metrics = apply_gradients(
+            tx, state, grads, total, shard_optimizer=config.mesh.shard_optimizer
+        )
         metrics = {
             "loss": total,
             **mean_metrics(sums, counts),
             "learning_rate": schedule(state.step - state.bad_steps),
-            "grad_norm": grad_norm,
-            "bad_steps_in_row": bad_steps_in_row,
+            **update_metrics,
             "padding_efficiency": jnp.mean(
                 (batch["sequence_ids"] > 0).astype(jnp.float32)
             ),
         }
-        new_state = TrainState(
-            step=state.step + 1,
-            params=params,
-            opt_state=opt_state,
-            bad_steps=state.bad_steps + jnp.where(is_good, 0, 1),
-            bad_steps_in_row=bad_steps_in_row,
-        )
         return new_state, metrics
 
     return train_step
+
+
+def apply_gradients(
+    tx: optax.GradientTransformation,
+    state: TrainState,
+    grads: Any,
+    loss: jax.Array,
+    *,
+    shard_optimizer: bool,
+) -> tuple[TrainState, Metrics]:
+    """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
+
+    Args:
+      tx: the optimizer.
+      state: before the step.
+      grads: like its parameters.
+      loss: float32[]; where it or a gradient is not finite, the update is left out.
+      shard_optimizer: whether moments and update are split over data, too (ZeRO-1).
+    """
+    with jax.named_scope("optimizer"):
+        before = state.params
+        if shard_optimizer:
+            grads, before = sharding.over_data(grads), sharding.over_data(before)
+        grad_norm = optax.global_norm(grads)
+        is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+        updates, opt_state = tx.update(grads, state.opt_state, before)
+        params = optax.apply_updates(before, updates)
+        params, opt_state = keep_unless(
+            is_good, (params, opt_state), (before, state.opt_state)
+        )
+        params = sharding.laid_out_as(params, state.params)
+    bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
+    new_state = TrainState(
+        step=state.step + 1,
+        params=params,
+        opt_state=opt_state,
+        bad_steps=state.bad_steps + jnp.where(is_good, 0, 1),
+        bad_steps_in_row=bad_steps_in_row,
+    )
+    return new_state, {"grad_norm": grad_norm, "bad_steps_in_row": bad_steps_in_row}
+
+
+def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainState:
+    """Returns the state with new moments where a phase begins."""
+    with jax.named_scope("optimizer"):
+        starts = jnp.array(position.phase_starts(config)[1:], jnp.int32)
+        begins = jnp.any(state.step == starts)
+        opt_state = optim.reset_moments(state.opt_state, begins)
+    return dataclasses.replace(state, opt_state=opt_state)
 
 
 def keep_unless(is_good: jax.Array, new: T, old: T) -> T:
@@ -169,7 +196,7 @@ def make_eval_step(
     config: ExperimentConfig, graphdef: nnx.GraphDef
 ) -> Callable[[Any, Batch], tuple[Metrics, Metrics]]:
     """Returns eval_step(params, batch) -> (sums, counts), without dropout."""
-    dtype = compute_dtype(config)
+    dtype = compute_dtype(config.compute_dtype)
     next_sentence = config.data.next_sentence
 
     def eval_step(params: Any, batch: Batch) -> tuple[Metrics, Metrics]:

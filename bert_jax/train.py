@@ -20,6 +20,7 @@ from bert_jax import (
     devices,
     hosts,
     interruption,
+    mesh_fit,
     metrics,
     optim,
     prepare,
@@ -33,7 +34,7 @@ from bert_jax import (
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import tokenizers
 from bert_jax.held_out import HeldOut
@@ -112,7 +113,7 @@ def open_inputs(
     """
     command_line.local_directory("workdir", workdir)
     devices.open_devices()
-    keep_compiled(config)
+    keep_compiled(config.compilation_cache_dir)
     mesh = sharding.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
@@ -199,31 +200,14 @@ def first_state(
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
     """Raises ConfigError when batches or parameters do not divide over the mesh."""
-    rows = sharding.batch_divisor(mesh) * config.accumulation_steps
     for i, phase in enumerate(config.phases):
-        size = phase.global_batch_size
-        if size % rows:
-            raise ConfigError(
-                f"config.phases[{i}].global_batch_size={size} must be a multiple of"
-                f" mesh.data * mesh.fsdp * accumulation_steps = {rows}; try"
-                f" {max(size // rows, 1) * rows} or {(size // rows + 1) * rows}"
-            )
-    model = config.model
-    for key, size, axis in (
-        ("model.hidden_size", model.hidden_size, "fsdp"),
-        ("model.num_attention_heads", model.num_attention_heads, "tensor"),
-        ("model.intermediate_size", model.intermediate_size, "tensor"),
-    ):
-        if size % mesh.shape[axis]:
-            raise ConfigError(
-                f"config.mesh.{axis}={mesh.shape[axis]} must divide config.{key}={size}"
-            )
-    split = sharding.batch_divisor(mesh)  # data * fsdp
-    if config.mesh.shard_optimizer and model.hidden_size % split:
-        raise ConfigError(
-            f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
-            f" divide config.model.hidden_size={model.hidden_size}"
+        mesh_fit.check_batch(
+            f"config.phases[{i}].global_batch_size",
+            phase.global_batch_size,
+            config.accumulation_steps,
+            mesh,
         )
+    mesh_fit.check_model(config.model, config.mesh, mesh)
     sharding.host_part(mesh, jax.process_index())
 
 
@@ -255,7 +239,7 @@ def describe(
     return "\n".join(
         [
             f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
-            f" of {model.hidden_size}, {steps.compute_dtype(config)}",
+            f" of {model.hidden_size}, {steps.compute_dtype(config.compute_dtype)}",
             f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
             f" mesh {axes}",
             f"data:   {tokens:,} tokens in {config.data.corpus_dir}",

@@ -137,7 +137,13 @@ class Loop:
             self._progress.say,
         )
         self._log = step_log.StepLog(
-            config, self._show, self._guard.look, first_step, position.log
+            config.log_every_steps,
+            metrics.Rates(config),
+            self._show,
+            self._guard.look,
+            first_step,
+            phase_of(config, max(first_step - 1, 0))[0],
+            position.log,
         )
         self._watchdog = Watchdog()
         self._saved_at = time.monotonic()
@@ -252,7 +258,7 @@ class Loop:
 
     def _show(self, step: int, line: dict[str, float]) -> None:
         self._writer.write(step, line | self._clock.line())
-        self._progress.update(step, line)
+        self._progress.update(step, report.step_words(line))
 
     def _evaluate(self, step: int, phase_index: int) -> None:
         self._log.flush()

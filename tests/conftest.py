@@ -99,6 +99,12 @@ def make_batch(
     return batch
 
 
+@pytest.fixture(autouse=True, scope="session")
+def first_mesh():
+    """There is a mesh before a file's own fixtures, whichever file comes first."""
+    return use_mesh(1, 1, 1)
+
+
 @pytest.fixture(autouse=True)
 def one_device_mesh():
     """Every test starts on a mesh of one device; `use_mesh` takes another."""

@@ -109,3 +109,24 @@ def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
         (20, 1.0),
         (30, 2.0),
     ]
+
+
+def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
+    """The first time other work took its share of the processor."""
+    peaks = [1e9, 4e9, 2e9]
+    monkeypatch.setattr(metrics, "peak_flops", lambda: peaks.pop(0))
+    monkeypatch.setattr(metrics.jax, "device_count", lambda: 1)
+    rates = metrics.Rates(make_config())
+    flops = metrics.train_flops_per_sequence(
+        rates._config.model,
+        rates._config.tokenizer.vocab_size,
+        rates._config.phases[0],
+    )
+    rows = rates._config.phases[0].global_batch_size
+
+    def mfu(flops_per_sec):
+        return pytest.approx(rates(0, flops_per_sec / flops / rows)["mfu"])
+
+    assert mfu(5e8) == 0.5 and len(peaks) == 2
+    assert mfu(3e9) == 0.75 and len(peaks) == 1
+    assert mfu(6e9) == 1.5 and not peaks  # no peak falls

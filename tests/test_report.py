@@ -58,7 +58,7 @@ def test_plot_is_a_picture_with_and_without_held_out_points(tmp_path):
 
 def test_progress_prints_plain_lines_without_a_terminal(capsys):
     progress = report.Progress(0, 100)
-    progress.update(10, TRAIN)
+    progress.update(10, report.step_words(TRAIN))
     progress.close()
     line = capsys.readouterr().out
     for part in (
@@ -78,7 +78,7 @@ def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
     terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
     progress = report.Progress(0, 1600)
-    progress.update(40, TRAIN)
+    progress.update(40, report.step_words(TRAIN))
     progress.close()
     text = terminal.getvalue()
     assert "step 40  loss 6.700" in text and "text 91.2%" in text
@@ -91,7 +91,7 @@ def test_nothing_of_next_sentences_where_there_are_none(tmp_path, capsys):
     assert "27% of the masked tokens." in words
     words += report.held_out_words(lines[-1])
     progress = report.Progress(0, 100)
-    progress.update(10, lines[0])
+    progress.update(10, report.step_words(lines[0]))
     progress.close()
     words += capsys.readouterr().out
     assert "next sentence" not in words and "nsp" not in words

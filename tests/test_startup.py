@@ -12,7 +12,6 @@ import pytest
 from bert_jax import startup
 from bert_jax.config import ConfigError
 from tests.commands import run_well, small_run
-from tests.conftest import make_config
 
 
 def test_parts_are_told_in_order_and_once():
@@ -40,14 +39,14 @@ def test_a_process_knows_its_age():
 
 
 def test_nothing_is_kept_unless_asked_for():
-    startup.keep_compiled(make_config())
+    startup.keep_compiled("")
     assert not jax.config.jax_compilation_cache_dir
 
 
 @pytest.mark.parametrize("name", ["/proc/nope", "README.md"])
 def test_a_cache_that_cannot_be_written_is_refused(name):
     with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
-        startup.keep_compiled(make_config(compilation_cache_dir=name))
+        startup.keep_compiled(name)
     assert not jax.config.jax_compilation_cache_dir
 
 

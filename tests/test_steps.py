@@ -467,5 +467,5 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
 
 
 def test_compute_dtype_follows_the_backend():
-    assert steps.compute_dtype(make_config()) == jnp.float32  # auto, on a CPU
-    assert steps.compute_dtype(make_config(compute_dtype="bfloat16")) == jnp.bfloat16
+    assert steps.compute_dtype("auto") == jnp.float32  # auto, on a CPU
+    assert steps.compute_dtype("bfloat16") == jnp.bfloat16

@@ -1,0 +1,47 @@
+"""Whether batches and parameters divide over a mesh, asked before anything is made."""
+
+import jax
+
+from bert_jax import sharding
+from bert_jax.config import ConfigError, MeshConfig, ModelConfig
+
+
+def check_batch(
+    key: str, size: int, accumulation_steps: int, mesh: jax.sharding.Mesh
+) -> None:
+    """Raises ConfigError when a batch does not divide.
+
+    Args:
+      key: of the config.
+      size: its value, rows of a step.
+      accumulation_steps: microbatches of a step.
+      mesh: of the run.
+    """
+    rows = sharding.batch_divisor(mesh) * accumulation_steps
+    if size % rows:
+        raise ConfigError(
+            f"{key}={size} must be a multiple of mesh.data * mesh.fsdp *"
+            f" accumulation_steps = {rows}; try {max(size // rows, 1) * rows} or"
+            f" {(size // rows + 1) * rows}"
+        )
+
+
+def check_model(
+    model: ModelConfig, config: MeshConfig, mesh: jax.sharding.Mesh
+) -> None:
+    """Raises ConfigError when parameters do not divide."""
+    for key, size, axis in (
+        ("model.hidden_size", model.hidden_size, "fsdp"),
+        ("model.num_attention_heads", model.num_attention_heads, "tensor"),
+        ("model.intermediate_size", model.intermediate_size, "tensor"),
+    ):
+        if size % mesh.shape[axis]:
+            raise ConfigError(
+                f"config.mesh.{axis}={mesh.shape[axis]} must divide config.{key}={size}"
+            )
+    split = sharding.batch_divisor(mesh)  # data * fsdp
+    if config.shard_optimizer and model.hidden_size % split:
+        raise ConfigError(
+            f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
+            f" divide config.model.hidden_size={model.hidden_size}"
+        )
