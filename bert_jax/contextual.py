@@ -31,7 +31,6 @@ LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
     "sum_all": lambda states: sum(states[2:], states[1]),
 }
 POOLING = ("none", "mean", "cls")
-SHORTEST_ROW = 16  # rows are of 16, 32, 64, ... tokens: a program for each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,10 +157,8 @@ class Extractor:
             batch_B = np.full(self._batch_size, -1)
             chosen = order_N[first : first + self._batch_size]
             batch_B[: len(chosen)] = chosen
-            length = SHORTEST_ROW
-            while length < lengths_N[chosen].max():
-                length *= 2
-            yield batch_B, min(length, self._max_length)
+            longest = int(lengths_N[chosen].max())
+            yield batch_B, rows_lib.row_length(longest, self._max_length)
 
 
 def _forward(

@@ -14,11 +14,9 @@ input where that is "-", is a text, or two with " ||| " between them. The output
     with pooling       features [texts, F]
 """
 
-import collections
 import contextlib
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,45 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import command_line, contextual, sharding, trained
+from bert_jax import command_line, contextual, sharding, text_lines, trained
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.contextual import Extractor, Features
-from bert_jax.data import lines
 from bert_jax.progress import Progress
 from bert_jax.trained import Trained
 
-SEPARATOR = " ||| "  # google-research/bert extract_features.py
-LINES_AT_ONCE = 2048  # which are sorted by length, and kept in memory
-MAX_LINE_BYTES = 2**30  # no text comes in parts
 WRITERS = (".jsonl", ".npz")
-
-
-def read_lines(path: str) -> Iterator[str]:
-    """Yields the lines of a file, or of standard input for "-".
-
-    Raises:
-      ConfigError: when it cannot be read or is not UTF-8.
-    """
-    counts: collections.Counter[str] = collections.Counter()
-    if path != "-":
-        for _, line in lines.read(path, MAX_LINE_BYTES, "error", counts):
-            yield line
-        return
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-        yield lines.repair(text, f"standard input:{number}", "error", counts)
-
-
-def batches_of_lines(path: str) -> Iterator[list[tuple[str, ...]]]:
-    """Yields texts, each alone or with another, some at a time."""
-    some: list[tuple[str, ...]] = []
-    for line in read_lines(path):
-        some.append(tuple(line.split(SEPARATOR, 1)))
-        if len(some) == LINES_AT_ONCE:
-            yield some
-            some = []
-    if some:
-        yield some
 
 
 @contextlib.contextmanager
@@ -102,7 +68,7 @@ def _write_json(
     found: list[Features],
 ) -> None:
     for text, features in zip(texts, found, strict=True):
-        row: dict[str, Any] = {"text": SEPARATOR.join(text)}
+        row: dict[str, Any] = {"text": text_lines.SEPARATOR.join(text)}
         if not is_pooled:
             row["tokens"] = [model.tokenizer.vocab[i] for i in features.ids]
             row["starts"] = features.starts.tolist()
@@ -131,14 +97,12 @@ def extract(
     """Returns how many texts and tokens there were."""
     num_texts = num_tokens = 0
     with Progress("extracting", None, "texts") as progress:
-        for texts in batches_of_lines(path):
+        for texts in text_lines.batches(path, max_parts=2):
             found = extractor(texts)
             write(texts, found)
             num_texts += len(texts)
             num_tokens += sum(len(features.ids) for features in found)
             progress.add(len(texts))
-    if not num_texts:
-        raise ConfigError(f"--input={path} has no lines")
     return num_texts, num_tokens
 
 

@@ -332,7 +332,7 @@ class Bert(nnx.Module):
         query_BTD = x_BTD
         if positions_BQ is not None:
             query_BTD = gather_positions(x_BTD, positions_BQ)
-            ids_BQ = jnp.take_along_axis(sequence_ids_BT, positions_BQ, axis=1)
+            ids_BQ = gather_positions(sequence_ids_BT, positions_BQ)
             mask_B1TS = attention_mask(ids_BQ, sequence_ids_BT)
         with jax.named_scope("last_layer"):
             last = _with_remat(self.layers[-1], remat)
@@ -440,9 +440,14 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
     return mask_BTS[:, None]
 
 
-def gather_positions(x_BTD: jax.Array, positions_BP: jax.Array) -> jax.Array:
-    """Returns the hidden states [B, P, D] at each row's positions."""
-    return jnp.take_along_axis(x_BTD, positions_BP[:, :, None], axis=1)
+def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
+    """Returns what [B, T] or [B, T, D] has at each row's positions, [B, P] or more."""
+    if x_BT.shape[0] > 1:
+        trailing = (None,) * (x_BT.ndim - 2)
+        return jnp.take_along_axis(x_BT, positions_BP[(..., *trailing)], axis=1)
+    # Which cannot tell how a single row is laid out.
+    out = sharding.spec("batch", *["replicated"] * (x_BT.ndim - 1))
+    return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
 
 
 def _replicated(table: jax.Array) -> jax.Array:

@@ -1,6 +1,5 @@
 """The command: from a file or standard input to JSON lines or an .npz."""
 
-import io
 import json
 
 import numpy as np
@@ -53,28 +52,13 @@ def test_both_files_say_the_same_of_tokens(directory, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz"]
 
 
-def test_pooled_from_standard_input(directory, tmp_path, monkeypatch):
-    text = io.TextIOWrapper(io.BytesIO("\r\n".join(LINES).encode()))
-    monkeypatch.setattr("sys.stdin", text)
-    assert list(extract.read_lines("-")) == LINES
+def test_pooled(directory, tmp_path):
     flags = {"pooling": "mean", "layers": "sum_all", "max_length": 8}
     run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz", **flags))
     assert np.load(tmp_path / "a.npz")["features"].shape == (4, 32)
     run_well("bert_jax.extract", *command(directory, tmp_path / "a.jsonl", **flags))
     (row, *_) = [json.loads(line) for line in (tmp_path / "a.jsonl").open()]
     assert set(row) == {"text", "features"} and len(row["features"]) == 32
-
-
-def test_wrong_bytes_on_standard_input_are_told(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\ncaf\xe9\n")))
-    with pytest.raises(ConfigError, match="standard input:2"):
-        list(extract.read_lines("-"))
-
-
-def test_texts_come_some_at_a_time_in_their_order(directory, monkeypatch):
-    monkeypatch.setattr(extract, "LINES_AT_ONCE", 3)
-    found = list(extract.batches_of_lines(str(directory / "lines.txt")))
-    assert found == [[("w1 w2", "w3"), ("",), ("W4 nowhere",)], [("w5",)]]
 
 
 def test_nothing_is_left_of_what_failed(tmp_path):

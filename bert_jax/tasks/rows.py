@@ -16,6 +16,19 @@ from bert_jax.data import row_layout
 from bert_jax.data.row_layout import Layout
 from bert_jax.data.tokenizers import CLS, PAD, SEP, UNK, Tokenizer
 
+SHORTEST_ROW = 16
+
+
+def row_length(num_tokens: int, longest: int) -> int:
+    """Returns 16, 32, 64, ..., the first that holds the tokens, or `longest`.
+
+    So there are programs for a few lengths, and few places without a token.
+    """
+    length = SHORTEST_ROW
+    while length < num_tokens:
+        length *= 2
+    return min(length, longest)
+
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
@@ -72,6 +85,12 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.pairs_N4)
+
+    def cut(self, rows_B: np.ndarray) -> "Rows":
+        """Returns rows no longer than some of them need, see `row_length`."""
+        a_B, b_B = self.pairs_N4[rows_B, 1], self.pairs_N4[rows_B, 3]
+        longest = int((a_B + b_B + 2 + (b_B > 0)).max())
+        return dataclasses.replace(self, length=row_length(longest, self.length))
 
     def layout(self, rows_B: np.ndarray) -> Layout:
         """Returns where the places of some rows get their tokens from."""

@@ -48,19 +48,25 @@ class TaggingFeatures:
 
         Returns:
           int32[B, T] of what `Bert.encode` reads and labels if there are any,
-          float32[B] weights.
+          float32[B] weights; T as short as these sentences allow, see `Rows.cut`.
         """
         found = {"weights": rows_lib.weights(sentences_B)}
-        layout = self.rows.layout(np.maximum(sentences_B, 0))
+        sentences_B = np.maximum(sentences_B, 0)
+        rows = self.rows.cut(sentences_B)
+        layout = rows.layout(sentences_B)
         if self.labels is not None:
             found["labels"] = self.labels[layout.source_BT]
-        return found | self.rows.arrays(layout)
+        return found | rows.arrays(layout)
 
     def word_classes(
         self, sentences_B: np.ndarray, classes_BT: np.ndarray
     ) -> list[np.ndarray]:
-        """Returns the class of every word of some sentences, given those of tokens."""
-        layout = self.rows.layout(sentences_B)
+        """Returns the class of every word of some sentences, given those of tokens.
+
+        T is as long as these sentences need, or longer.
+        """
+        rows = dataclasses.replace(self.rows, length=classes_BT.shape[1])
+        layout = rows.layout(sentences_B)
         words_BT = self.words[layout.source_BT]
         found = []
         for sentence, words_T, classes_T in zip(

@@ -40,17 +40,19 @@ class TextFeatures:
 
         Returns:
           int32[B, T] or [B, C, T] of what `Bert.encode` reads, labels if there are any,
-          float32[B] weights.
+          float32[B] weights; T as short as these examples allow, see `Rows.cut`.
         """
         found = {"weights": rows_lib.weights(examples_B)}
         examples_B = np.maximum(examples_B, 0)
         if self.labels is not None:
             found["labels"] = self.labels[examples_B]
         if self.num_choices is None:
-            return found | self.rows.arrays(self.rows.layout(examples_B))
+            rows = self.rows.cut(examples_B)
+            return found | rows.arrays(rows.layout(examples_B))
         C = self.num_choices
         rows_R = (examples_B[:, None] * C + np.arange(C)).ravel()
-        arrays = self.rows.arrays(self.rows.layout(rows_R))
+        rows = self.rows.cut(rows_R)
+        arrays = rows.arrays(rows.layout(rows_R))
         return found | {
             name: array.reshape(len(examples_B), C, -1)
             for name, array in arrays.items()

@@ -42,6 +42,20 @@ def test_rows_of_one_text_and_of_two():
     assert all(array.dtype == np.int32 for array in arrays.values())
 
 
+def test_a_batch_is_as_short_as_its_rows_allow():
+    texts = [np.arange(n, dtype=np.int32) for n in (10, 15, 40, 200)]
+    tokens = rows.join(texts, TOKENIZER, 100)
+    none = np.full(4, -1)
+    made, _ = rows.of_pairs(tokens, np.arange(4), none, 100)
+    lengths = [made.cut(np.array([row])).length for row in range(4)]
+    assert lengths == [16, 32, 64, 100]
+    assert made.cut(np.array([0, 2])).length == 64
+    # Two special tokens beside one text, three beside two.
+    pairs = np.array([[0, 12, 0, 0], [0, 14, 0, 0], [0, 7, 0, 7]])
+    made = rows.Rows(tokens.ids, pairs, 100)
+    assert [made.cut(np.array([row])).length for row in range(3)] == [16, 16, 32]
+
+
 def test_values_lie_beside_their_tokens():
     tokens = rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
     values = rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
