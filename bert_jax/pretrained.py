@@ -47,7 +47,7 @@ def open_source(config: ExperimentConfig) -> Source:
       ConfigError: when there is none, it is damaged, or it is of another kind or size.
     """
     path = _local(config.init_from)
-    source = _open_workdir(path) if _is_workdir(path) else open_directory(path, config)
+    source = open_workdir(path) if is_workdir(path) else open_directory(path, config)
     _check_sizes(source, config)
     _check_tensors(source, parameter_shapes(config))
     return source
@@ -159,14 +159,14 @@ def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
     return jax.tree_util.tree_map_with_path(replace, params)
 
 
-def _is_workdir(directory: Path) -> bool:
+def is_workdir(directory: Path) -> bool:
     path = directory / runs.CONFIG_FILE
     return path.is_file() and {"phases", "optimizer"} <= set(
         model_directory.read_json(path)
     )
 
 
-def _open_workdir(directory: Path) -> Source:
+def open_workdir(directory: Path) -> Source:
     source = runs.read_config(str(directory))
     assert source is not None, "its config.json was seen"
     corpus_dir = source.data.corpus_dir

@@ -164,7 +164,7 @@ def check_continues(workdir: str, config: ExperimentConfig) -> None:
                 " another --workdir"
             )
         return
-    was, now = _flat(dataclasses.asdict(started)), _flat(dataclasses.asdict(config))
+    was, now = flat(dataclasses.asdict(started)), flat(dataclasses.asdict(config))
     for key in sorted({*was, *now}):
         may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
         if not may_change and was.get(key) != now.get(key):
@@ -174,7 +174,7 @@ def check_continues(workdir: str, config: ExperimentConfig) -> None:
             )
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
+def flat(value: Any, path: str = "") -> dict[str, Any]:
     """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
     if isinstance(value, dict):
         items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
@@ -182,4 +182,4 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
         items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
     else:
         return {path: value}
-    return {k: v for sub, inner in items for k, v in _flat(inner, sub).items()}
+    return {k: v for sub, inner in items for k, v in flat(inner, sub).items()}

@@ -74,7 +74,7 @@ def _directory(path: str) -> Path:
 
 def _read(directory: Path, head: Head | None) -> Trained:
     values = huggingface_source.config_values(directory)
-    config = _model_config(values, directory / "config.json")
+    config = model_config(values, directory / "config.json")
     vocab_size = config_lib.build(
         int, values.get("vocab_size"), f"{directory}: vocab_size"
     )
@@ -85,9 +85,9 @@ def _read(directory: Path, head: Head | None) -> Trained:
         encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=False)
         return nnx.split(encoder)
 
-    graphdef, abstract = _abstract(build)
+    graphdef, abstract = structure(build)
     prefix = "" if head else "bert."
-    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(abstract)
     shapes = {prefix + path_name(path): leaf.shape for path, leaf in leaves}
     source = huggingface_source.open_source(
         directory, shapes, tokenizers.WordPiece.FILE
@@ -102,13 +102,11 @@ def _read(directory: Path, head: Head | None) -> Trained:
         )
         for path, leaf in leaves
     ]
-    tokenizer = _tokenizer(source, vocab_size)
-    return Trained(
-        config, head, tokenizer, graphdef, jax.tree.unflatten(structure, params)
-    )
+    tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
+    return Trained(config, head, tokenizer, graphdef, jax.tree.unflatten(tree, params))
 
 
-def _abstract(build: Any) -> tuple[nnx.GraphDef, Any]:
+def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
     """Returns a model's structure, and its parameters' shapes and layouts."""
     found: list[nnx.GraphDef] = []
 
@@ -121,7 +119,12 @@ def _abstract(build: Any) -> tuple[nnx.GraphDef, Any]:
     return found[0], abstract
 
 
-def _model_config(values: dict[str, Any], path: Path) -> ModelConfig:
+def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
+    """Returns the sizes in a config of a model; `path` names it in messages.
+
+    Raises:
+      ConfigError: when one is missing or cannot be.
+    """
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
@@ -159,11 +162,19 @@ def _check_shapes(source: Source, shapes: dict[str, tuple[int, ...]]) -> None:
             )
 
 
-def _tokenizer(source: Source, vocab_size: int) -> tokenizers.Tokenizer:
+def tokenizer_of(
+    source: Source, vocab_size: int, lowercase: bool | None
+) -> tokenizers.Tokenizer:
+    """Returns a model's own tokenizer.
+
+    Raises:
+      ConfigError: when it has none, does not say how it treats case and `lowercase` is
+        None, or has more tokens than the model.
+    """
     directory, path = source.directory, source.vocabulary_path
     if source.vocabulary is None:
         raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
-    if source.lowercase is None:
+    if lowercase is None:
         raise ConfigError(
             f"{directory} does not say whether its text was lower-cased; write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
@@ -175,7 +186,7 @@ def _tokenizer(source: Source, vocab_size: int) -> tokenizers.Tokenizer:
         kind=kind,
         vocab_file=str(path),
         vocab_size=vocab_size,
-        lowercase=source.lowercase,
+        lowercase=lowercase,
     )
     tokenizer = tokenizers.parse(source.vocabulary, config, str(path))
     if len(tokenizer.vocab) > vocab_size:

@@ -31,6 +31,9 @@ MEANT = {
     "num_attention_heads": 12,
     "intermediate_size": 3072,
     "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
     "type_vocab_size": 16,
     "max_position_embeddings": 512,
 }
@@ -113,13 +116,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     """
     prefix = _prefix(path)
     directory = prefix.parent
-    config_path = model_directory.file(directory, CONFIG)
-    config = MEANT | read_json(config_path)
-    if config["hidden_act"] != "gelu":
-        raise ConfigError(
-            f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
-            " alone"
-        )
+    config = config_values(path)
     shapes = _shapes(prefix)
     stored, unused = weight_names.find(shapes, wanted, GOOGLE)
     vocabulary = directory / tokenizers.WordPiece.FILE
@@ -127,7 +124,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     sizes = {key: value for key, value in config.items() if key != "hidden_act"}
     return Source(
         directory=directory,
-        sizes=sizes | {"layer_norm_eps": LAYER_NORM_EPS},
+        sizes=sizes,
         lowercase=None,
         shapes={
             ours: GOOGLE.lay_out_shape(ours, shapes[name])
@@ -150,6 +147,23 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
             " config.model.hidden_act and config.tokenizer.lowercase are taken",
         ),
     )
+
+
+def config_values(path: Path) -> dict[str, Any]:
+    """Returns what bert_config.json says or means, under config.model's names.
+
+    Raises:
+      ConfigError: when there is none, or its activation is another than "gelu", which
+        stands for either form.
+    """
+    config_path = model_directory.file(_prefix(path).parent, CONFIG)
+    config = MEANT | read_json(config_path)
+    if config["hidden_act"] != "gelu":
+        raise ConfigError(
+            f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
+            " alone"
+        )
+    return config | {"layer_norm_eps": LAYER_NORM_EPS}
 
 
 def _index(prefix: Path) -> Path:

@@ -5,12 +5,13 @@ file. config.task.kind decides which keys config.task has.
 """
 
 import dataclasses
+import json
 from typing import Any
 
 import ml_collections
 
 from bert_jax import config as config_lib
-from bert_jax.config import ConfigError
+from bert_jax.config import REMAT, ConfigError, MeshConfig
 from bert_jax.tasks import predictions
 
 
@@ -79,6 +80,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "multiple_choice": ("accuracy",),
 }
 OPTIMIZERS = ("adamw_bert", "adamw")
+COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,6 +107,15 @@ class RecipeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
+    compute_dtype: str  # this and the next as in config.ExperimentConfig
+    accumulation_steps: int
+    remat: str
+    log_every_steps: int
+    compilation_cache_dir: str
+    mesh: MeshConfig
+    eval_every_steps: int  # the dev set is predicted; 0: once an epoch
+    early_stop_evals: int  # ends when so many in a row were no better; 0: never
+    max_bad_steps: int  # in a row, not finite; then the run ends
     data: DataConfig
     sequence_length: int
     dropout: DropoutConfig
@@ -115,6 +126,9 @@ class _Settings:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(_Settings):
     task: Task
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2)
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
@@ -148,12 +162,12 @@ def _validate(config: FinetuneConfig) -> None:
         f"must be one of {', '.join(metrics)} for a task of {task.kind}",
     )
     _require(bool(config.data.dev), "config.data.dev", config.data.dev, "names no data")
-    _require(
-        recipe.optimizer in OPTIMIZERS,
-        "config.recipe.optimizer",
-        recipe.optimizer,
-        f"must be one of {', '.join(OPTIMIZERS)}",
-    )
+    for key, value, allowed in (
+        ("config.recipe.optimizer", recipe.optimizer, OPTIMIZERS),
+        ("config.compute_dtype", config.compute_dtype, COMPUTE_DTYPES),
+        ("config.remat", config.remat, REMAT),
+    ):
+        _require(value in allowed, key, value, f"must be one of {', '.join(allowed)}")
     _validate_numbers(config)
     if isinstance(task, TextTask):
         _require(
@@ -197,6 +211,9 @@ def _validate_numbers(config: FinetuneConfig) -> None:
         "config.recipe.learning_rate": recipe.learning_rate,
         "config.recipe.epsilon": recipe.epsilon,
         "config.recipe.clip_norm": recipe.clip_norm,
+        "config.accumulation_steps": config.accumulation_steps,
+        "config.log_every_steps": config.log_every_steps,
+        "config.max_bad_steps": config.max_bad_steps,
     }
     positive |= {"config.recipe.learning_rates": min(recipe.learning_rates, default=1)}
     if isinstance(task, TextTask):
@@ -204,16 +221,17 @@ def _validate_numbers(config: FinetuneConfig) -> None:
     if isinstance(task, QuestionTask):
         for name in ("stride", "max_query_length", "max_answer_length", "num_best"):
             positive[f"config.task.{name}"] = getattr(task, name)
+    config_lib.validate_mesh(config.mesh)
     for key, value in fractions.items():
         _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
     for key, value in positive.items():
         _require(value > 0, key, value, "must be above 0")
-    _require(
-        recipe.weight_decay >= 0,
-        "config.recipe.weight_decay",
-        recipe.weight_decay,
-        "must not be negative",
-    )
+    for key, value in (
+        ("config.recipe.weight_decay", recipe.weight_decay),
+        ("config.eval_every_steps", config.eval_every_steps),
+        ("config.early_stop_evals", config.early_stop_evals),
+    ):
+        _require(value >= 0, key, value, "must not be negative")
     _require(
         config.sequence_length >= 5,
         "config.sequence_length",

@@ -22,6 +22,8 @@ from bert_jax.dropout import dropout
 from bert_jax.model import Bert, Linear
 
 Batch = dict[str, jax.Array]
+# What an encoder reads of a batch.
+INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +147,7 @@ class BertForMultipleChoice(nnx.Module):
                 (B * C, T),
                 out_sharding=sharding.spec("batch", "replicated"),
             )
-            for name in ("input_ids", "segment_ids", "position_ids", "sequence_ids")
+            for name in INPUTS
         }
         pooled_R1D = _pooled(
             self.bert, rows, self.dropout_prob, dropout_key, dtype, remat

@@ -8,6 +8,21 @@ import ml_collections
 
 def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
+    config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
+    config.accumulation_steps = 1
+    config.remat = "none"
+    config.log_every_steps = 20
+    config.eval_every_steps = 0  # once an epoch
+    config.early_stop_evals = 0  # never
+    config.max_bad_steps = 10
+    config.compilation_cache_dir = ""
+
+    config.mesh = ml_collections.ConfigDict()
+    config.mesh.data = -1  # all devices
+    config.mesh.fsdp = 1
+    config.mesh.tensor = 1
+    config.mesh.shard_optimizer = False
+
     config.data = ml_collections.ConfigDict()
     config.data.header = ()  # of a tsv or csv without a line that names its columns
 

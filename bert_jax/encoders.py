@@ -1,0 +1,154 @@
+"""The encoder that tuning begins with, from whatever holds one.
+
+That is a directory of `export` or of any Hugging Face BERT with safetensors, a TF1
+checkpoint of google-research/bert, or a workdir of `train`, whose newest checkpoint is
+taken.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from bert_jax import config as config_lib
+from bert_jax import pretrained, runs, token_rows, trained
+from bert_jax.config import ConfigError, ModelConfig
+from bert_jax.data import tokenizers
+from bert_jax.interop import google_tf1, huggingface_source, model_directory
+from bert_jax.interop.model_directory import Source
+from bert_jax.model import Bert, path_name
+
+PREFIX = "bert."  # of the encoder's names, in a model with a head
+POOLER = "bert.pooler."  # which a model that was not trained to the end may lack
+# What bert_config.json's "gelu" is since 2019-02-07; the two differ by 5e-4 at most.
+GOOGLE_HIDDEN_ACT = "gelu_new"
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """An encoder, not yet on any device.
+
+    Attributes:
+      config: its sizes.
+      tokenizer: its own.
+      arrays: float32 by the names that they have in a model with a head; of a padded
+        table of tokens the rows that tokens have.
+      notes: a line each on what was not there.
+    """
+
+    config: ModelConfig
+    tokenizer: tokenizers.Tokenizer
+    arrays: dict[str, np.ndarray]
+    notes: tuple[str, ...]
+
+
+def read(path: str, lowercase: bool | None) -> Encoder:
+    """Reads an encoder.
+
+    Args:
+      path: of one of the above.
+      lowercase: whether its text was lower-cased, for models that do not say.
+
+    Raises:
+      ConfigError: when there is none, or a file is damaged.
+    """
+    source, values = _open(Path(path).expanduser().absolute(), path)
+    if lowercase is not None and source.lowercase not in (None, lowercase):
+        raise ConfigError(
+            f"--lowercase={str(lowercase).lower()}, but {source.directory} says"
+            f" {str(source.lowercase).lower()}; leave it out"
+        )
+    if lowercase is None and source.lowercase is None:
+        raise ConfigError(
+            f"{source.directory} does not say whether its text was lower-cased; give"
+            " --lowercase=true or --lowercase=false"
+        )
+    config = trained.model_config(values, source.directory)
+    vocab_size = source.shapes[pretrained.WORD][0]
+    _check(source, shapes(config, vocab_size))
+    arrays = source.read()
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"{source.directory} has NaN or infinity in {name}; take an older"
+                " checkpoint of it"
+            )
+    arrays = {name: a for name, a in arrays.items() if name.startswith(PREFIX)}
+    has_pooler = any(name.startswith(POOLER) for name in arrays)
+    lowercase = source.lowercase if lowercase is None else lowercase
+    tokenizer = trained.tokenizer_of(source, vocab_size, lowercase)
+    arrays[pretrained.WORD] = arrays[pretrained.WORD][: len(tokenizer.vocab)]
+    return Encoder(
+        config,
+        tokenizer,
+        arrays,
+        () if has_pooler else ("no pooler there: where a head needs one, it is new",),
+    )
+
+
+def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter of an encoder with its pooler, by name."""
+
+    def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+        return nnx.split(Bert(config, vocab_size, nnx.Rngs(params=key)))
+
+    _, params = trained.structure(build)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {PREFIX + path_name(path): leaf.shape for path, leaf in leaves}
+
+
+def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
+    """Returns the opened model, and the values of config.model's keys."""
+    if pretrained.is_workdir(path):
+        config = runs.read_config(str(path))
+        assert config is not None, "its config.json was seen"
+        return pretrained.open_workdir(path), dataclasses.asdict(config.model)
+    if google_tf1.is_source(path):
+        model_directory.verify_digests(path if path.is_dir() else path.parent)
+        values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
+        names = _names(values, path)
+        return google_tf1.open_source(path, names), values
+    if (path / "config.json").is_file():
+        model_directory.verify_digests(path)
+        values = huggingface_source.config_values(path)
+        names = _names(values, path / "config.json")
+        file = tokenizers.WordPiece.FILE
+        return huggingface_source.open_source(path, names, file), values
+    problem = "has no config.json" if path.is_dir() else "is not a directory"
+    raise ConfigError(
+        f"--model={given} {problem}; give a directory of python -m bert_jax.export or"
+        " of a Hugging Face BERT, a TF1 checkpoint with bert_config.json, or a workdir"
+        " of python -m bert_jax.train"
+    )
+
+
+def _names(values: dict[str, Any], path: Path) -> list[str]:
+    vocab_size = config_lib.build(int, values.get("vocab_size"), f"{path}: vocab_size")
+    return list(shapes(trained.model_config(values, path), vocab_size))
+
+
+def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
+    """Raises ConfigError when the encoder is not all there or shapes do not fit."""
+    missing = [
+        name
+        for name in wanted
+        if name not in source.shapes and not name.startswith(POOLER)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{source.directory} lacks {len(missing)} of the encoder's tensors:"
+            f" {token_rows.some(missing)}"
+        )
+    wrong = [
+        f"{name}: {list(source.shapes[name])}, its config {list(shape)}"
+        for name, shape in wanted.items()
+        if source.shapes.get(name, shape) != shape
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{source.directory} does not fit its own config in {len(wrong)}"
+            f" tensor(s): {token_rows.some(wrong)}"
+        )

@@ -1,0 +1,63 @@
+"""Rows -> logits of all of them, by a tuned model on its mesh.
+
+Shapes: N row of the set, B row of the batch, T token.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bert_jax import sharding
+from bert_jax.tasks import batches, heads, tuning_step
+from bert_jax.tasks.task import Features
+
+
+class Predictor:
+    """Compiles a program for each length of rows, once for all sets."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        *,
+        length: int,
+        batch_size: int,
+        dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
+    ):
+        """Sets up.
+
+        Args:
+          graphdef: of a head's module.
+          length: T, of the longest rows.
+          batch_size: rows of a step, over all devices; made a multiple of what the mesh
+            needs.
+          dtype: of the computation.
+          mesh: of the parameters.
+        """
+        divisor = sharding.batch_divisor(mesh)
+        self._batch_size = -(-batch_size // divisor) * divisor
+        self._length, self._mesh = length, mesh
+        self._part = sharding.host_part(mesh, jax.process_index())
+        self._forward = tuning_step.make_forward(graphdef, dtype)
+
+    def __call__(self, params: Any, features: Features) -> np.ndarray:
+        """Returns float32[N, ...], the same in every process."""
+        found = []
+        for rows_B in batches.in_order(len(features), self._batch_size):
+            batch = features.batch(rows_B)
+            placed = batches.place(
+                {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
+            )
+            logits = np.asarray(jax.device_get(self._forward(params, placed)))
+            found.append(self._widened(logits)[rows_B >= 0])
+        return np.concatenate(found)
+
+    def _widened(self, logits: np.ndarray) -> np.ndarray:
+        """Returns logits of tokens with zeros for places that were cut off."""
+        if logits.ndim < 3:
+            return logits
+        missing = self._length - logits.shape[1]
+        return np.pad(logits, ((0, 0), (0, missing), (0, 0)))

@@ -1,0 +1,425 @@
+"""One tuning run: steps, a look at the dev set now and then, the best weights kept.
+
+A run's directory holds `checkpoints` (the state to go on with; gone at the end), `best`
+(the parameters that were best on the dev set), metrics.jsonl and, when it is done,
+result.json.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax import (
+    checkpoint_files,
+    guard,
+    hosts,
+    metrics,
+    pretrained,
+    report,
+    sharding,
+    step_log,
+    steps,
+    storage,
+    train_loop,
+    trained,
+)
+from bert_jax.checkpoint import Checkpoints
+from bert_jax.config import CheckpointConfig, ConfigError, ModelConfig
+from bert_jax.encoders import Encoder
+from bert_jax.guard import DivergedError
+from bert_jax.position import Position
+from bert_jax.steps import TrainState
+from bert_jax.tasks import batches, heads, task, tuning_step
+from bert_jax.tasks.config import FinetuneConfig
+from bert_jax.tasks.datasets import Datasets, Split
+from bert_jax.tasks.heads import Head
+from bert_jax.tasks.predictor import Predictor
+
+RESULT_FILE = "result.json"
+# Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
+# for the newest may be damaged; of the best weights one.
+_KEEP = CheckpointConfig(
+    every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
+)
+_KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """What the runs of a sweep have in common.
+
+    Attributes:
+      config: of all of them.
+      encoder: what they begin with.
+      is_from_scratch: whether they take the encoder's sizes and tokenizer alone.
+      datasets: of the config.
+      data_sha256: of what they train on.
+      mesh: of the run, which is set.
+    """
+
+    config: FinetuneConfig
+    encoder: Encoder
+    is_from_scratch: bool
+    datasets: Datasets
+    data_sha256: str
+    mesh: jax.sharding.Mesh
+
+    @property
+    def head(self) -> Head:
+        kind, dropout_prob = self.config.task.kind, self.config.dropout.head_prob
+        return Head(kind, self.datasets.names, dropout_prob)
+
+    @property
+    def model(self) -> ModelConfig:
+        """Returns the encoder's sizes with the dropout of tuning."""
+        dropout = self.config.dropout
+        return dataclasses.replace(
+            self.encoder.config,
+            hidden_dropout_prob=dropout.hidden_prob,
+            attention_probs_dropout_prob=dropout.attention_prob,
+        )
+
+    def build(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
+        """Returns the structure and new parameters of the model with its head."""
+        vocab_size = len(self.encoder.tokenizer.vocab)
+        return heads.build(self.model, vocab_size, self.head, key)
+
+    @functools.cached_property
+    def graphdef(self) -> nnx.GraphDef:
+        return trained.structure(self.build)[0]
+
+    @functools.cached_property
+    def predictor(self) -> Predictor:
+        """Predicts any of the sets with any run's parameters."""
+        config = self.config
+        return Predictor(
+            self.graphdef,
+            length=config.sequence_length,
+            batch_size=config.recipe.global_batch_size,
+            dtype=steps.compute_dtype(config.compute_dtype),
+            mesh=self.mesh,
+        )
+
+    def predict(self, params: Any, split: Split) -> Any:
+        """Returns what the parameters make of a set, see `task.predict`."""
+        logits = self.predictor(params, split.features)
+        names = self.datasets.names
+        return task.predict(
+            self.config.task, split.examples, split.features, logits, names
+        )
+
+    def evaluate(self, params: Any, split: Split) -> dict[str, float]:
+        """Returns the metrics of a set with labels."""
+        predicted = self.predict(params, split)
+        names = self.datasets.names
+        return task.evaluate(self.config.task, split.examples, predicted, names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+      learning_rate, seed: of it.
+      diverged: what went wrong; "" when nothing did.
+      best_step: steps when the dev set's metric was best; 0 when it diverged before.
+      metrics: of the dev set at that step.
+      history: {"step": ..., metrics} of each look at the dev set.
+    """
+
+    learning_rate: float
+    seed: int
+    diverged: str
+    best_step: int
+    metrics: dict[str, float]
+    history: tuple[dict[str, float], ...]
+
+
+def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
+    """Takes a run from where it is to its end.
+
+    Args:
+      setup: what it shares with others.
+      learning_rate: the peak.
+      seed: of the head's first weights, of the order of rows and of dropout.
+      workdir: its own directory, the same one for all processes.
+
+    Raises:
+      hosts.Interrupted: when it was asked to stop, and is saved.
+      ConfigError: when a disk is full, or what it was saved with is other data.
+      DamagedError: when there are checkpoints but none is sound.
+    """
+    if result := read_result(workdir):
+        return result
+    run = _Run(setup, learning_rate, seed, workdir)
+    try:
+        diverged = run.take_steps()
+    finally:
+        run.close()
+    history = run.history()
+    best = _best(history, setup.config.metric)
+    best_step = int(best.get("step", 0))
+    found = {name: value for name, value in best.items() if name != "step"}
+    result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
+    if hosts.is_first():
+        text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
+        storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
+        shutil.rmtree(Path(workdir) / checkpoint_files.DIRECTORY)
+    hosts.barrier(f"{workdir}: end")
+    return result
+
+
+def read_result(workdir: str) -> Result | None:
+    """Returns the result of a run that is done, None of one that is not."""
+    path = Path(workdir) / RESULT_FILE
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text())
+        return Result(**values | {"history": tuple(values["history"])})
+    except (ValueError, TypeError, KeyError):
+        raise ConfigError(
+            f"{path} is damaged; remove {workdir} and the run is made again"
+        ) from None
+
+
+def best_params(setup: Setup, result: Result, workdir: str) -> Any:
+    """Returns the parameters that a run found best, on the mesh."""
+    _, params = trained.structure(setup.build)
+    checkpoint_files.check(_best_workdir(workdir), result.best_step)
+    best = Checkpoints(_best_workdir(workdir))
+    found = best.restore(result.best_step, {"params": params}, setup.mesh)["params"]
+    best.close()
+    return found
+
+
+def _best_workdir(workdir: str) -> str:
+    return f"{workdir}/best"
+
+
+def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
+    """Returns the first line with the highest metric, {} of none."""
+    return max(history, key=lambda line: line[metric], default={})
+
+
+def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
+    """Returns the steps after which the dev set is looked at."""
+    if every := config.eval_every_steps:
+        return {*range(every, num_steps, every), num_steps}
+    num_epochs = min(config.recipe.num_epochs, num_steps)
+    return {num_steps * epoch // num_epochs for epoch in range(1, num_epochs + 1)}
+
+
+class _Run:
+    """A run while it goes."""
+
+    def __init__(self, setup: Setup, learning_rate: float, seed: int, workdir: str):
+        config = setup.config
+        self._setup, self._config, self._workdir = setup, config, workdir
+        self._seed, recipe = seed, config.recipe
+        self._num_rows = len(setup.datasets.train.features)
+        self._num_steps = batches.num_steps(
+            self._num_rows, recipe.num_epochs, recipe.global_batch_size
+        )
+        self._dev_steps = dev_steps(config, self._num_steps)
+        self._part = sharding.host_part(setup.mesh, jax.process_index())
+        tx, schedule = tuning_step.make_optimizer(
+            recipe, learning_rate, self._num_steps
+        )
+        self._train_step = jax.jit(
+            tuning_step.make_train_step(config, setup.graphdef, tx, schedule, seed),
+            donate_argnums=0,
+        )
+        self._checkpoints, self._best = _open(workdir)
+        self._step, position = self._begin(tx)
+        self._writer = metrics.open_writer(workdir, self._step, hosts.is_first())
+        hosts.barrier(f"{workdir}: metrics")  # lines of later steps are gone
+        self._history = _read_history(workdir)
+        self._progress = report.Progress(self._step, self._num_steps)
+        self._log = step_log.StepLog(
+            config.log_every_steps,
+            lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
+            self._show,
+            self._look,
+            self._step,
+            0,
+            position.log,
+        )
+
+    def _begin(self, tx: Any) -> tuple[int, Position]:
+        """Makes the first state, or reads the newest one that was saved."""
+        setup = self._setup
+
+        def init() -> TrainState:
+            _, params = setup.build(tuning_step.init_key(self._seed))
+            shard = setup.config.mesh.shard_optimizer
+            split = sharding.over_data(params) if shard else params
+            none = jnp.zeros((), jnp.int32)
+            return TrainState(none, params, tx.init(split), none, none)
+
+        step = self._checkpoints.recover(f"{self._workdir}: first step")
+        if not step:
+            state = jax.jit(init)()
+            if not setup.is_from_scratch:
+                params = pretrained.place(state.params, setup.encoder.arrays)
+                state = dataclasses.replace(state, params=params)
+            self._state = state
+            return 0, Position(setup.data_sha256)
+        position = self._checkpoints.read_position(step)
+        if position.corpus_sha256 != setup.data_sha256:
+            raise ConfigError(
+                f"{self._workdir} was begun on other training data than"
+                f" config.data.train={setup.config.data.train!r} gives now; give that,"
+                " or another --workdir"
+            )
+        like = jax.eval_shape(jax.jit(init))
+        self._state = self._checkpoints.restore(step, like, setup.mesh)
+        return step, position
+
+    def take_steps(self) -> str:
+        """Returns "" at the end, or what was not finite.
+
+        Raises:
+          hosts.Interrupted: when it was asked to stop, and is saved.
+        """
+        last_metrics: dict[str, jax.Array] = {}
+        try:
+            if self._step in self._dev_steps:
+                self._look_at_dev()
+            while self._step < self._num_steps and not self._is_enough():
+                self._state, step_metrics = self._train_step(
+                    self._state, self._batch(self._step)
+                )
+                self._step += 1
+                train_loop.wait_for_step(self._state, last_metrics)
+                last_metrics = step_metrics
+                self._log.add(self._step, 0, step_metrics)
+                if hosts.interrupted() and self._step < self._num_steps:
+                    self._save()
+                    raise hosts.Interrupted(
+                        f"step {self._step:,} is saved in {self._workdir}"
+                    )
+                if self._step in self._dev_steps:
+                    self._look_at_dev()
+            self._log.flush()
+        except DivergedError as error:
+            return str(error)
+        return ""
+
+    def history(self) -> list[dict[str, float]]:
+        """Returns {"step": ..., metrics} of each look at the dev set."""
+        return self._history
+
+    def close(self) -> None:
+        """Closes what it writes; waits for saves under way."""
+        self._progress.close()
+        self._writer.close()
+        with contextlib.suppress(ConfigError):  # what went before is to be told
+            self._checkpoints.close()
+            self._best.close()
+
+    def _batch(self, step: int) -> dict[str, jax.Array]:
+        setup, size = self._setup, self._config.recipe.global_batch_size
+        rows_B = batches.of_step(self._num_rows, size, step, self._seed)
+        batch = setup.datasets.train.features.batch(rows_B)
+        return batches.place(batch, self._part, setup.mesh)
+
+    def _is_enough(self) -> bool:
+        """Returns whether the dev set got no better for as long as the config waits."""
+        patience, history = self._config.early_stop_evals, self._history
+        best = _best(history, self._config.metric)
+        since = sum(line["step"] > best["step"] for line in history)
+        return bool(patience) and since >= patience
+
+    def _look_at_dev(self) -> None:
+        """Evaluates and saves, but for what a call before this one did."""
+        if not any(line["step"] == self._step for line in self._history):
+            self._evaluate()
+        if self._step not in self._checkpoints.steps():
+            self._save()
+        # Not before: a best that counts is one that the run goes on after.
+        best = _best(self._history, self._config.metric)
+        if best["step"] == self._step and self._step not in self._best.steps():
+            params: Any = {"params": self._state.params}
+            self._best.save(self._step, params, self._config, self._position())
+            self._best.wait()
+
+    def _evaluate(self) -> None:
+        self._log.flush()
+        split = self._setup.datasets.dev[0]
+        found = self._setup.evaluate(self._state.params, split)
+        line = {f"dev_{name}": value for name, value in found.items()}
+        self._writer.write(self._step, line)
+        self._writer.flush()
+        self._history.append({"step": self._step, **found})
+        words = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+        self._progress.say(f"step {self._step:,} dev set: {words}")
+        self._log.stop_clock()
+
+    def _save(self) -> None:
+        position = self._position()  # and a bad state ends the run here
+        guard.check_finite(self._step, self._state)
+        self._writer.flush()
+        self._checkpoints.save(self._step, self._state, self._config, position)
+        self._checkpoints.wait()
+
+    def _position(self) -> Position:
+        return Position(self._setup.data_sha256, log=self._log.unwritten())
+
+    def _show(self, step: int, line: dict[str, float]) -> None:
+        self._writer.write(step, line)
+        self._progress.update(
+            step,
+            f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
+            f"  {line['examples_per_sec']:,.0f} examples/s",
+        )
+
+    def _look(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
+        """Tells of steps that were not finite, and ends the run at too many."""
+        in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
+        if any(in_row):
+            self._progress.say(
+                f"up to step {last_step:,}, {sum(map(bool, in_row))} not finite: no"
+                " update"
+            )
+        if max(in_row) >= self._config.max_bad_steps:
+            raise DivergedError(
+                last_step,
+                f"the loss or the gradient was not finite in {max(in_row)} steps in a"
+                " row; try a lower learning rate",
+            )
+
+
+def _open(workdir: str) -> tuple[Checkpoints, Checkpoints]:
+    best = _best_workdir(workdir)
+    for directory in (workdir, best):
+        hosts.agree(f"make {directory}", functools.partial(_make, directory))
+    return Checkpoints(workdir, _KEEP), Checkpoints(best, _KEEP_BEST)
+
+
+def _make(directory: str) -> str:
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    return ""
+
+
+def _read_history(workdir: str) -> list[dict[str, float]]:
+    """Returns the looks at the dev set that metrics.jsonl tells of."""
+    found = []
+    for line in metrics.read(workdir):
+        dev = {
+            name.removeprefix("dev_"): value
+            for name, value in line.items()
+            if name.startswith("dev_")
+        }
+        if dev:
+            found.append({"step": line["step"], **dev})
+    return found

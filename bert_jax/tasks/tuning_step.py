@@ -1,0 +1,116 @@
+"""One step of tuning, and the logits of a batch: pure functions as in steps.py.
+
+Shapes: B row of the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from bert_jax import optim, steps
+from bert_jax.config import OptimizerConfig
+from bert_jax.steps import Batch, Metrics, TrainState
+from bert_jax.tasks import losses
+from bert_jax.tasks.config import FinetuneConfig, RecipeConfig
+
+
+def make_optimizer(
+    recipe: RecipeConfig, learning_rate: float, num_steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Returns the optimizer of a run, and its learning rate as a function of the step.
+
+    Args:
+      recipe: of the config.
+      learning_rate: the peak.
+      num_steps: of the run.
+    """
+    warmup_steps = int(recipe.warmup_fraction * num_steps)
+    config = OptimizerConfig(
+        name=recipe.optimizer,
+        schedule="linear",
+        schedule_by_phase=False,
+        reset_moments_by_phase=False,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        weight_decay=recipe.weight_decay,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        epsilon=recipe.epsilon,
+        mu_dtype="float32",
+        clip_norm=recipe.clip_norm,
+    )
+    schedule = optim.warmup_linear_decay(learning_rate, warmup_steps, num_steps)
+    return optim.transformation(config, schedule), schedule
+
+
+def make_train_step(
+    config: FinetuneConfig,
+    graphdef: nnx.GraphDef,
+    tx: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    seed: int,
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """Returns train_step(state, batch) -> (state, metrics), to be jitted by the caller.
+
+    The loss is the mean over what the batch has labels for, whatever the number of
+    microbatches and devices. A step that is not finite changes nothing, as in steps.py.
+    """
+    dtype = steps.compute_dtype(config.compute_dtype)
+    loss_of = losses.LOSSES[config.task.kind]
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        key = jax.random.fold_in(dropout_key(seed), state.step)
+
+        def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
+            model: Any = nnx.merge(graphdef, params)
+            logits = model(microbatch, dropout_key=key, dtype=dtype, remat=config.remat)
+            total, count = loss_of(logits, microbatch)
+            return total, {"loss": total, "count": count}
+
+        grad = jax.grad(loss_sum, has_aux=True)
+        num = config.accumulation_steps
+        if num == 1:
+            grads, sums = grad(state.params, batch, key)
+        else:
+            grads, sums = steps.accumulate(grad, state.params, batch, key, num)
+        count = jnp.maximum(sums["count"], 1.0)
+        loss = sums["loss"] / count
+        new_state, update_metrics = steps.apply_gradients(
+            tx,
+            state,
+            jax.tree.map(lambda g: g / count, grads),
+            loss,
+            shard_optimizer=config.mesh.shard_optimizer,
+        )
+        learning_rate = schedule(state.step - state.bad_steps)
+        metrics = {"loss": loss, "learning_rate": learning_rate, **update_metrics}
+        return new_state, metrics
+
+    return train_step
+
+
+def make_forward(
+    graphdef: nnx.GraphDef, dtype: jnp.dtype
+) -> Callable[[Any, Batch], jax.Array]:
+    """Returns a jitted (params, batch) -> float32 logits, whole on every device."""
+
+    def forward(params: Any, batch: Batch) -> jax.Array:
+        model: Any = nnx.merge(graphdef, params)
+        logits = model(batch, dropout_key=None, dtype=dtype)
+        return jax.reshard(logits, jax.P())
+
+    return jax.jit(forward)
+
+
+def init_key(seed: int) -> jax.Array:
+    """Returns the key of a new head's weights."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def dropout_key(seed: int) -> jax.Array:
+    """Returns the key of dropout, of which each step takes its own."""
+    return jax.random.fold_in(jax.random.key(seed), 1)

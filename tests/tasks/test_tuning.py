@@ -1,0 +1,188 @@
+"""A run learns, keeps what is best, and is the same wherever it was stopped."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import metrics, pretrained
+from bert_jax.config import ConfigError
+from bert_jax.hosts import Interrupted
+from bert_jax.tasks import tuning
+from tests.tasks import labelled
+
+TIMES = ("examples_per_sec",)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run of 24 steps from beginning to end."""
+    directory = tmp_path_factory.mktemp("straight")
+    setup = labelled.make_setup(directory)
+    return directory, tuning.tune(setup, 3e-3, 0, str(directory / "run"))
+
+
+def lines_of(workdir):
+    lines = metrics.read(str(workdir))
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def weights_of(setup, result, workdir):
+    return pretrained.by_name(tuning.best_params(setup, result, str(workdir)))
+
+
+def test_it_learns_and_tells(straight):
+    directory, result = straight
+    assert [line["step"] for line in result.history] == [8, 16, 24]
+    assert result.metrics["accuracy"] >= 0.8 and not result.diverged
+    assert result.metrics["accuracy"] == max(x["accuracy"] for x in result.history)
+    lines = lines_of(directory / "run")
+    assert [x["step"] for x in lines if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
+    assert not (directory / "run" / "checkpoints").exists()
+    assert tuning.read_result(str(directory / "run")) == result
+
+
+def test_what_is_kept_is_the_best(straight):
+    directory, result = straight
+    setup = labelled.make_setup(directory)
+    params = tuning.best_params(setup, result, str(directory / "run"))
+    found = setup.evaluate(params, setup.datasets.dev[0])
+    assert found == result.metrics
+
+
+@pytest.mark.parametrize("stop", [1, 8, 11, 24])
+def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkeypatch):
+    """Also where it stops at a look at the dev set, before that was made."""
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path)
+    calls = []
+
+    def interrupted():
+        calls.append(None)
+        return len(calls) == stop
+
+    monkeypatch.setattr(tuning.hosts, "interrupted", interrupted)
+    run = str(tmp_path / "run")
+    if stop < 24:
+        with pytest.raises(Interrupted, match=f"step {stop} is saved"):
+            tuning.tune(setup, 3e-3, 0, run)
+    result = tuning.tune(setup, 3e-3, 0, run)
+    assert result == expected
+    assert lines_of(run) == lines_of(directory / "run")
+    found = weights_of(setup, result, run)
+    for name, array in weights_of(setup, expected, directory / "run").items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_killed_before_the_best_was_kept_it_is_kept_later(straight, tmp_path):
+    """The state of step 8 is there, and nothing of the best yet."""
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path)
+    run = str(tmp_path / "run")
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "_KEEP_BEST", tuning._KEEP_BEST)
+        patch.setattr(tuning.Checkpoints, "save", _dies_at_the_second(kill))
+        with pytest.raises(Killed):
+            tuning.tune(setup, 3e-3, 0, run)
+    assert tuning.tune(setup, 3e-3, 0, run) == expected
+    assert weights_of(setup, expected, run).keys()
+
+
+def _dies_at_the_second(kill):
+    save, count = tuning.Checkpoints.save, []
+
+    def counted(self, *arguments):
+        count.append(None)
+        return kill() if len(count) == 2 else save(self, *arguments)
+
+    return counted
+
+
+def test_no_better_for_a_while_ends_it(tmp_path, monkeypatch):
+    setup = labelled.make_setup(tmp_path, early_stop_evals=2, eval_every_steps=4)
+    scores = iter([0.5, 0.7, 0.6, 0.7])
+    monkeypatch.setattr(tuning.Setup, "evaluate", lambda *_: {"accuracy": next(scores)})
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    assert [line["step"] for line in result.history] == [4, 8, 12, 16]
+    assert result.best_step == 8
+
+
+def test_what_diverges_ends_and_is_told(tmp_path, capsys):
+    setup = labelled.make_setup(tmp_path, max_bad_steps=3)
+    bad = setup.encoder.arrays["bert.embeddings.word"].copy()
+    bad[5:] = np.inf
+    arrays = setup.encoder.arrays | {"bert.embeddings.word": bad}
+    encoder = dataclasses.replace(setup.encoder, arrays=arrays)
+    setup = dataclasses.replace(setup, encoder=encoder)
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    assert "not finite in 5 steps in a row" in result.diverged
+    assert result.best_step == 0 and not result.history
+    assert "no update" in capsys.readouterr().out
+
+
+def test_seeds_differ_and_scratch_is_random(tmp_path):
+    setup = labelled.make_setup(tmp_path, recipe__num_epochs=1)
+    scratch = dataclasses.replace(setup, is_from_scratch=True)
+    runs = [
+        (setup, tuning.tune(setup, 1e-9, 0, str(tmp_path / "a")), tmp_path / "a"),
+        (setup, tuning.tune(setup, 1e-9, 1, str(tmp_path / "b")), tmp_path / "b"),
+        (scratch, tuning.tune(scratch, 1e-9, 0, str(tmp_path / "c")), tmp_path / "c"),
+    ]
+    a, b, c = (weights_of(*run) for run in runs)
+    name = "bert.layers.1.output.kernel"
+    np.testing.assert_allclose(a[name], setup.encoder.arrays[name], atol=1e-6)
+    assert np.abs(a[name] - c[name]).max() > 0.01
+    assert np.abs(a["classifier.kernel"] - b["classifier.kernel"]).max() > 0.01
+
+
+def test_other_data_is_refused(tmp_path, monkeypatch):
+    setup = labelled.make_setup(tmp_path)
+    monkeypatch.setattr(tuning.hosts, "interrupted", lambda: True)
+    with pytest.raises(Interrupted):
+        tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    other = dataclasses.replace(setup, data_sha256="0" * 64)
+    with pytest.raises(ConfigError, match="begun on other training data"):
+        tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
+
+
+def test_a_damaged_result_is_told(tmp_path):
+    (tmp_path / "result.json").write_text(json.dumps({"seed": 0}))
+    with pytest.raises(ConfigError, match="result.json is damaged; remove"):
+        tuning.read_result(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "every, epochs, num_steps, expected",
+    [
+        (0, 3, 24, {8, 16, 24}),
+        (0, 3, 25, {8, 16, 25}),
+        (10, 3, 25, {10, 20, 25}),
+        (0, 3, 2, {1, 2}),
+    ],
+)
+def test_when_the_dev_set_is_looked_at(every, epochs, num_steps, expected, tmp_path):
+    changes = {"eval_every_steps": every, "recipe__num_epochs": epochs}
+    config = labelled.make_setup(tmp_path, **changes).config
+    assert tuning.dev_steps(config, num_steps) == expected
+
+
+@pytest.mark.slow
+def test_sharded_equals_unsharded(straight, tmp_path):
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path, mesh=(2, 2, 2), accumulation_steps=2)
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    kernel = "bert.layers.0.output.kernel"
+    params = tuning.best_params(setup, result, str(tmp_path / "run"))
+    leaves = {x.sharding.spec for x in jax.tree.leaves(params)}
+    assert jax.P("tensor", "fsdp") in leaves
+    assert pretrained.by_name(params)[kernel].shape == (64, 32)
+    assert expected.best_step and result.best_step

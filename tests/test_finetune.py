@@ -1,0 +1,167 @@
+"""The command: from a trained model and a table to a tuned model that others load."""
+
+import json
+import re
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax import finetune, trained
+from bert_jax.config import ConfigError
+from bert_jax.tasks import config as tasks_config
+from bert_jax.tasks import tuning
+from tests.commands import run, run_well
+from tests.models import export_to
+from tests.tasks import labelled
+from tests.tasks.test_config import config_dict
+
+SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")
+
+
+def command(directory, *rest, **more):
+    values = labelled.changes(directory) | more
+    return [
+        "--config=configs/finetune/sst2.py",
+        f"--model={directory / 'source'}",
+        f"--workdir={directory / 'run'}",
+        *(f"--config.{key}={value}" for key, value in values.items()),
+        *rest,
+    ]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """Two learning rates by two seeds, and what was said of them."""
+    directory = tmp_path_factory.mktemp("swept")
+    (directory / "source").mkdir()
+    export_to(directory / "source")
+    return directory, run_well("bert_jax.finetune", *command(directory, *SWEEP))
+
+
+def test_a_sweep_tells_of_each_run_and_keeps_the_best(swept):
+    directory, stdout = swept
+    assert stdout.count("learning rate 0.00") >= 6
+    assert "standard deviation" in stdout and "Best by accuracy" in stdout
+    summary = json.loads((directory / "run" / "results.json").read_text())
+    assert len(summary["runs"]) == 4
+    best = max(r["metrics"]["accuracy"] for r in summary["runs"])
+    (dev,) = summary["dev"].values()
+    assert dev["accuracy"] == best >= 0.8
+    names = {p.name for p in (directory / "run").iterdir()}
+    assert {"dev_curves.png", "confusion.png", "model", "predictions"} <= names
+    lines = (directory / "run/predictions/dev/predictions.jsonl").read_text()
+    assert lines.count("\n") == 30
+
+
+def test_the_same_command_again_finds_all_done(swept):
+    directory, _ = swept
+    model = directory / "run" / "model" / "model.safetensors"
+    before = model.read_bytes()
+    stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
+    assert "examples/s" not in stdout and "Best by accuracy" in stdout
+    assert model.read_bytes() == before
+
+
+def test_the_model_is_the_one_of_its_metrics(swept):
+    """Read back from its directory alone."""
+    directory, _ = swept
+    model = trained.read_tuned(str(directory / "run" / "model"))
+    assert model.head is not None and model.head.labels == ("against", "for")
+    summary = json.loads((directory / "run" / "results.json").read_text())
+    setup = labelled.make_setup(directory)
+    found = setup.evaluate(model.params, setup.datasets.dev[0])
+    (dev,) = summary["dev"].values()
+    assert found == dev
+
+
+def test_transformers_reads_the_same_logits(swept):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    path = swept[0] / "run" / "model"
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs.eval()(**encoded).logits.numpy()
+    model = trained.read_tuned(str(path))
+    ids = encoded["input_ids"].numpy().astype(np.int32)
+    batch = {
+        "input_ids": ids,
+        "segment_ids": encoded["token_type_ids"].numpy().astype(np.int32),
+        "position_ids": np.broadcast_to(
+            np.arange(ids.shape[1], dtype=np.int32), ids.shape
+        ),
+        "sequence_ids": encoded["attention_mask"].numpy().astype(np.int32),
+    }
+    bert = nnx.merge(model.graphdef, model.params)
+    logits = bert(batch, dropout_key=None, dtype=jnp.dtype("float32"))
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"task.label": "verdict"}, "'verdict'"),
+        ({"task.text": ("review",)}, "'review'"),
+        ({"task.kind": "guessing"}, "config.task.kind='guessing' must be one of"),
+        ({"task.labels": ("yes", "no")}, "the labels are yes, no"),
+        ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
+        ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
+        ({"sequence_length": 64}, "has 32 positions"),
+        ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "try 8 or 10"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(more, message, source):
+    directory = source[0].parent
+    values = config_dict("sst2")
+    for key, value in (labelled.changes(directory) | more).items():
+        section, _, name = key.rpartition(".")
+        (values[section] if section else values)[name] = value
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        config = tasks_config.from_config_dict(values)
+        start = finetune.Start(str(directory / "source"), False, None)
+        finetune.open_inputs(config, start)
+
+
+def test_an_empty_dev_set_is_told(source):
+    directory = source[0].parent
+    (directory / "none.tsv").write_text("sentence\tlabel\n")
+    more = {"data.dev": (f"tsv:{directory / 'none.tsv'}",)}
+    result = run("bert_jax.finetune", *command(directory, **more))
+    assert result.returncode == 2 and "none.tsv" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (directory / "run").exists()
+
+
+def test_wrong_flags_are_one_line(source):
+    directory = source[0].parent
+    for flag, message in (
+        ("--seeds=a", "--seeds=a must be numbers"),
+        ("--model=", "--model is missing"),
+        ("--model=/nowhere", "--model=/nowhere is not a directory"),
+    ):
+        result = run("bert_jax.finetune", *command(directory), flag)
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert message in result.stderr
+
+
+def test_another_recipe_in_the_same_workdir_is_refused(swept):
+    directory, _ = swept
+    more = {"recipe.weight_decay": 0.5}
+    result = run("bert_jax.finetune", *command(directory, *SWEEP, **more))
+    assert result.returncode == 2
+    assert "config.recipe.weight_decay=0.5, but --workdir=" in result.stderr
+    assert "was begun with 0.01" in result.stderr
+
+
+def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
+    directory, _ = swept
+    shutil.copytree(directory / "run", tmp_path / "run")
+    rest = ["--seeds=0,1,2", f"--workdir={tmp_path / 'run'}"]
+    run_well("bert_jax.finetune", *command(directory, *rest))
+    found = {p.name for p in (tmp_path / "run" / "runs").iterdir()}
+    assert {f"lr0.003_seed{i}" for i in range(3)} <= found
+    assert tuning.read_result(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
