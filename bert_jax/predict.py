@@ -1,0 +1,283 @@
+"""Text -> what a tuned model says of it, an object a line.
+
+    python -m bert_jax.predict --model=DIR --input=FILE [--output=FILE.jsonl]
+        [--batch_size=N] [--compute_dtype=float32|bfloat16]
+
+DIR is one of `finetune` (WORKDIR/model) or any tuned BERT of Hugging Face's. A line of
+FILE, or of standard input where that is "-", is what the model was tuned for:
+
+    a text, or two with " ||| " between them    classification, regression, multi-label
+    words with blanks between them              tagging
+    question ||| paragraph                      question answering
+    context ||| choice ||| choice ...           multiple choice
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+from absl import flags
+
+from bert_jax import command_line, sharding, text_lines, trained
+from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.tasks import task
+from bert_jax.tasks.config import ChoiceTask, QuestionTask, TaggingTask, Task, TextTask
+from bert_jax.tasks.conll import Sentences
+from bert_jax.tasks.examples import Choices, Texts
+from bert_jax.tasks.heads import Head
+from bert_jax.tasks.predictor import Predictor
+from bert_jax.tasks.squad import Question, Questions
+from bert_jax.tasks.task import Examples
+from bert_jax.trained import Trained
+
+Parts = tuple[str, ...]  # of a line
+# Of a line, by kind: the least and the most parts, and what they are.
+PARTS = {
+    "tagging": (1, 1, "words with blanks between them"),
+    "question_answering": (2, 2, "question ||| paragraph"),
+    "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
+}
+PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
+
+
+class Teller:
+    """Says what a tuned model makes of lines."""
+
+    def __init__(self, model: Trained, asked: Task, predictor: Predictor):
+        """Sets up.
+
+        Args:
+          model: with a head.
+          asked: of the head's kind, with the numbers that decisions need.
+          predictor: of the model.
+        """
+        assert model.head is not None
+        self._model, self._head, self._task = model, model.head, asked
+        self._predictor = predictor
+
+    def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
+        """Returns an object for each line, in their order."""
+        found: Any = examples_of(self._head, texts)
+        names = self._head.labels
+        features = task.featurize(
+            self._task,
+            found,
+            names,
+            self._model.tokenizer,
+            self._model.config.max_position_embeddings,
+            is_training=False,
+        )
+        logits = self._predictor(self._model.params, features)
+        predicted = task.predict(self._task, found, features, logits, names)
+        return _rows(self._head, found, predicted, logits)
+
+
+def examples_of(head: Head, texts: list[Parts]) -> Examples:
+    """Returns lines as examples of the head's kind, without labels.
+
+    Raises:
+      ConfigError: when a line has not the parts that it needs.
+    """
+    least, most, words = PARTS.get(head.kind, PARTS_OF_TEXTS)
+    number = len(texts[0])
+    for parts in texts:
+        # Of questions each has two; others are alike all through the input.
+        if not least <= len(parts) <= most or len(parts) != number:
+            raise ConfigError(
+                f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
+                f" {len(parts)} part(s); each line must be {words}, and as many parts"
+                " as the first"
+            )
+    if head.kind == "tagging":
+        return Sentences("--input", [parts[0].split() or [""] for parts in texts], None)
+    if head.kind == "question_answering":
+        questions = [
+            Question(str(i), parts[0].strip(), i, (), False)
+            for i, parts in enumerate(texts)
+        ]
+        return Questions([parts[1] for parts in texts], questions, False, 0, 0)
+    if head.kind == "multiple_choice":
+        return Choices(
+            [parts[0] for parts in texts], [list(parts[1:]) for parts in texts], None
+        )
+    b = [parts[1] for parts in texts] if number == 2 else None
+    return Texts([parts[0] for parts in texts], b, None, np.arange(len(texts)))
+
+
+def _rows(
+    head: Head, found: Any, predicted: Any, logits: np.ndarray
+) -> list[dict[str, Any]]:
+    if head.kind == "tagging":
+        pairs = zip(found.words, predicted, strict=True)
+        return [{"words": words, "tags": tags} for words, tags in pairs]
+    if head.kind == "question_answering":
+        return [
+            {
+                "question": question.text,
+                "answer": predicted.texts[question.id],
+                "best": predicted.best[question.id],
+            }
+            for question in found.questions
+        ]
+    if head.kind == "regression":
+        return [
+            {"text": text, "score": round(float(score), 6)}
+            for text, score in zip(_texts(found), predicted, strict=True)
+        ]
+    if head.kind == "multi_label":
+        shares = scipy.special.expit(logits)
+        chosen = [_named(head.labels, row) for row in predicted]
+    else:
+        shares = scipy.special.softmax(logits, axis=-1)
+        labels = head.labels
+        chosen = [labels[i] if labels else int(i) for i in predicted]
+    names = head.labels or [str(i) for i in range(logits.shape[1])]
+    key = {"multi_label": "labels", "multiple_choice": "choice"}.get(head.kind, "label")
+    return [
+        {
+            "text": text,
+            key: choice,
+            "probabilities": {
+                name: round(float(share), 6)
+                for name, share in zip(names, row, strict=True)
+            },
+        }
+        for text, choice, row in zip(_texts(found), chosen, shares, strict=True)
+    ]
+
+
+def _named(names: Sequence[str], is_there: np.ndarray) -> list[str]:
+    return [name for name, there in zip(names, is_there, strict=True) if there]
+
+
+def _texts(found: Any) -> list[str]:
+    """Returns the lines again."""
+    if isinstance(found, Choices):
+        pairs = zip(found.contexts, found.choices, strict=True)
+        return [text_lines.SEPARATOR.join([a, *choices]) for a, choices in pairs]
+    if found.b is None:
+        return found.a
+    pairs = zip(found.a, found.b, strict=True)
+    return [text_lines.SEPARATOR.join(pair) for pair in pairs]
+
+
+def task_of(head: Head) -> Task:
+    """Returns the task of a head, with the numbers of the flags."""
+    if head.kind == "question_answering":
+        return QuestionTask(
+            kind=head.kind,
+            stride=_STRIDE.value,
+            max_query_length=_MAX_QUERY_LENGTH.value,
+            max_answer_length=_MAX_ANSWER_LENGTH.value,
+            num_best=_NUM_BEST.value,
+            null_threshold=0.0,
+        )
+    if head.kind == "tagging":
+        return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
+    if head.kind == "multiple_choice":
+        return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
+    return TextTask(
+        kind=head.kind,
+        text=(),
+        label="",
+        labels=head.labels,
+        glue=(),
+        index="",
+        threshold=_THRESHOLD.value,
+    )
+
+
+@contextlib.contextmanager
+def writing(path: str | None) -> Iterator[Any]:
+    """Gives a file to write to, which appears at the end, or standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    tmp = Path(path + ".tmp")
+    try:
+        with tmp.open("w", encoding="utf-8") as file:
+            yield file
+        os.replace(tmp, path)
+    except BaseException:
+        tmp.unlink(missing_ok=True)
+        raise
+
+
+def check_output(path: str | None) -> None:
+    """Raises ConfigError when a file cannot be written there."""
+    if path is not None and not Path(path).parent.is_dir():
+        raise ConfigError(f"--output={path} is in a directory that does not exist")
+    if path is not None and Path(path).is_dir():
+        raise ConfigError(f"--output={path} is a directory; give a file")
+
+
+def main() -> None:
+    if not _MODEL.value or not _INPUT.value:
+        missing = "input" if _MODEL.value else "model"
+        raise ConfigError(f"--{missing} is missing; see --help")
+    check_output(_OUTPUT.value)
+    mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
+    mesh = sharding.make_mesh(mesh_config)
+    jax.set_mesh(mesh)
+    model = trained.read_tuned(_MODEL.value)
+    assert model.head is not None
+    predictor = Predictor(
+        model.graphdef,
+        length=model.config.max_position_embeddings,
+        batch_size=_BATCH_SIZE.value,
+        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
+        mesh=mesh,
+    )
+    tell = Teller(model, task_of(model.head), predictor)
+    _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
+    begin, num_texts = time.monotonic(), 0
+    with writing(_OUTPUT.value) as file:
+        for texts in text_lines.batches(_INPUT.value, max_parts):
+            for row in tell(texts):
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            num_texts += len(texts)
+    secs = time.monotonic() - begin
+    print(
+        f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.0f} a second with"
+        " compiling",
+        file=sys.stderr,
+    )
+
+
+if __name__ == "__main__":
+    _MODEL = flags.DEFINE_string("model", None, "directory of a tuned model")
+    _INPUT = flags.DEFINE_string("input", None, "file, an example a line; - for stdin")
+    _OUTPUT = flags.DEFINE_string(
+        "output", None, "file to write; standard output if absent"
+    )
+    _BATCH_SIZE = flags.DEFINE_integer(
+        "batch_size", 32, "rows at once, over all devices", lower_bound=1
+    )
+    _COMPUTE_DTYPE = flags.DEFINE_enum(
+        "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+    )
+    _THRESHOLD = flags.DEFINE_float(
+        "threshold", 0.5, "of a label's probability, of multi-label models"
+    )
+    _STRIDE = flags.DEFINE_integer(
+        "stride", 128, "tokens from a window of a paragraph to the next", lower_bound=1
+    )
+    _MAX_QUERY_LENGTH = flags.DEFINE_integer(
+        "max_query_length", 64, "tokens of a question", lower_bound=1
+    )
+    _MAX_ANSWER_LENGTH = flags.DEFINE_integer(
+        "max_answer_length", 30, "tokens of an answer", lower_bound=1
+    )
+    _NUM_BEST = flags.DEFINE_integer(
+        "num_best", 3, "answers to tell of each question", lower_bound=1
+    )
+    command_line.run(main, __doc__)

@@ -1,0 +1,150 @@
+"""Lines come back with what a tuned model says, in the order and form of its kind."""
+
+import json
+
+import numpy as np
+import pytest
+import scipy.special
+
+from bert_jax import predict, trained
+from bert_jax.config import ConfigError
+from bert_jax.interop import huggingface
+from bert_jax.tasks.config import ChoiceTask, QuestionTask, TaggingTask, TextTask
+from bert_jax.tasks.predictor import Predictor
+from tests.commands import run, run_well
+from tests.conftest import use_mesh
+from tests.models import TOKENIZER
+from tests.tasks import tuned
+
+LINES = {
+    "classification": [("w1 w2 w3", "w4"), ("w5", "w6")],
+    "regression": [("w1 w2",), ("w3 w4",)],
+    "multi_label": [("w1 w2",), ("w3",)],
+    "tagging": [("w1 w2 nowhere",), ("w3",), ("",)],
+    "question_answering": [("w1 w2", "w3 w4 w5"), ("w1", "w7 w8")],
+    "multiple_choice": [("w1", "w2 w3", "w4"), ("w5", "w6", "w7")],
+}
+
+
+def write(directory, kind):
+    config, _, params = tuned.build(kind)
+    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER)
+
+
+def task_of(head):
+    if head.kind == "question_answering":
+        return QuestionTask(
+            kind=head.kind,
+            stride=4,
+            max_query_length=8,
+            max_answer_length=3,
+            num_best=2,
+            null_threshold=0.0,
+        )
+    if head.kind == "tagging":
+        return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
+    if head.kind == "multiple_choice":
+        return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
+    rest = {"text": (), "label": "", "glue": (), "index": "", "threshold": 0.5}
+    return TextTask(kind=head.kind, labels=head.labels, **rest)
+
+
+def tell(directory, kind, lines, batch_size=2):
+    mesh = use_mesh(1, 1, 1)
+    model = trained.read_tuned(str(directory))
+    predictor = Predictor(
+        model.graphdef,
+        length=32,
+        batch_size=batch_size,
+        dtype=np.dtype("f4"),
+        mesh=mesh,
+    )
+    return predict.Teller(model, task_of(tuned.HEADS[kind]), predictor)(lines)
+
+
+@pytest.mark.parametrize("kind", LINES)
+def test_each_kind_says_what_its_logits_say(kind, tmp_path):
+    write(tmp_path, kind)
+    lines = LINES[kind]
+    rows = tell(tmp_path, kind, lines)
+    # Each alone, in a batch of one: the same.
+    alone = [tell(tmp_path, kind, [line], batch_size=1)[0] for line in lines]
+    assert len(rows) == len(lines)
+    for row, other, line in zip(rows, alone, lines, strict=True):
+        assert row.keys() == other.keys()
+        if "probabilities" in row:
+            assert row["text"] == " ||| ".join(line)
+            for name, share in row["probabilities"].items():
+                assert other["probabilities"][name] == pytest.approx(share, abs=1e-5)
+    first = rows[0]
+    if kind == "classification":
+        assert sum(first["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+        best = max(first["probabilities"], key=first["probabilities"].get)
+        assert first["label"] == best and set(first["probabilities"]) == {*tuned.NAMES}
+    elif kind == "multi_label":
+        expected = [n for n, p in first["probabilities"].items() if p > 0.5]
+        assert first["labels"] == expected
+    elif kind == "tagging":
+        assert first["words"] == ["w1", "w2", "nowhere"] and len(first["tags"]) == 3
+        assert len(rows[2]["tags"]) == 1
+    elif kind == "question_answering":
+        assert first["answer"] in ("w3", "w4", "w5", "w3 w4", "w4 w5", "w3 w4 w5")
+        assert first["best"][0]["text"] == first["answer"] and len(first["best"]) == 2
+    elif kind == "multiple_choice":
+        assert first["choice"] in (0, 1)
+        assert set(first["probabilities"]) == {"0", "1"}
+    else:
+        assert isinstance(first["score"], float)
+
+
+def test_logits_are_the_models(tmp_path):
+    """Rows of several lengths, of which most do not fill their batch."""
+    write(tmp_path, "classification")
+    lines = [(" ".join(["w1"] * n),) for n in (1, 20, 3, 29, 5)]
+    rows = tell(tmp_path, "classification", lines, batch_size=2)
+    for line, row in zip(lines, rows, strict=True):
+        (alone,) = tell(tmp_path, "classification", [line], batch_size=1)
+        found = scipy.special.logit([*row["probabilities"].values()])
+        expected = scipy.special.logit([*alone["probabilities"].values()])
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "kind, lines, message",
+    [
+        ("classification", [("a", "b"), ("c",)], "each line must be a text, or two"),
+        ("question_answering", [("a",)], "each line must be question"),
+        ("multiple_choice", [("a", "b")], "each line must be context"),
+        ("multiple_choice", [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
+    ],
+)
+def test_lines_without_the_right_parts_are_told(kind, lines, message):
+    with pytest.raises(ConfigError, match=message):
+        predict.examples_of(tuned.HEADS[kind], lines)
+
+
+def test_the_command_writes_a_file_or_standard_output(tmp_path):
+    write(tmp_path, "classification")
+    (tmp_path / "lines.txt").write_text("w1 w2\nw3\n")
+    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
+    stdout = run_well("bert_jax.predict", *arguments)
+    output = tmp_path / "said.jsonl"
+    assert not run_well("bert_jax.predict", *arguments, f"--output={output}")
+    assert output.read_text() == stdout
+    assert [json.loads(line)["text"] for line in stdout.splitlines()] == ["w1 w2", "w3"]
+
+
+def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
+    write(tmp_path, "classification")
+    (tmp_path / "empty.txt").touch()
+    for arguments, message in (
+        ([], "--model is missing"),
+        ([f"--model={tmp_path}"], "--input is missing"),
+        ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
+        ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
+    ):
+        output = tmp_path / "said.jsonl"
+        result = run("bert_jax.predict", *arguments, f"--output={output}")
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert message in result.stderr
+        assert not list(tmp_path.glob("said*"))
