@@ -5,19 +5,14 @@ import pathlib
 import random
 import subprocess
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# Most processes compile what another has compiled; bits are the same either way.
-CACHE = tempfile.TemporaryDirectory(prefix="bert_jax-compiled-")
 # One simulated device, unless a test asks for more.
 ENV = {
     **os.environ,
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-    "JAX_COMPILATION_CACHE_DIR": CACHE.name,
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
 }
 PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 

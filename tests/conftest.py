@@ -3,9 +3,17 @@
 import io
 import os
 import pathlib
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+# Most of the tests' time is compilation: what one process has compiled no other one
+# compiles again, of pytest's and of those that tests start. Bits are the same either
+# way.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory(prefix="bert_jax-compiled-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 
 import hypothesis
 import jax

@@ -39,15 +39,17 @@ def test_a_process_knows_its_age():
 
 
 def test_nothing_is_kept_unless_asked_for():
+    before = jax.config.jax_compilation_cache_dir
     startup.keep_compiled("")
-    assert not jax.config.jax_compilation_cache_dir
+    assert jax.config.jax_compilation_cache_dir == before
 
 
 @pytest.mark.parametrize("name", ["/proc/nope", "README.md"])
 def test_a_cache_that_cannot_be_written_is_refused(name):
+    before = jax.config.jax_compilation_cache_dir
     with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
         startup.keep_compiled(name)
-    assert not jax.config.jax_compilation_cache_dir
+    assert jax.config.jax_compilation_cache_dir == before
 
 
 @pytest.mark.slow
