@@ -37,7 +37,7 @@ hypothesis.settings.register_profile(
     database=None,
 )
 hypothesis.settings.register_profile(
-    "full", hypothesis.settings.get_profile("few"), max_examples=300
+    "full", hypothesis.settings.get_profile("few"), max_examples=120
 )
 hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
