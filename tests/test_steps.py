@@ -142,7 +142,7 @@ def compiled_step(mesh_shape, **changes):
     config = make_config(
         model__hidden_size=64,
         model__intermediate_size=256,
-        model__num_hidden_layers=4,
+        model__num_hidden_layers=3,
         model__max_position_embeddings=128,
         phase={"sequence_length": 128, "max_predictions": 20},
         **changes,
@@ -394,7 +394,8 @@ def test_each_objective_counts_by_its_weight():
             total = steps.total_loss(sums, counts, each.loss_weights)
             return total, steps.mean_metrics(sums, counts)
 
-        (total, means), grads = jax.value_and_grad(loss, has_aux=True)(init().params)
+        grad = jax.jit(jax.value_and_grad(loss, has_aux=True))
+        (total, means), grads = grad(init().params)
         gradients.append(grads)
         losses.append((total, means["masked_lm_loss"], means["next_sentence_loss"]))
     (plain, masked_lm, next_sentence), (weighted, *_) = losses
@@ -459,15 +460,18 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
     tx, _ = optim.make_optimizer(config)
     graphdef, _ = steps.init_state(config, tx)
     params = init().params
-    bert = nnx.merge(graphdef, params)
+
+    @jax.jit
+    def logits(params, batch):
+        bert = nnx.merge(graphdef, params)
+        return bert(batch, dropout_key=None, dtype=jnp.dtype(jnp.float32))
+
     packed, alone = make_packed(config)
     assert len(set(packed["sequence_ids"].max(1))) == 3
     found = []
     for batch in (packed, alone):
         placed = sharding.place_batch(batch, mesh)
-        masked_lm, next_sentence = bert(
-            placed, dropout_key=None, dtype=jnp.dtype(jnp.float32)
-        )
+        masked_lm, next_sentence = logits(params, placed)
         used = batch["masked_lm_weights"] > 0, batch["next_sentence_weights"] > 0
         sums, counts = eval_step(params, placed)
         found.append(

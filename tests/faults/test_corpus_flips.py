@@ -16,7 +16,7 @@ from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
 
 pytestmark = pytest.mark.slow
-FLIPS = 300
+FLIPS = 100
 
 
 @pytest.fixture(scope="module", params=["wordpiece", "sentencepiece_bpe"])

@@ -12,7 +12,7 @@ from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 
 pytestmark = pytest.mark.slow
-LAST = 600  # a notice takes a second to come round, a step may take 8 ms
+LAST = 300  # a notice takes a second to come round, a step may take 8 ms
 
 
 @pytest.fixture(scope="module")
