@@ -56,8 +56,10 @@ def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
     arguments = [f"--workdir={workdir}", f"--corpus_dir={moved}"]
     assert json.loads(run_well("bert_jax.evaluate", *arguments))["step"] == 20
     run_well("bert_jax.export", *arguments, f"--output={tmp_path / 'exported'}")
-    with (moved / "manifest.json").open("a") as manifest:
-        manifest.write("\n")  # as of a corpus of another text
+    manifest = json.loads((moved / "manifest.json").read_text())
+    manifest["documents"]["repeated"] += 1  # as of a corpus of another text
+    manifest["sha256"] = corpus_lib.manifest_digest(manifest)
+    (moved / "manifest.json").write_text(json.dumps(manifest))
     result = run("bert_jax.evaluate", *arguments)
     assert result.returncode == 2
     assert "was trained on another corpus" in result.stderr
