@@ -123,7 +123,7 @@ def _data(corpus: Corpus, config: ExperimentConfig) -> str:
         ("to train on", "{:,} documents, {:,} tokens".format(*counts["train"])),
         ("held out", "{:,} documents, {:,} tokens".format(*counts["validation"])),
         ("tokenizer", f"{kind}, {len(corpus.tokenizer.vocab):,} tokens, {case}"),
-        ("sha256 of manifest.json", f"`{corpus.sha256}`"),
+        ("sha256 that manifest.json names", f"`{corpus.sha256}`"),
     ]
     cells = (f"| {name} | {value.replace('|', '&#124;')} |" for name, value in rows)
     return "\n".join(["| | |", "|---|---|", *cells])

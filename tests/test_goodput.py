@@ -82,5 +82,8 @@ def test_a_call_that_was_asked_to_stop_lost_nothing(clock):
 
 
 def test_words_name_the_largest_parts_first():
-    words = goodput.words(line(1, 0, steps=80.0, compiling=5.0, down=14.7, data=0.3))
-    assert words == ("80% of its time went into steps (15% not running, 5% compiling)")
+    words = goodput.words([line(1, 0, steps=80.0, compiling=5.0, down=14.7, data=0.3)])
+    assert words == (
+        "Of its time, over all calls, 80% went into steps"
+        " (15% not running, 5% compiling)."
+    )
