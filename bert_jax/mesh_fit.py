@@ -19,10 +19,11 @@ def check_batch(
     """
     rows = sharding.batch_divisor(mesh) * accumulation_steps
     if size % rows:
+        above = (size // rows + 1) * rows
+        fitting = [size for size in (above - rows, above) if size]
         raise ConfigError(
             f"{key}={size} must be a multiple of mesh.data * mesh.fsdp *"
-            f" accumulation_steps = {rows}; try {max(size // rows, 1) * rows} or"
-            f" {(size // rows + 1) * rows}"
+            f" accumulation_steps = {rows}; try {' or '.join(map(str, fitting))}"
         )
 
 

@@ -111,7 +111,7 @@ def test_transformers_reads_the_same_logits(swept):
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
         ({"sequence_length": 64}, "has 32 positions"),
-        ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "try 8 or 10"),
+        ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(more, message, source):

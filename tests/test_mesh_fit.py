@@ -16,6 +16,8 @@ def test_a_batch_that_does_not_divide():
     mesh_fit.check_batch("config.x", 24, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=20 must be .* = 12; try 12 or 24"):
         mesh_fit.check_batch("config.x", 20, 3, mesh)
+    with pytest.raises(ConfigError, match=r"config.x=5 must be .* = 12; try 12$"):
+        mesh_fit.check_batch("config.x", 5, 3, mesh)
 
 
 @pytest.mark.parametrize(
