@@ -199,6 +199,8 @@ def finish(
     params = tuning.best_params(setup, best, directory)
     predicted = [setup.predict(params, split) for split in setup.datasets.dev]
     tests = [setup.predict(params, split) for split in setup.datasets.test]
+    # The first process has only its share of what is split over hosts.
+    params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
     if not hosts.is_first():
         return
     scores = write_predictions(setup, workdir, predicted, tests)

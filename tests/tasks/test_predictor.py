@@ -1,0 +1,40 @@
+"""All rows have their logits, in their order, on any mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax.tasks import heads, tagging_features
+from bert_jax.tasks.conll import Sentences
+from bert_jax.tasks.predictor import Predictor
+from tests.conftest import use_mesh
+from tests.models import TOKENIZER
+from tests.tasks import tuned
+
+F32 = jnp.dtype("float32")
+SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+def test_logits_are_those_of_each_row_alone(mesh):
+    """Of tokens: places that a batch had no need of are 0."""
+    devices = use_mesh(*mesh)
+    _, graphdef, params = tuned.build("tagging")
+    found = Sentences("made up", SENTENCES, None)
+    names = tuned.HEADS["tagging"].labels
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 30)
+    predictor = Predictor(graphdef, length=30, batch_size=2, dtype=F32, mesh=devices)
+    logits_NTC = predictor(params, features)
+    assert logits_NTC.shape == (5, 30, 3)
+    model = nnx.merge(graphdef, params)
+    for row, words in enumerate(SENTENCES):
+        batch = features.batch(np.full(4, row))
+        batch = {name: batch[name] for name in heads.INPUTS}
+        expected = model(batch, dropout_key=None, dtype=F32)
+        num = len(words) + 2
+        np.testing.assert_allclose(
+            logits_NTC[row, :num], jax.device_get(expected)[0, :num], atol=1e-5
+        )
+    assert logits_NTC[0, 16:].any() and not logits_NTC[4, 16:].any()
