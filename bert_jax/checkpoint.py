@@ -62,6 +62,7 @@ class Checkpoints:
         self._workdir = workdir
         self.directory = (Path(workdir) / checkpoint_files.DIRECTORY).absolute()
         self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
+        self._saves = 0
         self._manager = ocp.CheckpointManager(
             self.directory,
             item_names=("state", "meta"),
@@ -103,7 +104,9 @@ class Checkpoints:
         self.wait()
         self._step = step
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
-        hosts.agree(f"room for step {step}", self._find_room)
+        # A name serves once in a process, in which there may be several directories.
+        self._saves += 1
+        hosts.agree(f"room {self.directory} {self._saves}", self._find_room)
         loss = (
             None
             if held_out_loss is None

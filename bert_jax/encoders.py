@@ -55,7 +55,11 @@ def read(path: str, lowercase: bool | None) -> Encoder:
     Raises:
       ConfigError: when there is none, or a file is damaged.
     """
-    source, values = _open(Path(path).expanduser().absolute(), path)
+    try:
+        absolute = Path(path).expanduser().absolute()
+    except RuntimeError:  # ~nobody
+        raise ConfigError(f"--model={path} is no path; give a directory") from None
+    source, values = _open(absolute, path)
     if lowercase is not None and source.lowercase not in (None, lowercase):
         raise ConfigError(
             f"--lowercase={str(lowercase).lower()}, but {source.directory} says"

@@ -13,10 +13,7 @@ transformers and `python -m bert_jax.predict` load.
 import dataclasses
 import hashlib
 import json
-import os
 import shlex
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,20 +37,18 @@ from bert_jax import (
 )
 from bert_jax.config import ConfigError
 from bert_jax.encoders import Encoder
-from bert_jax.guard import DivergedError
-from bert_jax.interop import huggingface, model_directory
+from bert_jax.guard import EXIT_DIVERGED
+from bert_jax.interop import model_directory
 from bert_jax.report import duration
 from bert_jax.tasks import config as config_lib
 from bert_jax.tasks import datasets as datasets_lib
-from bert_jax.tasks import task, tuning, tuning_report
+from bert_jax.tasks import outcome, tuning, tuning_report
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets
-from bert_jax.tasks.tuning import Result, Setup
+from bert_jax.tasks.setup import Setup
+from bert_jax.tasks.tuning import Result
 
 SETTINGS_FILE = "finetune.json"
-SUMMARY_FILE = "results.json"
-MODEL_DIRECTORY = "model"
-PREDICTIONS_DIRECTORY = "predictions"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
 MAY_CHANGE = (
     "config.mesh",
@@ -65,6 +60,18 @@ MAY_CHANGE = (
     "config.recipe.learning_rates",
     "model",  # it may have moved; its digest is compared
 )
+# Settings that are digests, and what they are of.
+DIGESTED = {
+    "encoder_sha256": "the encoder in --model",
+    "data_sha256.train": "what is read from config.data.train",
+    "data_sha256.others": "what is read from config.data.dev and test",
+}
+
+
+class AllDivergedError(ConfigError):
+    """No run came to a look at its dev set."""
+
+    exit_code = EXIT_DIVERGED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +103,6 @@ def finetune(
     hosts.agree("workdir", lambda: take_workdir(workdir, setup, start))
     print(describe(setup, start, workdir), flush=True)
     interruption.listen()
-    results = []
     for learning_rate in learning_rates:
         for seed in seeds:
             if len(learning_rates) * len(seeds) > 1:
@@ -105,14 +111,19 @@ def finetune(
             result = tuning.tune(setup, learning_rate, seed, directory)
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
-            results.append(result)
     interruption.ignore()
-    finish(setup, start, workdir, results, time.monotonic() - began)
+    # With those of earlier calls: WORKDIR/model is the best of all.
+    results = tuning.results_in(runs_directory(workdir))
+    finish(setup, workdir, results, time.monotonic() - began)
     return results
 
 
 def run_directory(workdir: str, learning_rate: float, seed: int) -> str:
-    return f"{workdir}/runs/lr{learning_rate:g}_seed{seed}"
+    return f"{runs_directory(workdir)}/lr{learning_rate:g}_seed{seed}"
+
+
+def runs_directory(workdir: str) -> str:
+    return f"{workdir}/runs"
 
 
 def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
@@ -140,12 +151,30 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
             f"config.sequence_length={config.sequence_length}, but the model in"
             f" {start.model} has {most} positions; set it so, or lower"
         )
-    datasets = datasets_lib.read(config, encoder.tokenizer)
-    sha256 = datasets.sha256()
-    hosts.check_same(
-        "training data", sha256, f"config.data.train={config.data.train!r} differs"
+    # One after the first: TensorFlow Datasets may have to be prepared.
+    datasets = hosts.first_then_others(
+        "labelled data", lambda: datasets_lib.read(config, encoder.tokenizer)
     )
+    check_metric(config, datasets)
+    sha256 = datasets.sha256()
+    for name, value in (
+        ("config.data", json.dumps(sha256)),
+        (f"--model={start.model}", _digest(encoder)),
+    ):
+        hosts.check_same(name, value, f"{name} is not the same on all hosts")
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh)
+
+
+def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
+    """Raises ConfigError for the F1 that so many classes have not."""
+    if config.task.kind == "classification":
+        of_two, of_others = ("f1", "macro_f1")
+        absent = of_others if len(datasets.names) == 2 else of_two
+        if config.metric == absent:
+            raise ConfigError(
+                f"config.metric={absent!r} is not for {len(datasets.names)} classes:"
+                f" two have {of_two}, others {of_others}"
+            )
 
 
 def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
@@ -159,7 +188,9 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
         "config": json.loads(setup.config.to_json()),
         "model": str(Path(start.model).absolute()),
         "is_from_scratch": start.is_from_scratch,
+        "lowercase": setup.encoder.tokenizer.lowercase,
         "encoder_sha256": _digest(setup.encoder),
+        "data_sha256": setup.sha256,
     }
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
@@ -168,98 +199,55 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)
             if not may_change and was.get(key) != now.get(key):
+                if key in DIGESTED:
+                    raise ConfigError(
+                        f"{DIGESTED[key]} is no longer what --workdir={workdir} was"
+                        " begun with; bring that back, or give another --workdir"
+                    )
                 raise ConfigError(
                     f"{key}={now.get(key)!r}, but --workdir={workdir} was begun with"
                     f" {was.get(key)!r}; give that, or another --workdir"
                 )
     elif (Path(workdir) / runs.CONFIG_FILE).is_file():
         raise ConfigError(
-            f"--workdir={workdir} holds a run of python -m bert_jax.train; give another"
+            f"--workdir={workdir} holds a run of train, or a model; give another"
         )
     storage.write(str(path), (json.dumps(settings, indent=2) + "\n").encode())
     return ""
 
 
-def finish(
-    setup: Setup, start: Start, workdir: str, results: list[Result], seconds: float
-) -> None:
+def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) -> None:
     """Keeps the best run's model, its predictions and pictures, and tells of it.
 
     Raises:
-      DivergedError: when all runs did.
+      AllDivergedError: when all runs did.
     """
     metric = setup.config.metric
     sound = [result for result in results if result.best_step]
     if not sound:
-        raise DivergedError(
-            0, f"no run got to its first look at the dev set: {results[0].diverged}"
+        raise AllDivergedError(
+            f"no run came to its first look at the dev set: {results[0].diverged}"
         )
-    best = max(sound, key=lambda result: result.metrics[metric])
+    best = max(sound, key=lambda result: tuning.worth(result.metrics, metric))
     directory = run_directory(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
     predicted = [setup.predict(params, split) for split in setup.datasets.dev]
     tests = [setup.predict(params, split) for split in setup.datasets.test]
     # The first process has only its share of what is split over hosts.
     params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
-    if not hosts.is_first():
-        return
-    scores = write_predictions(setup, workdir, predicted, tests)
-    write_model(setup, params, Path(workdir) / MODEL_DIRECTORY)
-    tuning_report.plot_curves(workdir, results, metric)
-    dev = setup.datasets.dev[0].examples
-    tuning_report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
-    summary = {
-        "metric": metric,
-        "best": {"learning_rate": best.learning_rate, "seed": best.seed},
-        "dev": scores,
-        "runs": [dataclasses.asdict(result) for result in results],
-    }
-    text = json.dumps(summary, indent=2) + "\n"
-    storage.write(str(Path(workdir) / SUMMARY_FILE), text.encode())
-    tuning_report.print_table(results, metric)
-    print(closing_words(setup, start, workdir, best, scores, seconds))
 
+    def write() -> str:
+        scores = outcome.write_predictions(setup, workdir, predicted, tests)
+        outcome.write_model(setup, params, workdir)
+        tuning_report.plot_curves(workdir, results, metric)
+        dev = setup.datasets.dev[0].examples
+        tuning_report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
+        outcome.write_summary(workdir, metric, best, scores, results)
+        tuning_report.print_table(results, metric)
+        print(closing_words(setup, workdir, best, scores, seconds))
+        return ""
 
-def write_predictions(
-    setup: Setup, workdir: str, dev: list[Any], test: list[Any]
-) -> dict[str, dict[str, float]]:
-    """Writes what was predicted, a directory a set; returns the dev sets' metrics."""
-    config, names = setup.config, setup.datasets.names
-    glue = getattr(config.task, "glue", ())
-    scores = {}
-    for kind, splits, all_predicted in (
-        ("dev", setup.datasets.dev, dev),
-        ("test", setup.datasets.test, test),
-    ):
-        for i, (split, predicted) in enumerate(zip(splits, all_predicted, strict=True)):
-            name = kind if len(splits) == 1 else f"{kind}{i + 1}"
-            directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
-            directory.mkdir(parents=True, exist_ok=True)
-            of_glue = glue[i] if kind == "test" and glue else ""
-            task.write_predictions(
-                config.task, split.examples, predicted, names, directory, of_glue
-            )
-            if kind == "dev":
-                scores[split.spec] = task.evaluate(
-                    config.task, split.examples, predicted, names
-                )
-    return scores
-
-
-def write_model(setup: Setup, params: Any, target: Path) -> None:
-    """Writes a tuned model for transformers and `predict`, in place of an older one."""
-    tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
-    try:
-        tokenizer = setup.encoder.tokenizer
-        huggingface.write_tuned(tmp, params, setup.model, setup.head, tokenizer)
-        model_directory.write_digests(tmp)
-        tmp.chmod(0o755)  # mkdtemp keeps it to its owner
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(tmp, target)
-    except BaseException:
-        shutil.rmtree(tmp, ignore_errors=True)
-        raise
+    hosts.agree("end", write)  # nobody is done before all is written
 
 
 def describe(setup: Setup, start: Start, workdir: str) -> str:
@@ -274,7 +262,7 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
         f"task:   {config.task.kind}{names}, best by {config.metric}",
         f"data:   {len(datasets.train.features):,} rows to train on, dev"
         f" {', '.join(f'{len(split.features):,}' for split in datasets.dev)}",
-        *(f"        {note}" for note in (*setup.encoder.notes, *_losses(datasets))),
+        *(f"        {note}" for note in (*setup.encoder.notes, *left_out(datasets))),
         f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
         f" {workdir}",
     ]
@@ -283,7 +271,6 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
 
 def closing_words(
     setup: Setup,
-    start: Start,
     workdir: str,
     best: Result,
     scores: dict[str, dict[str, float]],
@@ -295,18 +282,18 @@ def closing_words(
         f"{spec}: " + ", ".join(f"{name} {value:.4g}" for name, value in found.items())
         for spec, found in scores.items()
     )
-    model = shlex.quote(f"--model={workdir}/{MODEL_DIRECTORY}")
+    model = shlex.quote(f"--model={workdir}/{outcome.MODEL_DIRECTORY}")
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
         f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}. The"
-        f" model is in {workdir}/{MODEL_DIRECTORY}, predictions in"
-        f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
+        f" model is in {workdir}/{outcome.MODEL_DIRECTORY}, predictions in"
+        f" {workdir}/{outcome.PREDICTIONS_DIRECTORY}, curves in"
         f" {workdir}/{tuning_report.CURVES_FILE}. Next: `python -m bert_jax.predict"
         f" {model} --input=FILE`."
     )
 
 
-def _losses(datasets: Datasets) -> list[str]:
+def left_out(datasets: Datasets) -> list[str]:
     """Returns a line for each set of which something was cut or left out."""
     found = []
     for split in (datasets.train, *datasets.dev, *datasets.test):
@@ -315,6 +302,7 @@ def _losses(datasets: Datasets) -> list[str]:
             for holder, name, words in (
                 (split.features, "num_truncated", "rows cut to the sequence length"),
                 (split.features, "num_cut", "words beyond the sequence length"),
+                (split.features, "num_dropped", "questions without their answer"),
                 (split.examples, "num_mended", "answers with a wrong offset, mended"),
                 (split.examples, "num_lost", "answers that are not in their text"),
             )
@@ -343,10 +331,18 @@ def main() -> None:
         seeds = [int(seed) for seed in _SEEDS.value]
     except ValueError:
         seeds = []
-    if not seeds or min(seeds) < 0:
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32:
         raise ConfigError(f"--seeds={','.join(_SEEDS.value)} must be numbers, as 0,1,2")
     recipe = config.recipe
     learning_rates = recipe.learning_rates if _SWEEP.value else (recipe.learning_rate,)
+    if not learning_rates:
+        raise ConfigError("config.recipe.learning_rates is empty; --sweep needs some")
+    asked = [run_directory("", rate, seed) for rate in learning_rates for seed in seeds]
+    if len(set(asked)) < len(asked):
+        raise ConfigError(
+            "--seeds and config.recipe.learning_rates name a run twice"
+            f" ({max(asked, key=asked.count).rpartition('/')[2]}); name each once"
+        )
     start = Start(_MODEL.value, _FROM_SCRATCH.value, _LOWERCASE.value)
     hosts.join()
     with hosts.together():

@@ -101,14 +101,21 @@ class Rates:
 class MetricsWriter:
     """Appends to metrics.jsonl and to a TensorBoard event file in the workdir."""
 
-    def __init__(self, workdir: str, first_step: int):
+    def __init__(self, workdir: str, first_step: int, num_unwritten: int = 0):
         """Opens the files; lines of steps after `first_step` are dropped.
 
-        They are of a run that was killed after its last checkpoint, and come again.
+        They are of a run that was killed after its last checkpoint, and come again. So
+        do lines of the loss over any of the last `num_unwritten` steps before, which
+        the checkpoint holds because they were not written when it was made.
         """
         path = Path(workdir) / "metrics.jsonl"
         if path.exists():
-            kept = [line for line in complete_lines(path) if line["step"] <= first_step]
+            written = first_step - num_unwritten
+            kept = [
+                line
+                for line in complete_lines(path)
+                if line["step"] <= (written if "loss" in line else first_step)
+            ]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             storage.write(str(path), text.encode())
         self._file = path.open("a", buffering=1)
@@ -164,10 +171,12 @@ class NoWriter:
 
 
 def open_writer(
-    workdir: str, first_step: int, is_first: bool
+    workdir: str, first_step: int, num_unwritten: int, is_first: bool
 ) -> MetricsWriter | NoWriter:
     """Returns what writes in the first process and does not in the others."""
-    return MetricsWriter(workdir, first_step) if is_first else NoWriter()
+    if not is_first:
+        return NoWriter()
+    return MetricsWriter(workdir, first_step, num_unwritten)
 
 
 def read(workdir: str) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import command_line, sharding, text_lines, trained
+from bert_jax import command_line, devices, sharding, text_lines, trained
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.tasks import task
 from bert_jax.tasks.config import ChoiceTask, QuestionTask, TaggingTask, Task, TextTask
@@ -52,28 +52,43 @@ PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
 class Teller:
     """Says what a tuned model makes of lines."""
 
-    def __init__(self, model: Trained, asked: Task, predictor: Predictor):
+    def __init__(
+        self,
+        model: Trained,
+        asked: Task,
+        predictor: Predictor,
+        *,
+        length: int,
+        has_impossible: bool,
+    ):
         """Sets up.
 
         Args:
           model: with a head.
           asked: of the head's kind, with the numbers that decisions need.
           predictor: of the model.
+          length: tokens of a row, those of the predictor.
+          has_impossible: whether a question may have no answer.
         """
         assert model.head is not None
         self._model, self._head, self._task = model, model.head, asked
-        self._predictor = predictor
+        self._predictor, self._length = predictor, length
+        self._has_impossible = has_impossible
+        self._num_parts: int | None = None  # of every line
 
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
         """Returns an object for each line, in their order."""
-        found: Any = examples_of(self._head, texts)
+        self._num_parts = self._num_parts or len(texts[0])
+        found: Any = examples_of(
+            self._head, texts, self._num_parts, self._has_impossible
+        )
         names = self._head.labels
         features = task.featurize(
             self._task,
             found,
             names,
             self._model.tokenizer,
-            self._model.config.max_position_embeddings,
+            self._length,
             is_training=False,
         )
         logits = self._predictor(self._model.params, features)
@@ -81,17 +96,23 @@ class Teller:
         return _rows(self._head, found, predicted, logits)
 
 
-def examples_of(head: Head, texts: list[Parts]) -> Examples:
+def examples_of(
+    head: Head, texts: list[Parts], num_parts: int, has_impossible: bool
+) -> Examples:
     """Returns lines as examples of the head's kind, without labels.
+
+    Args:
+      head: of the model.
+      texts: lines in their parts.
+      num_parts: that each has to have.
+      has_impossible: whether a question may have no answer.
 
     Raises:
       ConfigError: when a line has not the parts that it needs.
     """
     least, most, words = PARTS.get(head.kind, PARTS_OF_TEXTS)
-    number = len(texts[0])
     for parts in texts:
-        # Of questions each has two; others are alike all through the input.
-        if not least <= len(parts) <= most or len(parts) != number:
+        if not least <= len(parts) <= most or len(parts) != num_parts:
             raise ConfigError(
                 f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
                 f" {len(parts)} part(s); each line must be {words}, and as many parts"
@@ -104,12 +125,12 @@ def examples_of(head: Head, texts: list[Parts]) -> Examples:
             Question(str(i), parts[0].strip(), i, (), False)
             for i, parts in enumerate(texts)
         ]
-        return Questions([parts[1] for parts in texts], questions, False, 0, 0)
+        return Questions([parts[1] for parts in texts], questions, has_impossible, 0, 0)
     if head.kind == "multiple_choice":
         return Choices(
             [parts[0] for parts in texts], [list(parts[1:]) for parts in texts], None
         )
-    b = [parts[1] for parts in texts] if number == 2 else None
+    b = [parts[1] for parts in texts] if num_parts == 2 else None
     return Texts([parts[0] for parts in texts], b, None, np.arange(len(texts)))
 
 
@@ -118,7 +139,13 @@ def _rows(
 ) -> list[dict[str, Any]]:
     if head.kind == "tagging":
         pairs = zip(found.words, predicted, strict=True)
-        return [{"words": words, "tags": tags} for words, tags in pairs]
+        # A row needs a word; a blank line has none.
+        return [
+            {"words": words, "tags": tags}
+            if words != [""]
+            else {"words": [], "tags": []}
+            for words, tags in pairs
+        ]
     if head.kind == "question_answering":
         return [
             {
@@ -179,7 +206,7 @@ def task_of(head: Head) -> Task:
             max_query_length=_MAX_QUERY_LENGTH.value,
             max_answer_length=_MAX_ANSWER_LENGTH.value,
             num_best=_NUM_BEST.value,
-            null_threshold=0.0,
+            null_threshold=_NULL_THRESHOLD.value or 0.0,
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -194,6 +221,32 @@ def task_of(head: Head) -> Task:
         index="",
         threshold=_THRESHOLD.value,
     )
+
+
+def row_length(model: Trained) -> int:
+    """Returns the tokens of a row, those of the flag or all that the model has.
+
+    Raises:
+      ConfigError: when the model has not so many, or a question leaves no room.
+    """
+    assert model.head is not None
+    positions = model.config.max_position_embeddings
+    length = _MAX_LENGTH.value or positions
+    if not 5 <= length <= positions:
+        raise ConfigError(
+            f"--max_length={length} must be at least 5 and at most the model's"
+            f" {positions} positions"
+        )
+    # [CLS] question [SEP] window [SEP]
+    if (
+        model.head.kind == "question_answering"
+        and length <= _MAX_QUERY_LENGTH.value + 3
+    ):
+        raise ConfigError(
+            f"--max_query_length={_MAX_QUERY_LENGTH.value} leaves no room in rows of"
+            f" {length} tokens; give a lower one"
+        )
+    return length
 
 
 @contextlib.contextmanager
@@ -212,8 +265,10 @@ def writing(path: str | None) -> Iterator[Any]:
         raise
 
 
-def check_output(path: str | None) -> None:
+def check_output(path: str | None, source: str) -> None:
     """Raises ConfigError when a file cannot be written there."""
+    if path is not None and Path(path).absolute() == Path(source).absolute():
+        raise ConfigError(f"--output={path} is --input; give another file")
     if path is not None and not Path(path).parent.is_dir():
         raise ConfigError(f"--output={path} is in a directory that does not exist")
     if path is not None and Path(path).is_dir():
@@ -224,20 +279,28 @@ def main() -> None:
     if not _MODEL.value or not _INPUT.value:
         missing = "input" if _MODEL.value else "model"
         raise ConfigError(f"--{missing} is missing; see --help")
-    check_output(_OUTPUT.value)
+    check_output(_OUTPUT.value, _INPUT.value)
+    devices.open_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)
     model = trained.read_tuned(_MODEL.value)
     assert model.head is not None
+    length = row_length(model)
     predictor = Predictor(
         model.graphdef,
-        length=model.config.max_position_embeddings,
+        length=length,
         batch_size=_BATCH_SIZE.value,
         dtype=jnp.dtype(_COMPUTE_DTYPE.value),
         mesh=mesh,
     )
-    tell = Teller(model, task_of(model.head), predictor)
+    tell = Teller(
+        model,
+        task_of(model.head),
+        predictor,
+        length=length,
+        has_impossible=_NULL_THRESHOLD.value is not None,
+    )
     _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
     begin, num_texts = time.monotonic(), 0
     with writing(_OUTPUT.value) as file:
@@ -264,6 +327,15 @@ if __name__ == "__main__":
     )
     _COMPUTE_DTYPE = flags.DEFINE_enum(
         "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+    )
+    _MAX_LENGTH = flags.DEFINE_integer(
+        "max_length", None, "tokens of a row; the model's positions if absent"
+    )
+    _NULL_THRESHOLD = flags.DEFINE_float(
+        "null_threshold",
+        None,
+        "a question has no answer where the odds of that are above it; if absent"
+        " every question has one",
     )
     _THRESHOLD = flags.DEFINE_float(
         "threshold", 0.5, "of a label's probability, of multi-label models"

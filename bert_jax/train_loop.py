@@ -126,7 +126,9 @@ class Loop:
         self._run, self._config, self._first_step = run, config, first_step
         self._position = position
         self._clock = goodput.Goodput(metrics.read(workdir), first_step, began)
-        self._writer = metrics.open_writer(workdir, first_step, hosts.is_first())
+        self._writer = metrics.open_writer(
+            workdir, first_step, len(position.log), hosts.is_first()
+        )
         self._progress = report.Progress(first_step, config.num_steps)
         self._guard = guard.Guard(
             config,

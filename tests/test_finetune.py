@@ -111,6 +111,7 @@ def test_transformers_reads_the_same_logits(swept):
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
         ({"sequence_length": 64}, "has 32 positions"),
+        ({"metric": "macro_f1"}, "config.metric='macro_f1' is not for 2 classes"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
     ],
 )
@@ -142,6 +143,8 @@ def test_wrong_flags_are_one_line(source):
         ("--seeds=a", "--seeds=a must be numbers"),
         ("--model=", "--model is missing"),
         ("--model=/nowhere", "--model=/nowhere is not a directory"),
+        ("--model=~nouser/x", "--model=~nouser/x is no path"),
+        ("--seeds=1,0,1", "name a run twice (lr0.003_seed1)"),
     ):
         result = run("bert_jax.finetune", *command(directory), flag)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
@@ -157,6 +160,15 @@ def test_another_recipe_in_the_same_workdir_is_refused(swept):
     assert "was begun with 0.01" in result.stderr
 
 
+def test_other_data_in_the_same_workdir_is_refused(swept, tmp_path):
+    directory, _ = swept
+    shutil.copytree(directory / "run", tmp_path / "run")
+    spec = labelled.write_table(tmp_path / "dev.tsv", 30, 9)
+    arguments = command(directory, *SWEEP, f"--workdir={tmp_path / 'run'}")
+    result = run("bert_jax.finetune", *arguments, f"--config.data.dev=('{spec}',)")
+    assert result.returncode == 2 and "config.data.dev" in result.stderr
+
+
 def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     directory, _ = swept
     shutil.copytree(directory / "run", tmp_path / "run")
@@ -164,4 +176,6 @@ def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     run_well("bert_jax.finetune", *command(directory, *rest))
     found = {p.name for p in (tmp_path / "run" / "runs").iterdir()}
     assert {f"lr0.003_seed{i}" for i in range(3)} <= found
+    summary = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert len(summary["runs"]) == 5  # those of the sweep count as well
     assert tuning.read_result(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))

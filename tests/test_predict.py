@@ -31,7 +31,7 @@ def write(directory, kind):
     huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER)
 
 
-def task_of(head):
+def task_of(head, null_threshold=0.0):
     if head.kind == "question_answering":
         return QuestionTask(
             kind=head.kind,
@@ -39,7 +39,7 @@ def task_of(head):
             max_query_length=8,
             max_answer_length=3,
             num_best=2,
-            null_threshold=0.0,
+            null_threshold=null_threshold,
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -49,7 +49,9 @@ def task_of(head):
     return TextTask(kind=head.kind, labels=head.labels, **rest)
 
 
-def tell(directory, kind, lines, batch_size=2):
+def tell(
+    directory, kind, lines, batch_size=2, has_impossible=False, null_threshold=0.0
+):
     mesh = use_mesh(1, 1, 1)
     model = trained.read_tuned(str(directory))
     predictor = Predictor(
@@ -59,7 +61,11 @@ def tell(directory, kind, lines, batch_size=2):
         dtype=np.dtype("f4"),
         mesh=mesh,
     )
-    return predict.Teller(model, task_of(tuned.HEADS[kind]), predictor)(lines)
+    asked = task_of(tuned.HEADS[kind], null_threshold)
+    tell = predict.Teller(
+        model, asked, predictor, length=32, has_impossible=has_impossible
+    )
+    return tell(lines)
 
 
 @pytest.mark.parametrize("kind", LINES)
@@ -86,7 +92,7 @@ def test_each_kind_says_what_its_logits_say(kind, tmp_path):
         assert first["labels"] == expected
     elif kind == "tagging":
         assert first["words"] == ["w1", "w2", "nowhere"] and len(first["tags"]) == 3
-        assert len(rows[2]["tags"]) == 1
+        assert rows[2] == {"words": [], "tags": []}
     elif kind == "question_answering":
         assert first["answer"] in ("w3", "w4", "w5", "w3 w4", "w4 w5", "w3 w4 w5")
         assert first["best"][0]["text"] == first["answer"] and len(first["best"]) == 2
@@ -120,7 +126,35 @@ def test_logits_are_the_models(tmp_path):
 )
 def test_lines_without_the_right_parts_are_told(kind, lines, message):
     with pytest.raises(ConfigError, match=message):
-        predict.examples_of(tuned.HEADS[kind], lines)
+        predict.examples_of(tuned.HEADS[kind], lines, len(lines[0]), False)
+
+
+def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
+    write(tmp_path, "classification")
+    mesh = use_mesh(1, 1, 1)
+    model = trained.read_tuned(str(tmp_path))
+    dtype = np.dtype("f4")
+    predictor = Predictor(
+        model.graphdef, length=32, batch_size=2, dtype=dtype, mesh=mesh
+    )
+    asked = task_of(tuned.HEADS["classification"])
+    say = predict.Teller(model, asked, predictor, length=32, has_impossible=False)
+    assert len(say([("w1", "w2")])) == 1
+    with pytest.raises(ConfigError, match="as many parts as the first"):
+        say([("w1",)])
+
+
+@pytest.mark.parametrize("threshold, is_empty", [(-1e9, True), (1e9, False)])
+def test_a_question_may_have_no_answer(threshold, is_empty, tmp_path):
+    write(tmp_path, "question_answering")
+    rows = tell(
+        tmp_path,
+        "question_answering",
+        LINES["question_answering"],
+        has_impossible=True,
+        null_threshold=threshold,
+    )
+    assert [row["answer"] == "" for row in rows] == [is_empty] * 2
 
 
 def test_the_command_writes_a_file_or_standard_output(tmp_path):
@@ -142,6 +176,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}"], "--input is missing"),
         ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
+        ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
+        ([f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"], "is --input"),
     ):
         output = tmp_path / "said.jsonl"
         result = run("bert_jax.predict", *arguments, f"--output={output}")

@@ -10,6 +10,8 @@ from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import Tokenizer
 from bert_jax.tasks import batches, task
 from bert_jax.tasks.config import FinetuneConfig
+from bert_jax.tasks.conll import Sentences
+from bert_jax.tasks.squad import Questions
 from bert_jax.tasks.task import Examples, Features
 
 
@@ -36,14 +38,33 @@ class Datasets:
     dev: tuple[Split, ...]
     test: tuple[Split, ...]
 
-    def sha256(self) -> str:
-        """Returns a digest of all that training reads, which a run goes on with."""
-        digest = hashlib.sha256(repr(self.names).encode())
-        features = self.train.features
-        for rows_B in batches.in_order(len(features), 1024):
-            for name, array in sorted(features.batch(rows_B).items()):
-                digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
+    def sha256(self) -> dict[str, str]:
+        """Returns a digest of what training reads, and one of all the other sets."""
+        others = hashlib.sha256()
+        for split in (*self.dev, *self.test):
+            others.update(_digest(split, self.names))
+        return {
+            "train": _digest(self.train, self.names).hex(),
+            "others": others.hexdigest(),
+        }
+
+
+def _digest(split: Split, names: tuple[str, ...]) -> bytes:
+    digest = hashlib.sha256(repr(names).encode())
+    if isinstance(split.examples, Questions):  # answers are no part of dev features
+        digest.update(repr(split.examples.questions).encode())
+    for rows_B in batches.in_order(len(split.features), 1024):
+        for name, array in sorted(split.features.batch(rows_B).items()):
+            digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return digest.digest()
+
+
+def _has_labels(examples: Any) -> bool:
+    if isinstance(examples, Sentences):
+        return examples.tags is not None
+    if isinstance(examples, Questions):
+        return any(q.answers or q.is_impossible for q in examples.questions)
+    return examples.labels is not None
 
 
 def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
@@ -58,6 +79,11 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
         found: Any = task.read(
             config.task, spec, config.data.header, names, has_labels=has_labels
         )
+        if has_labels and not _has_labels(found):
+            raise ConfigError(
+                f"{spec} has no labels; config.data.train and dev need some, and"
+                " config.task says where they are"
+            )
         features = task.featurize(
             config.task,
             found,

@@ -7,8 +7,8 @@ result.json.
 
 import contextlib
 import dataclasses
-import functools
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from bert_jax import (
     checkpoint_files,
@@ -27,22 +26,18 @@ from bert_jax import (
     report,
     sharding,
     step_log,
-    steps,
     storage,
     train_loop,
     trained,
 )
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, ConfigError, ModelConfig
-from bert_jax.encoders import Encoder
+from bert_jax.config import CheckpointConfig, ConfigError, DamagedError
 from bert_jax.guard import DivergedError
 from bert_jax.position import Position
 from bert_jax.steps import TrainState
-from bert_jax.tasks import batches, heads, task, tuning_step
+from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
-from bert_jax.tasks.datasets import Datasets, Split
-from bert_jax.tasks.heads import Head
-from bert_jax.tasks.predictor import Predictor
+from bert_jax.tasks.setup import Setup
 
 RESULT_FILE = "result.json"
 # Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
@@ -51,77 +46,6 @@ _KEEP = CheckpointConfig(
     every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
 )
 _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """What the runs of a sweep have in common.
-
-    Attributes:
-      config: of all of them.
-      encoder: what they begin with.
-      is_from_scratch: whether they take the encoder's sizes and tokenizer alone.
-      datasets: of the config.
-      data_sha256: of what they train on.
-      mesh: of the run, which is set.
-    """
-
-    config: FinetuneConfig
-    encoder: Encoder
-    is_from_scratch: bool
-    datasets: Datasets
-    data_sha256: str
-    mesh: jax.sharding.Mesh
-
-    @property
-    def head(self) -> Head:
-        kind, dropout_prob = self.config.task.kind, self.config.dropout.head_prob
-        return Head(kind, self.datasets.names, dropout_prob)
-
-    @property
-    def model(self) -> ModelConfig:
-        """Returns the encoder's sizes with the dropout of tuning."""
-        dropout = self.config.dropout
-        return dataclasses.replace(
-            self.encoder.config,
-            hidden_dropout_prob=dropout.hidden_prob,
-            attention_probs_dropout_prob=dropout.attention_prob,
-        )
-
-    def build(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
-        """Returns the structure and new parameters of the model with its head."""
-        vocab_size = len(self.encoder.tokenizer.vocab)
-        return heads.build(self.model, vocab_size, self.head, key)
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef:
-        return trained.structure(self.build)[0]
-
-    @functools.cached_property
-    def predictor(self) -> Predictor:
-        """Predicts any of the sets with any run's parameters."""
-        config = self.config
-        return Predictor(
-            self.graphdef,
-            length=config.sequence_length,
-            batch_size=config.recipe.global_batch_size,
-            dtype=steps.compute_dtype(config.compute_dtype),
-            mesh=self.mesh,
-        )
-
-    def predict(self, params: Any, split: Split) -> Any:
-        """Returns what the parameters make of a set, see `task.predict`."""
-        logits = self.predictor(params, split.features)
-        names = self.datasets.names
-        return task.predict(
-            self.config.task, split.examples, split.features, logits, names
-        )
-
-    def evaluate(self, params: Any, split: Split) -> dict[str, float]:
-        """Returns the metrics of a set with labels."""
-        predicted = self.predict(params, split)
-        names = self.datasets.names
-        return task.evaluate(self.config.task, split.examples, predicted, names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,13 +83,14 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
       DamagedError: when there are checkpoints but none is sound.
     """
     if result := read_result(workdir):
+        _drop_checkpoints(workdir)  # a call was killed before it could
         return result
     run = _Run(setup, learning_rate, seed, workdir)
     try:
         diverged = run.take_steps()
     finally:
         run.close()
-    history = run.history()
+    history = run.history
     best = _best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
     found = {name: value for name, value in best.items() if name != "step"}
@@ -173,9 +98,18 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     if hosts.is_first():
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
         storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
-        shutil.rmtree(Path(workdir) / checkpoint_files.DIRECTORY)
     hosts.barrier(f"{workdir}: end")
+    _drop_checkpoints(workdir)
+    if run.is_asked_to_stop:
+        raise hosts.Interrupted(f"the run in {workdir} is done")
     return result
+
+
+def _drop_checkpoints(workdir: str) -> None:
+    """Removes the state of a run that is done; moments are most of it."""
+    if hosts.is_first():
+        directory = Path(workdir) / checkpoint_files.DIRECTORY
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def read_result(workdir: str) -> Result | None:
@@ -192,10 +126,22 @@ def read_result(workdir: str) -> Result | None:
         ) from None
 
 
+def results_in(directory: str) -> list[Result]:
+    """Returns the results of all runs below a directory, by learning rate and seed."""
+    found = [read_result(str(path)) for path in Path(directory).iterdir()]
+    done = [result for result in found if result is not None]
+    return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
+
+
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
     """Returns the parameters that a run found best, on the mesh."""
     _, params = trained.structure(setup.build)
-    checkpoint_files.check(_best_workdir(workdir), result.best_step)
+    damage = checkpoint_files.damage(_best_workdir(workdir), result.best_step)
+    if damage:
+        raise DamagedError(
+            f"{_best_workdir(workdir)} is damaged: {damage[0]}; remove {workdir} and"
+            " the run is made again"
+        )
     best = Checkpoints(_best_workdir(workdir))
     found = best.restore(result.best_step, {"params": params}, setup.mesh)["params"]
     best.close()
@@ -208,7 +154,13 @@ def _best_workdir(workdir: str) -> str:
 
 def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
     """Returns the first line with the highest metric, {} of none."""
-    return max(history, key=lambda line: line[metric], default={})
+    return max(history, key=lambda line: worth(line, metric), default={})
+
+
+def worth(found: dict[str, Any], metric: str) -> float:
+    """Returns what metrics are ranked by: one that is no number ranks last."""
+    value = found.get(metric)  # None comes out of metrics.jsonl for one
+    return value if value is not None and math.isfinite(value) else -math.inf
 
 
 def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
@@ -227,29 +179,30 @@ class _Run:
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
         self._num_rows = len(setup.datasets.train.features)
-        self._num_steps = batches.num_steps(
-            self._num_rows, recipe.num_epochs, recipe.global_batch_size
-        )
+        self._num_steps = setup.num_steps
         self._dev_steps = dev_steps(config, self._num_steps)
+        self._is_asked_to_stop = False
         self._part = sharding.host_part(setup.mesh, jax.process_index())
-        tx, schedule = tuning_step.make_optimizer(
-            recipe, learning_rate, self._num_steps
-        )
-        self._train_step = jax.jit(
-            tuning_step.make_train_step(config, setup.graphdef, tx, schedule, seed),
-            donate_argnums=0,
-        )
-        self._checkpoints, self._best = _open(workdir)
+        self._learning_rate = jnp.float32(learning_rate)
+        self._dropout_key = tuning_step.dropout_key(seed)
+        tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
+        self._checkpoints = _open(workdir, _KEEP)
         self._step, position = self._begin(tx)
-        self._writer = metrics.open_writer(workdir, self._step, hosts.is_first())
-        hosts.barrier(f"{workdir}: metrics")  # lines of later steps are gone
-        self._history = _read_history(workdir)
+        hosts.agree(f"{workdir}: best", lambda: _drop_best_after(workdir, self._step))
+        self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
+        self._writer = metrics.open_writer(
+            workdir, self._step, len(position.log), hosts.is_first()
+        )
+        # As process 0 sees it, where lines of later steps are gone.
+        self._history: list[dict[str, float]] = json.loads(
+            hosts.agree(f"{workdir}: history", lambda: _read_history(workdir))
+        )
         self._progress = report.Progress(self._step, self._num_steps)
         self._log = step_log.StepLog(
             config.log_every_steps,
             lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
             self._show,
-            self._look,
+            self._look_at_steps,
             self._step,
             0,
             position.log,
@@ -273,9 +226,9 @@ class _Run:
                 params = pretrained.place(state.params, setup.encoder.arrays)
                 state = dataclasses.replace(state, params=params)
             self._state = state
-            return 0, Position(setup.data_sha256)
+            return 0, Position(setup.sha256["train"])
         position = self._checkpoints.read_position(step)
-        if position.corpus_sha256 != setup.data_sha256:
+        if position.corpus_sha256 != setup.sha256["train"]:
             raise ConfigError(
                 f"{self._workdir} was begun on other training data than"
                 f" config.data.train={setup.config.data.train!r} gives now; give that,"
@@ -296,14 +249,20 @@ class _Run:
             if self._step in self._dev_steps:
                 self._look_at_dev()
             while self._step < self._num_steps and not self._is_enough():
-                self._state, step_metrics = self._train_step(
-                    self._state, self._batch(self._step)
+                self._state, step_metrics = self._setup.train_step(
+                    self._state,
+                    self._batch(self._step),
+                    self._learning_rate,
+                    self._dropout_key,
                 )
                 self._step += 1
                 train_loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
                 self._log.add(self._step, 0, step_metrics)
-                if hosts.interrupted() and self._step < self._num_steps:
+                if self._step in self._dev_steps:
+                    self._log.flush()
+                self._is_asked_to_stop |= hosts.interrupted()
+                if self._is_asked_to_stop and self._step < self._num_steps:
                     self._save()
                     raise hosts.Interrupted(
                         f"step {self._step:,} is saved in {self._workdir}"
@@ -315,9 +274,15 @@ class _Run:
             return str(error)
         return ""
 
+    @property
     def history(self) -> list[dict[str, float]]:
         """Returns {"step": ..., metrics} of each look at the dev set."""
         return self._history
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Returns whether that came with the last step, after which all is saved."""
+        return self._is_asked_to_stop
 
     def close(self) -> None:
         """Closes what it writes; waits for saves under way."""
@@ -325,7 +290,7 @@ class _Run:
         self._writer.close()
         with contextlib.suppress(ConfigError):  # what went before is to be told
             self._checkpoints.close()
-            self._best.close()
+            self._best_weights.close()
 
     def _batch(self, step: int) -> dict[str, jax.Array]:
         setup, size = self._setup, self._config.recipe.global_batch_size
@@ -341,20 +306,22 @@ class _Run:
         return bool(patience) and since >= patience
 
     def _look_at_dev(self) -> None:
-        """Evaluates and saves, but for what a call before this one did."""
-        if not any(line["step"] == self._step for line in self._history):
-            self._evaluate()
+        """Saves and evaluates, but for what a call before this one did.
+
+        In this order: a prediction may take minutes, and a look at a state that cannot
+        be saved would count for nothing.
+        """
         if self._step not in self._checkpoints.steps():
             self._save()
-        # Not before: a best that counts is one that the run goes on after.
+        if not any(line["step"] == self._step for line in self._history):
+            self._evaluate()
         best = _best(self._history, self._config.metric)
-        if best["step"] == self._step and self._step not in self._best.steps():
+        if best["step"] == self._step and self._step not in self._best_weights.steps():
             params: Any = {"params": self._state.params}
-            self._best.save(self._step, params, self._config, self._position())
-            self._best.wait()
+            self._best_weights.save(self._step, params, self._config, self._position())
+            self._best_weights.wait()
 
     def _evaluate(self) -> None:
-        self._log.flush()
         split = self._setup.datasets.dev[0]
         found = self._setup.evaluate(self._state.params, split)
         line = {f"dev_{name}": value for name, value in found.items()}
@@ -373,7 +340,7 @@ class _Run:
         self._checkpoints.wait()
 
     def _position(self) -> Position:
-        return Position(self._setup.data_sha256, log=self._log.unwritten())
+        return Position(self._setup.sha256["train"], log=self._log.unwritten())
 
     def _show(self, step: int, line: dict[str, float]) -> None:
         self._writer.write(step, line)
@@ -383,7 +350,7 @@ class _Run:
             f"  {line['examples_per_sec']:,.0f} examples/s",
         )
 
-    def _look(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
+    def _look_at_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
         """Tells of steps that were not finite, and ends the run at too many."""
         in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
         if any(in_row):
@@ -399,20 +366,28 @@ class _Run:
             )
 
 
-def _open(workdir: str) -> tuple[Checkpoints, Checkpoints]:
-    best = _best_workdir(workdir)
-    for directory in (workdir, best):
-        hosts.agree(f"make {directory}", functools.partial(_make, directory))
-    return Checkpoints(workdir, _KEEP), Checkpoints(best, _KEEP_BEST)
+def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
+    def make() -> str:
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        return ""
+
+    hosts.agree(f"make {workdir}", make)
+    return Checkpoints(workdir, config)
 
 
-def _make(directory: str) -> str:
-    Path(directory).mkdir(parents=True, exist_ok=True)
+def _drop_best_after(workdir: str, step: int) -> str:
+    """Removes best weights of later steps than the one that the run goes on from.
+
+    There are some when it goes on from the checkpoint before a damaged one.
+    """
+    for later in checkpoint_files.steps(_best_workdir(workdir)):
+        if later > step:
+            shutil.rmtree(checkpoint_files.directory_of(_best_workdir(workdir), later))
     return ""
 
 
-def _read_history(workdir: str) -> list[dict[str, float]]:
-    """Returns the looks at the dev set that metrics.jsonl tells of."""
+def _read_history(workdir: str) -> str:
+    """Returns the looks at the dev set that metrics.jsonl tells of, as JSON."""
     found = []
     for line in metrics.read(workdir):
         dev = {
@@ -422,4 +397,4 @@ def _read_history(workdir: str) -> list[dict[str, float]]:
         }
         if dev:
             found.append({"step": line["step"], **dev})
-    return found
+    return json.dumps(found)

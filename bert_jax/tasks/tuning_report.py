@@ -35,10 +35,11 @@ def print_table(results: Sequence[Result], metric: str) -> None:
             f"{result.metrics[name]:.4f}" if name in result.metrics else "diverged"
             for name in (metric, *others)
         ]
+        is_late = bool(result.diverged and result.best_step)
         table.add_row(
             f"{result.learning_rate:g}",
             str(result.seed),
-            f"{result.best_step:,}",
+            f"{result.best_step:,}{' (diverged later)' if is_late else ''}",
             *values,
         )
     console = rich.console.Console(soft_wrap=True, highlight=False)

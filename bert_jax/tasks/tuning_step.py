@@ -19,13 +19,13 @@ from bert_jax.tasks.config import FinetuneConfig, RecipeConfig
 
 
 def make_optimizer(
-    recipe: RecipeConfig, learning_rate: float, num_steps: int
+    recipe: RecipeConfig, learning_rate: Any, num_steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Returns the optimizer of a run, and its learning rate as a function of the step.
 
     Args:
       recipe: of the config.
-      learning_rate: the peak.
+      learning_rate: the peak, a number or float32[].
       num_steps: of the run.
     """
     warmup_steps = int(recipe.warmup_fraction * num_steps)
@@ -48,13 +48,12 @@ def make_optimizer(
 
 
 def make_train_step(
-    config: FinetuneConfig,
-    graphdef: nnx.GraphDef,
-    tx: optax.GradientTransformation,
-    schedule: optax.Schedule,
-    seed: int,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Returns train_step(state, batch) -> (state, metrics), to be jitted by the caller.
+    config: FinetuneConfig, graphdef: nnx.GraphDef, num_steps: int
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Returns the step of a run of `num_steps`, to be jitted by the caller.
+
+    It is train_step(state, batch, learning_rate, key) -> (state, metrics): the peak is
+    float32[], and of the key each step takes its own, so that runs share a program.
 
     The loss is the mean over what the batch has labels for, whatever the number of
     microbatches and devices. A step that is not finite changes nothing, as in steps.py.
@@ -62,8 +61,11 @@ def make_train_step(
     dtype = steps.compute_dtype(config.compute_dtype)
     loss_of = losses.LOSSES[config.task.kind]
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        key = jax.random.fold_in(dropout_key(seed), state.step)
+    def train_step(
+        state: TrainState, batch: Batch, learning_rate: jax.Array, key: jax.Array
+    ) -> tuple[TrainState, Metrics]:
+        tx, schedule = make_optimizer(config.recipe, learning_rate, num_steps)
+        key = jax.random.fold_in(key, state.step)
 
         def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
             model: Any = nnx.merge(graphdef, params)
@@ -86,8 +88,8 @@ def make_train_step(
             loss,
             shard_optimizer=config.mesh.shard_optimizer,
         )
-        learning_rate = schedule(state.step - state.bad_steps)
-        metrics = {"loss": loss, "learning_rate": learning_rate, **update_metrics}
+        rate = schedule(state.step - state.bad_steps)
+        metrics = {"loss": loss, "learning_rate": rate, **update_metrics}
         return new_state, metrics
 
     return train_step
@@ -112,5 +114,5 @@ def init_key(seed: int) -> jax.Array:
 
 
 def dropout_key(seed: int) -> jax.Array:
-    """Returns the key of dropout, of which each step takes its own."""
+    """Returns the key of a run's dropout."""
     return jax.random.fold_in(jax.random.key(seed), 1)

@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax import encoders
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import datasets
-from bert_jax.tasks.tuning import Setup
+from bert_jax.tasks.setup import Setup
 from tests import models
 from tests.conftest import use_mesh
 from tests.tasks.test_config import config_dict

@@ -3,9 +3,11 @@
 import pytest
 
 from bert_jax.config import ConfigError
+from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import datasets
 from tests.models import TOKENIZER
 from tests.tasks import labelled
+from tests.tasks.test_config import change
 
 
 def test_every_set_of_a_config(tmp_path):
@@ -22,15 +24,36 @@ def test_every_set_of_a_config(tmp_path):
 )
 def test_the_digest_is_that_of_what_training_reads(old, new, tmp_path):
     setup = labelled.make_setup(tmp_path)
-    assert datasets.read(setup.config, TOKENIZER).sha256() == setup.data_sha256
+    assert datasets.read(setup.config, TOKENIZER).sha256() == setup.sha256
     path = tmp_path / "dev.tsv"
     path.write_text(path.read_text().replace("w1", "w2"))
-    assert datasets.read(setup.config, TOKENIZER).sha256() == setup.data_sha256
+    found = datasets.read(setup.config, TOKENIZER).sha256()
+    assert found["train"] == setup.sha256["train"]
+    assert found["others"] != setup.sha256["others"]
     path = tmp_path / "train.tsv"
     head, _, rest = path.read_text().partition("\n")
     assert old in rest
     path.write_text(f"{head}\n{rest.replace(old, new, 1)}")
-    assert datasets.read(setup.config, TOKENIZER).sha256() != setup.data_sha256
+    found = datasets.read(setup.config, TOKENIZER).sha256()
+    assert found["train"] != setup.sha256["train"]
+
+
+@pytest.mark.parametrize(
+    "name, text, kind",
+    [
+        ("wnut17", "a\nb\n\nc\n", "conll"),
+        ("squad2", '{"data": [{"paragraphs": [{"context": "a b", "qas": [{"id": "1",'
+         ' "question": "c", "answers": []}]}]}]}', "squad"),
+    ],
+)  # fmt: skip
+def test_a_set_without_labels_is_told(name, text, kind, tmp_path):
+    (tmp_path / "data").write_text(text)
+    spec = f"{kind}:{tmp_path / 'data'}"
+    config = tasks_config.from_config_dict(
+        change(name, data__train=spec, data__dev=(spec,), data__test=())
+    )
+    with pytest.raises(ConfigError, match="data"):
+        datasets.read(config, TOKENIZER)
 
 
 def test_a_set_without_examples_is_told(tmp_path):

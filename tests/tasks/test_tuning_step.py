@@ -28,14 +28,15 @@ def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     )
     head = dataclasses.replace(tuned.HEADS[kind], dropout_prob=dropout)
     graphdef, params = tuned.draw(model, head, 0)
-    tx, schedule = tuning_step.make_optimizer(config.recipe, 1e-3, 10)
-    step = tuning_step.make_train_step(config, graphdef, tx, schedule, 0)
+    tx, _ = tuning_step.make_optimizer(config.recipe, 1e-3, 10)
+    step = tuning_step.make_train_step(config, graphdef, 10)
     none = jnp.zeros((), jnp.int32)
     shard = config.mesh.shard_optimizer
     moments = jax.jit(lambda p: tx.init(sharding.over_data(p) if shard else p))(params)
     state = TrainState(none + 1, params, moments, none, none)
     placed = sharding.place_batch(batch, devices)
-    state, metrics = jax.jit(step)(state, placed)
+    key = tuning_step.dropout_key(0)
+    state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key)
     return pretrained.by_name(state.params), jax.device_get(metrics)
 
 
