@@ -3,6 +3,7 @@
 import io
 import os
 import pathlib
+import signal
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -24,6 +25,9 @@ from bert_jax import config as config_lib
 from bert_jax import sharding
 from configs import tiny
 from tests.commands import run_well, small_run, write_text
+
+# Started in the background by a shell, tests ignore Ctrl-C, and what they start would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
