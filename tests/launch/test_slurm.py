@@ -189,9 +189,10 @@ kill -s TERM "$(<"$FAKES/task")"
 """
 TRAIN = r"""#!/usr/bin/env bash
 workdir=${3#--workdir=}
-echo started >>"$workdir/starts"
-read -r code step < <(sed -n "$(wc -l <"$workdir/starts")p" "$workdir/plan")
+touch "$workdir/starts"
+read -r code step < <(sed -n "$(($(wc -l <"$workdir/starts") + 1))p" "$workdir/plan")
 trap 'mkdir -p "$workdir/checkpoints/$step"; exit 75' TERM
+echo started >>"$workdir/starts" # no signal comes before this line
 [[ $code != forever ]] || while :; do sleep 0.05; done
 exit "$code"
 """
@@ -206,7 +207,8 @@ def job(slurm):
 
     def start(*plan):
         (slurm.workdir / "plan").write_text("\n".join(plan) + "\n")
-        (slurm.workdir / "starts").unlink(missing_ok=True)
+        for old in (slurm.workdir / "starts", slurm.fakes / "task"):
+            old.unlink(missing_ok=True)
         return slurm.start(
             "slurm.sbatch",
             "--config=configs/base.py",
@@ -223,10 +225,10 @@ def job(slurm):
 def interrupted(job, sent, plan):
     """Returns the exit code of a job that gets a signal once training runs."""
     process = job.job(plan)
-    for _ in range(400):
-        if (job.workdir / "starts").exists() and (job.fakes / "task").exists():
-            break
-        time.sleep(0.02)
+    for path in (job.workdir / "starts", job.fakes / "task"):
+        while not (path.exists() and path.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
     time.sleep(0.1)
     process.send_signal(sent)
     process.communicate(timeout=20)
