@@ -38,7 +38,6 @@ MEANT = {
     "max_position_embeddings": 512,
 }
 # The reader turns some of TensorFlow's errors into Python's.
-READ_ERRORS = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; no key of the config
 
@@ -228,7 +227,7 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
             key: np.asarray(reader.get_tensor(name)).astype(np.float32)
             for key, name in names.items()
         }
-    except READ_ERRORS as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise _damaged(prefix, error) from None
 
 

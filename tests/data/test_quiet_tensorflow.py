@@ -17,10 +17,11 @@ def python(code: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_the_import_says_nothing_and_gives_stderr_back():
+def test_it_is_imported_at_its_first_use_and_says_nothing():
     done = python(
         "import sys\n"
         "from bert_jax.data.quiet_tensorflow import tf\n"
+        "assert 'tensorflow' not in sys.modules\n"
         "assert not tf.config.get_visible_devices('GPU')\n"
         "print(int(tf.constant(7)))\n"
         "print('heard', file=sys.stderr)"
@@ -28,11 +29,36 @@ def test_the_import_says_nothing_and_gives_stderr_back():
     assert (done.stdout, done.stderr) == ("7\n", "heard\n")
 
 
+def test_commands_do_without():
+    done = python(
+        "import sys\n"
+        "import bert_jax.train, bert_jax.evaluate, bert_jax.export, bert_jax.finetune\n"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_others_print_meanwhile_is_heard():
+    done = python(
+        "import sys, threading\n"
+        "from bert_jax.data.quiet_tensorflow import tf\n"
+        "thread = threading.Thread(target=lambda: tf.constant)\n"
+        "thread.start()\n"
+        "while 'tensorflow' not in sys.modules:\n"
+        "    pass\n"
+        "print('heard', file=sys.stderr)\n"
+        "assert thread.is_alive()\n"
+        "thread.join()"
+    )
+    assert (done.returncode, done.stderr) == (0, "heard\n")
+
+
 def test_a_failing_import_is_not_hidden():
     done = python(
         "import sys\n"
         "sys.modules['tensorflow'] = None\n"
-        "import bert_jax.data.quiet_tensorflow"
+        "from bert_jax.data.quiet_tensorflow import tf\n"
+        "tf.constant"
     )
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr
