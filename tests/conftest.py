@@ -46,6 +46,16 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
+# Files that take minutes: begun first, so that none of them is left for the end.
+LONGEST = ("test_kills", "test_steps", "test_resume_matrix", "test_local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Orders files; `--no-loadscope-reorder` keeps that order."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
 def make_config(**changes) -> config_lib.ExperimentConfig:
     """Returns a very small config; keys with __ for dots: model__hidden_size=32."""
     config = tiny.get_config()

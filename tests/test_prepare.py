@@ -355,7 +355,7 @@ def num_finished(config):
     return sum(re.search(r"\d\.json$", name) is not None for name in names)
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_sigkill_of_all_processes_at_random_moments(
     source, tmp_path, monkeypatch, num_kills
 ):

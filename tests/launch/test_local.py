@@ -112,7 +112,6 @@ def straight(text, said) -> dict[int, float]:
 @pytest.mark.parametrize(
     ("num_processes", "devices", "mesh"),
     [
-        (4, 1, {}),
         (2, 2, {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}),
         (2, 1, {"mesh.data": 1, "mesh.tensor": 2}),  # both hold all rows
     ],
@@ -171,12 +170,12 @@ def test_four_processes_save_and_one_or_two_go_on(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 1])
-def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(
-    text, straight, victim
-):
-    """kill -9 of one process; the other ends with 76; restart.sh finishes the run."""
-    workdir = f"killed{victim}"
+def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(text, straight):
+    """kill -9 of the first process; the other ends with 76; restart.sh finishes it.
+
+    The second is killed in faults/test_resume_matrix.py.
+    """
+    victim, workdir = 0, "killed"
     rest = arguments(text, workdir, **{"checkpoint.every_steps": 10})
     loop = subprocess.Popen(
         ["launch/restart.sh", *command(2, *rest)],
@@ -197,9 +196,7 @@ def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(
     stdout, _ = loop.communicate(timeout=600)
     stderr = (text / "stderr.txt").read_text()
     assert loop.returncode == 0, stdout + stderr
-    codes = ["76", "76"]
-    codes[victim] = "-9"
-    assert f"processes ended with {', '.join(codes)}" in stderr
+    assert "processes ended with -9, 76" in stderr
     assert "continuing at step" in stdout
     assert losses(text, workdir).keys() == straight.keys()
     assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
