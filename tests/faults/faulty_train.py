@@ -8,6 +8,7 @@ a step; COMPUTE_WRONG=1 makes a chip faulty, as replays see it.
 import os
 import runpy
 import signal
+import time
 
 import jax
 import numpy as np
@@ -17,6 +18,8 @@ from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
+# A notice takes up to a second to come round; the run stops at this step or the next.
+NOTICE_SECS = 2.0
 
 
 def is_poisoned(batch: int) -> bool:
@@ -48,6 +51,7 @@ def send_signal() -> None:
         real(state, last_metrics)
         if int(state.step) == int(step_to_kill):
             os.kill(os.getpid(), getattr(signal, name))
+            time.sleep(NOTICE_SECS)
 
     train_loop.wait_for_step = wait_for_step
 

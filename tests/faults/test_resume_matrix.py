@@ -1,0 +1,161 @@
+"""Stopped in the middle of an epoch, at its end or in phase 2, by SIGTERM or kill -9,
+on any number of devices and processes: the same command goes on, to the same bits.
+"""
+
+import json
+import pathlib
+import socket
+
+import pytest
+
+from bert_jax import runs
+from bert_jax.data import corpus, pipeline
+from tests.commands import small_run, start, write_text
+from tests.runs import assert_same_bits, exact_lines, lines
+
+pytestmark = pytest.mark.slow
+PHASE = 60  # steps of each of the two
+LAST = 2 * PHASE
+# (processes, devices of each)
+SETTINGS = [(1, 1), (1, 4), (1, 8), (2, 1)]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> pathlib.Path:
+    directory = tmp_path_factory.mktemp("text")
+    write_text(directory / "documents.txt")
+    (directory / "two_phases.py").write_text(
+        "import ml_collections\n"
+        "from configs import tiny\n"
+        "def get_config():\n"
+        "    config = tiny.get_config()\n"
+        "    second = ml_collections.ConfigDict(config.phases[0].to_dict())\n"
+        "    config.phases = (config.phases[0], second)\n"
+        "    return config\n"
+    )
+    return directory
+
+
+def arguments(text: pathlib.Path, workdir: pathlib.Path) -> list[str]:
+    values = {
+        "data.num_shards": 4,
+        "data.num_streams": 2,
+        "model.num_hidden_layers": 1,
+        "phases[0].num_steps": PHASE,
+        "phases[0].sequence_length": 16,
+        "phases[0].max_predictions": 3,
+        "phases[1].num_steps": PHASE,
+        "phases[1].sequence_length": 32,
+        "phases[1].global_batch_size": 8,
+        "phases[1].max_predictions": 5,
+        "optimizer.reset_moments_by_phase": True,
+        "checkpoint.every_steps": 8,
+        "eval.every_steps": 25,
+        "log_every_steps": 7,  # a line is of steps before and after a stop
+    }
+    config = f"--config={text / 'two_phases.py'}"
+    return [config, *small_run(text, **values)[1:], f"--workdir={workdir}"]
+
+
+def train(
+    num_processes: int, devices: int, arguments: list[str], kill_at: str = ""
+) -> list[int]:
+    """Returns the exit codes; `kill_at` is of the last process, see faulty_train."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    processes = []
+    for i in range(num_processes):
+        environment = {
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": str(num_processes),
+            "JAX_PROCESS_ID": str(i),
+        }
+        processes.append(
+            start(
+                "tests.faults.faulty_train",
+                *arguments,
+                devices=devices,
+                **(environment if num_processes > 1 else {}),
+                KILL_AT=kill_at if i == num_processes - 1 else "",
+            )
+        )
+    try:
+        said = [process.communicate(timeout=600) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    codes = [process.returncode for process in processes]
+    assert set(codes) <= {0, 75, 76, -9}, said
+    return codes
+
+
+@pytest.fixture(scope="module")
+def straight(text):
+    """Returns a function: the workdir of an undisturbed run in a setting."""
+    made = {}
+
+    def of(num_processes: int, devices: int) -> pathlib.Path:
+        workdir = text / f"straight{num_processes}x{devices}"
+        if workdir not in made:
+            codes = train(num_processes, devices, arguments(text, workdir))
+            made[workdir] = codes
+            assert codes == [0] * num_processes
+        return workdir
+
+    return of
+
+
+def end_of_epoch(workdir: pathlib.Path) -> int:
+    """Returns the last step of which the first stream's rows are all of epoch 0."""
+    config = runs.read_config(str(workdir))
+    assert config is not None
+    stream, _ = pipeline.make_streams(corpus.read(config), config, "train", 0, 0)
+    return sum(stream.rows) // (config.phases[0].global_batch_size // 2)
+
+
+def newest(workdir: pathlib.Path) -> int:
+    names = (path.name for path in (workdir / "checkpoints").iterdir())
+    return max(int(name) for name in names if name.isdigit())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(("num_processes", "devices"), SETTINGS)
+def test_a_stopped_run_equals_a_straight_one(
+    text, straight, tmp_path, num_processes, devices, name
+):
+    expected = straight(num_processes, devices)
+    end = end_of_epoch(expected)
+    assert 16 <= end // 2 < end + 2 < PHASE
+    for step in (end // 2, end, PHASE + PHASE // 2):
+        codes = train(
+            num_processes, devices, arguments(text, tmp_path), f"{step}:{name}"
+        )
+        if name == "SIGTERM":
+            assert codes == [75] * num_processes
+            assert newest(tmp_path) in (step, step + 1)
+        else:
+            assert codes == [76] * (num_processes - 1) + [-9]
+            assert step - 16 < newest(tmp_path) <= step  # one may be on its way
+    codes = train(num_processes, devices, arguments(text, tmp_path))
+    assert codes == [0] * num_processes
+    assert_same_bits(tmp_path, expected, LAST)
+    assert exact_lines(tmp_path) == exact_lines(expected)
+
+
+def test_on_other_meshes_the_rows_and_masks_are_the_same(text, straight, tmp_path):
+    """Begun on four devices, on with eight, two processes, and one device."""
+    expected = straight(1, 1)
+    for num_processes, devices, kill_at, codes, steps in (
+        (1, 4, "20:SIGTERM", [75], range(20, 22)),
+        (1, 8, f"{PHASE + 10}:SIGKILL", [-9], range(PHASE - 5, PHASE + 11)),
+        (2, 1, f"{PHASE + 30}:SIGTERM", [75, 75], range(PHASE + 30, PHASE + 32)),
+        (1, 1, "", [0], [LAST]),
+    ):
+        found = train(num_processes, devices, arguments(text, tmp_path), kill_at)
+        assert found == codes and newest(tmp_path) in steps
+    # Other rows or masks would differ from the third digit on.
+    for found, line in zip(lines(tmp_path), lines(expected), strict=True):
+        assert found["step"] == line["step"]
+        name = "loss" if "loss" in line else "eval_masked_lm_loss"
+        assert found[name] == pytest.approx(line[name], rel=1e-5), json.dumps(found)
