@@ -7,15 +7,17 @@ Shapes: B row of the batch, T token, D hidden, F feature: D, or 4 D of four laye
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax import sharding
+from bert_jax import int8, sharding
 from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import UNK
+from bert_jax.tasks import heads
 from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.offsets import Located, LocatingEncoder
 from bert_jax.tasks.rows import Rows
@@ -65,7 +67,7 @@ class Extractor:
         """Sets up.
 
         Args:
-          trained: from `trained.read_encoder`.
+          trained: from `trained.read_encoder`, or what int8.py made of it.
           layers: one of LAYERS, which to combine and how.
           pooling: one of POOLING: "none" for features of tokens, "mean" of all tokens'
             with [CLS] and [SEP], or those of [CLS].
@@ -167,15 +169,14 @@ def _forward(
     """Returns (params, batch) -> float32[B, T, F], or [B, F] where pooled."""
 
     @jax.jit
-    def forward(params: nnx.State, batch: dict[str, jax.Array]) -> jax.Array:
-        bert = nnx.merge(graphdef, params)
+    def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        bert = nnx.merge(graphdef, int8.dequantized(params))
         states = bert.states(batch, dropout_key=None, dtype=dtype)
         x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
         if pooling == "cls":
             return x_BTF[:, 0]
         if pooling == "mean":
-            is_real_BT1 = (batch["sequence_ids"] > 0)[:, :, None].astype(jnp.float32)
-            return jnp.sum(x_BTF * is_real_BT1, axis=1) / jnp.sum(is_real_BT1, axis=1)
+            return heads.mean_of_tokens(x_BTF, batch["sequence_ids"])
         return x_BTF
 
     return forward

@@ -74,12 +74,7 @@ def read(path: str, lowercase: bool | None) -> Encoder:
     vocab_size = source.shapes[pretrained.WORD][0]
     _check(source, shapes(config, vocab_size))
     arrays = source.read()
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ConfigError(
-                f"{source.directory} has NaN or infinity in {name}; take an older"
-                " checkpoint of it"
-            )
+    trained.check_finite(arrays, source.directory)
     arrays = {name: a for name, a in arrays.items() if name.startswith(PREFIX)}
     has_pooler = any(name.startswith(POOLER) for name in arrays)
     lowercase = source.lowercase if lowercase is None else lowercase
@@ -91,6 +86,27 @@ def read(path: str, lowercase: bool | None) -> Encoder:
         arrays,
         () if has_pooler else ("no pooler there: where a head needs one, it is new",),
     )
+
+
+def first_layers(encoder: Encoder, num_layers: int) -> Encoder:
+    """Returns the encoder without its later layers; all of it for 0.
+
+    Raises:
+      ConfigError: when it has not so many.
+    """
+    most = encoder.config.num_hidden_layers
+    if num_layers > most:
+        raise ConfigError(f"config.num_layers={num_layers}, but the model has {most}")
+    if num_layers in (0, most):
+        return encoder
+    config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
+    left_out = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
+    arrays = {
+        name: array
+        for name, array in encoder.arrays.items()
+        if not name.startswith(left_out)
+    }
+    return dataclasses.replace(encoder, config=config, arrays=arrays)
 
 
 def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:

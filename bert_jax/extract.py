@@ -3,7 +3,7 @@
     python -m bert_jax.extract --model=DIR --input=FILE --output=FILE
         [--layers=first|second_to_last|last|sum_last_four|concat_last_four|sum_all]
         [--pooling=none|mean|cls] [--max_length=N] [--batch_size=N]
-        [--compute_dtype=float32|bfloat16]
+        [--compute_dtype=float32|bfloat16] [--weights=float32|int8]
 
 DIR is one of `export` or of any Hugging Face BERT. Each line of FILE, or of standard
 input where that is "-", is a text, or two with " ||| " between them. The output is a
@@ -27,10 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import command_line, contextual, sharding, text_lines, trained
+from bert_jax import command_line, contextual, int8, sharding, text_lines, trained
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.contextual import Extractor, Features
+from bert_jax.data.tokenizers import Tokenizer
 from bert_jax.progress import Progress
+from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained
 
 WRITERS = (".jsonl", ".npz")
@@ -38,7 +40,7 @@ WRITERS = (".jsonl", ".npz")
 
 @contextlib.contextmanager
 def writing(
-    path: Path, model: Trained, is_pooled: bool
+    path: Path, tokenizer: Tokenizer | None, is_pooled: bool
 ) -> Iterator[Callable[..., None]]:
     """Gives a function that takes texts and features; the file appears at the end."""
     tmp = path.with_name(path.name + ".tmp")
@@ -46,7 +48,7 @@ def writing(
         if path.suffix == ".jsonl":
             with tmp.open("w", encoding="utf-8") as file:
                 yield lambda texts, found: _write_json(
-                    file, model, is_pooled, texts, found
+                    file, tokenizer, is_pooled, texts, found
                 )
         else:
             kept: list[Features] = []
@@ -62,15 +64,15 @@ def writing(
 
 def _write_json(
     file: Any,
-    model: Trained,
+    tokenizer: Any,
     is_pooled: bool,
-    texts: list[tuple[str, ...]],
+    texts: list[Parts],
     found: list[Features],
 ) -> None:
     for text, features in zip(texts, found, strict=True):
         row: dict[str, Any] = {"text": text_lines.SEPARATOR.join(text)}
         if not is_pooled:
-            row["tokens"] = [model.tokenizer.vocab[i] for i in features.ids]
+            row["tokens"] = [tokenizer.vocab[i] for i in features.ids]
             row["starts"] = features.starts.tolist()
             row["ends"] = features.ends.tolist()
         # As many decimals as google-research/bert extract_features.py writes.
@@ -92,7 +94,9 @@ def as_arrays(found: list[Features], is_pooled: bool) -> dict[str, np.ndarray]:
 
 
 def extract(
-    extractor: Extractor, path: str, write: Callable[..., None]
+    extractor: Callable[[list[Parts]], list[Features]],
+    path: str,
+    write: Callable[..., None],
 ) -> tuple[int, int]:
     """Returns how many texts and tokens there were."""
     num_texts = num_tokens = 0
@@ -115,6 +119,43 @@ def check_output(path: Path) -> None:
         raise ConfigError(f"--output={path} is a directory; give a file")
 
 
+def open_model(path: str) -> tuple[Extractor | int8.Compared, Extractor, Tokenizer]:
+    """Returns what computes features as the flags ask, the extractor in it, and the
+    model's tokenizer."""
+    model = trained.read_encoder(path)
+    extractor = make_extractor(model)
+    if _WEIGHTS.value == "float32":
+        return extractor, extractor, model.tokenizer
+    small = int8.quantized(model)
+    print(int8.sizes(model.params, small.params))
+    extractor_of_small = make_extractor(small)
+    compared = int8.Compared(extractor_of_small, extractor, difference)
+    return compared, extractor_of_small, model.tokenizer
+
+
+def make_extractor(model: Trained) -> Extractor:
+    """Returns what the flags ask for."""
+    return Extractor(
+        model,
+        layers=_LAYERS.value,
+        pooling=_POOLING.value,
+        max_length=_MAX_LENGTH.value or model.max_length,
+        batch_size=_BATCH_SIZE.value,
+        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
+    )
+
+
+def difference(exact: list[Features], found: list[Features]) -> str:
+    """Returns words on how far features are from the exact ones."""
+    cosines = []
+    for one, other in zip(exact, found, strict=True):
+        a, b = one.values, other.values
+        norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+        cosines.append(np.min((a * b).sum(axis=-1) / np.maximum(norms, 1e-24)))
+    least = np.floor(1e4 * np.min(cosines)) / 1e4  # NaN stays NaN
+    return f"features of the first {len(exact)} texts have cosines {least:.4f} or more"
+
+
 def main() -> None:
     if not _MODEL.value or not _INPUT.value or not _OUTPUT.value:
         names = ("model", "input", "output")
@@ -124,20 +165,14 @@ def main() -> None:
     check_output(output)
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(sharding.make_mesh(mesh))
-    model = trained.read_encoder(_MODEL.value)
-    positions = model.config.max_position_embeddings
-    extractor = Extractor(
-        model,
-        layers=_LAYERS.value,
-        pooling=_POOLING.value,
-        max_length=_MAX_LENGTH.value or positions,
-        batch_size=_BATCH_SIZE.value,
-        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
-    )
+    compute, extractor, tokenizer = open_model(_MODEL.value)
     begin = time.monotonic()
-    with writing(output, model, _POOLING.value != "none") as write:
-        num_texts, num_tokens = extract(extractor, _INPUT.value, write)
+    with writing(output, tokenizer, _POOLING.value != "none") as write:
+        num_texts, num_tokens = extract(compute, _INPUT.value, write)
     secs = time.monotonic() - begin
+    if isinstance(compute, int8.Compared):
+        print(f"int8 weights: {compute.said}")
+        secs -= compute.secs
     cut = (
         f", {extractor.num_truncated:,} of them cut" if extractor.num_truncated else ""
     )
@@ -158,12 +193,18 @@ if __name__ == "__main__":
         "pooling", "none", contextual.POOLING, "of tokens, or their mean, or [CLS]"
     )
     _MAX_LENGTH = flags.DEFINE_integer(
-        "max_length", None, "tokens of a text; the model's positions if absent"
+        "max_length", None, "tokens of a text; what the model was made for if absent"
     )
     _BATCH_SIZE = flags.DEFINE_integer(
         "batch_size", 32, "texts at once, over all devices", lower_bound=1
     )
     _COMPUTE_DTYPE = flags.DEFINE_enum(
         "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+    )
+    _WEIGHTS = flags.DEFINE_enum(
+        "weights",
+        "float32",
+        ["float32", "int8"],
+        "int8: a quarter of the memory; what that changes is told for the first texts",
     )
     command_line.run(main, __doc__)

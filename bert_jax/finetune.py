@@ -33,6 +33,7 @@ from bert_jax import (
     sharding,
     startup,
     storage,
+    trained,
     workdir_lock,
 )
 from bert_jax.config import ConfigError
@@ -47,6 +48,7 @@ from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.tuning import Result
+from bert_jax.trained import Opened
 
 SETTINGS_FILE = "finetune.json"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
@@ -58,13 +60,15 @@ MAY_CHANGE = (
     "config.compilation_cache_dir",
     "config.recipe.learning_rate",  # each has runs of its own
     "config.recipe.learning_rates",
-    "model",  # it may have moved; its digest is compared
+    "model",  # these may have moved; their digests are compared
+    "config.distill.teacher",
 )
 # Settings that are digests, and what they are of.
 DIGESTED = {
     "encoder_sha256": "the encoder in --model",
     "data_sha256.train": "what is read from config.data.train",
     "data_sha256.others": "what is read from config.data.dev and test",
+    "data_sha256.teacher": "the model in config.distill.teacher",
 }
 
 
@@ -144,25 +148,80 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     )
     sharding.host_part(mesh, jax.process_index())
     encoder = encoders.read(start.model, start.lowercase)
-    mesh_fit.check_model(encoder.config, config.mesh, mesh)
+    encoder = encoders.first_layers(encoder, config.num_layers)
+    mesh_fit.check_optimizer(encoder.config, config.mesh, mesh)
     most = encoder.config.max_position_embeddings
     if config.sequence_length > most:
         raise ConfigError(
             f"config.sequence_length={config.sequence_length}, but the model in"
             f" {start.model} has {most} positions; set it so, or lower"
         )
+    teacher = open_teacher(config, encoder)
     # One after the first: TensorFlow Datasets may have to be prepared.
     datasets = hosts.first_then_others(
         "labelled data", lambda: datasets_lib.read(config, encoder.tokenizer)
     )
     check_metric(config, datasets)
-    sha256 = datasets.sha256()
+    if teacher:
+        check_task_of(teacher, config, datasets)
+    sha256 = datasets.sha256() | {"teacher": _digest(teacher) if teacher else ""}
     for name, value in (
-        ("config.data", json.dumps(sha256)),
+        ("config.data and config.distill.teacher", json.dumps(sha256)),
         (f"--model={start.model}", _digest(encoder)),
     ):
         hosts.check_same(name, value, f"{name} is not the same on all hosts")
-    return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh)
+    laid_out = trained.lay_out(teacher) if teacher else None
+    return Setup(
+        config, encoder, start.is_from_scratch, datasets, sha256, mesh, laid_out
+    )
+
+
+def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
+    """Reads the model that config.distill names, None where it names none.
+
+    Raises:
+      ConfigError: when there is none, or it cannot read what the encoder reads.
+    """
+    path = config.distill.teacher
+    if not path:
+        return None
+    teacher = trained.open_tuned(path, "config.distill.teacher")
+    given, tokenizer = f"config.distill.teacher={path}", encoder.tokenizer
+    if (teacher.tokenizer.vocab, teacher.tokenizer.lowercase) != (
+        tokenizer.vocab,
+        tokenizer.lowercase,
+    ):
+        raise ConfigError(f"{given} has another tokenizer than --model")
+    sizes = teacher.config.hidden_size, encoder.config.hidden_size
+    if config.distill.states_weight and sizes[0] != sizes[1]:
+        raise ConfigError(
+            f"{given} has states of {sizes[0]} dims, --model of {sizes[1]}; set"
+            " config.distill.states_weight=0"
+        )
+    most = teacher.config.max_position_embeddings
+    if config.sequence_length > most:
+        raise ConfigError(
+            f"config.sequence_length={config.sequence_length}, but {given} has"
+            f" {most} positions; set it so, or lower"
+        )
+    return teacher
+
+
+def check_task_of(teacher: Opened, config: FinetuneConfig, datasets: Datasets) -> None:
+    """Raises ConfigError for a teacher of another task."""
+    assert teacher.head is not None
+    given = f"config.distill.teacher={config.distill.teacher}"
+    if teacher.head.kind != config.task.kind:
+        raise ConfigError(
+            f"{given} was tuned for {teacher.head.kind}, config.task.kind is"
+            f" {config.task.kind}"
+        )
+    # A regression's only label is the name of a column.
+    if config.task.kind != "regression" and teacher.head.labels != datasets.names:
+        raise ConfigError(
+            f"{given} has the labels {', '.join(teacher.head.labels)}, the task"
+            f" {', '.join(datasets.names)}; set config.task.labels to the former"
+        )
 
 
 def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
@@ -256,9 +315,14 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     model = setup.encoder.config
     begins = "its sizes and tokenizer alone" if start.is_from_scratch else "its weights"
     names = f", {len(datasets.names)} labels" if datasets.names else ""
+    taught = []
+    if setup.teacher:
+        layers = setup.teacher.config.num_hidden_layers
+        taught = [f"teacher: {config.distill.teacher}, {layers} layers"]
     lines = [
         f"model:  {start.model}, {begins}; {model.num_hidden_layers} layers of"
         f" {model.hidden_size}",
+        *taught,
         f"task:   {config.task.kind}{names}, best by {config.metric}",
         f"data:   {len(datasets.train.features):,} rows to train on, dev"
         f" {', '.join(f'{len(split.features):,}' for split in datasets.dev)}",
@@ -313,9 +377,9 @@ def left_out(datasets: Datasets) -> list[str]:
     return found
 
 
-def _digest(encoder: Encoder) -> str:
-    digest = hashlib.sha256()
-    for name, array in sorted(encoder.arrays.items()):
+def _digest(model: Encoder | Opened) -> str:
+    digest = hashlib.sha256(repr(model.config).encode())
+    for name, array in sorted(model.arrays.items()):
         digest.update(name.encode() + array.tobytes())
     return digest.hexdigest()
 

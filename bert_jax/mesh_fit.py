@@ -28,18 +28,25 @@ def check_batch(
 
 
 def check_model(
-    model: ModelConfig, config: MeshConfig, mesh: jax.sharding.Mesh
+    model: ModelConfig, mesh: jax.sharding.Mesh, where: str = "config.model."
 ) -> None:
-    """Raises ConfigError when parameters do not divide."""
-    for key, size, axis in (
-        ("model.hidden_size", model.hidden_size, "fsdp"),
-        ("model.num_attention_heads", model.num_attention_heads, "tensor"),
-        ("model.intermediate_size", model.intermediate_size, "tensor"),
+    """Raises ConfigError when parameters do not divide; `where` names their sizes."""
+    for key, axis in (
+        ("hidden_size", "fsdp"),
+        ("num_attention_heads", "tensor"),
+        ("intermediate_size", "tensor"),
     ):
+        size = getattr(model, key)
         if size % mesh.shape[axis]:
             raise ConfigError(
-                f"config.mesh.{axis}={mesh.shape[axis]} must divide config.{key}={size}"
+                f"config.mesh.{axis}={mesh.shape[axis]} must divide {where}{key}={size}"
             )
+
+
+def check_optimizer(
+    model: ModelConfig, config: MeshConfig, mesh: jax.sharding.Mesh
+) -> None:
+    """Raises ConfigError when what `shard_optimizer` splits does not divide."""
     split = sharding.batch_divisor(mesh)  # data * fsdp
     if config.shard_optimizer and model.hidden_size % split:
         raise ConfigError(

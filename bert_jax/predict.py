@@ -1,7 +1,7 @@
 """Text -> what a tuned model says of it, an object a line.
 
     python -m bert_jax.predict --model=DIR --input=FILE [--output=FILE.jsonl]
-        [--batch_size=N] [--compute_dtype=float32|bfloat16]
+        [--batch_size=N] [--compute_dtype=float32|bfloat16] [--weights=float32|int8]
 
 DIR is one of `finetune` (WORKDIR/model) or any tuned BERT of Hugging Face's. A line of
 FILE, or of standard input where that is "-", is what the model was tuned for:
@@ -10,6 +10,7 @@ FILE, or of standard input where that is "-", is what the model was tuned for:
     words with blanks between them              tagging
     question ||| paragraph                      question answering
     context ||| choice ||| choice ...           multiple choice
+    text ||| text                               similarity
 """
 
 import contextlib
@@ -27,25 +28,35 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import command_line, devices, sharding, text_lines, trained
+from bert_jax import command_line, devices, int8, sharding, text_lines, trained
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.tasks import task
-from bert_jax.tasks.config import ChoiceTask, QuestionTask, TaggingTask, Task, TextTask
+from bert_jax.tasks.config import (
+    ChoiceTask,
+    QuestionTask,
+    SimilarityTask,
+    TaggingTask,
+    Task,
+    TextTask,
+)
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.examples import Choices, Texts
 from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.tasks.squad import Question, Questions
 from bert_jax.tasks.task import Examples
+from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained
 
-Parts = tuple[str, ...]  # of a line
 # Of a line, by kind: the least and the most parts, and what they are.
 PARTS = {
     "tagging": (1, 1, "words with blanks between them"),
     "question_answering": (2, 2, "question ||| paragraph"),
     "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
+    "similarity": (2, 2, "text ||| text"),
 }
+# What a row says in one word, or several.
+ANSWERS = ("label", "labels", "choice", "tags", "answer")
 PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
 
 
@@ -155,9 +166,10 @@ def _rows(
             }
             for question in found.questions
         ]
-    if head.kind == "regression":
+    if head.kind in ("regression", "similarity"):
+        name = "score" if head.kind == "regression" else "similarity"
         return [
-            {"text": text, "score": round(float(score), 6)}
+            {"text": text, name: round(float(score), 6)}
             for text, score in zip(_texts(found), predicted, strict=True)
         ]
     if head.kind == "multi_label":
@@ -180,6 +192,18 @@ def _rows(
         }
         for text, choice, row in zip(_texts(found), chosen, shares, strict=True)
     ]
+
+
+def difference(exact: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+    """Returns words on how far rows are from the exact ones."""
+    for key in ANSWERS:
+        if key in exact[0]:
+            same = sum(a[key] == b[key] for a, b in zip(exact, found, strict=True))
+            return f"{same} of the first {len(exact)} lines have the same {key}"
+    key = next(key for key in exact[0] if key != "text")
+    changes = [a[key] - b[key] for a, b in zip(exact, found, strict=True)]
+    most = np.abs(changes).max()
+    return f"in the first {len(exact)} lines the {key} changed by {most:.2g} at most"
 
 
 def _named(names: Sequence[str], is_there: np.ndarray) -> list[str]:
@@ -212,6 +236,8 @@ def task_of(head: Head) -> Task:
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
     if head.kind == "multiple_choice":
         return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
+    if head.kind == "similarity":
+        return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
     return TextTask(
         kind=head.kind,
         text=(),
@@ -224,14 +250,14 @@ def task_of(head: Head) -> Task:
 
 
 def row_length(model: Trained) -> int:
-    """Returns the tokens of a row, those of the flag or all that the model has.
+    """Returns the tokens of a row, those of the flag or what the model was made for.
 
     Raises:
       ConfigError: when the model has not so many, or a question leaves no room.
     """
     assert model.head is not None
     positions = model.config.max_position_embeddings
-    length = _MAX_LENGTH.value or positions
+    length = _MAX_LENGTH.value or model.max_length
     if not 5 <= length <= positions:
         raise ConfigError(
             f"--max_length={length} must be at least 5 and at most the model's"
@@ -247,6 +273,41 @@ def row_length(model: Trained) -> int:
             f" {length} tokens; give a lower one"
         )
     return length
+
+
+def open_model(
+    path: str, mesh: jax.sharding.Mesh
+) -> tuple[Teller | int8.Compared, int]:
+    """Returns what tells of lines as the flags ask, and the most parts of a line."""
+    model = trained.read_tuned(path)
+    assert model.head is not None
+    _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
+    tell = make_teller(model, mesh)
+    if _WEIGHTS.value == "float32":
+        return tell, max_parts
+    small = int8.quantized(model)
+    print(int8.sizes(model.params, small.params), file=sys.stderr)
+    return int8.Compared(make_teller(small, mesh), tell, difference), max_parts
+
+
+def make_teller(model: Trained, mesh: jax.sharding.Mesh) -> Teller:
+    """Returns what the flags ask for."""
+    assert model.head is not None
+    length = row_length(model)
+    predictor = Predictor(
+        model.graphdef,
+        length=length,
+        batch_size=_BATCH_SIZE.value,
+        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
+        mesh=mesh,
+    )
+    return Teller(
+        model,
+        task_of(model.head),
+        predictor,
+        length=length,
+        has_impossible=_NULL_THRESHOLD.value is not None,
+    )
 
 
 @contextlib.contextmanager
@@ -284,24 +345,7 @@ def main() -> None:
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)
-    model = trained.read_tuned(_MODEL.value)
-    assert model.head is not None
-    length = row_length(model)
-    predictor = Predictor(
-        model.graphdef,
-        length=length,
-        batch_size=_BATCH_SIZE.value,
-        dtype=jnp.dtype(_COMPUTE_DTYPE.value),
-        mesh=mesh,
-    )
-    tell = Teller(
-        model,
-        task_of(model.head),
-        predictor,
-        length=length,
-        has_impossible=_NULL_THRESHOLD.value is not None,
-    )
-    _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
+    tell, max_parts = open_model(_MODEL.value, mesh)
     begin, num_texts = time.monotonic(), 0
     with writing(_OUTPUT.value) as file:
         for texts in text_lines.batches(_INPUT.value, max_parts):
@@ -309,6 +353,9 @@ def main() -> None:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             num_texts += len(texts)
     secs = time.monotonic() - begin
+    if isinstance(tell, int8.Compared):
+        print(f"int8 weights: {tell.said}", file=sys.stderr)
+        secs -= tell.secs
     print(
         f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.0f} a second with"
         " compiling",
@@ -328,8 +375,14 @@ if __name__ == "__main__":
     _COMPUTE_DTYPE = flags.DEFINE_enum(
         "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
     )
+    _WEIGHTS = flags.DEFINE_enum(
+        "weights",
+        "float32",
+        ["float32", "int8"],
+        "int8: a quarter of the memory; what that changes is told for the first lines",
+    )
     _MAX_LENGTH = flags.DEFINE_integer(
-        "max_length", None, "tokens of a row; the model's positions if absent"
+        "max_length", None, "tokens of a row; what the model was made for if absent"
     )
     _NULL_THRESHOLD = flags.DEFINE_float(
         "null_threshold",

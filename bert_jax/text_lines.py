@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from bert_jax.config import ConfigError
 from bert_jax.data import lines
 
+Parts = tuple[str, ...]  # of a line
 SEPARATOR = " ||| "  # google-research/bert extract_features.py
 LINES_AT_ONCE = 2048  # which are sorted by length, and kept in memory
 MAX_LINE_BYTES = 2**30  # no text comes in parts
@@ -28,7 +29,7 @@ def read(path: str) -> Iterator[str]:
         yield lines.repair(text, f"standard input:{number}", "error", counts)
 
 
-def batches(path: str, max_parts: int) -> Iterator[list[tuple[str, ...]]]:
+def batches(path: str, max_parts: int) -> Iterator[list[Parts]]:
     """Yields lines in their parts, some lines at a time.
 
     Args:
@@ -38,7 +39,7 @@ def batches(path: str, max_parts: int) -> Iterator[list[tuple[str, ...]]]:
     Raises:
       ConfigError: as `read`, or when there is no line.
     """
-    some: list[tuple[str, ...]] = []
+    some: list[Parts] = []
     is_empty = True
     for line in read(path):
         is_empty = False

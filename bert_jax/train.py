@@ -207,7 +207,8 @@ def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
             config.accumulation_steps,
             mesh,
         )
-    mesh_fit.check_model(config.model, config.mesh, mesh)
+    mesh_fit.check_model(config.model, mesh)
+    mesh_fit.check_optimizer(config.model, config.mesh, mesh)
     sharding.host_part(mesh, jax.process_index())
 
 

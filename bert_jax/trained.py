@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
+from bert_jax import mesh_fit
 from bert_jax.config import ConfigError, ModelConfig, TokenizerConfig
 from bert_jax.data import sentencepiece, tokenizers
-from bert_jax.interop import huggingface_head, huggingface_source, model_directory
+from bert_jax.interop import (
+    huggingface_head,
+    huggingface_source,
+    model_directory,
+    sentence_transformers,
+)
 from bert_jax.interop.model_directory import Source
 from bert_jax.model import ACTIVATIONS, Bert, path_name
 from bert_jax.tasks import heads
@@ -29,6 +36,7 @@ class Trained:
       config: its sizes.
       head: what it was tuned for; None for an encoder alone, without pooler.
       tokenizer: its own.
+      max_length: tokens of a text that it was made for.
       graphdef: of `Bert`, or of the head's module.
       params: float32.
     """
@@ -36,74 +44,130 @@ class Trained:
     config: ModelConfig
     head: Head | None
     tokenizer: tokenizers.Tokenizer
+    max_length: int
     graphdef: nnx.GraphDef
     params: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A model that was read, on no device yet.
+
+    Attributes:
+      config, head, tokenizer: as of `Trained`.
+      vocab_size: rows of its table of tokens.
+      max_length: tokens of a text that it was made for.
+      arrays: float32, by our names.
+    """
+
+    config: ModelConfig
+    head: Head | None
+    tokenizer: tokenizers.Tokenizer
+    vocab_size: int
+    max_length: int
+    arrays: dict[str, np.ndarray]
 
 
 def read_encoder(path: str) -> Trained:
     """Reads the encoder of a model, whatever its heads.
 
     Raises:
-      ConfigError: when there is none, or a file is damaged.
+      ConfigError: when there is none, a file is damaged, or it does not divide over
+        the mesh.
     """
-    return _read(_directory(path), None)
+    return lay_out(_open(_directory(path, "--model"), None))
 
 
 def read_tuned(path: str) -> Trained:
     """Reads a tuned model with its head.
 
     Raises:
-      ConfigError: when there is none, or a file is damaged.
+      ConfigError: as `read_encoder`.
     """
-    directory = _directory(path)
+    return lay_out(open_tuned(path, "--model"))
+
+
+def open_tuned(path: str, given_as: str) -> Opened:
+    """Reads a tuned model with its head, without laying it out.
+
+    Args:
+      path: of its directory.
+      given_as: the flag or key that named it, for messages.
+
+    Raises:
+      ConfigError: as `read_encoder`.
+    """
+    directory = _directory(path, given_as)
     values = huggingface_source.config_values(directory)
-    return _read(directory, huggingface_head.parse(values, directory / "config.json"))
+    return _open(directory, huggingface_head.parse(values, directory / "config.json"))
 
 
-def _directory(path: str) -> Path:
+def _directory(path: str, given_as: str) -> Path:
     directory = Path(path).expanduser().absolute()
     if not (directory / "config.json").is_file():
         problem = "has no config.json" if directory.is_dir() else "is not a directory"
         raise ConfigError(
-            f"--model={path} {problem}; give a directory of python -m bert_jax.export"
-            " or of a Hugging Face BERT"
+            f"{given_as}={path} {problem}; give a directory of python -m"
+            " bert_jax.export or of a Hugging Face BERT"
         )
     model_directory.verify_digests(directory)
     return directory
 
 
-def _read(directory: Path, head: Head | None) -> Trained:
+def _open(directory: Path, head: Head | None) -> Opened:
     values = huggingface_source.config_values(directory)
     config = model_config(values, directory / "config.json")
     vocab_size = config_lib.build(
         int, values.get("vocab_size"), f"{directory}: vocab_size"
     )
+    _, abstract = structure(_builder(config, vocab_size, head))
+    shapes = {name: leaf.shape for name, leaf in _named(abstract, head)}
+    source = huggingface_source.open_source(
+        directory, shapes, tokenizers.WordPiece.FILE
+    )
+    _check_shapes(source, shapes)
+    arrays = source.read()
+    check_finite(arrays, directory)
+    tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
+    max_length = config.max_position_embeddings
+    if limit := sentence_transformers.sequence_length(directory):
+        max_length = min(limit, max_length)
+    return Opened(config, head, tokenizer, vocab_size, max_length, arrays)
 
+
+def lay_out(model: Opened) -> Trained:
+    """Returns the model with its parameters on the mesh."""
+    graphdef, abstract = structure(_builder(model.config, model.vocab_size, model.head))
+    mesh = jax.sharding.get_mesh()
+    params = [
+        jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
+        for name, leaf in _named(abstract, model.head)
+    ]
+    return Trained(
+        model.config,
+        model.head,
+        model.tokenizer,
+        model.max_length,
+        graphdef,
+        jax.tree.unflatten(jax.tree.structure(abstract), params),
+    )
+
+
+def _builder(config: ModelConfig, vocab_size: int, head: Head | None) -> Any:
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         if head:
             return heads.build(config, vocab_size, head, key)
         encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=False)
         return nnx.split(encoder)
 
-    graphdef, abstract = structure(build)
+    return build
+
+
+def _named(abstract: Any, head: Head | None) -> list[tuple[str, Any]]:
+    """Returns the parameters by the names that they have in a model with a head."""
     prefix = "" if head else "bert."
-    leaves, tree = jax.tree_util.tree_flatten_with_path(abstract)
-    shapes = {prefix + path_name(path): leaf.shape for path, leaf in leaves}
-    source = huggingface_source.open_source(
-        directory, shapes, tokenizers.WordPiece.FILE
-    )
-    _check_shapes(source, shapes)
-    arrays = source.read()
-    mesh = jax.sharding.get_mesh()
-    params = [
-        jax.device_put(
-            arrays[prefix + path_name(path)],
-            jax.NamedSharding(mesh, leaf.sharding.spec),
-        )
-        for path, leaf in leaves
-    ]
-    tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
-    return Trained(config, head, tokenizer, graphdef, jax.tree.unflatten(tree, params))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
+    return [(prefix + path_name(path), leaf) for path, leaf in leaves]
 
 
 def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
@@ -123,7 +187,7 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     """Returns the sizes in a config of a model; `path` names it in messages.
 
     Raises:
-      ConfigError: when one is missing or cannot be.
+      ConfigError: when one is missing, cannot be, or does not divide over the mesh.
     """
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     config: ModelConfig = config_lib.build(
@@ -144,7 +208,18 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
             f"{path} has hidden_act={config.hidden_act!r}; there are"
             f" {', '.join(ACTIVATIONS)}"
         )
+    mesh_fit.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
     return config
+
+
+def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
+    """Raises ConfigError when weights are NaN or infinite."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"{directory} has NaN or infinity in {name}; take an older checkpoint"
+                " of it"
+            )
 
 
 def _check_shapes(source: Source, shapes: dict[str, tuple[int, ...]]) -> None:

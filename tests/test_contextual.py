@@ -36,7 +36,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config = dataclasses.replace(make_config().model, num_hidden_layers=5)
     _, params = tuned.draw(config, tuned.HEADS["tagging"], 0)
-    huggingface.write_tuned(path, params, config, tuned.HEADS["tagging"], TOKENIZER)
+    huggingface.write_tuned(path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32)
     return path
 
 
@@ -132,7 +132,9 @@ def test_tokens_know_their_characters(directory):
 
 def test_what_the_model_is_too_small_for(tmp_path):
     config, _, params = tuned.build("tagging")
-    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS["tagging"], TOKENIZER)
+    huggingface.write_tuned(
+        tmp_path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32
+    )
     with pytest.raises(ConfigError, match="the model has 2 layers; try --layers=sum_a"):
         make(tmp_path, layers="concat_last_four")
     for length in (4, 33):

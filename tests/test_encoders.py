@@ -60,6 +60,19 @@ def test_a_padded_table_loses_its_padding(source):
     np.testing.assert_array_equal(found, table)
 
 
+def test_first_layers_are_those_of_the_whole(source):
+    found = encoders.read(str(source[0]), None)
+    assert encoders.first_layers(found, 0) is found
+    assert encoders.first_layers(found, 2) is found
+    first = encoders.first_layers(found, 1)
+    assert first.config.num_hidden_layers == 1
+    left_out = found.arrays.keys() - first.arrays.keys()
+    assert left_out and all(name.startswith("bert.layers.1.") for name in left_out)
+    assert_same(first.arrays, {name: found.arrays[name] for name in first.arrays})
+    with pytest.raises(ConfigError, match="config.num_layers=3, but the model has 2"):
+        encoders.first_layers(found, 3)
+
+
 def test_without_a_pooler_one_is_new(source):
     directory, _ = source
     tensors = {k: v for k, v in tensors_of(directory).items() if "pooler" not in k}

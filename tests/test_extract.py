@@ -20,7 +20,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config, _, params = tuned.build("classification")
     head = tuned.HEADS["classification"]
-    huggingface.write_tuned(path, params, config, head, TOKENIZER)
+    huggingface.write_tuned(path, params, config, head, TOKENIZER, 32)
     (path / "lines.txt").write_text("\n".join(LINES) + "\n")
     return path
 

@@ -1,5 +1,6 @@
 """The command: from a trained model and a table to a tuned model that others load."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import finetune, trained
+from bert_jax import encoders, finetune, trained
 from bert_jax.config import ConfigError
+from bert_jax.interop import huggingface
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
 from tests.commands import run, run_well
-from tests.models import export_to
-from tests.tasks import labelled
+from tests.conftest import use_mesh
+from tests.models import TOKENIZER, change_json, export_to
+from tests.tasks import labelled, tuned
 from tests.tasks.test_config import config_dict
 
+STUDENT = "--config.num_layers=1"
 SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")
 
 
@@ -97,8 +101,132 @@ def test_transformers_reads_the_same_logits(swept):
         "sequence_ids": encoded["attention_mask"].numpy().astype(np.int32),
     }
     bert = nnx.merge(model.graphdef, model.params)
-    logits = bert(batch, dropout_key=None, dtype=jnp.dtype("float32"))
+    logits = bert(batch, dropout_key=None, dtype=jnp.dtype("float32")).logits
     np.testing.assert_allclose(logits, expected, atol=2e-5)
+
+
+# What a tuned model is above, of what the best checkpoint is chosen by; one that learnt
+# nothing is not.
+LEARNT = {
+    "regression": 0.5,
+    "multi_label": 0.85,
+    "tagging": 0.8,
+    "question_answering": 80.0,
+    "multiple_choice": 0.6,
+    "similarity": 0.5,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LEARNT)
+def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
+    """The dev set's metric is that of the model that is left, read back."""
+    setup = labelled.make_setup(tmp_path, kind=kind)
+    rate = setup.config.recipe.learning_rate
+    workdir = str(tmp_path / "run")
+    directory = finetune.run_directory(workdir, rate, 0)
+    result = tuning.tune(setup, rate, 0, directory)
+    finetune.finish(setup, workdir, [result], 1.0)
+    assert result.metrics[setup.config.metric] > LEARNT[kind], result
+    assert f"Best by {setup.config.metric}" in capsys.readouterr().out
+    model = trained.read_tuned(str(tmp_path / "run" / "model"))
+    assert model.head == setup.head
+    assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
+    assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
+
+
+def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
+    directory, _ = swept
+    teacher = str(directory / "run" / "model")
+    arguments = [x.replace("sst2.py", "distill.py") for x in command(directory)]
+    arguments += [f"--model={teacher}", f"--workdir={tmp_path / 'run'}", STUDENT]
+    taught = f"--config.distill.teacher={teacher}"
+    stdout = run_well("bert_jax.finetune", *arguments, taught)
+    assert "1 layers of 32" in stdout and f"teacher: {teacher}, 2 layers" in stdout
+    student = trained.read_tuned(str(tmp_path / "run" / "model"))
+    assert student.config.num_hidden_layers == 1
+    summary = json.loads((tmp_path / "run" / "results.json").read_text())
+    (dev,) = summary["dev"].values()
+    assert dev["accuracy"] >= 0.8
+    # From where the teacher was moved to it goes on; from another one it does not.
+    moved = tmp_path / "moved"
+    shutil.copytree(teacher, moved)
+    again = [*arguments, f"--config.distill.teacher={moved}"]
+    assert "Best by accuracy" in run_well("bert_jax.finetune", *again)
+    (moved / "SHA256SUMS").unlink()
+    change_json(moved, "config.json", layer_norm_eps=1e-6)
+    result = run("bert_jax.finetune", *again)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert "the model in config.distill.teacher is no longer what" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"distill.teacher": "/nowhere"}, "config.distill.teacher=/nowhere is not a"),
+        ({"distill.logits_weight": 0.0}, "teaches nothing: set"),
+        ({"distill.teacher": ""}, "has to name a tuned model"),
+        ({"task.labels": ("for", "against")}, "has the labels against, for, the task"),
+        ({"num_layers": 3}, "config.num_layers=3, but the model has 2"),
+    ],
+)
+def test_mistakes_of_teaching_are_told(more, message, swept):
+    directory, _ = swept
+    values = config_dict("sst2")
+    teaching = {
+        "distill.teacher": str(directory / "run" / "model"),
+        "distill.logits_weight": 0.5,
+    }
+    for key, value in (labelled.changes(directory) | teaching | more).items():
+        section, _, name = key.rpartition(".")
+        (values[section] if section else values)[name] = value
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        config = tasks_config.from_config_dict(values)
+        start = finetune.Start(str(directory / "source"), False, None)
+        finetune.open_inputs(config, start)
+
+
+def open_student(teacher, **changes):
+    """Opens a teacher for a student of the made-up models' sizes, with changes."""
+    values = config_dict("distill")
+    values.distill.teacher = str(teacher)
+    values.sequence_length = 24
+    encoder = encoders.read(str(teacher), None)
+    for name, value in changes.items():
+        if name == "tokenizer":
+            encoder = dataclasses.replace(encoder, tokenizer=value)
+        elif name == "hidden_size":
+            sizes = dataclasses.replace(encoder.config, hidden_size=value)
+            encoder = dataclasses.replace(encoder, config=sizes)
+        else:
+            values[name] = value
+    return finetune.open_teacher(tasks_config.from_config_dict(values), encoder)
+
+
+def test_a_teacher_reads_what_its_student_reads(swept):
+    teacher = swept[0] / "run" / "model"
+    assert open_student(teacher).head.labels == ("against", "for")
+    upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
+    for changes, message in (
+        ({"tokenizer": upper}, "has another tokenizer than --model"),
+        ({"hidden_size": 64}, "states of 32 dims, --model of 64; set"),
+        ({"sequence_length": 33}, "has 32 positions"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            open_student(teacher, **changes)
+    use_mesh(1, 1, 8)
+    with pytest.raises(ConfigError, match="tensor=8 must divide .*attention_heads=4"):
+        open_student(teacher)
+
+
+def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
+    config, _, params = tuned.build("regression")
+    head = tuned.HEADS["regression"]
+    huggingface.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
+    teacher = trained.open_tuned(str(tmp_path), "config.distill.teacher")
+    values = tasks_config.from_config_dict(config_dict("distill"))
+    with pytest.raises(ConfigError, match="was tuned for regression, config.task.kind"):
+        finetune.check_task_of(teacher, values, None)
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,12 @@ def test_a_batch_that_does_not_divide():
 )
 def test_parameters_that_do_not_divide(sizes, message):
     with pytest.raises(ConfigError, match=message):
-        mesh_fit.check_model(CONFIG.model, CONFIG.mesh, use_mesh(*sizes))
+        mesh_fit.check_model(CONFIG.model, use_mesh(*sizes))
 
 
 def test_an_optimizer_that_does_not_divide():
     mesh = use_mesh(8, 1, 1)
-    mesh_fit.check_model(CONFIG.model, CONFIG.mesh, mesh)
+    mesh_fit.check_optimizer(CONFIG.model, CONFIG.mesh, mesh)
     sharded = dataclasses.replace(CONFIG.mesh, shard_optimizer=True)
     with pytest.raises(ConfigError, match="shard_optimizer=True needs .*=8 to divide"):
-        mesh_fit.check_model(CONFIG.model, sharded, mesh)
+        mesh_fit.check_optimizer(CONFIG.model, sharded, mesh)

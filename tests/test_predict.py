@@ -9,7 +9,13 @@ import scipy.special
 from bert_jax import predict, trained
 from bert_jax.config import ConfigError
 from bert_jax.interop import huggingface
-from bert_jax.tasks.config import ChoiceTask, QuestionTask, TaggingTask, TextTask
+from bert_jax.tasks.config import (
+    ChoiceTask,
+    QuestionTask,
+    SimilarityTask,
+    TaggingTask,
+    TextTask,
+)
 from bert_jax.tasks.predictor import Predictor
 from tests.commands import run, run_well
 from tests.conftest import use_mesh
@@ -23,12 +29,13 @@ LINES = {
     "tagging": [("w1 w2 nowhere",), ("w3",), ("",)],
     "question_answering": [("w1 w2", "w3 w4 w5"), ("w1", "w7 w8")],
     "multiple_choice": [("w1", "w2 w3", "w4"), ("w5", "w6", "w7")],
+    "similarity": [("w1 w2 w3", "w4"), ("w5", "w5")],
 }
 
 
 def write(directory, kind):
     config, _, params = tuned.build(kind)
-    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER)
+    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER, 32)
 
 
 def task_of(head, null_threshold=0.0):
@@ -43,6 +50,8 @@ def task_of(head, null_threshold=0.0):
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
+    if head.kind == "similarity":
+        return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
     if head.kind == "multiple_choice":
         return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
     rest = {"text": (), "label": "", "glue": (), "index": "", "threshold": 0.5}
@@ -99,6 +108,9 @@ def test_each_kind_says_what_its_logits_say(kind, tmp_path):
     elif kind == "multiple_choice":
         assert first["choice"] in (0, 1)
         assert set(first["probabilities"]) == {"0", "1"}
+    elif kind == "similarity":
+        assert -1 <= first["similarity"] < 0.999
+        assert rows[1]["similarity"] == pytest.approx(1, abs=1e-5)  # of a text and it
     else:
         assert isinstance(first["score"], float)
 
@@ -121,6 +133,7 @@ def test_logits_are_the_models(tmp_path):
         ("classification", [("a", "b"), ("c",)], "each line must be a text, or two"),
         ("question_answering", [("a",)], "each line must be question"),
         ("multiple_choice", [("a", "b")], "each line must be context"),
+        ("similarity", [("a",)], "each line must be text"),
         ("multiple_choice", [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
     ],
 )

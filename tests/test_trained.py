@@ -22,7 +22,7 @@ F32 = jnp.dtype(jnp.float32)
 
 def write(directory, kind="classification"):
     config, graphdef, params = tuned.build(kind)
-    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER)
+    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER, 32)
     return config, graphdef, params
 
 
@@ -54,7 +54,7 @@ def test_the_tokenizer_is_its_own(kind, tmp_path):
     tokenizer = tokenizers.train(texts, config)
     model_config, _, params = tuned.build("tagging")
     huggingface.write_tuned(
-        tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer
+        tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32
     )
     assert trained.read_encoder(str(tmp_path)).tokenizer == tokenizer
 
@@ -72,7 +72,7 @@ def test_logits_are_those_of_transformers_own_file(tmp_path):
     found = trained.read_tuned(str(tmp_path / "saved"))
     batch = tuned.make_batch("classification")
     bert = nnx.merge(found.graphdef, found.params)
-    logits = bert(batch, dropout_key=None, dtype=F32)
+    logits = bert(batch, dropout_key=None, dtype=F32).logits
     with torch.no_grad():
         expected = theirs.eval()(
             input_ids=torch.tensor(batch["input_ids"]).long(),

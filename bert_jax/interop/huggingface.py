@@ -14,7 +14,7 @@ import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
 from bert_jax.data import tokenizers
-from bert_jax.interop import huggingface_head, weight_names
+from bert_jax.interop import huggingface_head, sentence_transformers, weight_names
 from bert_jax.interop.model_directory import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.tasks.heads import Head
@@ -39,10 +39,23 @@ def write_tuned(
     config: ModelConfig,
     head: Head,
     tokenizer: tokenizers.Tokenizer,
+    max_length: int,
     dtype: str = "float32",
 ) -> None:
-    """Writes the same of a tuned model."""
+    """Writes the same of a tuned model, and how a dual encoder pools.
+
+    Args:
+      directory: that exists.
+      params: of the model.
+      config: its sizes.
+      head: what it was tuned for.
+      tokenizer: its own.
+      max_length: tokens of a text that it was tuned on.
+      dtype: of the weights.
+    """
     _write(directory, params, config, head, tokenizer, dtype)
+    if head.kind == "similarity":
+        sentence_transformers.write(directory, config.hidden_size, max_length)
 
 
 def _write(

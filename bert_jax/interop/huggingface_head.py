@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.config import ConfigError
+from bert_jax.interop import sentence_transformers
 from bert_jax.interop.huggingface_meaning import MEANT
 from bert_jax.tasks.heads import Head
 
 SEQUENCE = "BertForSequenceClassification"
+ENCODER = "BertModel"  # which is a dual encoder with sentence_transformers.py's files
 # Kind -> architecture, and what else tells the kinds of one architecture apart.
 KINDS: dict[str, tuple[str, str | None]] = {
     "classification": (SEQUENCE, "single_label_classification"),
@@ -16,7 +18,9 @@ KINDS: dict[str, tuple[str, str | None]] = {
     "tagging": ("BertForTokenClassification", None),
     "question_answering": ("BertForQuestionAnswering", None),
     "multiple_choice": ("BertForMultipleChoice", None),
+    "similarity": (ENCODER, None),
 }
+UNLABELLED = ("question_answering", "multiple_choice", "similarity")
 # What a config.json without id2label means: transformers' PretrainedConfig.
 MEANT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
 
@@ -48,14 +52,18 @@ def parse(config: dict[str, Any], path: Path) -> Head:
     if architectures == [SEQUENCE] and problem_type is None:
         # As transformers decides when it is first given labels.
         problem_type = KINDS["regression" if len(labels) == 1 else "classification"][1]
+    if architectures == [ENCODER]:
+        if not sentence_transformers.is_dual_encoder(path.parent):
+            architectures = None
     for kind, (architecture, type_) in KINDS.items():
         if architectures == [architecture] and type_ in (None, problem_type):
-            has_labels = kind not in ("question_answering", "multiple_choice")
+            has_labels = kind not in UNLABELLED
             return Head(kind, labels if has_labels else (), _dropout(config, path))
     known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
     raise ConfigError(
-        f"{path} has architectures={architectures!r} and"
-        f" problem_type={problem_type!r}, which is no tuned BERT; there are {known}"
+        f"{path} has architectures={config.get('architectures')!r} and"
+        f" problem_type={problem_type!r}, which is no tuned BERT; there are {known},"
+        " the last with sentence-transformers' mean of tokens"
     )
 
 

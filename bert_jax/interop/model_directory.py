@@ -56,7 +56,19 @@ def file(directory: Path, name: str) -> Path:
     Raises:
       ConfigError: when it is missing, or its name or a link leads elsewhere.
     """
-    if not name.isprintable() or Path(name).name != name:
+    if Path(name).name != name:
+        raise ConfigError(f"{directory}: {name!r} leads out of its directory")
+    return nested_file(directory, name)
+
+
+def nested_file(directory: Path, name: str) -> Path:
+    """Returns the path of a file of the directory or of one in it.
+
+    Raises:
+      ConfigError: as `file`.
+    """
+    inside = Path(name)
+    if not name.isprintable() or inside.is_absolute() or ".." in inside.parts:
         raise ConfigError(f"{directory}: {name!r} leads out of its directory")
     path = directory / name
     refuse_link_outside(path, directory)
@@ -136,13 +148,13 @@ def verify_digests(directory: Path) -> None:
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
             raise DamagedError(f"{sums}:{number} is no digest and file; fetch it again")
-        path = file(directory, re.sub(r"^[ *]?(\./)*", "", name))
+        path = nested_file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if digests.sha256(path) != digest.lower():
             raise DamagedError(
                 f"{path} is not the file that {digests.SUMS_FILE} tells of; fetch it"
                 f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
             )
-        verified.add(path.name)
+        verified.add(path.relative_to(directory).as_posix())
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
             raise DamagedError(f"{sums} does not list {path.name}; fetch both again")

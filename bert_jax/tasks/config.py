@@ -62,7 +62,15 @@ class QuestionTask:
     null_threshold: float  # null odds above it are no answer
 
 
-Task = TextTask | ChoiceTask | TaggingTask | QuestionTask
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimilarityTask:
+    kind: str  # similarity
+    text: tuple[str, ...]  # the columns of the two texts
+    label: str  # the column of how near they are
+    max_label: float  # whose cosine is to be 1; that of 0 is 0
+
+
+Task = TextTask | ChoiceTask | TaggingTask | QuestionTask | SimilarityTask
 TASKS: dict[str, type[Task]] = {
     "classification": TextTask,
     "regression": TextTask,
@@ -70,6 +78,7 @@ TASKS: dict[str, type[Task]] = {
     "tagging": TaggingTask,
     "question_answering": QuestionTask,
     "multiple_choice": ChoiceTask,
+    "similarity": SimilarityTask,
 }
 METRICS: dict[str, tuple[str, ...]] = {
     "classification": ("accuracy", "matthews", "f1", "macro_f1"),
@@ -78,6 +87,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "tagging": ("f1", "precision", "recall"),
     "question_answering": ("f1", "exact_match"),
     "multiple_choice": ("accuracy",),
+    "similarity": ("spearman", "pearson"),
 }
 OPTIMIZERS = ("adamw_bert", "adamw")
 COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
@@ -106,6 +116,15 @@ class RecipeConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillConfig:
+    teacher: str  # directory of a model tuned on the task; "": there is none
+    label_weight: float  # of the loss of the labels
+    logits_weight: float  # of the distance from the teacher's logits
+    temperature: float  # at which these are compared
+    states_weight: float  # of the distance from the teacher's states
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
     compute_dtype: str  # this and the next as in config.ExperimentConfig
     accumulation_steps: int
@@ -118,8 +137,10 @@ class _Settings:
     max_bad_steps: int  # in a row, not finite; then the run ends
     data: DataConfig
     sequence_length: int
+    num_layers: int  # the encoder's first ones; 0: all
     dropout: DropoutConfig
     recipe: RecipeConfig
+    distill: DistillConfig
     metric: str  # one of METRICS, by which checkpoints are compared
 
 
@@ -169,6 +190,23 @@ def _validate(config: FinetuneConfig) -> None:
     ):
         _require(value in allowed, key, value, f"must be one of {', '.join(allowed)}")
     _validate_numbers(config)
+    distill = config.distill
+    if distill.teacher:
+        _require(
+            distill.logits_weight + distill.states_weight > 0,
+            "config.distill.teacher",
+            distill.teacher,
+            "teaches nothing: set distill.logits_weight or distill.states_weight",
+        )
+    else:
+        weights = (distill.label_weight, distill.logits_weight, distill.states_weight)
+        _require(
+            weights == (1, 0, 0),
+            "config.distill.teacher",
+            "",
+            "has to name a tuned model where config.distill has other weights than 1 of"
+            " the labels",
+        )
     if isinstance(task, TextTask):
         _require(
             len(task.glue) in (0, len(config.data.test))
@@ -184,6 +222,10 @@ def _validate(config: FinetuneConfig) -> None:
             "config.task.text",
             task.text,
             "must name one column or two",
+        )
+    if isinstance(task, SimilarityTask):
+        _require(
+            len(task.text) == 2, "config.task.text", task.text, "must name two columns"
         )
     if isinstance(task, QuestionTask):
         # [CLS] question [SEP] window [SEP]
@@ -214,10 +256,13 @@ def _validate_numbers(config: FinetuneConfig) -> None:
         "config.accumulation_steps": config.accumulation_steps,
         "config.log_every_steps": config.log_every_steps,
         "config.max_bad_steps": config.max_bad_steps,
+        "config.distill.temperature": config.distill.temperature,
     }
     positive |= {"config.recipe.learning_rates": min(recipe.learning_rates, default=1)}
     if isinstance(task, TextTask):
         fractions["config.task.threshold"] = task.threshold
+    if isinstance(task, SimilarityTask):
+        positive["config.task.max_label"] = task.max_label
     if isinstance(task, QuestionTask):
         for name in ("stride", "max_query_length", "max_answer_length", "num_best"):
             positive[f"config.task.{name}"] = getattr(task, name)
@@ -227,7 +272,11 @@ def _validate_numbers(config: FinetuneConfig) -> None:
     for key, value in positive.items():
         _require(value > 0, key, value, "must be above 0")
     for key, value in (
+        ("config.num_layers", config.num_layers),
         ("config.recipe.weight_decay", recipe.weight_decay),
+        ("config.distill.label_weight", config.distill.label_weight),
+        ("config.distill.logits_weight", config.distill.logits_weight),
+        ("config.distill.states_weight", config.distill.states_weight),
         ("config.eval_every_steps", config.eval_every_steps),
         ("config.early_stop_evals", config.early_stop_evals),
     ):

@@ -98,6 +98,32 @@ def read_texts(
     return Texts(a, b[0] if b else None, found, places)
 
 
+def read_nearness(
+    table: Table, text: Sequence[str], label: str, max_label: float
+) -> Texts:
+    """Returns pairs of texts with the cosines that they should have.
+
+    Args:
+      table: from `tables.read`.
+      text: the columns of the two.
+      label: the column of how near they are; "" where there is none.
+      max_label: what stands there for a cosine of 1.
+
+    Raises:
+      ConfigError: when a column is not there, or a label no number from 0 to that.
+    """
+    found = read_texts(table, "regression", text, label, (), "")
+    if found.labels is None:
+        return found
+    for row, value in enumerate(found.labels):
+        if not 0 <= value <= max_label:
+            raise ConfigError(
+                f"{table.spec}, example {row + 1}, has {label}={value:g}; it must be"
+                f" from 0 to config.task.max_label={max_label:g}"
+            )
+    return dataclasses.replace(found, labels=found.labels / np.float32(max_label))
+
+
 def read_choices(
     table: Table, text: Sequence[str], choices: Sequence[str], label: str
 ) -> Choices:

@@ -63,11 +63,16 @@ def tagging(logits_BTC: jax.Array, batch: Batch) -> SumAndCount:
       logits_BTC: float32.
       batch: int32[B, T] labels, IGNORED where there is none; float32[B] weights.
     """
-    has_label_BT = (batch["labels"] != IGNORED).astype(jnp.float32)
-    weights_BT = has_label_BT * batch["weights"][:, None]
+    weights_BT = tag_weights(batch)
     labels_BT = jnp.maximum(batch["labels"], 0)
     total, _ = weighted_cross_entropy(logits_BTC, labels_BT, weights_BT)
     return total, jnp.sum(weights_BT)
+
+
+def tag_weights(batch: Batch) -> jax.Array:
+    """Returns float32[B, T], 0 of tokens without a label."""
+    has_label_BT = (batch["labels"] != IGNORED).astype(jnp.float32)
+    return has_label_BT * batch["weights"][:, None]
 
 
 def question_answering(logits_BT2: jax.Array, batch: Batch) -> SumAndCount:
@@ -89,6 +94,16 @@ def question_answering(logits_BT2: jax.Array, batch: Batch) -> SumAndCount:
     return (start + end) / 2, jnp.sum(weights_B)
 
 
+def similarity(cosines_B: jax.Array, batch: Batch) -> SumAndCount:
+    """Returns squared errors and the pairs.
+
+    Args:
+      cosines_B: float32.
+      batch: float32[B] labels, the cosines that are wanted, and weights.
+    """
+    return regression(cosines_B[:, None], batch)
+
+
 # By the kinds of heads.py.
 LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
     "classification": classification,
@@ -97,4 +112,5 @@ LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
     "tagging": tagging,
     "question_answering": question_answering,
     "multiple_choice": classification,
+    "similarity": similarity,
 }

@@ -54,7 +54,14 @@ def write_model(setup: Setup, params: Any, workdir: str) -> None:
     tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
     try:
         tokenizer = setup.encoder.tokenizer
-        huggingface.write_tuned(tmp, params, setup.model, setup.head, tokenizer)
+        huggingface.write_tuned(
+            tmp,
+            params,
+            setup.model,
+            setup.head,
+            tokenizer,
+            setup.config.sequence_length,
+        )
         model_directory.write_digests(tmp)
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         old = target.with_name(f"{target.name}.old")

@@ -15,6 +15,7 @@ from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
+from bert_jax.trained import Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Setup:
       encoder: what they begin with.
       is_from_scratch: whether they take the encoder's sizes and tokenizer alone.
       datasets: of the config.
-      sha256: of their data, by `Datasets.sha256`.
+      sha256: of their data, by `Datasets.sha256`, and of the teacher.
       mesh: of the run, which is set.
+      teacher: a model with the same head, or None.
     """
 
     config: FinetuneConfig
@@ -36,6 +38,7 @@ class Setup:
     datasets: Datasets
     sha256: dict[str, str]
     mesh: jax.sharding.Mesh
+    teacher: Trained | None = None
 
     @property
     def head(self) -> Head:
@@ -71,7 +74,12 @@ class Setup:
     @functools.cached_property
     def train_step(self) -> Any:
         """Returns the jitted step, one for all learning rates and seeds."""
-        step = tuning_step.make_train_step(self.config, self.graphdef, self.num_steps)
+        step = tuning_step.make_train_step(
+            self.config,
+            self.graphdef,
+            self.num_steps,
+            self.teacher.graphdef if self.teacher else None,
+        )
         return jax.jit(step, donate_argnums=0)
 
     @functools.cached_property

@@ -31,6 +31,7 @@ from bert_jax.tasks.config import (
     ChoiceTask,
     DataConfig,
     QuestionTask,
+    SimilarityTask,
     TaggingTask,
     Task,
     TextTask,
@@ -56,7 +57,7 @@ def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
     Raises:
       ConfigError: when the training set cannot be read.
     """
-    if isinstance(task, QuestionTask | ChoiceTask):
+    if isinstance(task, QuestionTask | ChoiceTask | SimilarityTask):
         return ()
     if task.labels:
         return task.labels
@@ -87,6 +88,8 @@ def read(
     label = task.label if has_labels else ""
     if isinstance(task, ChoiceTask):
         return examples.read_choices(table, task.text, task.choices, label)
+    if isinstance(task, SimilarityTask):
+        return examples.read_nearness(table, task.text, label, task.max_label)
     index = "" if has_labels else task.index
     return examples.read_texts(table, task.kind, task.text, label, names, index)
 
@@ -118,6 +121,8 @@ def featurize(
         return tagging_features.of_sentences(found, names, tokenizer, length)
     if isinstance(task, ChoiceTask):
         return text_features.of_choices(found, tokenizer, length)
+    if isinstance(task, SimilarityTask):
+        return text_features.of_each(found, tokenizer, length)
     return text_features.of_texts(found, tokenizer, length)
 
 
@@ -127,8 +132,8 @@ def predict(
     """Returns what the logits of all rows say.
 
     Returns:
-      int64[N] classes or choices, float32[N] scores, int64[N, C] sets of classes, BIO
-      tags of every sentence's words, or `Answers`.
+      int64[N] classes or choices, float32[N] scores or cosines, int64[N, C] sets of
+      classes, BIO tags of every sentence's words, or `Answers`.
     """
     if isinstance(task, QuestionTask):
         return answers.find(
@@ -146,6 +151,8 @@ def predict(
         return [conll.to_bio(sentence) for sentence in tags]
     if task.kind == "regression":
         return logits[:, 0]
+    if task.kind == "similarity":
+        return logits
     if isinstance(task, TextTask) and task.kind == "multi_label":
         return (1 / (1 + np.exp(-logits)) > task.threshold).astype(np.int64)
     return logits.argmax(axis=-1)
@@ -165,7 +172,7 @@ def evaluate(
         return scores | best
     if isinstance(task, TaggingTask):
         return metrics.tagging(predicted, found.tags)
-    if task.kind == "regression":
+    if task.kind in ("regression", "similarity"):
         return metrics.regression(predicted, found.labels)
     if task.kind == "multi_label":
         return metrics.multi_label(predicted, found.labels)

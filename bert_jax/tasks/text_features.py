@@ -1,6 +1,6 @@
 """Texts, pairs and contexts with choices -> batches of ids and labels.
 
-Shapes: N example, B example of the batch, C choice, T token.
+Shapes: N example, B example of the batch, C choice or text, T token.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from bert_jax.tasks.rows import Rows
 
 @dataclasses.dataclass(frozen=True)
 class TextFeatures:
-    """A row an example, or one for each choice of an example.
+    """A row an example, or one for each choice or text of an example.
 
     Attributes:
-      rows: of the examples, those of an example's choices one after the other.
+      rows: of the examples, those of an example one after the other.
       num_choices: rows of an example; None where an example is one row.
       labels: see `Texts` and `Choices`; None for a test set.
       num_truncated: rows that lost tokens.
@@ -72,6 +72,14 @@ def of_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatu
     flat = [text for texts in choices.choices for text in texts]
     rows, num_truncated = _rows(contexts, flat, tokenizer, length)
     return TextFeatures(rows, num_choices, choices.labels, num_truncated)
+
+
+def of_each(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Returns a row [CLS] text [SEP] for each of the two texts of a pair."""
+    assert texts.b is not None
+    flat = [text for pair in zip(texts.a, texts.b, strict=True) for text in pair]
+    rows, num_truncated = _rows(flat, None, tokenizer, length)
+    return TextFeatures(rows, 2, texts.labels, num_truncated)
 
 
 def _rows(

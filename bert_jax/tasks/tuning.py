@@ -254,6 +254,7 @@ class _Run:
                     self._batch(self._step),
                     self._learning_rate,
                     self._dropout_key,
+                    self._setup.teacher.params if self._setup.teacher else None,
                 )
                 self._step += 1
                 train_loop.wait_for_step(self._state, last_metrics)

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import optim, steps
+from bert_jax import int8, optim, steps
 from bert_jax.config import OptimizerConfig
 from bert_jax.steps import Batch, Metrics, TrainState
-from bert_jax.tasks import losses
+from bert_jax.tasks import distillation, losses
 from bert_jax.tasks.config import FinetuneConfig, RecipeConfig
 
 
@@ -48,12 +48,17 @@ def make_optimizer(
 
 
 def make_train_step(
-    config: FinetuneConfig, graphdef: nnx.GraphDef, num_steps: int
+    config: FinetuneConfig,
+    graphdef: nnx.GraphDef,
+    num_steps: int,
+    teacher: nnx.GraphDef | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
     """Returns the step of a run of `num_steps`, to be jitted by the caller.
 
-    It is train_step(state, batch, learning_rate, key) -> (state, metrics): the peak is
-    float32[], and of the key each step takes its own, so that runs share a program.
+    It is train_step(state, batch, learning_rate, key, taught_by) -> (state, metrics):
+    the peak is float32[], and of the key each step takes its own, so that runs share a
+    program. `taught_by` are the parameters of the teacher, whose structure is
+    `teacher`; None where there is none.
 
     The loss is the mean over what the batch has labels for, whatever the number of
     microbatches and devices. A step that is not finite changes nothing, as in steps.py.
@@ -62,15 +67,25 @@ def make_train_step(
     loss_of = losses.LOSSES[config.task.kind]
 
     def train_step(
-        state: TrainState, batch: Batch, learning_rate: jax.Array, key: jax.Array
+        state: TrainState,
+        batch: Batch,
+        learning_rate: jax.Array,
+        key: jax.Array,
+        taught_by: Any = None,
     ) -> tuple[TrainState, Metrics]:
         tx, schedule = make_optimizer(config.recipe, learning_rate, num_steps)
         key = jax.random.fold_in(key, state.step)
 
         def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
             model: Any = nnx.merge(graphdef, params)
-            logits = model(microbatch, dropout_key=key, dtype=dtype, remat=config.remat)
-            total, count = loss_of(logits, microbatch)
+            found = model(microbatch, dropout_key=key, dtype=dtype, remat=config.remat)
+            total, count = loss_of(found.logits, microbatch)
+            if teacher is not None:
+                expert: Any = nnx.merge(teacher, taught_by)
+                wanted = expert(microbatch, dropout_key=None, dtype=dtype)
+                total = config.distill.label_weight * total + distillation.loss(
+                    config.task.kind, found, wanted, microbatch, config.distill
+                )
             return total, {"loss": total, "count": count}
 
         grad = jax.grad(loss_sum, has_aux=True)
@@ -98,11 +113,14 @@ def make_train_step(
 def make_forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype
 ) -> Callable[[Any, Batch], jax.Array]:
-    """Returns a jitted (params, batch) -> float32 logits, whole on every device."""
+    """Returns a jitted (params, batch) -> float32 logits, whole on every device.
+
+    The parameters are float32, or those of int8.py.
+    """
 
     def forward(params: Any, batch: Batch) -> jax.Array:
-        model: Any = nnx.merge(graphdef, params)
-        logits = model(batch, dropout_key=None, dtype=dtype)
+        model: Any = nnx.merge(graphdef, int8.dequantized(params))
+        logits = model(batch, dropout_key=None, dtype=dtype).logits
         return jax.reshard(logits, jax.P())
 
     return jax.jit(forward)

@@ -45,6 +45,14 @@ def get_config() -> ml_collections.ConfigDict:
     config.recipe.clip_norm = 1.0  # optimization.py
 
     config.sequence_length = 128  # run_classifier.py max_seq_length
+    config.num_layers = 0  # all
+
+    config.distill = ml_collections.ConfigDict()  # see distill.py
+    config.distill.teacher = ""
+    config.distill.label_weight = 1.0
+    config.distill.logits_weight = 0.0
+    config.distill.temperature = 1.0
+    config.distill.states_weight = 0.0
     return config
 
 

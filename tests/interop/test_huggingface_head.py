@@ -5,16 +5,18 @@ from pathlib import Path
 import pytest
 
 from bert_jax.config import ConfigError
-from bert_jax.interop import huggingface_head
+from bert_jax.interop import huggingface_head, sentence_transformers
 from tests.tasks import tuned
 
 PATH = Path("there/config.json")
 
 
 @pytest.mark.parametrize("kind", huggingface_head.KINDS)
-def test_a_head_comes_back(kind):
+def test_a_head_comes_back(kind, tmp_path):
     head = tuned.HEADS[kind]
-    assert huggingface_head.parse(huggingface_head.keys(head), PATH) == head
+    sentence_transformers.write(tmp_path, 32, 32)  # which tell of a dual encoder
+    path = tmp_path / "config.json"
+    assert huggingface_head.parse(huggingface_head.keys(head), path) == head
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,21 @@ def test_a_name_that_leads_elsewhere_is_refused(directory, name):
         model_directory.file(directory, name)
 
 
+@pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/../../b.txt"])
+def test_a_nested_name_stays_inside(directory, tmp_path, name):
+    (directory / "c").mkdir()
+    (directory / "c" / "d.txt").write_text("third")
+    found = model_directory.nested_file(directory, "c/d.txt")
+    assert found.read_text() == "third"
+    with pytest.raises(ConfigError, match="leads out of its directory"):
+        model_directory.nested_file(directory, name)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "d.txt").write_text("fourth")
+    (directory / "e").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="e/d.txt is a link to .*elsewhere"):
+        model_directory.nested_file(directory, "e/d.txt")
+
+
 def test_a_link_within_the_directory_is_followed(directory):
     (directory / "c.txt").symlink_to("a.txt")
     assert model_directory.file(directory, "c.txt").read_text() == "first"

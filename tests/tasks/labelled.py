@@ -1,5 +1,6 @@
-"""A made-up task that a small model learns, and a model to tune on it."""
+"""Made-up tasks that a small model learns, one of each kind, and a model to tune."""
 
+import json
 import pathlib
 
 import numpy as np
@@ -44,15 +45,122 @@ def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
     }
 
 
-def make_setup(directory: pathlib.Path, is_from_scratch=False, mesh=(1, 1, 1), **more):
+def _words(random, side: int, count: int) -> str:
+    """Returns words of one of two halves of the vocabulary."""
+    numbers = random.integers(1 + 30 * side, 31 + 30 * side, count)
+    return " ".join(f"w{i}" for i in numbers)
+
+
+def _regression(random) -> str:
+    side = int(random.integers(2))
+    return f"{_words(random, side, 6)}\t{_words(random, side, 4)}\t{5 * side}\n"
+
+
+def _similarity(random) -> str:
+    a, b = random.integers(2, size=2)
+    return f"{_words(random, a, 6)}\t{_words(random, b, 6)}\t{5 * int(a == b)}\n"
+
+
+def _multi_label(random) -> str:
+    sides = [[0], [1], [0, 1]][random.integers(3)]
+    text = " ".join(_words(random, side, 4) for side in sides)
+    return f"{text}\t{','.join(map(str, sides))}\tid\n"
+
+
+def _tagging(random) -> str:
+    sides = random.integers(2, size=6)
+    tags = ("O", "B-name")
+    lines = (f"{_words(random, side, 1)}\t{tags[side]}\n" for side in sides)
+    return "".join(lines) + "\n"
+
+
+def _multiple_choice(random) -> str:
+    """The right one of four is the one of the second half."""
+    right = int(random.integers(4))
+    choices = "\t".join(_words(random, int(i == right), 3) for i in range(4))
+    return f"k\t{_words(random, 0, 5)}\t{choices}\t{right}\n"
+
+
+# Kind -> config, the first line of its file, and what makes each of the next ones.
+FILES = {
+    "regression": ("stsb", "tsv", "sentence1\tsentence2\tlabel\n", _regression),
+    "similarity": ("similarity", "tsv", "sentence1\tsentence2\tlabel\n", _similarity),
+    "multi_label": ("goemotions", "tsv", "", _multi_label),
+    "tagging": ("wnut17", "conll", "", _tagging),
+    "multiple_choice": ("codah", "tsv", "", _multiple_choice),
+}
+
+
+def _write_questions(path: pathlib.Path, num_rows: int, seed: int) -> str:
+    """Writes paragraphs of one half's words around one of the other's, the answer."""
+    random, paragraphs = np.random.default_rng(seed), []
+    for row in range(num_rows):
+        before, answer = _words(random, 0, 4) + " ", _words(random, 1, 1)
+        text = f"{before}{answer} {_words(random, 0, 3)}"
+        found = [{"text": answer, "answer_start": len(before)}]
+        question = {"id": str(row), "question": "w95", "answers": found}
+        paragraphs.append({"context": text, "qas": [question]})
+    data = [{"title": "made up", "paragraphs": paragraphs}]
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    return f"squad:{path}"
+
+
+def write_set(kind: str, path: pathlib.Path, num_rows: int, seed: int) -> str:
+    """Writes examples of a kind; returns their spec."""
+    if kind == "classification":
+        return write_table(path, num_rows, seed)
+    if kind == "question_answering":
+        return _write_questions(path, num_rows, seed)
+    _, format_, first, line = FILES[kind]
+    random = np.random.default_rng(seed)
+    path.write_text(first + "".join(line(random) for _ in range(num_rows)))
+    return f"{format_}:{path}"
+
+
+def config_of(kind: str) -> str:
+    """Returns the name of a config of the kind."""
+    of_kind = {"classification": "sst2", "question_answering": "squad1"}
+    return of_kind.get(kind) or FILES[kind][0]
+
+
+def changes_of(kind: str, directory: pathlib.Path, num_rows: int = 96) -> dict:
+    """Returns changes of that config for a run of seconds."""
+    if kind == "classification":
+        return changes(directory)
+    found = {
+        "data.train": write_set(kind, directory / "train.txt", num_rows, 0),
+        "data.dev": (write_set(kind, directory / "dev.txt", 30, 1),),
+        "data.test": (),
+        "sequence_length": 24,
+        "recipe.num_epochs": 6,
+        "recipe.global_batch_size": 8,
+        "recipe.learning_rate": 3e-3,
+        "log_every_steps": 5,
+    }
+    if kind == "regression":
+        found |= {"task.glue": (), "task.index": ""}
+    if kind == "multi_label":
+        found |= {"task.labels": ("0", "1")}
+    if kind == "question_answering":
+        found |= {"task.max_query_length": 4, "task.stride": 8}
+    return found
+
+
+def make_setup(
+    directory: pathlib.Path,
+    is_from_scratch=False,
+    mesh=(1, 1, 1),
+    kind="classification",
+    **more,
+):
     """Returns what a run of seconds needs; keys with __ for dots."""
     source = directory / "source"
     if not source.exists():
         source.mkdir()
         models.export_to(source)
-    config = config_dict("sst2")
+    config = config_dict(config_of(kind))
     more = {key.replace("__", "."): value for key, value in more.items()}
-    for key, value in (changes(directory) | more).items():
+    for key, value in (changes_of(kind, directory) | more).items():
         section, _, name = key.rpartition(".")
         target = config[section] if section else config
         target[name] = value

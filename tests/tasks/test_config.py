@@ -21,6 +21,7 @@ KINDS = {
     "squad2": "question_answering",
     "swag": "multiple_choice",
     "codah": "multiple_choice",
+    "similarity": "similarity",
 }
 
 
@@ -40,7 +41,7 @@ def test_every_file_loads(name):
 
 def test_there_is_one_for_every_task_of_the_papers():
     glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
-    assert set(NAMES) == glue | set(KINDS)
+    assert set(NAMES) == glue | set(KINDS) | {"distill"}
 
 
 def change(name, **changes):
@@ -74,6 +75,11 @@ def change(name, **changes):
         ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
         ("squad1", {"sequence_length": 67}, "must be over task.max_query_length=64"),
         ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
+        ("similarity", {"task__text": ("a",)}, "config.task.text=.* must name two col"),
+        ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
+        ("sst2", {"num_layers": -1}, "config.num_layers=-1 must not be negative"),
+        ("sst2", {"distill__states_weight": 1.0}, "config.distill.teacher='' has to"),
+        ("distill", {"distill__temperature": 0.0}, "config.distill.temperature=0.0"),
     ],
 )
 def test_mistakes_are_told(name, changes, message):

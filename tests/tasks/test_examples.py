@@ -80,3 +80,13 @@ def test_mistakes_name_the_column_and_the_label():
     SWAG.columns["wrong"] = ["2", "0"]
     with pytest.raises(ConfigError, match="has the label '2'; the labels are 0, 1"):
         examples.read_choices(SWAG, ("sent1",), ("ending0", "ending1"), "wrong")
+
+
+def test_nearness_is_a_cosine_from_0_to_1():
+    table = Table("here", {"a": ["x", "y"], "b": ["z", "w"], "label": ["0", "2.5"]})
+    found = examples.read_nearness(table, ("a", "b"), "label", 5.0)
+    assert found.labels is not None and found.labels.tolist() == [0.0, 0.5]
+    assert (found.a, found.b) == (["x", "y"], ["z", "w"])
+    assert examples.read_nearness(table, ("a", "b"), "", 5.0).labels is None
+    with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be from"):
+        examples.read_nearness(table, ("a", "b"), "label", 2.0)

@@ -16,9 +16,19 @@ from tests.models import TOKENIZER
 from tests.tasks import tuned
 
 F32 = jnp.dtype(jnp.float32)
-every_kind = pytest.mark.parametrize("kind", heads.KINDS)
+# A dual encoder is sentence-transformers', see interop/test_sentence_transformers.py.
+every_kind = pytest.mark.parametrize(
+    "kind", sorted(heads.KINDS.keys() - {"similarity"})
+)
 every_module = pytest.mark.parametrize(
-    "kind", ["classification", "tagging", "question_answering", "multiple_choice"]
+    "kind",
+    [
+        "classification",
+        "tagging",
+        "question_answering",
+        "multiple_choice",
+        "similarity",
+    ],
 )
 # They shift all of what a softmax is over alike, so their gradients are rounding.
 NO_GRADIENT = {
@@ -32,7 +42,7 @@ def loss_and_gradients(kind, graphdef, params, batch):
     def value_and_grad(params, batch):
         def loss(params):
             bert = nnx.merge(graphdef, params)
-            logits = bert(batch, dropout_key=None, dtype=F32)
+            logits = bert(batch, dropout_key=None, dtype=F32).logits
             total, count = losses.LOSSES[kind](logits, batch)
             return total / count
 
@@ -44,7 +54,7 @@ def loss_and_gradients(kind, graphdef, params, batch):
 def logits_of(graphdef, params, batch, key=None):
     @jax.jit
     def forward(params, batch):
-        return nnx.merge(graphdef, params)(batch, dropout_key=key, dtype=F32)
+        return nnx.merge(graphdef, params)(batch, dropout_key=key, dtype=F32).logits
 
     return np.asarray(forward(params, batch))
 
@@ -91,7 +101,7 @@ def their_logits(kind, found):
 def test_a_step_equals_that_of_transformers(kind, tmp_path):
     """Logits, loss and gradients, of what was exported for it."""
     config, graphdef, params = tuned.build(kind)
-    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS[kind], TOKENIZER)
+    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32)
     theirs, info = load_in_transformers(kind, tmp_path)
     assert not any(info.values()), info  # nothing missing, left over or mismatched
     batch = tuned.make_batch(kind)
@@ -130,7 +140,7 @@ def test_dropout_is_the_keys_and_of_the_head_as_well(kind):
     without = logits_of(graphdef, params, batch)
     # The configs' encoder drops nothing, so what differs comes from the head.
     assert config.hidden_dropout_prob == 0.0
-    differs = kind != "question_answering"
+    differs = kind not in ("question_answering", "similarity")
     assert (np.abs(first - other).max() > 1e-3) == differs
     assert (np.abs(first - without).max() > 1e-3) == differs
 
@@ -182,7 +192,7 @@ def test_a_batch_is_learnt(kind):
     def step(params, opt_state, key):
         def loss(params):
             bert = nnx.merge(graphdef, params)
-            logits = bert(batch, dropout_key=key, dtype=F32)
+            logits = bert(batch, dropout_key=key, dtype=F32).logits
             total, count = losses.LOSSES[kind](logits, batch)
             return total / count
 

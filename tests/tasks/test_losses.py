@@ -33,6 +33,8 @@ def expected_of(kind, logits, batch):
             start, end = log_softmax(logits[row].T)
             ends = batch["start_positions"][row], batch["end_positions"][row]
             terms.append(-(start[ends[0]] + end[ends[1]]) / 2)
+        elif kind == "similarity":
+            terms.append((logits[row] - batch["labels"][row]) ** 2)
         else:
             terms.append(-log_softmax(logits[row])[batch["labels"][row]])
     return terms
@@ -44,6 +46,7 @@ def test_sum_and_count(kind):
     batch["weights"][1] = 0.0
     shape = {
         "regression": (4, 1),
+        "similarity": (4,),
         "tagging": (4, 16, 3),
         "question_answering": (4, 16, 2),
     }.get(kind, (4, 3))

@@ -52,3 +52,15 @@ def test_choices_are_rows_of_an_example():
     assert rows[:2] == [["<c|e|", "<c|d|"], ["<ab|h|", "<ab|gf|"]]
     assert batch["labels"].tolist() == [0, 1, 1]
     assert batch["weights"].tolist() == [1, 1, 0]
+
+
+def test_texts_of_a_pair_are_rows_of_their_own():
+    texts = Texts(["a b", "c"], ["h", "e d f"], np.array([0.5, 1], np.float32), None)
+    features = text_features.of_each(texts, TOKENIZER, 4)
+    assert (len(features), features.num_truncated) == (2, 1)
+    batch = features.batch(np.array([1, 0, -1]))
+    rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]
+    assert rows[:2] == [["<c|", "<ed|"], ["<ab|", "<h|"]]
+    assert not batch["segment_ids"].any()
+    assert batch["labels"].tolist() == [1.0, 0.5, 0.5]
+    assert batch["weights"].tolist() == [1, 1, 0]

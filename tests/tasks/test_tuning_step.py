@@ -15,6 +15,14 @@ from tests.conftest import use_mesh
 from tests.tasks import tuned
 from tests.tasks.test_config import change
 
+TAUGHT = {
+    "distill__teacher": "another model",
+    "distill__label_weight": 0.5,
+    "distill__logits_weight": 0.5,
+    "distill__temperature": 2.0,
+    "distill__states_weight": 1.0,
+}
+
 
 def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     """Returns the parameters by name and the metrics after one step."""
@@ -29,14 +37,18 @@ def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     head = dataclasses.replace(tuned.HEADS[kind], dropout_prob=dropout)
     graphdef, params = tuned.draw(model, head, 0)
     tx, _ = tuning_step.make_optimizer(config.recipe, 1e-3, 10)
-    step = tuning_step.make_train_step(config, graphdef, 10)
+    teacher = taught_by = None
+    if config.distill.teacher:
+        deeper = dataclasses.replace(tuned.make_config().model, num_hidden_layers=4)
+        teacher, taught_by = tuned.draw(deeper, tuned.HEADS[kind], 1)
+    step = tuning_step.make_train_step(config, graphdef, 10, teacher)
     none = jnp.zeros((), jnp.int32)
     shard = config.mesh.shard_optimizer
     moments = jax.jit(lambda p: tx.init(sharding.over_data(p) if shard else p))(params)
     state = TrainState(none + 1, params, moments, none, none)
     placed = sharding.place_batch(batch, devices)
     key = tuning_step.dropout_key(0)
-    state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key)
+    state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key, taught_by)
     return pretrained.by_name(state.params), jax.device_get(metrics)
 
 
@@ -54,6 +66,29 @@ def test_microbatches_make_the_gradient_of_the_whole(kind):
     whole = take_step(kind, batch)
     assert_near(take_step(kind, batch, accumulation_steps=4), whole)
     assert_near(take_step(kind, batch, remat="full"), whole)
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
+def test_a_teacher_teaches_the_same_however_it_is_computed(kind):
+    batch = tuned.make_batch(kind)
+    if kind == "tagging":
+        batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
+    whole = take_step(kind, batch, **TAUGHT)
+    alone = take_step(kind, batch)
+    assert whole[1]["grad_norm"] != pytest.approx(alone[1]["grad_norm"], rel=1e-2)
+    parts = {"accumulation_steps": 4, "remat": "full"}
+    assert_near(take_step(kind, batch, **TAUGHT, **parts), whole)
+    split = {"mesh__shard_optimizer": True}
+    assert_near(take_step(kind, batch, (2, 2, 2), **TAUGHT, **split), whole)
+
+
+def test_labels_count_by_their_weight():
+    """Of what the step says: the loss of labels alone, halved, and nothing besides."""
+    batch = tuned.make_batch("classification")
+    nothing = TAUGHT | {"distill__logits_weight": 1e-9, "distill__states_weight": 0.0}
+    half = take_step("classification", batch, **nothing)[1]["loss"]
+    whole = take_step("classification", batch)[1]["loss"]
+    assert half == pytest.approx(whole / 2, rel=1e-5)
 
 
 def test_rows_that_fill_a_batch_count_for_nothing():

@@ -18,6 +18,7 @@ HEADS = {
     "tagging": Head("tagging", ("O", "B-person", "I-person"), 0.1),
     "question_answering": Head("question_answering", (), 0.1),
     "multiple_choice": Head("multiple_choice", (), 0.1),
+    "similarity": Head("similarity", (), 0.1),
 }
 VOCAB_SIZE = len(TOKENIZER.vocab)
 
@@ -48,7 +49,7 @@ def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
     """Returns four examples with padding, two segments, and labels."""
     random = np.random.default_rng(seed)
     B, T = 4, 16
-    lead = (B, 3) if kind == "multiple_choice" else (B,)
+    lead = (B, *{"multiple_choice": (3,), "similarity": (2,)}.get(kind, ()))
     lengths = random.integers(T // 2, T + 1, (*lead, 1))
     place = np.broadcast_to(np.arange(T), (*lead, T))
     real = place < lengths
@@ -65,6 +66,8 @@ def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
         batch["labels"] = np.array([0, 2, 1, 2], np.int32)
     elif kind == "regression":
         batch["labels"] = np.array([0, 2.5, 5, 3.2], np.float32)
+    elif kind == "similarity":
+        batch["labels"] = np.array([0, 0.5, 1, 0.8], np.float32)
     elif kind == "multi_label":
         batch["labels"] = random.integers(0, 2, (B, 3)).astype(np.float32)
     elif kind == "tagging":

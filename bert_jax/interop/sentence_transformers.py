@@ -1,0 +1,100 @@
+"""What makes a BERT's directory one of sentence-transformers: how tokens are pooled.
+
+Keys are those that every version since 2 reads; version 6 has new names for some.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_jax.config import ConfigError
+from bert_jax.interop import model_directory
+from bert_jax.interop.model_directory import read_json, write_json
+
+MODULES_FILE = "modules.json"
+POOLING_DIRECTORY = "1_Pooling"
+SETTINGS_FILE = "sentence_bert_config.json"
+_MODE = "pooling_mode_"
+MEAN = f"{_MODE}mean_tokens"
+_TYPE = "sentence_transformers.models."
+
+
+def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
+    """Writes what embeds texts as `BertForSimilarity` does beside a model's files."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Transformer"},
+        {
+            "idx": 1,
+            "name": "1",
+            "path": POOLING_DIRECTORY,
+            "type": f"{_TYPE}Pooling",
+        },
+    ]
+    (directory / MODULES_FILE).write_text(json.dumps(modules, indent=2) + "\n")
+    write_json(
+        directory / SETTINGS_FILE,
+        {"max_seq_length": sequence_length, "do_lower_case": False},  # tokenizer.json
+    )
+    write_json(
+        directory / "config_sentence_transformers.json",
+        {"similarity_fn_name": "cosine", "prompts": {}, "default_prompt_name": None},
+    )
+    (directory / POOLING_DIRECTORY).mkdir()
+    write_json(
+        directory / POOLING_DIRECTORY / "config.json",
+        {"word_embedding_dimension": hidden_size, MEAN: True},
+    )
+
+
+def is_dual_encoder(directory: Path) -> bool:
+    """Returns whether texts are embedded there as `BertForSimilarity` does it.
+
+    Raises:
+      ConfigError: when they are in another way, or a file is damaged.
+    """
+    path = directory / MODULES_FILE
+    if not path.is_file():
+        return False
+    try:
+        modules = json.loads(model_directory.read(directory, MODULES_FILE))
+        types = [module["type"].rpartition(".")[2] for module in modules]
+        paths = [module["path"] for module in modules]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise ConfigError(f"{path} is damaged; fetch it again") from None
+    if types[-1:] == ["Normalize"]:  # which leaves a cosine as it is
+        types.pop()
+    if types == ["Transformer", "Pooling"] and paths[0] == "":
+        pooling = read_json(
+            model_directory.nested_file(directory, f"{paths[1]}/config.json")
+        )
+        if _modes(pooling) == ["mean"]:
+            return True
+    raise ConfigError(
+        f"{path} does more with the tokens' states than take their mean; this is for"
+        " a Transformer and a Pooling of mean alone"
+    )
+
+
+def sequence_length(directory: Path) -> int | None:
+    """Returns the most tokens of a text, None where that is not said.
+
+    Raises:
+      ConfigError: when the file is damaged.
+    """
+    if not (directory / SETTINGS_FILE).is_file():
+        return None
+    path = model_directory.file(directory, SETTINGS_FILE)
+    length = read_json(path).get("max_seq_length")
+    if length is not None and (type(length) is not int or length < 1):
+        raise ConfigError(f"{path} has max_seq_length={length!r}; fetch it again")
+    return length
+
+
+def _modes(pooling: dict[str, Any]) -> list[Any]:
+    """Returns the names of what is computed from a text's states."""
+    mode = pooling.get("pooling_mode")
+    if mode is not None:
+        return mode if isinstance(mode, list) else [mode]
+    given = [key for key in pooling if key.startswith(_MODE)]
+    found = [key for key in given if pooling[key]]
+    return ["mean"] if found in ([], [MEAN]) else found

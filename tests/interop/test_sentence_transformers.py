@@ -1,0 +1,144 @@
+"""A dual encoder goes to sentence-transformers and back, and nothing else is taken."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax import contextual, trained
+from bert_jax.config import ConfigError
+from bert_jax.interop import huggingface, model_directory, sentence_transformers
+from tests.models import TOKENIZER
+from tests.tasks import tuned
+
+TEXTS = ["w1 w2 w3", "w9", "w4 w5 w6 w7 w8 w9 w10", "nowhere w3"]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    config, _, params = tuned.build("similarity")
+    head = tuned.HEADS["similarity"]
+    huggingface.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
+    model_directory.write_digests(tmp_path)
+    return tmp_path
+
+
+def test_it_embeds_texts_alike(directory):
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(directory), device="cpu")
+    assert theirs.max_seq_length == 32
+    model = trained.read_encoder(str(directory))
+    extract = contextual.Extractor(
+        model,
+        layers="last",
+        pooling="mean",
+        max_length=32,
+        batch_size=4,
+        dtype=jnp.dtype("float32"),
+    )
+    found = np.stack([x.values for x in extract([(text,) for text in TEXTS])])
+    np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=2e-5)
+    cosines = theirs.similarity(found, found).numpy()
+    for i, j in ((0, 1), (2, 3)):
+        encoded = [TOKENIZER.encoder()([TEXTS[k]])[0] for k in (i, j)]
+        assert cosine(directory, encoded) == pytest.approx(cosines[i, j], abs=2e-5)
+
+
+def cosine(directory, encoded) -> float:
+    """Returns what the head makes of a pair."""
+    model = trained.read_tuned(str(directory))
+    assert model.head is not None and model.head.kind == "similarity"
+    ids = np.zeros((1, 2, 16), np.int32)
+    for row, tokens in enumerate(encoded):
+        text = [TOKENIZER.id("[CLS]"), *tokens, TOKENIZER.id("[SEP]")]
+        ids[0, row, : len(text)] = text
+    batch = {
+        "input_ids": ids,
+        "segment_ids": np.zeros_like(ids),
+        "position_ids": np.broadcast_to(np.arange(16, dtype=np.int32), ids.shape),
+        "sequence_ids": (ids > 0).astype(np.int32),
+    }
+    forward = jax.jit(
+        lambda params, batch: nnx.merge(model.graphdef, params)(
+            batch, dropout_key=None, dtype=jnp.dtype("float32")
+        )
+    )
+    return float(forward(model.params, batch).logits[0])
+
+
+def test_its_digests_are_held_against_its_files(directory):
+    model_directory.verify_digests(directory)
+    path = directory / "1_Pooling" / "config.json"
+    path.write_text(path.read_text().replace("mean", "cls"))
+    with pytest.raises(ConfigError, match="1_Pooling/config.json is not the file"):
+        model_directory.verify_digests(directory)
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"embedding_dimension": 32, "pooling_mode": "mean"},
+        {"word_embedding_dimension": 32},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+        {"pooling_mode": ["mean"], "pooling_mode_cls_token": True},
+    ],
+)
+def test_every_way_to_say_mean_is_read(directory, pooling):
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    assert sentence_transformers.is_dual_encoder(directory)
+
+
+def test_embeddings_of_length_one_have_the_same_cosines(directory):
+    modules = json.loads((directory / "modules.json").read_text())
+    modules.append({"path": "2_Normalize", "type": "a.Normalize"})
+    (directory / "modules.json").write_text(json.dumps(modules))
+    assert sentence_transformers.is_dual_encoder(directory)
+
+
+def test_texts_are_as_long_as_it_was_tuned_for(directory):
+    (directory / "SHA256SUMS").unlink()
+    path = directory / "sentence_bert_config.json"
+    assert trained.read_tuned(str(directory)).max_length == 32
+    path.write_text('{"max_seq_length": 12}')
+    assert trained.read_encoder(str(directory)).max_length == 12
+    path.write_text('{"max_seq_length": "long"}')
+    with pytest.raises(ConfigError, match="has max_seq_length='long'"):
+        trained.read_encoder(str(directory))
+
+
+@pytest.mark.parametrize(
+    "file, text, message",
+    [
+        ("1_Pooling/config.json", '{"pooling_mode": "cls"}', "does more with"),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": 1}', "does more with"),
+        ("1_Pooling/config.json", "[]", "is not a JSON object"),
+        ("modules.json", "{", "modules.json is damaged"),
+        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is damaged"),
+        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', "does more with"),
+        (
+            "modules.json",
+            json.dumps(
+                [
+                    {"type": "a.Transformer", "path": ""},
+                    {"type": "a.Pooling", "path": "../elsewhere"},
+                ]
+            ),
+            "leads out of its directory",
+        ),
+    ],
+)
+def test_what_embeds_in_other_ways_is_refused(directory, file, text, message):
+    (directory / file).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        sentence_transformers.is_dual_encoder(directory)
+
+
+def test_a_plain_encoder_is_none(directory):
+    (directory / "modules.json").unlink()
+    assert not sentence_transformers.is_dual_encoder(directory)
+    (directory / "SHA256SUMS").unlink()
+    with pytest.raises(ConfigError, match="no tuned BERT"):
+        trained.read_tuned(str(directory))
