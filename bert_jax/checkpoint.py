@@ -50,6 +50,18 @@ class Config(Protocol):
     def to_json(self) -> str: ...
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, which leaves the question for an interruption to `hosts.interrupted`.
+
+    JAX ends a run at the number after the last that it was asked with. Orbax asks with
+    the step of a save, in its own thread at the end of one, when steps have gone on: so
+    a notice that comes then would never be heard (seen with orbax-checkpoint 0.12.8).
+    """
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+
 class Checkpoints:
     """The checkpoints in a workdir.
 
@@ -63,7 +75,7 @@ class Checkpoints:
         self.directory = (Path(workdir) / checkpoint_files.DIRECTORY).absolute()
         self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
         self._saves = 0
-        self._manager = ocp.CheckpointManager(
+        self._manager = _Manager(
             self.directory,
             item_names=("state", "meta"),
             options=ocp.CheckpointManagerOptions(

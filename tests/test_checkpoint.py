@@ -7,6 +7,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from bert_jax import checkpoint_files, optim, steps
 from bert_jax.checkpoint import Checkpoints
@@ -40,6 +41,23 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     with pytest.raises(ConfigError, match="trained on another corpus"):
         checkpoints.position(7, "another")
     assert checkpoints.position(7, "corpus") == Position("corpus")
+
+
+def test_saves_ask_for_no_interruption(tmp_path, monkeypatch):
+    """With a step of their own they would have a notice missed, see checkpoint.py."""
+    asked = []
+    monkeypatch.setattr(
+        multihost_utils,
+        "reached_preemption_sync_point",
+        lambda step: asked.append(step),
+    )
+    config = make_config()
+    state = new_state(config)()
+    checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
+    for step in (1, 2):
+        checkpoints.save(step, state, config, Position("corpus"))
+    checkpoints.close()
+    assert not asked
 
 
 def test_weights_come_alone_whatever_the_optimizer(tmp_path):
