@@ -8,7 +8,9 @@ above all, is a float32 product measured at the start, and again when a run is f
 
 import json
 import math
+import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,11 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from bert_jax import storage, topologies
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
+
+# How TensorBoard is told to write files by itself (tensorboard/compat/__init__.py): it
+# would import TensorFlow, which takes seconds and greets every process.
+_NO_TENSORFLOW = "tensorboard.compat.notf"
+sys.modules.setdefault(_NO_TENSORFLOW, types.ModuleType(_NO_TENSORFLOW))
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009

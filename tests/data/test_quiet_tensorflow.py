@@ -29,13 +29,16 @@ def test_it_is_imported_at_its_first_use_and_says_nothing():
     assert (done.stdout, done.stderr) == ("7\n", "heard\n")
 
 
-def test_commands_do_without():
+def test_commands_and_tensorboard_do_without(tmp_path):
     done = python(
         "import sys\n"
         "import bert_jax.train, bert_jax.evaluate, bert_jax.export, bert_jax.finetune\n"
+        "from bert_jax import metrics\n"
+        f"metrics.open_writer({str(tmp_path)!r}, 0, 0, True).close()\n"
         "assert 'tensorflow' not in sys.modules"
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
 def test_what_others_print_meanwhile_is_heard():
