@@ -18,8 +18,8 @@ from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
-# A notice takes up to a second to come round; the run stops at this step or the next.
-NOTICE_SECS = 2.0
+# A notice takes a second or two to come round: the run stops at this step or the next.
+NOTICE_SECS = 4.0
 
 
 def is_poisoned(batch: int) -> bool:

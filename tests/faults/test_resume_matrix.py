@@ -23,7 +23,7 @@ SETTINGS = [(1, 1), (1, 4), (1, 8), (2, 1)]
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> pathlib.Path:
     directory = tmp_path_factory.mktemp("text")
-    write_text(directory / "documents.txt")
+    write_text(directory / "documents.txt", 100)
     (directory / "two_phases.py").write_text(
         "import ml_collections\n"
         "from configs import tiny\n"
