@@ -3,6 +3,7 @@
 import json
 import pathlib
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -14,7 +15,13 @@ EXACT += ("eval_masked_lm_loss", "eval_next_sentence_loss")
 def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
     """Returns everything in a checkpoint: parameters, moments, counts."""
     path = workdir / "checkpoints" / str(step) / "state"
-    return ocp.PyTreeCheckpointer().restore(path)
+    checkpointer = ocp.PyTreeCheckpointer()
+    # As they are on the disk, whatever devices and processes they were saved from.
+    as_numpy = jax.tree.map(
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
+        checkpointer.metadata(path).item_metadata.tree,
+    )
+    return checkpointer.restore(path, restore_args=as_numpy)
 
 
 def assert_same_bits(found: pathlib.Path, expected: pathlib.Path, step: int) -> None:
