@@ -1,5 +1,8 @@
 """Stopped in the middle of an epoch, at its end or in phase 2, by SIGTERM or kill -9,
 on any number of devices and processes: the same command goes on, to the same bits.
+
+On one device both signals come at each of the three; elsewhere, where all six have been
+seen as well, each of the three once.
 """
 
 import json
@@ -127,7 +130,12 @@ def test_a_stopped_run_equals_a_straight_one(
     expected = straight(num_processes, devices)
     end = end_of_epoch(expected)
     assert 16 <= end // 2 < end + 2 < PHASE
-    for step in (end // 2, end, PHASE + PHASE // 2):
+    stops = (end // 2, end, PHASE + PHASE // 2)
+    if (
+        num_processes * devices > 1
+    ):  # by one signal or the other; a start takes its time
+        stops = stops[::2] if name == "SIGTERM" else stops[1:2]
+    for step in stops:
         codes = train(
             num_processes, devices, arguments(text, tmp_path), f"{step}:{name}"
         )
