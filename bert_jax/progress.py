@@ -1,5 +1,6 @@
 """How far long work has come: a bar on a terminal, else a line now and then."""
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -8,6 +9,15 @@ import rich.progress
 
 # Between plain lines: few enough to read of hours of work.
 LINE_SECS = 10.0
+
+
+def has_terminal() -> bool:
+    """Returns whether a line that changes can be shown.
+
+    A notebook is a terminal to its commands, but keeps every change as a line;
+    TERM=dumb tells of such.
+    """
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Progress:
@@ -25,7 +35,7 @@ class Progress:
         self._start = self._last = time.monotonic()
         self._done = self._found_done = 0.0
         self._bar: rich.progress.Progress | None = None
-        if sys.stdout.isatty():
+        if has_terminal():
             self._bar = rich.progress.Progress(
                 "{task.description}", rich.progress.BarColumn(), transient=True
             )

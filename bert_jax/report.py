@@ -1,7 +1,6 @@
 """What a run shows a person: progress while it goes, a plot and a paragraph after."""
 
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import matplotlib
 import rich.progress
 
 from bert_jax import goodput, storage
+from bert_jax.progress import has_terminal
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -25,7 +25,7 @@ class Progress:
         self._num_steps = num_steps
         self._start = time.time()
         self._bar = None
-        if sys.stdout.isatty():
+        if has_terminal():
             self._bar = rich.progress.Progress(
                 rich.progress.TextColumn("step"),
                 rich.progress.MofNCompleteColumn(),

@@ -57,3 +57,12 @@ def test_a_bar_on_a_terminal(clock, monkeypatch):
     text = terminal.getvalue()
     assert "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left" in text
     assert "\x1b[2K" in text  # and it is wiped in the end
+
+
+def test_lines_where_a_terminal_is_dumb(clock, monkeypatch):
+    terminal = be_a_terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    with progress.Progress("tokenizing", 640, "MB") as shown:
+        clock.now += 10
+        shown.add(40)
+    assert terminal.getvalue() == "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left\n"
