@@ -1,0 +1,47 @@
+"""The notebook runs from top to bottom, and shows nothing that was not run."""
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.commands import ENV, ROOT
+
+NOTEBOOK = ROOT / "notebooks" / "finetune.ipynb"
+
+
+def read():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+@pytest.mark.slow
+def test_it_runs_with_few_steps(tmp_path, monkeypatch):
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NOTEBOOK_STEPS", "16")
+    monkeypatch.setenv("NOTEBOOK_OUTPUT", str(tmp_path))
+    notebook = read()
+    nbclient.NotebookClient(
+        notebook, timeout=900, resources={"metadata": {"path": str(ROOT)}}
+    ).execute()
+    said = ""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            # A command that fails does not end a notebook.
+            said += output.get("text", "")
+            assert output.output_type != "error", output
+    assert "Traceback" not in said and "error:" not in said, said
+    assert said.count("Best by accuracy") == 3
+    assert "Trained to step 16" in said and "int8 weights: " in said
+    for name in ("tuned", "from_scratch", "student"):
+        assert (tmp_path / name / "model" / "model.safetensors").is_file()
+
+
+def test_what_it_shows_was_run_in_order():
+    counts = [cell.execution_count for cell in read().cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_it_says_where_it_runs():
+    text = NOTEBOOK.read_text()
+    assert "colab-badge.svg" in text and "/notebooks/finetune.ipynb" in text
+    assert "/tmp/" not in text and "/root/" not in text
