@@ -105,6 +105,18 @@ def test_transformers_reads_the_same_logits(swept):
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
+def assert_refused(directory, changes, message):
+    """Opens what a run of the made-up task reads, which must not go well."""
+    values = config_dict("sst2")
+    for key, value in (labelled.changes(directory) | changes).items():
+        section, _, name = key.rpartition(".")
+        (values[section] if section else values)[name] = value
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        config = tasks_config.from_config_dict(values)
+        start = finetune.Start(str(directory / "source"), False, None)
+        finetune.open_inputs(config, start)
+
+
 # What a tuned model is above, of what the best checkpoint is chosen by; one that learnt
 # nothing is not.
 LEARNT = {
@@ -172,18 +184,11 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
 )
 def test_mistakes_of_teaching_are_told(more, message, swept):
     directory, _ = swept
-    values = config_dict("sst2")
     teaching = {
         "distill.teacher": str(directory / "run" / "model"),
         "distill.logits_weight": 0.5,
     }
-    for key, value in (labelled.changes(directory) | teaching | more).items():
-        section, _, name = key.rpartition(".")
-        (values[section] if section else values)[name] = value
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        config = tasks_config.from_config_dict(values)
-        start = finetune.Start(str(directory / "source"), False, None)
-        finetune.open_inputs(config, start)
+    assert_refused(directory, teaching | more, message)
 
 
 def open_student(teacher, **changes):
@@ -244,15 +249,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     ],
 )
 def test_mistakes_are_told_before_anything_is_written(more, message, source):
-    directory = source[0].parent
-    values = config_dict("sst2")
-    for key, value in (labelled.changes(directory) | more).items():
-        section, _, name = key.rpartition(".")
-        (values[section] if section else values)[name] = value
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        config = tasks_config.from_config_dict(values)
-        start = finetune.Start(str(directory / "source"), False, None)
-        finetune.open_inputs(config, start)
+    assert_refused(source[0].parent, more, message)
 
 
 def test_an_empty_dev_set_is_told(source):

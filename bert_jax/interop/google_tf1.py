@@ -37,7 +37,6 @@ MEANT = {
     "type_vocab_size": 16,
     "max_position_embeddings": 512,
 }
-# The reader turns some of TensorFlow's errors into Python's.
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; no key of the config
 
@@ -227,6 +226,7 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
             key: np.asarray(reader.get_tensor(name)).astype(np.float32)
             for key, name in names.items()
         }
+    # The reader turns some of TensorFlow's errors into Python's.
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise _damaged(prefix, error) from None
 

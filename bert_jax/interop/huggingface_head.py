@@ -52,9 +52,9 @@ def parse(config: dict[str, Any], path: Path) -> Head:
     if architectures == [SEQUENCE] and problem_type is None:
         # As transformers decides when it is first given labels.
         problem_type = KINDS["regression" if len(labels) == 1 else "classification"][1]
-    if architectures == [ENCODER]:
-        if not sentence_transformers.is_dual_encoder(path.parent):
-            architectures = None
+    is_encoder = architectures == [ENCODER]
+    if is_encoder and not sentence_transformers.is_dual_encoder(path.parent):
+        architectures = None
     for kind, (architecture, type_) in KINDS.items():
         if architectures == [architecture] and type_ in (None, problem_type):
             has_labels = kind not in UNLABELLED
