@@ -34,6 +34,11 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             )
     else:
         found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
+    if config.guard.replay_every_steps:
+        found.append(
+            "config.guard.replay_every_steps needs room for two more states (parameters"
+            " and moments), and another step's temporaries; the figures leave them out"
+        )
     if workdir is not None:
         check_writable(workdir)
         found.append(f"workdir {workdir} can be written")

@@ -256,6 +256,9 @@ def largest_that_fits(
             refused = guess
             over = _over(found.needed_bytes, early, guess) * early.a_sequence
             guess = _tiles(guess - (found.needed_bytes - hbm_bytes) / over)
+    if best[1] is None and refused != 1:  # so many guesses say nothing of one
+        found = compile_(changed(config, mesh, phase_index, sequences=1))
+        best = (1, found) if found.memory else best
     return best
 
 

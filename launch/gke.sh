@@ -112,13 +112,29 @@ create() {
   if ! is_there gcloud container node-pools describe "${flags[name]}" "${place[@]}" \
     --cluster="${flags[cluster]}" --format='value(name)'; then
     [[ -z ${switches[spot]} ]] || more+=(--spot)
+    shape_slice
     run gcloud container node-pools create "${flags[name]}" "${place[@]}" \
       --cluster="${flags[cluster]}" --node-locations="${flags[zone]}" \
-      --machine-type="${flags[type]}" --tpu-topology="${flags[topology]}" \
+      --machine-type="${flags[type]}" "${shape[@]}" \
       --num-nodes="$hosts" --service-account="$account" \
       --workload-metadata=GKE_METADATA --enable-private-nodes --shielded-secure-boot \
       --node-labels=made-by=bert-jax --quiet "${more[@]}"
   fi
+}
+
+# Several hosts of a TPU7x are told their topology by a policy, others by a flag.
+has_policy() { [[ ${flags[type]} == tpu7x-* ]] && ((hosts > 1)); }
+
+shape_slice() {
+  shape=(--tpu-topology="${flags[topology]}")
+  has_policy || return 0
+  if ! is_there gcloud compute resource-policies describe "${flags[name]}" \
+    --project="${flags[project]}" --region="$region" --format='value(name)'; then
+    run gcloud compute resource-policies create workload-policy "${flags[name]}" \
+      --project="${flags[project]}" --region="$region" --type=HIGH_THROUGHPUT \
+      --accelerator-topology="${flags[topology]}"
+  fi
+  shape=(--placement-policy="${flags[name]}")
 }
 
 # Pods act as the service account without any key: workload identity.
@@ -360,6 +376,8 @@ delete_all() {
   run_kube delete job "${flags[name]}-prepare" --ignore-not-found
   run gcloud container node-pools delete "${flags[name]}" "${place[@]}" \
     --cluster="${flags[cluster]}" --quiet
+  ! has_policy || run gcloud compute resource-policies delete "${flags[name]}" \
+    --project="${flags[project]}" --region="$region" --quiet
   [[ -z ${switches[with_cluster]} ]] ||
     run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet
 }
@@ -374,6 +392,13 @@ run_all() {
     subcommand "$step" || code=$?
     ((code == 0)) || break
   done
+  # A command of a second call may fail while training goes on since the first one.
+  if ((code != 0)) && [[ $step != wait && $(jobset_state absent) =~ ^(running|unknown) ]]
+  then
+    say "training may be going on there: nothing is deleted, and run goes on with it"
+    still_there
+    return "$code"
+  fi
   bring_home_and_delete
   return "$code"
 }

@@ -5,7 +5,7 @@
 #
 #   create_machines   asks for them          delete_machines  gives them back
 #   show_machines     prints what the cloud says of them
-#   machine_state     one word: absent waiting ready lost unknown
+#   machine_state     one word: absent waiting ready lost refused unknown
 #   copy_to_hosts FILE NAME                  to the home directory of every host
 #   on_hosts all|first COMMAND VIA...        runs `VIA... gcloud ... COMMAND` for each;
 #                                            VIA is `run` or `query ANSWER`
@@ -24,6 +24,7 @@
 
 readonly LOST=69      # our own code: the machines are gone, or never came
 readonly FORGOTTEN=71 # our own code: hosts are there, but the command is to start again
+readonly UNANSWERED=72 # our own code: the cloud does not say what is there
 readonly SUBCOMMANDS="create install prepare train wait status logs stop collect delete \
 run"
 
@@ -69,15 +70,31 @@ state_after_error() {
     echo absent
   else
     say "$1"
-    echo unknown
+    if [[ $1 == *PERMISSION_DENIED* || $1 == *UNAUTHENTICATED* ]]; then
+      echo refused
+    else
+      echo unknown
+    fi
   fi
+}
+
+# As machine_state, asked again where there was no answer.
+answered_state() {
+  local state misses=0
+  while :; do
+    state=$(machine_state)
+    [[ $state == unknown ]] || break
+    ((++misses < BERT_JAX_MISSES)) || return
+    sleep "$BERT_JAX_POLL"
+  done
+  [[ $state != refused ]] || return
+  echo "$state"
 }
 
 create() {
   local state
-  state=$(machine_state)
+  state=$(answered_state) || return "$UNANSWERED"
   case $state in
-    unknown) return 1 ;;
     lost)
       say "${flags[name]} was lost: it is deleted and made again"
       delete_machines
@@ -102,7 +119,7 @@ await_machines() {
     state=$(machine_state ready)
     case $state in
       ready) break ;;
-      unknown) ((++misses < BERT_JAX_MISSES)) || return 1 ;;
+      unknown | refused) ((++misses < BERT_JAX_MISSES)) || return "$UNANSWERED" ;;
       lost | absent)
         say "${flags[name]} did not come up: $state"
         return "$LOST"
@@ -221,7 +238,7 @@ collect() {
 
 # Each step is a process of its own: its first failed command ends it.
 one_life() {
-  local step steps=(create install prepare train wait)
+  local steps=(create install prepare train wait)
   [[ -z ${switches[skip_prepare]} ]] || steps=(create install train wait)
   for step in "${steps[@]}"; do
     code=0
@@ -229,17 +246,25 @@ one_life() {
     ((code == 0)) || break
   done
   # A command that failed because its machine went away says so in many ways.
-  if ((code != 0 && code != 2 && code != LOST && code != FORGOTTEN)) &&
-    [[ $step != wait && $(machine_state) == lost ]]; then
+  if ((code != 0 && code != 2 && code != LOST && code != FORGOTTEN &&
+    code != UNANSWERED)) && [[ $step != wait && $(machine_state) == lost ]]; then
     code=$LOST
   fi
+}
+
+is_training() {
+  local answers
+  [[ $(machine_state ready) == ready ]] || return
+  answers=$(on_hosts all "$(host_command launch/on_host.sh state bert-jax-train)" \
+    query "" </dev/null) || true
+  grep -q '^running$' <<<"$answers"
 }
 
 run_all() {
   given_flags
   trap 'still_there; exit 130' INT
   trap 'still_there; exit 143' TERM
-  local code newest
+  local code step newest
   begin_tries "$(newest_step)"
   while :; do
     one_life
@@ -254,6 +279,13 @@ run_all() {
     say "the run goes on from checkpoint ${newest/#-1/none} in $pause s"
     sleep "$pause"
   done
+  # A command of a second call may fail while training goes on since the first one.
+  if [[ $code == "$UNANSWERED" ]] || { ((code != 0)) && [[ $step != wait ]] &&
+    is_training; }; then
+    say "training may be going on there: nothing is deleted, and run goes on with it"
+    still_there
+    return "$code"
+  fi
   bring_home_and_delete
   return "$code"
 }

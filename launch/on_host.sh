@@ -109,10 +109,12 @@ start() {
   sudo systemctl reset-failed "$unit" 2>/dev/null || true
   rm -f "$(stopped_mark "$unit")"
   # SIGTERM goes to the command alone, which passes it on; after two minutes all of the
-  # unit is killed. A unit that has ended stays, so that its exit code can be asked for.
+  # unit is killed. The TPU's driver wants memory locked. A unit that has ended stays, so
+  # that its exit code can be asked for.
   sudo systemd-run --quiet --unit="$unit" --remain-after-exit \
     --uid="$(id -u)" --gid="$(id -g)" --working-directory="$PWD" \
     --property=KillMode=mixed --property=TimeoutStopSec=120 \
+    --property=LimitMEMLOCK=infinity \
     --property="After=network-online.target $MOUNT_UNIT.service" \
     -- "$@"
 }

@@ -85,10 +85,10 @@ prepare() {
   run sbatch "${options[@]}" --wrap="${command% }"
 }
 
-# The newest job of this name that is still in the queue, "" if there is none.
-job_id() {
-  query "${1-}" squeue --me --noheader --name="${flags[name]}" --format=%A --sort=-i |
-    sed -n 1p
+# ID and state of the newest job of this name in the queue, "" if there is none.
+queued_job() {
+  query "${1-}" squeue --me --noheader --name="${flags[name]}" --format='%A %T' \
+    --sort=-i | sed -n 1p
 }
 
 train() {
@@ -97,9 +97,9 @@ train() {
     --gpus-per-node="${flags[gpus_per_node]}" --cpus-per-task="${flags[cpus_per_task]}"
     --time="${flags[time]}" --chdir="$ROOT" --output="$(output_file)"
     --export="ALL,BERT_JAX_PYTHON=$(python),BERT_JAX_WORKDIR=${flags[workdir]}")
-  job=$(job_id)
+  job=$(queued_job)
   if [[ -n $job ]]; then
-    say "${flags[name]} is in the queue already: job $job"
+    say "${flags[name]} is in the queue already: job ${job% *}"
     return
   fi
   [[ -z ${flags[partition]} ]] || options+=(--partition="${flags[partition]}")
@@ -162,12 +162,14 @@ show_status() {
 
 show_logs() { run tail --lines=200 ${switches[follow]:+--follow} "$(output_file)"; }
 
-# SIGINT to the batch script alone, which has training save, and then waits.
-stop_job() { signal_job --batch --signal=INT; }
+# SIGINT to the batch script alone, which has training save, and then waits. A job that
+# is still to begin, or to begin again, takes no signal and has nothing to save.
+stop_job() { end_job --batch --signal=INT; }
 
-signal_job() {
-  local job
-  job=$(job_id 1)
+end_job() {
+  local job state
+  read -r job state <<<"$(queued_job '1 RUNNING')"
+  [[ $state != PENDING ]] || set --
   if [[ -z $job ]]; then
     say "${flags[name]} is not in the queue"
   else
@@ -227,6 +229,6 @@ case $command in
   status) show_status ;;
   logs) show_logs ;;
   stop) stop_job ;;
-  delete) signal_job ;;
+  delete) end_job ;;
   run) run_all ;;
 esac

@@ -38,6 +38,7 @@ FLAGS = {
         "accelerator-topology= region= type="
     ),
     "gcloud compute resource-policies delete": "region=",
+    "gcloud compute resource-policies describe": "region=",
     "gcloud compute scp": "tunnel-through-iap zone=",
     "gcloud compute ssh": "command= tunnel-through-iap zone=",
     "gcloud compute tpus queued-resources create": (
@@ -63,8 +64,8 @@ FLAGS = {
     "gcloud container clusters get-credentials": "dns-endpoint location=",
     "gcloud container node-pools create": (
         "cluster= enable-private-nodes location= machine-type= node-labels= "
-        "node-locations= num-nodes= service-account= shielded-secure-boot spot "
-        "tpu-topology= workload-metadata="
+        "node-locations= num-nodes= placement-policy= service-account= "
+        "shielded-secure-boot spot tpu-topology= workload-metadata="
     ),
     "gcloud container node-pools delete": "cluster= location=",
     "gcloud container node-pools describe": "cluster= location=",

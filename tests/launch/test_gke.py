@@ -83,6 +83,26 @@ def test_the_node_pool_is_the_slice(gke):
     } <= set(pool)
 
 
+def test_hosts_of_tpu7x_are_told_their_topology_by_a_policy(gke):
+    flags = [*FLAGS, "--type=tpu7x-standard-4t", "--topology=2x2x2"]
+    gke.run(SCRIPT, "create", *flags)
+    (policy,) = gke.calls("resource-policies create workload-policy")
+    assert {"--accelerator-topology=2x2x2", "--type=HIGH_THROUGHPUT"} <= set(policy)
+    (pool,) = gke.calls("node-pools create")
+    assert "--placement-policy=bert-base" in pool and "--num-nodes=2" in pool
+    assert not [word for word in pool if word.startswith("--tpu-topology")]
+    gke.run(SCRIPT, "delete", *flags)
+    assert words_in_order(gke.calls(), "node-pools delete", "resource-policies delete")
+
+
+def test_a_command_that_fails_beside_a_running_jobset_deletes_nothing(gke):
+    gke.reply("docker build", Answer(err="no daemon", code=1))
+    gke.reply(JOBSET, "/false/0")
+    result = gke.run(SCRIPT, "run", *FLAGS, code=1)
+    assert "training may be going on there: nothing is deleted" in result.stderr
+    assert "delete" in result.stderr and not gke.calls(" delete ")
+
+
 def test_what_is_there_is_not_made_again(gke):
     gke.reply("describe", "there")
     gke.reply("get (namespace|serviceaccount)", "there")

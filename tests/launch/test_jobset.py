@@ -38,7 +38,10 @@ POD_SPEC = {
             "command": [str],
             "args": [str],
             "ports": [{"containerPort": int}],
-            "securityContext": {"allowPrivilegeEscalation": bool},
+            "securityContext": {
+                "allowPrivilegeEscalation": bool,
+                "capabilities": {"add": [str]},
+            },
             "resources": {"requests": {str: int}, "limits": {str: int}},
             "volumeMounts": [{"name": str, "mountPath": str}],
         }

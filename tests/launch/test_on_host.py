@@ -55,6 +55,7 @@ def test_start_makes_a_unit_that_outlives_the_connection(cloud):
         "--remain-after-exit",
         "--property=KillMode=mixed",
         "--property=TimeoutStopSec=120",
+        "--property=LimitMEMLOCK=infinity",
         "--property=After=network-online.target bert-jax-mount.service",
         f"--working-directory={cloud.clone}",
     } <= set(words)

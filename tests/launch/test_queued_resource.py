@@ -131,8 +131,8 @@ def test_a_request_that_fails_in_the_queue(tpu):
 
 def test_a_cloud_that_refuses_to_answer_is_not_asked_for_a_machine(tpu):
     tpu.reply(RESOURCE, Answer(err="ERROR: PERMISSION_DENIED", code=1))
-    assert "PERMISSION_DENIED" in tpu.run(SCRIPT, "create", *FLAGS, code=1).stderr
-    assert not tpu.calls(CREATE)
+    assert "PERMISSION_DENIED" in tpu.run(SCRIPT, "create", *FLAGS, code=72).stderr
+    assert not tpu.calls(CREATE) and len(tpu.calls(RESOURCE)) == 1
 
 
 def test_waiting_ends_at_the_deadline(tpu):
@@ -281,6 +281,30 @@ def test_a_failed_command_ends_the_run_and_the_costs(tpu):
     tpu.run(SCRIPT, "run", *FLAGS, code=1)
     assert not tpu.calls("bert_jax.train")
     assert words_in_order(tpu.calls(), "install", DELETE)
+
+
+def test_a_failed_command_of_a_second_call_leaves_training_alone(ready):
+    """It goes on since the first one, which was interrupted."""
+    ready.reply("on_host.sh install", Answer(err="no network", code=255))
+    ready.reply(STATE, "running")
+    result = ready.run(SCRIPT, "run", *FLAGS, code=255)
+    assert "training may be going on there: nothing is deleted" in result.stderr
+    assert not ready.calls(DELETE)
+
+
+def test_a_cloud_that_does_not_answer_for_long_has_nothing_deleted(tpu):
+    broken = Answer(err="ERROR: 503", code=1)
+    tpu.reply(RESOURCE, broken)
+    result = tpu.run(SCRIPT, "run", *FLAGS, code=72, BERT_JAX_MISSES="3")
+    assert len(tpu.calls(RESOURCE)) == 3
+    assert "training may be going on there" in result.stderr
+    assert not tpu.calls(f"{CREATE}|{DELETE}")
+
+
+def test_one_answer_that_does_not_come_changes_nothing(tpu):
+    tpu.reply(RESOURCE, Answer(err="ERROR: 503", code=1), GONE, "ACTIVE")
+    tpu.run(SCRIPT, "create", *FLAGS)
+    assert len(tpu.calls(CREATE)) == 1
 
 
 def test_a_command_that_failed_since_the_machine_went_away_is_a_loss(tpu):

@@ -76,8 +76,8 @@ def test_arguments_reach_both_jobs_intact(slurm):
 
 
 def test_a_job_in_the_queue_is_not_submitted_twice(slurm):
-    slurm.reply("squeue", "42")
-    assert "job 42" in slurm.run(SCRIPT, "train", *slurm.flags).stderr
+    slurm.reply("squeue", "42 RUNNING")
+    assert "job 42\n" in slurm.run(SCRIPT, "train", *slurm.flags).stderr
     assert not slurm.calls("sbatch")
 
 
@@ -145,11 +145,14 @@ def test_status_logs_stop_delete(slurm):
     assert slurm.run(SCRIPT, "logs", *slurm.flags).stdout == "last line\n"
     slurm.run(SCRIPT, "stop", *slurm.flags)
     assert not slurm.calls("scancel")
-    slurm.reply("squeue", "42")
+    slurm.reply("squeue", "42 RUNNING")
     slurm.run(SCRIPT, "stop", *slurm.flags)
     assert slurm.calls("scancel") == [["scancel", "--batch", "--signal=INT", "42"]]
     slurm.run(SCRIPT, "delete", *slurm.flags)
     assert slurm.calls("scancel")[1] == ["scancel", "42"]
+    slurm.reply("squeue", "43 PENDING")  # requeued at its time limit
+    slurm.run(SCRIPT, "stop", *slurm.flags)
+    assert slurm.calls("scancel")[2] == ["scancel", "43"]
 
 
 @pytest.mark.parametrize(
