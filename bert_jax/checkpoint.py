@@ -27,7 +27,7 @@ from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, command_line, hosts
+from bert_jax import checkpoint_files, command_line, hosts, storage
 from bert_jax.config import (
     CheckpointConfig,
     ConfigError,
@@ -41,6 +41,8 @@ T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
 # Of a checkpoint beyond its arrays: names, shapes, the config.
 OVERHEAD_BYTES = 2**20
+# A step that is damaged because a run is deleting it is gone after so long.
+DELETION_SECS = 2.0
 SHOWN_ARRAYS = 10  # of those that do not fit
 
 
@@ -51,15 +53,36 @@ class Config(Protocol):
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, which leaves the question for an interruption to `hosts.interrupted`.
+    """Orbax's, but for two questions (seen with orbax-checkpoint 0.12.8).
 
-    JAX ends a run at the number after the last that it was asked with. Orbax asks with
-    the step of a save, in its own thread at the end of one, when steps have gone on: so
-    a notice that comes then would never be heard (seen with orbax-checkpoint 0.12.8).
+    Whether to stop is left to `hosts.interrupted`: JAX ends a run at the number after
+    the last that it was asked with. Orbax asks with the step of a save, in its own
+    thread at the end of one, when steps have gone on: so a notice that comes then would
+    never be heard.
+
+    What went wrong in a save is told to whoever asks first, and that may be Orbax's own
+    thread at the end of the save: so it is remembered here.
     """
+
+    _failure: Exception | None = None
 
     def reached_preemption(self, step: int) -> bool:
         return False
+
+    def check_for_errors(self) -> None:
+        try:
+            super().check_for_errors()
+        except Exception as error:
+            self._failure = error
+        if self._failure is not None:
+            raise self._failure
+
+    def _finalize(self, *arguments: Any) -> None:
+        try:
+            super()._finalize(*arguments)
+        except Exception as error:
+            self._failure = error
+            raise
 
 
 class Checkpoints:
@@ -124,7 +147,7 @@ class Checkpoints:
             if held_out_loss is None
             else {checkpoint_files.HELD_OUT_LOSS: held_out_loss}
         )
-        with self._full_disk_told():
+        with self._storage_told():
             self._manager.save(
                 step,
                 metrics=loss,
@@ -145,12 +168,12 @@ class Checkpoints:
 
     def check_saving(self) -> None:
         """Raises what went wrong in a save under way, if anything has by now."""
-        with self._full_disk_told():
+        with self._storage_told():
             self._manager.check_for_errors()
 
     def wait(self) -> None:
         """Waits for a save under way; raises what went wrong in it."""
-        with self._full_disk_told():
+        with self._storage_told():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
@@ -236,19 +259,26 @@ class Checkpoints:
             return self._manager.restore(step, args=ocp.args.Composite(**items))
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                raise  # of the storage, or not allowed: its files were sound
-            raise self._damaged(step, str(error)) from None
         except Exception as error:  # of TensorStore, Orbax and json, of any type
+            with storage.told(f"{self.directory}/{step}"):
+                if storage.is_transient(error):
+                    raise
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise  # not allowed: its files were sound
             first = (str(error).splitlines() or [type(error).__name__])[0]
             reason = first.partition(". See full")[0]
             raise self._damaged(step, reason) from None
 
     def _damaged(self, step: int, reason: str) -> DamagedError:
+        path, reason = f"{self.directory}/{step}", reason[:120]
+        if checkpoint_files.damage(self._workdir, step):
+            return DamagedError(
+                f"{path} is damaged ({reason}); remove it and continue from the one"
+                " before, or restore it from a copy"
+            )
         return DamagedError(
-            f"{self.directory}/{step} is damaged ({reason[:120]}); remove it and"
-            " continue from the one before, or restore it from a copy"
+            f"{path} cannot be read ({reason}), though its files are as they were"
+            " written; requirements.lock has the versions that this code is for"
         )
 
     def _seal(self) -> None:
@@ -262,16 +292,20 @@ class Checkpoints:
         return ""
 
     @contextlib.contextmanager
-    def _full_disk_told(self) -> Iterator[None]:
+    def _storage_told(self) -> Iterator[None]:
         try:
-            yield
-        except Exception as error:  # TensorStore raises ValueError, files OSError
-            full = (errno.ENOSPC, errno.EDQUOT)
-            is_full = isinstance(error, OSError) and error.errno in full
-            if not is_full and "No space left" not in str(error):
+            with storage.told(f"step {self._step:,} is not saved in {self.directory}"):
+                yield
+        except Exception as error:
+            number = storage.error_number(error)
+            is_full = number in storage.FULL_DISK or "No space left" in str(error)
+            if not is_full:
                 raise
             message = checkpoint_files.no_room(
-                self._workdir, self._step, self._num_bytes
+                self._workdir,
+                self._step,
+                self._num_bytes,
+                is_quota=number == errno.EDQUOT,
             )
             raise ConfigError(message) from None
 
@@ -348,11 +382,15 @@ def show(workdir: str, is_verified: bool) -> list[int]:
         table.add_column(name, justify="left" if name == "files" else "right")
     damaged: dict[int, list[str]] = {}
     for step in steps:
-        wrong = checkpoint_files.damage(workdir, step) if is_verified else []
         try:
+            wrong = checkpoint_files.damage(workdir, step) if is_verified else []
             row = _row(workdir, step)
         except FileNotFoundError:  # a run deletes old ones meanwhile
             continue
+        if wrong:
+            time.sleep(DELETION_SECS)
+            if step not in checkpoint_files.steps(workdir):
+                continue
         if wrong:
             damaged[step] = wrong
         sound = (", DAMAGED" if wrong else ", sound") if is_verified else ""

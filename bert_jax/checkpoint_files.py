@@ -46,14 +46,18 @@ def newest_step(workdir: str) -> int:
 
 def seal(directory: Path) -> None:
     """Writes the digests of a checkpoint that is about to count."""
-    digests.seal(
-        directory, lambda name: name.endswith((STEP_METADATA, f"/{COMMIT_MARK}"))
-    )
+    digests.seal(directory, _comes_later)
+
+
+def _comes_later(name: str) -> bool:
+    return name.rpartition("/")[2] in (STEP_METADATA, COMMIT_MARK)
 
 
 def damage(workdir: str, step: int) -> list[str]:
     """Returns what is wrong with a checkpoint's files, in words."""
-    return digests.damage(directory_of(workdir, step)) + _unreadable(workdir, step)
+    directory = directory_of(workdir, step)
+    # What nobody wrote may be read all the same: Orbax takes the files that it finds.
+    return digests.damage(directory, _comes_later) + _unreadable(workdir, step)
 
 
 def held_out_loss(workdir: str, step: int) -> float | None:
@@ -84,14 +88,19 @@ def _unreadable(workdir: str, step: int) -> list[str]:
     return wrong
 
 
-def check(workdir: str, step: int) -> None:
-    """Raises DamagedError when a checkpoint is not what was written."""
+def check(workdir: str, step: int, remedy: str) -> None:
+    """Raises DamagedError when a checkpoint is not what was written.
+
+    Args:
+      workdir, step: of the checkpoint.
+      remedy: what to do with a sound one, whose step comes for {}.
+    """
     wrong = damage(workdir, step)
     if wrong:
         others = [s for s in steps(workdir) if s != step and not damage(workdir, s)]
-        remedy = f"give --step={others[-1]}" if others else "restore it from a copy"
+        advice = remedy.format(others[-1]) if others else "restore it from a copy"
         raise DamagedError(
-            f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {remedy}"
+            f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {advice}"
         )
 
 
@@ -148,12 +157,13 @@ def find_room(workdir: str, step: int, needed_bytes: int) -> None:
         raise ConfigError(no_room(workdir, step, needed_bytes))
 
 
-def no_room(workdir: str, step: int, needed_bytes: int) -> str:
-    """Returns what to tell when a disk is full."""
-    free = shutil.disk_usage(workdir).free
+def no_room(workdir: str, step: int, needed_bytes: int, is_quota: bool = False) -> str:
+    """Returns what to tell when a disk is full, or what this user may have of it."""
+    free = f"{shutil.disk_usage(workdir).free:,} are free"
     return (
         f"step {step:,} cannot be saved in {Path(workdir) / DIRECTORY}: it needs"
-        f" {needed_bytes:,} bytes and {free:,} are free; earlier checkpoints are as"
+        f" {needed_bytes:,} bytes and {'the quota is used up' if is_quota else free};"
+        " earlier checkpoints are as"
         " they were: make room (config.checkpoint.keep may be lower), then the same"
         f" command goes on from step {newest_step(workdir):,}"
     )

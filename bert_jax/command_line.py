@@ -5,8 +5,8 @@ traceback.
 """
 
 import difflib
-import errno
 import glob
+import os
 import re
 import shlex
 import sys
@@ -18,7 +18,7 @@ import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
 
-from bert_jax import host_memory
+from bert_jax import host_memory, storage
 from bert_jax.config import (
     EXIT_USAGE,
     ConfigError,
@@ -29,23 +29,21 @@ from bert_jax.interruption import EXIT_FORCED
 from bert_jax.storage import StorageError
 
 T = TypeVar("T")
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-# A path that cannot be, or that this user may not read or write.
-USERS_ERRORS = (
-    errno.ENAMETOOLONG,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ELOOP,
-)
+_config_directory = "configs"
+NO_CONFIG = "recipe.py"  # what those of tasks begin with
+EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
 
-def define_config() -> flags.FlagHolder:
-    """Defines --config=FILE, whose keys --config.KEY=VALUE overrides."""
+def define_config(directory: str = "configs") -> flags.FlagHolder:
+    """Defines --config=FILE, whose keys --config.KEY=VALUE overrides.
+
+    Args:
+      directory: whose files are told where one is missing.
+    """
+    global _config_directory
+    _config_directory = directory
     return config_flags.DEFINE_config_file(
-        "config", None, "config file, for example configs/tiny.py", lock_config=True
+        "config", None, "config file, one of those below or your own", lock_config=True
     )
 
 
@@ -70,6 +68,8 @@ def run_with_rest(
     if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
         print(_help(doc or ""))
         sys.exit(0)
+    if sum(map(_is_config_file, argv[1:])) > 1:  # absl takes the last, with its keys
+        fail("--config is given more than once; give it once")
     try:
         main(flags.FLAGS(argv, known_only=known_only)[1:])
     except flags.IllegalFlagValueError as error:
@@ -91,11 +91,14 @@ def run_with_rest(
     except Interrupted as error:
         print(f"interrupted: {error}; the same command goes on from there", flush=True)
         sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # what reads our output wants no more, as head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)
     except OSError as error:
-        if error.errno in FULL_DISK:
+        if error.errno in storage.FULL_DISK:
             where = f" for {error.filename}" if error.filename else ""
             fail(f"no space left on the disk{where}; make room and start again")
-        if error.errno not in USERS_ERRORS or not error.filename:
+        if error.errno not in storage.USERS_ERRORS or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}; give another path")
     except Exception as error:
@@ -209,12 +212,17 @@ def _no_config_dict(path: str, value: object) -> str:
     return f"--config={path}: get_config() must return a ConfigDict"
 
 
+def _is_config_file(argument: str) -> bool:
+    is_flag = argument.startswith("-")
+    return is_flag and argument.lstrip("-").partition("=")[0] == "config"
+
+
 def _config_file(argv: list[str]) -> str:
     """Returns what is given for --config, by = or as the next argument."""
     file = ""
     for argument, following in zip(argv[1:], [*argv[2:], ""], strict=True):
-        name, equals, value = argument.lstrip("-").partition("=")
-        if name == "config" and argument.startswith("-"):
+        _, equals, value = argument.partition("=")
+        if _is_config_file(argument):
             file = value if equals else following
     return file
 
@@ -232,7 +240,9 @@ def _keys(value: object, path: str) -> list[str]:
 
 
 def _configs_here() -> str:
-    return ", ".join(sorted(glob.glob("configs/[!_]*.py"))) or "a config file"
+    files = glob.glob(f"{_config_directory}/[!_]*.py")
+    named = sorted(file for file in files if Path(file).name != NO_CONFIG)
+    return ", ".join(named) or "a config file"
 
 
 def _help(doc: str) -> str:

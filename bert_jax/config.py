@@ -229,7 +229,7 @@ def build(kind: type, values: Any, path: str) -> Any:
         for key in types_by_name:
             if key not in values:
                 raise ConfigError(
-                    f"{path}.{key} is missing; configs/tiny.py shows every key"
+                    f"{path}.{key} is missing; every config file here has it"
                 )
         return kind(
             **{

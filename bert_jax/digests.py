@@ -34,10 +34,15 @@ def seal(directory: Path, is_left_out: Callable[[str], bool] | None = None) -> N
     storage.write(str(directory / SUMS_FILE), "".join(lines).encode())
 
 
-def damage(directory: Path) -> list[str]:
+def damage(
+    directory: Path, is_left_out: Callable[[str], bool] | None = None
+) -> list[str]:
     """Returns what is not as it was written, in words; nothing where all is.
 
-    Files that have no digest are not looked at.
+    Args:
+      directory: that was sealed.
+      is_left_out: as of `seal`; other files and links without a digest are wrong. None
+        for a directory in which people may put what they like.
     """
     try:
         text = (directory / SUMS_FILE).read_text()
@@ -60,6 +65,12 @@ def damage(directory: Path) -> list[str]:
     for name, digest in _digests(directory, there):
         if digest != expected[name]:
             wrong.append(f"{name} is not what was written")
+    if is_left_out is not None:
+        for path in sorted(directory.rglob("*")):
+            name = path.relative_to(directory).as_posix()
+            is_known = name in expected or name == SUMS_FILE or is_left_out(name)
+            if not is_known and (path.is_symlink() or path.is_file()):
+                wrong.append(f"{name} is none of its files")
     return wrong
 
 

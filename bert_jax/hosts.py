@@ -27,8 +27,8 @@ import numpy as np
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
-from bert_jax.config import ConfigError, DamagedError
-from bert_jax.storage import StorageError
+from bert_jax.config import EXIT_USAGE, ConfigError, DamagedError
+from bert_jax.storage import FULL_DISK, USERS_ERRORS, StorageError
 
 EXIT_INTERRUPTED = 75  # saved; the same command goes on
 EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
@@ -96,7 +96,9 @@ def _processes_in_environment() -> dict[str, Any]:
     address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
     if address is None and numbers == [None, None]:
         return {}
-    if not address or not all(number and number.isdigit() for number in numbers):
+    host, _, port = (address or "").rpartition(":")
+    are_numbers = all(number and number.isdigit() for number in (port, *numbers))
+    if not host or not are_numbers:
         raise ConfigError(
             f"{', '.join(ENVIRONMENT)} in the environment are {address!r},"
             f" {numbers[0]!r}, {numbers[1]!r}; they must be HOST:PORT of process 0 and"
@@ -176,6 +178,10 @@ def together() -> Iterator[None]:
     except Exception as error:
         if _num_processes() == 1 or isinstance(error, Interrupted | StorageError):
             raise
+        if isinstance(error, OSError) and error.errno in (*FULL_DISK, *USERS_ERRORS):
+            _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
+            _abort.words = "the other processes of the run end as well"
+            raise
         traceback.print_exc()
         if isinstance(error, jax.errors.JaxRuntimeError):
             # Maybe a connection to a process that is gone: the coordination service
@@ -186,6 +192,7 @@ def together() -> Iterator[None]:
 
 
 _asked = itertools.count(1)
+_is_asked_to_stop = False
 
 
 def interrupted() -> bool:
@@ -193,11 +200,16 @@ def interrupted() -> bool:
 
     To be asked after every step by all processes: all are told at the same step.
     """
+    global _is_asked_to_stop
     if not jax.distributed.is_initialized():
         return False
+    # JAX says so once: a run that rolls back instead of saving has to hear it again.
+    if _is_asked_to_stop:
+        return True
     # Of questions, not of steps: JAX looks for the number after the last one it was
     # asked, and a run that rolls back takes some steps twice.
-    return multihost_utils.reached_preemption_sync_point(next(_asked))
+    _is_asked_to_stop = multihost_utils.reached_preemption_sync_point(next(_asked))
+    return _is_asked_to_stop
 
 
 def any_says(answer: bool) -> bool:

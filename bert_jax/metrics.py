@@ -142,7 +142,8 @@ class MetricsWriter:
             name: value if math.isfinite(value) else None  # JSON has no others
             for name, value in metrics.items()
         }
-        self._file.write(json.dumps({"step": step, **line}) + "\n")
+        with storage.told(self._file.name):
+            self._file.write(json.dumps({"step": step, **line}) + "\n")
         values = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()

@@ -177,10 +177,11 @@ def open_workdir(directory: Path) -> Source:
         )
     step = checkpoint_files.newest_step(str(directory))
     if not step:
-        raise ConfigError(f"config.init_from={str(directory)!r} has no checkpoint yet")
+        raise ConfigError(f"the run in {directory} has no checkpoint yet; give another")
     for path in checkpoint_files.directory_of(str(directory), step).rglob("*"):
         model_directory.refuse_link_outside(path, directory)
-    checkpoint_files.check(str(directory), step)
+    remedy = "python -m bert_jax.export --step={} makes a model to give instead"
+    checkpoint_files.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
     # Another corpus may lie there by now, with another vocabulary.
     checkpoints.position(step, corpus.read(source).sha256)

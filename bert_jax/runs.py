@@ -82,7 +82,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    checkpoint_files.check(workdir, step)
+    checkpoint_files.check(workdir, step, "give --step={}")
     checkpoints.position(step, corpus.sha256)
     phase_index, _ = position.phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)

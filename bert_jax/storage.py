@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from bert_jax.config import ConfigError
@@ -32,6 +32,7 @@ TRANSIENT = {
     errno.EBUSY,
     errno.ESTALE,  # of a network file system, as the following
     errno.ETIMEDOUT,
+    errno.ENOTCONN,  # of a mounted bucket whose process is gone
     errno.ECONNREFUSED,
     errno.ECONNRESET,
     errno.ECONNABORTED,
@@ -41,6 +42,17 @@ TRANSIENT = {
     errno.EHOSTDOWN,
     errno.EHOSTUNREACH,
 }
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+# A path that cannot be, or that this user may not read or write.
+USERS_ERRORS = (
+    errno.ENAMETOOLONG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+)
 # By the codes of tf.errors: UNKNOWN is what TensorFlow makes of EIO, ESTALE and more;
 # 408, 429 and 5xx of a bucket are UNAVAILABLE.
 TRANSIENT_CODES = {2: "unknown", 4: "timeout", 10: "aborted", 14: "unavailable"}
@@ -101,10 +113,37 @@ def retried(do: Callable[[], T], path: str) -> T:
 
 def is_transient(error: BaseException) -> bool:
     """Returns whether the same may well succeed in a while."""
-    if isinstance(error, OSError):
-        passing = isinstance(error, ConnectionError | TimeoutError)
-        return passing or error.errno in TRANSIENT
+    if isinstance(error, ConnectionError | TimeoutError):
+        return True
+    if (number := error_number(error)) is not None:
+        return number in TRANSIENT
     return getattr(error, "error_code", None) in TRANSIENT_CODES
+
+
+def error_number(error: BaseException) -> int | None:
+    """Returns the errno of an OSError, or of what TensorStore makes of one."""
+    if isinstance(error, OSError):
+        return error.errno
+    # TensorStore raises ValueError("NOT_FOUND: ... [os_error_code='2'] ...").
+    found = re.search(r"os_error_code='(\d+)'", str(error))
+    return int(found[1]) if found else None
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """Makes a StorageError of an error that passes, where nothing can be done again.
+
+    Args:
+      what: the file, or what was done, for the message.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StorageError) or not is_transient(error):
+            raise
+        raise StorageError(
+            f"{what}: storage failed ({_words(error)}); call again when it is back"
+        ) from error
 
 
 def _words(error: Exception) -> str:

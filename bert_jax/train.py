@@ -49,7 +49,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     # ---- What it needs, checked before anything is written.
     mesh, corpus, weights = open_inputs(config, workdir)
     hosts.make_shared("workdir", workdir)
-    first_step = take_workdir(workdir)
+    first_step = take_workdir(workdir, config)
     startup.mark("corpus")
 
     # ---- State: first weights, or where the last call stopped.
@@ -94,7 +94,8 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     checkpoints.close()
 
     def end() -> str:
-        checkpoint_files.check(workdir, config.num_steps)
+        remedy = "the same command goes on from step {}"
+        checkpoint_files.check(workdir, config.num_steps, remedy)
         show_end(config, workdir, run.held_out, time.time() - startup.began)
         return ""
 
@@ -135,16 +136,17 @@ def open_inputs(
     return mesh, corpus, pretrained.read(source, config, corpus.tokenizer)
 
 
-def take_workdir(workdir: str) -> int:
+def take_workdir(workdir: str, config: ExperimentConfig) -> int:
     """Locks the workdir and returns the step to go on at, that of a sound checkpoint.
 
     Raises:
-      ConfigError: when another process writes there.
+      ConfigError: when another process writes there, or did so since `open_inputs`.
       DamagedError: when there are checkpoints but none is sound.
     """
 
     def first() -> str:
         workdir_lock.hold(workdir)
+        runs.check_continues(workdir, config)
         return str(checkpoint_files.recover(workdir))
 
     return int(hosts.agree("first step", first))

@@ -231,7 +231,7 @@ class Loop:
         return self._run.held_out.exists and (is_due or step == self._config.num_steps)
 
     def _replay(self, step: int, batch: steps.Batch) -> None:
-        self._watchdog.rest()  # the first time it compiles
+        self._watchdog.begin("a replay")  # the first time it compiles
         self._clock.enter("replaying")
         self._run.replay.check(step, self._state, batch)
         self._watchdog.saw("a replay")
@@ -264,7 +264,7 @@ class Loop:
 
     def _evaluate(self, step: int, phase_index: int) -> None:
         self._log.flush()
-        self._watchdog.rest()
+        self._watchdog.begin("evaluation")
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
         self._held_out_loss = step, self._run.held_out.loss(line)
@@ -287,7 +287,7 @@ class Loop:
     def _save(self, step: int) -> None:
         log = self._log.unwritten()  # and a bad state ends the run here
         guard.check_finite(step, self._state)
-        self._watchdog.rest()  # it waits for the save before it
+        self._watchdog.begin("a save")  # it waits for the one before
         self._clock.enter("saving")
         self._writer.flush()
         position = dataclasses.replace(self._position, log=log)
@@ -299,7 +299,7 @@ class Loop:
         self._watchdog.saw("a save")
 
     def _finish_saving(self) -> None:
-        self._watchdog.rest()
+        self._watchdog.begin("the end of a save")
         self._clock.enter("saving")
         self._run.checkpoints.wait()
 

@@ -15,6 +15,8 @@ PATIENCE_SECS = 600.0
 # For steps that are slow themselves: so many times the median of the last ones.
 PATIENCE_STEPS = 10
 RECENT_STEPS = 100
+# Between steps: an evaluation, a save to a slow disk.
+LONG_SECS = 3600.0
 
 
 class Watchdog:
@@ -27,21 +29,29 @@ class Watchdog:
         )
         self._what = "the start"
         self._since: float | None = None  # None: nothing is waited for
+        self._is_long = False  # what is waited for is no step
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def saw(self, what: str) -> None:
         """Says that the run went on just now, to a step or to what is between."""
         now = time.monotonic()
-        if self._since is not None:
+        if self._since is not None and not self._is_long:
             self._recent_secs.append(now - self._since)
-        self._what, self._since = what, now
+        self._what, self._since, self._is_long = what, now, False
+
+    def begin(self, what: str) -> None:
+        """Says that something begins just now that may take up to LONG_SECS."""
+        what = f"the start of {what}"
+        self._is_long, self._what, self._since = True, what, time.monotonic()
 
     def rest(self) -> None:
         """Says that what comes may take any time, until `saw` is called again."""
         self._since = None
 
     def limit_secs(self) -> float:
-        """Returns how long a step may take."""
+        """Returns how long a step may take, or what began instead of one."""
+        if self._is_long:
+            return LONG_SECS
         if not self._recent_secs:
             return self._patience_secs
         slow = PATIENCE_STEPS * statistics.median(self._recent_secs.copy())

@@ -3,16 +3,18 @@
 import collections
 import errno
 import shutil
+import time
 
 import jax
 import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from bert_jax import checkpoint_files, optim, steps
+from bert_jax import checkpoint, checkpoint_files, optim, steps
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.position import Position, Skip
+from bert_jax.storage import StorageError
 from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 
@@ -76,6 +78,16 @@ def test_weights_come_alone_whatever_the_optimizer(tmp_path):
         strict=True,
     ):
         np.testing.assert_array_equal(a, b)
+
+
+def test_other_dtypes_are_not_cast(tmp_path):
+    """As Orbax would, silently."""
+    config = make_config()
+    save_all(tmp_path, config, {1: None})
+    other = make_config(optimizer__mu_dtype="bfloat16")
+    like = jax.eval_shape(new_state(other))
+    with pytest.raises(ConfigError, match="checkpoint float32.*, config bfloat16"):
+        Checkpoints(str(tmp_path)).restore(1, like, use_mesh(1, 1, 1))
 
 
 def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
@@ -164,18 +176,68 @@ def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
     assert checkpoint_files.damage(str(tmp_path), 1) == []
 
 
-def test_a_save_that_fails_while_steps_go_on_is_told(tmp_path, monkeypatch):
+def tensorstore_error(number: int) -> ValueError:
+    """In the form that tensorstore 0.1.84 has for what the system answers."""
+    return ValueError(f"FAILED: Error writing [os_error_code='{number}'] [path='x']")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (OSError(errno.ENOSPC, "full"), ConfigError, "step 1 cannot be .* are free"),
+        (tensorstore_error(errno.ENOSPC), ConfigError, "step 1 cannot be .* are free"),
+        (tensorstore_error(errno.EDQUOT), ConfigError, "the quota is used up; earlier"),
+        (OSError(errno.EDQUOT, "quota"), ConfigError, "the quota is used up; earlier"),
+        (tensorstore_error(errno.ESTALE), StorageError, "step 1 is not saved in .*"),
+        (OSError(errno.ENOTCONN, "gone"), StorageError, "call again when it is back"),
+        (RuntimeError("ours"), RuntimeError, "ours"),
+    ],
+)
+def test_a_save_that_fails_while_steps_go_on_is_told(
+    tmp_path, monkeypatch, error, kind, message
+):
     config = make_config()
 
     def fail(directory):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     monkeypatch.setattr(checkpoint_files, "seal", fail)
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     checkpoints.save(1, new_state(config)(), config, Position("corpus"))
-    with pytest.raises(ConfigError, match="step 1 cannot be saved"):
+    # However late it is asked for: Orbax has asked by then, and kept it to itself.
+    with pytest.raises(kind, match=message):
         while True:
+            time.sleep(0.05)
             checkpoints.check_saving()
+    with pytest.raises(kind, match=message):
+        checkpoints.wait()
+    assert not checkpoint_files.steps(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (tensorstore_error(errno.EIO), StorageError, "storage failed"),
+        (OSError(errno.ESTALE, "stale"), StorageError, "call again when it is back"),
+        (OSError(errno.EACCES, "not allowed"), PermissionError, "not allowed"),
+        (TypeError("another form"), DamagedError, "cannot be read .*another form"),
+    ],
+)
+def test_what_cannot_be_read_is_not_called_damaged(
+    tmp_path, monkeypatch, error, kind, message
+):
+    """Its files are as they were written; nobody is told to remove them."""
+    config = make_config()
+    save_all(tmp_path, config, {1: None})
+    checkpoints = Checkpoints(str(tmp_path))
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(checkpoints._manager, "restore", fail)
+    with pytest.raises(kind, match=message) as raised:
+        checkpoints.read_position(1)
+    assert "remove" not in str(raised.value)
 
 
 # ------------------------------------------------------------------- list and verify
@@ -201,6 +263,25 @@ def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
     assert "\n20: meta/metadata is not what was written\n" in found.stdout
     assert found.stderr.startswith("error: 1 of the checkpoints in")
     assert found.stderr.count("\n") == 1
+
+
+def test_what_a_run_deletes_meanwhile_is_left_out(tmp_path, monkeypatch, capsys):
+    config = make_config(checkpoint__keep=3)
+    save_all(tmp_path, config, {10: None, 20: None, 30: None})
+    real = checkpoint_files.damage
+
+    def damage(workdir, step):
+        if step == 30:
+            return real(workdir, step)
+        shutil.rmtree(checkpoint_files.directory_of(workdir, step))
+        if step == 10:
+            raise FileNotFoundError("state/d/x")
+        return ["state/d/x is missing"]
+
+    monkeypatch.setattr(checkpoint_files, "damage", damage)
+    assert checkpoint.show(str(tmp_path), True) == []
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "30"]
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,28 @@ def test_no_run_begins_anew_by_itself(tmp_path):
 
 def test_who_only_reads_is_told_of_another_step(tmp_path):
     make(tmp_path, 10, 20)
-    checkpoint_files.check(str(tmp_path), 20)
+    remedy = "give --step={}"
+    checkpoint_files.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 20)
     with pytest.raises(DamagedError, match="20 is damaged: state/data .*--step=10"):
-        checkpoint_files.check(str(tmp_path), 20)
+        checkpoint_files.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 10)
     with pytest.raises(DamagedError, match="restore it from a copy"):
-        checkpoint_files.check(str(tmp_path), 20)
+        checkpoint_files.check(str(tmp_path), 20, remedy)
+
+
+def test_what_nobody_wrote_there_is_damage(tmp_path):
+    """Orbax would read it: a link that leads out is the way to another file."""
+    make(tmp_path, 10)
+    (tmp_path / "secret").write_text("secret")
+    directory = checkpoint_files.directory_of(str(tmp_path), 10)
+    assert checkpoint_files.damage(str(tmp_path), 10) == []
+    (directory / "state" / "more").symlink_to(tmp_path / "secret")
+    wrong = ["state/more is none of its files"]
+    assert checkpoint_files.damage(str(tmp_path), 10) == wrong
+    (directory / "state" / "more").unlink()
+    (directory / "state" / "more").symlink_to(tmp_path)
+    assert checkpoint_files.damage(str(tmp_path), 10) == wrong
 
 
 def test_what_orbax_writes_last_has_no_digest_but_has_to_be_there(tmp_path):

@@ -8,7 +8,9 @@ import sys
 import textwrap
 import time
 
+import jax
 import pytest
+from jax.experimental import multihost_utils
 
 from bert_jax import hosts
 from bert_jax.config import ConfigError
@@ -209,6 +211,17 @@ def test_one_that_fails_does_not_wait_for_the_others():
             },
             "JAX_PROCESS_ID=2 must be below JAX_NUM_PROCESSES=2",
         ),
+        *(
+            (
+                {
+                    "JAX_COORDINATOR_ADDRESS": address,
+                    "JAX_NUM_PROCESSES": "2",
+                    "JAX_PROCESS_ID": "0",
+                },
+                f"{address!r}, '2', '0'; they must be HOST:PORT",
+            )
+            for address in ("node1", "node1:", ":8476", "node1:http")
+        ),
     ],
 )
 def test_a_mistake_in_the_environment_is_told(monkeypatch, environment, message):
@@ -230,3 +243,32 @@ def test_one_process_needs_no_one(tmp_path):
     hosts.make_shared("workdir", str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     assert not hosts.interrupted()
+
+
+def test_an_interruption_is_not_forgotten(monkeypatch):
+    """JAX says it once; what it asks for may fail, and a run rolls back then."""
+    answers = iter([False, True])
+    monkeypatch.setattr(hosts, "_is_asked_to_stop", False)
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        multihost_utils, "reached_preemption_sync_point", lambda _: next(answers)
+    )
+    assert [hosts.interrupted() for _ in range(4)] == [False, True, True, True]
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_the_first_is_one_line():
+    program = """
+        import errno
+        from bert_jax import command_line
+        def main():
+            with hosts.together():
+                if me == 0:
+                    raise OSError(errno.ENOSPC, "No space left", "metrics.jsonl")
+                hosts.barrier("never")
+        command_line.run(main, "")
+    """
+    first, second = finish(start(program, 2))
+    assert first[0] == 2 and "no space left on the disk for metrics.jsonl" in first[2]
+    assert "Traceback" not in first[2]
+    assert second[0] != 0

@@ -52,6 +52,7 @@ def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
         ({"seed": 7}, "config.seed=7"),
         ({"model__hidden_size": 64}, "config.model.hidden_size=64"),
         ({"phase": {"num_steps": 30}}, "config.phases[0].num_steps=30"),
+        ({"phase": {"global_batch_size": 32}}, "phases[0].global_batch_size=32"),
         ({"data__short_seq_prob": 0.2}, "config.data.short_seq_prob=0.2"),
     ],
 )

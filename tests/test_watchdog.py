@@ -69,3 +69,21 @@ def test_slow_steps_have_ten_times_their_median(monkeypatch):
         dog.saw(f"step {step}")
     assert dog.limit_secs() == 100.0
     dog.rest()
+
+
+def test_what_is_no_step_has_longer_but_not_for_ever():
+    result = run("""
+        import time
+        from bert_jax import watchdog
+
+        watchdog.LONG_SECS = 3.0
+        dog = watchdog.Watchdog(patience_secs=1.0)
+        for step in range(3):
+            dog.saw(f"step {step}")
+            dog.begin("a save")
+            time.sleep(2.0)
+        print("done", dog.limit_secs(), flush=True)
+        time.sleep(60)
+    """)
+    assert result.returncode == 76 and result.stdout == "done 3.0\n"
+    assert "nothing has happened for 3 s after the start of a save" in result.stderr

@@ -2,7 +2,8 @@
 
 In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
-a step; COMPUTE_WRONG=1 makes a chip faulty, as replays see it.
+a step; HANG_AT="20" or "evaluation" hangs there, and no watchdog is as patient as
+usual; COMPUTE_WRONG=1 makes a chip faulty, as replays see it.
 """
 
 import os
@@ -13,11 +14,12 @@ import time
 import jax
 import numpy as np
 
-from bert_jax import replay, train_loop
+from bert_jax import held_out, replay, train_loop, watchdog
 from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
+HANG_AT = os.environ.get("HANG_AT", "")
 # A notice takes a second or two to come round: the run stops at this step or the next.
 NOTICE_SECS = 4.0
 
@@ -56,6 +58,25 @@ def send_signal() -> None:
     train_loop.wait_for_step = wait_for_step
 
 
+def hang() -> None:
+    watchdog.LONG_SECS = 8.0
+    real = train_loop.wait_for_step
+    train_loop.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
+
+    def waits_for_ever(*_) -> None:
+        time.sleep(1e6)
+
+    def wait_for_step(state, last_metrics) -> None:
+        real(state, last_metrics)
+        if int(state.step) == int(HANG_AT):
+            waits_for_ever()
+
+    if HANG_AT == "evaluation":
+        held_out.HeldOut.evaluate = waits_for_ever
+    else:
+        train_loop.wait_for_step = wait_for_step
+
+
 def compute_wrong() -> None:
     """Every second go at a step has another last bit in one moment."""
     real = replay.differing
@@ -72,6 +93,8 @@ if POISON:
     poison_batches()
 if KILL_AT:
     send_signal()
+if HANG_AT:
+    hang()
 if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

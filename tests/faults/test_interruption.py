@@ -155,3 +155,17 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
     assert_same_bits(tmp_path, straight, LAST)
     assert exact_lines(tmp_path) == exact_lines(straight)
     assert lines(tmp_path)[-1]["seconds_saving"] > 0
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("20", "nothing has happened for 4 s after step 19"),
+        ("evaluation", "nothing has happened for 8 s after the start of evaluation"),
+    ],
+)
+def test_a_run_that_hangs_ends_with_76_and_its_stacks(text, tmp_path, place, message):
+    arguments = [*small_run(text), f"--workdir={tmp_path}"]
+    result = run("tests.faults.faulty_train", *arguments, HANG_AT=place)
+    assert result.returncode == 76, result.stdout + result.stderr
+    assert message in result.stderr and "waits_for_ever" in result.stderr
