@@ -6,6 +6,7 @@ Shapes: B row of the batch, T token, D hidden, F feature: D, or 4 D of four laye
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,7 +33,8 @@ LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
     "concat_last_four": lambda states: jnp.concatenate(states[-4:], axis=-1),
     "sum_all": lambda states: sum(states[2:], states[1]),
 }
-POOLING = ("none", "mean", "cls")
+OF_TEXTS = ("mean", "cls")  # a vector for each
+POOLING = ("none", "words", *OF_TEXTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Features:
     """What is known of one text, or of a pair.
 
     Attributes:
-      ids: int32[T], [CLS] text [SEP], or [CLS] text [SEP] other text [SEP].
+      ids: int32[T], [CLS] text [SEP], or [CLS] text [SEP] other text [SEP]; of words,
+        those of their first tokens.
       starts, ends: int32[T], the token's characters in its text; 0 of special tokens.
       values: float32[T, F], or float32[F] where pooled.
     """
@@ -69,8 +72,9 @@ class Extractor:
         Args:
           trained: from `trained.read_encoder`, or what int8.py made of it.
           layers: one of LAYERS, which to combine and how.
-          pooling: one of POOLING: "none" for features of tokens, "mean" of all tokens'
-            with [CLS] and [SEP], or those of [CLS].
+          pooling: one of POOLING: "none" for features of tokens, "words" for those of
+            texts' words, see `of_words`, "mean" of all tokens' with [CLS] and [SEP], or
+            those of [CLS].
           max_length: in tokens; a longer text loses its end, a pair that of its longer.
           batch_size: rows of a step, over all devices.
           dtype: of the computation.
@@ -97,8 +101,9 @@ class Extractor:
         self._max_length = max_length
         self._locate = LocatingEncoder(trained.tokenizer)
         self._forward = _forward(trained.graphdef, layers, pooling, dtype)
-        self._is_pooled = pooling != "none"
+        self._pooling = pooling
         self.num_truncated = 0
+        self.num_tokens = 0
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Features]:
         """Returns the features of texts, each alone or with another, in their order."""
@@ -111,15 +116,20 @@ class Extractor:
             placed = sharding.place_batch(arrays, self._mesh)
             values = jax.device_get(self._forward(self._trained.params, placed))
             num_tokens_B = (arrays["sequence_ids"] > 0).sum(axis=1)
+            self.num_tokens += int(num_tokens_B[batch_B >= 0].sum())
             for row, text in enumerate(batch_B):
                 if text >= 0:
                     n = num_tokens_B[row]
-                    found[text] = Features(
+                    is_pooled = self._pooling in OF_TEXTS
+                    features = Features(
                         arrays["input_ids"][row, :n],
                         starts[layout.source_BT[row, :n]],
                         ends[layout.source_BT[row, :n]],
-                        values[row] if self._is_pooled else values[row, :n].copy(),
+                        values[row] if is_pooled else values[row, :n].copy(),
                     )
+                    if self._pooling == "words":
+                        features = of_words(texts[text][0], features)
+                    found[text] = features
         return [features for features in found if features is not None]
 
     def _rows(
@@ -152,8 +162,7 @@ class Extractor:
 
     def _buckets(self, rows: Rows) -> Iterator[tuple[np.ndarray, int]]:
         """Yields rows of about the same length, filled up with -1, and a length."""
-        a_N, b_N = rows.pairs_N4[:, 1], rows.pairs_N4[:, 3]
-        lengths_N = a_N + b_N + 2 + (b_N > 0)
+        lengths_N = rows.num_tokens()
         order_N = np.argsort(lengths_N, kind="stable")
         for first in range(0, len(rows), self._batch_size):
             batch_B = np.full(self._batch_size, -1)
@@ -161,6 +170,32 @@ class Extractor:
             batch_B[: len(chosen)] = chosen
             longest = int(lengths_N[chosen].max())
             yield batch_B, rows_lib.row_length(longest, self._max_length)
+
+
+def of_words(text: str, features: Features) -> Features:
+    """Returns the features of a text's words, each those of its first token.
+
+    Source: Devlin et al. 2019, section 5.3, where such features are tagged. Words are
+    what stands between spaces. One without a token, cut off with the end of a long text
+    or of characters that no token stands for, has features of 0 and the id 0.
+
+    Args:
+      text: a text that is alone in its row.
+      features: of its tokens, [CLS] and [SEP] among them.
+    """
+    spans = [match.span() for match in re.finditer("[^ ]+", text)]
+    words = np.array(spans, np.int32).reshape(-1, 2)
+    starts, ends = features.starts[1:-1], features.ends[1:-1]
+    # The first token that ends within the word, or after it.
+    first = np.searchsorted(ends, words[:, 0], side="right")
+    has_token = np.append(starts, len(text))[first] < words[:, 1]
+    first = np.where(has_token, first, 0) + 1
+    return Features(
+        np.where(has_token, features.ids[first], 0),
+        words[:, 0],
+        words[:, 1],
+        np.where(has_token[:, None], features.values[first], np.float32(0)),
+    )
 
 
 def _forward(

@@ -71,7 +71,8 @@ def read(path: str, lowercase: bool | None) -> Encoder:
             " --lowercase=true or --lowercase=false"
         )
     config = trained.model_config(values, source.directory)
-    vocab_size = source.shapes[pretrained.WORD][0]
+    # Where that is not there, what is lacking is told below.
+    vocab_size = source.shapes.get(pretrained.WORD, (values.get("vocab_size", 1),))[0]
     _check(source, shapes(config, vocab_size))
     arrays = source.read()
     trained.check_finite(arrays, source.directory)

@@ -2,7 +2,7 @@
 
     python -m bert_jax.extract --model=DIR --input=FILE --output=FILE
         [--layers=first|second_to_last|last|sum_last_four|concat_last_four|sum_all]
-        [--pooling=none|mean|cls] [--max_length=N] [--batch_size=N]
+        [--pooling=none|words|mean|cls] [--max_length=N] [--batch_size=N]
         [--compute_dtype=float32|bfloat16] [--weights=float32|int8]
 
 DIR is one of `export` or of any Hugging Face BERT. Each line of FILE, or of standard
@@ -11,12 +11,13 @@ input where that is "-", is a text, or two with " ||| " between them. The output
 
     without pooling    tokens (ids), starts, ends (characters of the text), features
                        [tokens, F], and lengths, the tokens of each text
-    with pooling       features [texts, F]
+    --pooling=words    the same of words: what stands between spaces, " ||| " as well,
+                       with the id and the features of a word's first token
+    mean, cls          features [texts, F]
 """
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,16 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import command_line, contextual, int8, sharding, text_lines, trained
+from bert_jax import (
+    command_line,
+    contextual,
+    devices,
+    int8,
+    output_file,
+    sharding,
+    text_lines,
+    trained,
+)
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers import Tokenizer
@@ -43,8 +53,7 @@ def writing(
     path: Path, tokenizer: Tokenizer | None, is_pooled: bool
 ) -> Iterator[Callable[..., None]]:
     """Gives a function that takes texts and features; the file appears at the end."""
-    tmp = path.with_name(path.name + ".tmp")
-    try:
+    with output_file.replacing(path) as tmp:
         if path.suffix == ".jsonl":
             with tmp.open("w", encoding="utf-8") as file:
                 yield lambda texts, found: _write_json(
@@ -56,10 +65,6 @@ def writing(
             arrays: Any = as_arrays(kept, is_pooled)
             with tmp.open("wb") as file:
                 np.savez(file, **arrays)
-        os.replace(tmp, path)
-    except BaseException:
-        tmp.unlink(missing_ok=True)
-        raise
 
 
 def _write_json(
@@ -97,26 +102,17 @@ def extract(
     extractor: Callable[[list[Parts]], list[Features]],
     path: str,
     write: Callable[..., None],
-) -> tuple[int, int]:
-    """Returns how many texts and tokens there were."""
-    num_texts = num_tokens = 0
+    max_parts: int,
+) -> int:
+    """Returns how many texts there were."""
+    num_texts = 0
     with Progress("extracting", None, "texts") as progress:
-        for texts in text_lines.batches(path, max_parts=2):
+        for texts in text_lines.batches(path, max_parts):
             found = extractor(texts)
             write(texts, found)
             num_texts += len(texts)
-            num_tokens += sum(len(features.ids) for features in found)
             progress.add(len(texts))
-    return num_texts, num_tokens
-
-
-def check_output(path: Path) -> None:
-    if path.suffix not in WRITERS:
-        raise ConfigError(f"--output={path} must end in {' or '.join(WRITERS)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--output={path} is in a directory that does not exist")
-    if path.is_dir():
-        raise ConfigError(f"--output={path} is a directory; give a file")
+    return num_texts
 
 
 def open_model(path: str) -> tuple[Extractor | int8.Compared, Extractor, Tokenizer]:
@@ -151,8 +147,10 @@ def difference(exact: list[Features], found: list[Features]) -> str:
     for one, other in zip(exact, found, strict=True):
         a, b = one.values, other.values
         norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-        cosines.append(np.min((a * b).sum(axis=-1) / np.maximum(norms, 1e-24)))
-    least = np.floor(1e4 * np.min(cosines)) / 1e4  # NaN stays NaN
+        # Words without a token are 0 in both.
+        products = np.where(norms == 0, 1, (a * b).sum(axis=-1))
+        cosines.append(np.ravel(products / np.where(norms == 0, 1, norms)))
+    least = np.floor(1e4 * np.min(np.concatenate(cosines), initial=1)) / 1e4
     return f"features of the first {len(exact)} texts have cosines {least:.4f} or more"
 
 
@@ -162,17 +160,23 @@ def main() -> None:
         missing = [name for name in names if not flags.FLAGS[name].value]
         raise ConfigError(f"--{missing[0]} is missing; see --help")
     output = Path(_OUTPUT.value)
-    check_output(output)
+    if output.suffix not in WRITERS:
+        raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
+    output_file.check(output, _INPUT.value)
+    devices.open_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(sharding.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(_MODEL.value)
     begin = time.monotonic()
-    with writing(output, tokenizer, _POOLING.value != "none") as write:
-        num_texts, num_tokens = extract(compute, _INPUT.value, write)
+    is_pooled = _POOLING.value in contextual.OF_TEXTS
+    with writing(output, tokenizer, is_pooled) as write:
+        max_parts = 1 if _POOLING.value == "words" else 2
+        num_texts = extract(compute, _INPUT.value, write, max_parts)
     secs = time.monotonic() - begin
     if isinstance(compute, int8.Compared):
         print(f"int8 weights: {compute.said}")
         secs -= compute.secs
+    num_tokens = extractor.num_tokens
     cut = (
         f", {extractor.num_truncated:,} of them cut" if extractor.num_truncated else ""
     )
@@ -190,7 +194,10 @@ if __name__ == "__main__":
         "layers", "last", list(contextual.LAYERS), "which, and how to combine them"
     )
     _POOLING = flags.DEFINE_enum(
-        "pooling", "none", contextual.POOLING, "of tokens, or their mean, or [CLS]"
+        "pooling",
+        "none",
+        contextual.POOLING,
+        "of tokens, or of words by their first tokens, or the tokens' mean, or [CLS]",
     )
     _MAX_LENGTH = flags.DEFINE_integer(
         "max_length", None, "tokens of a text; what the model was made for if absent"

@@ -367,6 +367,7 @@ def left_out(datasets: Datasets) -> list[str]:
                 (split.features, "num_truncated", "rows cut to the sequence length"),
                 (split.features, "num_cut", "words beyond the sequence length"),
                 (split.features, "num_dropped", "questions without their answer"),
+                (split.examples, "num_lost_lines", "lines of other columns, left out"),
                 (split.examples, "num_mended", "answers with a wrong offset, mended"),
                 (split.examples, "num_lost", "answers that are not in their text"),
             )
@@ -414,7 +415,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
+    _CONFIG = command_line.define_config("configs/finetune")
     _MODEL = flags.DEFINE_string("model", None, "what to tune: a trained model")
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where runs are kept; runs/finetune-NAME-OF-CONFIG if absent"

@@ -13,9 +13,9 @@ FILE, or of standard input where that is "-", is what the model was tuned for:
     text ||| text                               similarity
 """
 
+import collections
 import contextlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,15 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import command_line, devices, int8, sharding, text_lines, trained
+from bert_jax import (
+    command_line,
+    devices,
+    int8,
+    output_file,
+    sharding,
+    text_lines,
+    trained,
+)
 from bert_jax.config import ConfigError, MeshConfig
 from bert_jax.tasks import task
 from bert_jax.tasks.config import (
@@ -57,6 +65,11 @@ PARTS = {
 }
 # What a row says in one word, or several.
 ANSWERS = ("label", "labels", "choice", "tags", "answer")
+# What the features of a kind count of what is too long, and what that is.
+CUT = {
+    "num_truncated": "rows cut to --max_length",
+    "num_cut": "words beyond --max_length, which count as O",
+}
 PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
 
 
@@ -86,6 +99,7 @@ class Teller:
         self._predictor, self._length = predictor, length
         self._has_impossible = has_impossible
         self._num_parts: int | None = None  # of every line
+        self.num_cut: collections.Counter[str] = collections.Counter()
 
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
         """Returns an object for each line, in their order."""
@@ -102,6 +116,8 @@ class Teller:
             self._length,
             is_training=False,
         )
+        for name, words in CUT.items():
+            self.num_cut[words] += getattr(features, name, 0)
         logits = self._predictor(self._model.params, features)
         predicted = task.predict(self._task, found, features, logits, names)
         return _rows(self._head, found, predicted, logits)
@@ -277,17 +293,19 @@ def row_length(model: Trained) -> int:
 
 def open_model(
     path: str, mesh: jax.sharding.Mesh
-) -> tuple[Teller | int8.Compared, int]:
-    """Returns what tells of lines as the flags ask, and the most parts of a line."""
+) -> tuple[Teller | int8.Compared, Teller, int]:
+    """Returns what tells of lines as the flags ask, the teller in it, and the most
+    parts of a line."""
     model = trained.read_tuned(path)
     assert model.head is not None
     _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
     tell = make_teller(model, mesh)
     if _WEIGHTS.value == "float32":
-        return tell, max_parts
+        return tell, tell, max_parts
     small = int8.quantized(model)
     print(int8.sizes(model.params, small.params), file=sys.stderr)
-    return int8.Compared(make_teller(small, mesh), tell, difference), max_parts
+    teller = make_teller(small, mesh)
+    return int8.Compared(teller, tell, difference), teller, max_parts
 
 
 def make_teller(model: Trained, mesh: jax.sharding.Mesh) -> Teller:
@@ -316,36 +334,22 @@ def writing(path: str | None) -> Iterator[Any]:
     if path is None:
         yield sys.stdout
         return
-    tmp = Path(path + ".tmp")
-    try:
+    with output_file.replacing(Path(path)) as tmp:
         with tmp.open("w", encoding="utf-8") as file:
             yield file
-        os.replace(tmp, path)
-    except BaseException:
-        tmp.unlink(missing_ok=True)
-        raise
-
-
-def check_output(path: str | None, source: str) -> None:
-    """Raises ConfigError when a file cannot be written there."""
-    if path is not None and Path(path).absolute() == Path(source).absolute():
-        raise ConfigError(f"--output={path} is --input; give another file")
-    if path is not None and not Path(path).parent.is_dir():
-        raise ConfigError(f"--output={path} is in a directory that does not exist")
-    if path is not None and Path(path).is_dir():
-        raise ConfigError(f"--output={path} is a directory; give a file")
 
 
 def main() -> None:
     if not _MODEL.value or not _INPUT.value:
         missing = "input" if _MODEL.value else "model"
         raise ConfigError(f"--{missing} is missing; see --help")
-    check_output(_OUTPUT.value, _INPUT.value)
+    if _OUTPUT.value is not None:
+        output_file.check(Path(_OUTPUT.value), _INPUT.value)
     devices.open_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)
-    tell, max_parts = open_model(_MODEL.value, mesh)
+    tell, teller, max_parts = open_model(_MODEL.value, mesh)
     begin, num_texts = time.monotonic(), 0
     with writing(_OUTPUT.value) as file:
         for texts in text_lines.batches(_INPUT.value, max_parts):
@@ -356,9 +360,10 @@ def main() -> None:
     if isinstance(tell, int8.Compared):
         print(f"int8 weights: {tell.said}", file=sys.stderr)
         secs -= tell.secs
+    cut = "".join(f"; {n:,} {words}" for words, n in teller.num_cut.items() if n)
     print(
         f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.0f} a second with"
-        " compiling",
+        f" compiling{cut}",
         file=sys.stderr,
     )
 

@@ -21,12 +21,12 @@ def read(path: str) -> Iterator[str]:
     """
     counts: collections.Counter[str] = collections.Counter()
     if path != "-":
-        for _, line in lines.read(path, MAX_LINE_BYTES, "error", counts):
+        for _, line in lines.read(path, MAX_LINE_BYTES, None, counts):
             yield line
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
         text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-        yield lines.repair(text, f"standard input:{number}", "error", counts)
+        yield lines.repair(text, f"standard input:{number}", None, counts)
 
 
 def batches(path: str, max_parts: int) -> Iterator[list[Parts]]:

@@ -103,7 +103,10 @@ def open_tuned(path: str, given_as: str) -> Opened:
 
 
 def _directory(path: str, given_as: str) -> Path:
-    directory = Path(path).expanduser().absolute()
+    try:
+        directory = Path(path).expanduser().absolute()
+    except RuntimeError:  # ~nobody
+        raise ConfigError(f"{given_as}={path} is no path; give a directory") from None
     if not (directory / "config.json").is_file():
         problem = "has no config.json" if directory.is_dir() else "is not a directory"
         raise ConfigError(

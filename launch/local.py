@@ -1,13 +1,14 @@
 """Runs a training in several processes of this machine, as a pod does in many hosts.
 
-    python launch/local.py --processes=4 --devices_per_process=2 --config=configs/X.py
-        [--workdir=DIR] [--config.KEY=VALUE ...]
+    python launch/local.py --processes=4 --devices_per_process=2
+        [--command=train|finetune] --config=configs/X.py [--workdir=DIR]
+        [--config.KEY=VALUE ...]
 
 The processes are real ones, with JAX's own coordination and CPU collectives between
 them; what simulates is the devices. What is no flag of this file goes to
-`python -m bert_jax.train`. SIGTERM and Ctrl-C are passed on: the run is saved and ends
-with 75. When a process ends badly, the others notice by themselves; launch/README.md
-has the exit codes.
+`python -m bert_jax.train`, or to the other command. SIGTERM and Ctrl-C are passed on:
+the run is saved and ends with 75. When a process ends badly, the others notice by
+themselves; launch/README.md has the exit codes.
 """
 
 import argparse
@@ -26,7 +27,7 @@ LOST = 76
 
 def main() -> int:
     arguments, rest = parse()
-    command = [sys.executable, "-m", "bert_jax.train", *rest]
+    command = [sys.executable, "-m", f"bert_jax.{arguments.command}", *rest]
     address = f"localhost:{free_port()}"
     processes: list[subprocess.Popen] = []
 
@@ -70,6 +71,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--processes", type=positive, default=2, metavar="N")
     parser.add_argument("--devices_per_process", type=positive, default=1, metavar="N")
+    parser.add_argument("--command", choices=["train", "finetune"], default="train")
     return parser.parse_known_args()
 
 

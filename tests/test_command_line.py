@@ -39,6 +39,7 @@ from tests.commands import run, run_well
             marks=pytest.mark.slow,
         ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
+        (["--config=a.py", "--config=b.py"], "--config is given more than once"),
         (["--config=README.md"], "--config=README.md cannot be loaded: SyntaxError"),
     ],
 )
@@ -106,3 +107,9 @@ def test_prepare_says_the_same(arguments, message):
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+def test_tuning_names_configs_of_tasks():
+    stdout = run_well("bert_jax.finetune", "--help")
+    assert "configs/finetune/sst2.py" in stdout and "configs/tiny.py" not in stdout
+    assert "recipe.py" not in stdout

@@ -130,6 +130,20 @@ def test_tokens_know_their_characters(directory):
     assert [TOKENIZER.vocab[i] for i in empty.ids] == ["[CLS]", "[UNK]", "[SEP]"]
 
 
+def test_words_have_the_features_of_their_first_tokens(directory):
+    texts = [("bad  \x00 cab\x00deaf",), ("",), (" " + "bad " * 20,)]
+    words = make(directory, pooling="words", max_length=32)(texts)
+    tokens = make(directory, max_length=32)(texts)
+    first, empty, long = words
+    assert [TOKENIZER.vocab[i] for i in first.ids] == ["b", "[PAD]", "c"]
+    assert first.starts.tolist() == [0, 5, 7] and first.ends.tolist() == [3, 6, 15]
+    np.testing.assert_array_equal(first.values[[0, 2]], tokens[0].values[[1, 4]])
+    assert not first.values[1].any() and empty.values.shape == (0, 32)
+    # 30 tokens have room: 10 words of three, and the other 10 were cut off.
+    assert len(long.ids) == 20 and not long.values[10:].any()
+    np.testing.assert_array_equal(long.values[:10], tokens[2].values[1:-1:3])
+
+
 def test_what_the_model_is_too_small_for(tmp_path):
     config, _, params = tuned.build("tagging")
     huggingface.write_tuned(

@@ -101,3 +101,11 @@ def test_mistakes_are_one_line(source):
         directory, bert__encoder__layer__0__attention__output__dense__weight=kernel
     )
     assert "has NaN or infinity in bert.layers.0." in read()
+
+
+def test_a_model_of_other_names_lacks_them(source):
+    directory, _ = source
+    renamed = {f"module.{name}": array for name, array in tensors_of(directory).items()}
+    safetensors.numpy.save_file(renamed, directory / "model.safetensors")
+    with pytest.raises(ConfigError, match="lacks .* of the encoder's tensors"):
+        encoders.read(str(directory), None)

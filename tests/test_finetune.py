@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 
@@ -10,13 +11,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import encoders, finetune, trained
+from bert_jax import encoders, finetune, metrics, trained, workdir_lock
 from bert_jax.config import ConfigError
 from bert_jax.interop import huggingface
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
 from tests.commands import run, run_well
 from tests.conftest import use_mesh
+from tests.launch.test_local import run_processes
 from tests.models import TOKENIZER, change_json, export_to
 from tests.tasks import labelled, tuned
 from tests.tasks.test_config import config_dict
@@ -67,6 +69,47 @@ def test_the_same_command_again_finds_all_done(swept):
     stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
     assert "examples/s" not in stdout and "Best by accuracy" in stdout
     assert model.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_two_processes_tune_as_one_does(swept, tmp_path):
+    directory, _ = swept
+    rest = [f"--workdir={tmp_path / 'run'}", "--config.recipe.learning_rate=3e-3"]
+    stdout = run_processes(2, "--command=finetune", *command(directory, *rest))
+    assert stdout.count("Best by accuracy") == 1
+    (found,) = tuning.results_in(str(tmp_path / "run" / "runs"))
+    one = tuning.read_result(str(directory / "run" / "runs" / "lr0.003_seed0"))
+    assert one is not None and found.metrics == one.metrics
+
+    def losses(path):
+        return [line["loss"] for line in metrics.read(str(path)) if "loss" in line]
+
+    expected = losses(directory / "run" / "runs" / "lr0.003_seed0")
+    np.testing.assert_allclose(
+        losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
+    )
+    model = trained.read_tuned(str(tmp_path / "run" / "model"))
+    assert model.head == trained.read_tuned(str(directory / "run" / "model")).head
+
+
+@pytest.mark.slow
+def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
+    workdir_lock.hold(str(tmp_path))
+    result = run("bert_jax.finetune", *command(swept[0], f"--workdir={tmp_path}"))
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert f"is being written by process {os.getpid()} on" in result.stderr
+
+
+@pytest.mark.slow
+def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
+    directory = source[0].parent
+    more = {"recipe.clip_norm": 1e30, "recipe.learning_rate": 1e38, "max_bad_steps": 2}
+    arguments = command(directory, f"--workdir={tmp_path / 'run'}", **more)
+    result = run("bert_jax.finetune", *arguments)
+    assert result.returncode == 77, result.stdout + result.stderr
+    assert "no run came to its first look at the dev set" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "run" / "model").exists()
 
 
 def test_the_model_is_the_one_of_its_metrics(swept):

@@ -1,6 +1,8 @@
 """Lines come back with what a tuned model says, in the order and form of its kind."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import scipy.special
 from bert_jax import predict, trained
 from bert_jax.config import ConfigError
 from bert_jax.interop import huggingface
+from bert_jax.tasks import task
 from bert_jax.tasks.config import (
     ChoiceTask,
     QuestionTask,
@@ -17,9 +20,9 @@ from bert_jax.tasks.config import (
     TextTask,
 )
 from bert_jax.tasks.predictor import Predictor
-from tests.commands import run, run_well
+from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
-from tests.models import TOKENIZER
+from tests.models import TOKENIZER, change_json
 from tests.tasks import tuned
 
 LINES = {
@@ -197,3 +200,41 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert message in result.stderr
         assert not list(tmp_path.glob("said*"))
+
+
+def test_classes_of_words_that_are_no_names_stay_as_they_are(tmp_path):
+    write(tmp_path, "tagging")
+    change_json(tmp_path, "config.json", id2label={"0": "NOUN", "1": "DET", "2": "O"})
+    head = trained.read_tuned(str(tmp_path)).head
+    asked = task_of(head)
+    logits = np.eye(3, dtype=np.float32)[None, [2, 0, 1, 0]]
+    found = predict.examples_of(head, [("w1 w2",)], 1, False)
+    features = task.featurize(
+        asked, found, head.labels, TOKENIZER, 4, is_training=False
+    )
+    predicted = task.predict(asked, found, features, logits, head.labels)
+    assert predicted == [["NOUN", "DET"]]
+
+
+def test_what_is_cut_is_told(tmp_path):
+    write(tmp_path, "tagging")
+    (tmp_path / "lines.txt").write_text("w1 " * 40 + "\nw2\n")
+    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
+    result = run("bert_jax.predict", *arguments)
+    assert result.returncode == 0
+    assert "; 10 words beyond --max_length, which count as O" in result.stderr
+
+
+@pytest.mark.slow
+def test_who_reads_no_more_ends_it_without_a_word(tmp_path):
+    write(tmp_path, "classification")
+    (tmp_path / "lines.txt").write_text("w1 w2\n" * 5000)
+    command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path}"]
+    command.append(f"--input={tmp_path / 'lines.txt'}")
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(120) == 141
+    assert b"Traceback" not in process.stderr.read()

@@ -31,7 +31,10 @@ _WRONG_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 def read(
-    path: str, max_bytes: int, invalid_utf8: str, counts: collections.Counter[str]
+    path: str,
+    max_bytes: int,
+    invalid_utf8: str | None,
+    counts: collections.Counter[str],
 ) -> Iterator[tuple[int, str]]:
     """Yields the number and text of every line of a file, blank lines included.
 
@@ -42,9 +45,10 @@ def read(
       path: of a local file, or anything TensorFlow's file systems know.
       max_bytes: a longer line comes in parts of up to so many bytes of UTF-8, all
         under the line's number.
-      invalid_utf8: what to do about bytes that are not UTF-8. "error" raises;
-        "replace" makes U+FFFD of each run of them; "skip" leaves them in the line as
-        half surrogates, by which `is_utf8` knows it.
+      invalid_utf8: what to do about bytes that are not UTF-8. "error" raises, and
+        names the config's key, which None does not; "replace" makes U+FFFD of each run
+        of them; "skip" leaves them in the line as half surrogates, by which `is_utf8`
+        knows it.
       counts: counted up by "lines_repaired" and "files_skipped".
 
     Raises:
@@ -90,16 +94,22 @@ def is_utf8(text: str) -> bool:
 
 
 def repair(
-    text: str, where: str, invalid_utf8: str, counts: collections.Counter[str]
+    text: str, where: str, invalid_utf8: str | None, counts: collections.Counter[str]
 ) -> str:
     """Applies `invalid_utf8`, as in `read`, to a line decoded with "surrogateescape".
 
     Raises:
-      ConfigError: when it is "error" and the text has wrong bytes; names `where`.
+      ConfigError: when it is "error" or None and the text has wrong bytes; names
+        `where`.
     """
     if is_utf8(text) or invalid_utf8 == "skip":
         return text
     if invalid_utf8 == "error":
+        raise ConfigError(
+            f"{_describe(text, where)}, or set config.data.invalid_utf8 to replace or"
+            " skip"
+        )
+    if invalid_utf8 is None:
         raise ConfigError(_describe(text, where))
     counts["lines_repaired"] += 1
     return _WRONG_BYTES.sub("\ufffd", text)
@@ -132,7 +142,7 @@ def cut(text: str, max_bytes: int) -> list[str]:
 
 
 def _decoded(
-    path: str, invalid_utf8: str, counts: collections.Counter[str]
+    path: str, invalid_utf8: str | None, counts: collections.Counter[str]
 ) -> Iterator[str]:
     """Yields the text of a file in chunks, with LF as the only end of line."""
     decoder = io.IncrementalNewlineDecoder(
@@ -217,7 +227,7 @@ def _describe(text: str, where: str) -> str:
         advice = "is it text?"
     return (
         f"{where} is not UTF-8, with 0x{byte:02x} as byte {start + 1} of the line;"
-        f" {advice}, or set config.data.invalid_utf8 to replace or skip"
+        f" {advice}"
     )
 
 

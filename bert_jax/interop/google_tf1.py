@@ -175,8 +175,8 @@ def _prefix(path: Path) -> Path:
         if len(found) != 1:
             names = ", ".join(p.name for p in found[:3])
             raise ConfigError(
-                f"{path} has several checkpoints: {names}; give config.init_from one's"
-                " path without .index"
+                f"{path} has several checkpoints: {names}; give one's path without"
+                " .index"
             )
         path = found[0]
     prefix = path.with_suffix("") if path.suffix == ".index" else path

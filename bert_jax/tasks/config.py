@@ -223,6 +223,13 @@ def _validate(config: FinetuneConfig) -> None:
             task.text,
             "must name one column or two",
         )
+    if isinstance(task, ChoiceTask):
+        _require(
+            bool(task.choices),
+            "config.task.choices",
+            task.choices,
+            "must name the columns of the choices, or one that has lists of them",
+        )
     if isinstance(task, SimilarityTask):
         _require(
             len(task.text) == 2, "config.task.text", task.text, "must name two columns"

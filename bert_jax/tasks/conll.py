@@ -54,6 +54,11 @@ class Sentences:
         return np.split(found, np.cumsum(lengths)[:-1])
 
 
+def are_tags(names: Iterable[str]) -> bool:
+    """Returns whether all names are tags of one of the schemes above."""
+    return all(_TAG.fullmatch(name) for name in names)
+
+
 def read(spec: str, words: str, tags: str) -> Sentences:
     """Reads conll:PATH, or any table whose values are lists.
 
@@ -137,7 +142,7 @@ def _sentences(path: str) -> Iterator[list[list[str]]]:
     counts: collections.Counter[str] = collections.Counter()
     sentence: list[list[str]] = []
     num_columns = 0
-    for number, line in lines.read(path, MAX_LINE_BYTES, "error", counts):
+    for number, line in lines.read(path, MAX_LINE_BYTES, None, counts):
         if not line.strip():
             if sentence:
                 yield sentence

@@ -79,6 +79,10 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
         found: Any = task.read(
             config.task, spec, config.data.header, names, has_labels=has_labels
         )
+        if isinstance(found, Questions) and not has_labels:
+            # Whether there may be no answer is the task's, not a test set's to say.
+            may_be_none = train.examples.has_impossible
+            found = dataclasses.replace(found, has_impossible=may_be_none)
         if has_labels and not _has_labels(found):
             raise ConfigError(
                 f"{spec} has no labels; config.data.train and dev need some, and"
@@ -96,9 +100,10 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
             raise ConfigError(f"{spec} has no examples; give data that has some")
         return Split(spec, found, features)
 
+    train: Any = split(config.data.train, has_labels=True, is_training=True)
     return Datasets(
         names,
-        split(config.data.train, has_labels=True, is_training=True),
+        train,
         tuple(split(spec, has_labels=True) for spec in config.data.dev),
         tuple(split(spec, has_labels=False) for spec in config.data.test),
     )

@@ -26,12 +26,14 @@ class Texts:
       labels: int32[N] classes, float32[N] scores or float32[N, C] sets of classes;
         None for a test set.
       index: int64[N], the place of each in its leaderboard's file.
+      num_lost_lines: lines of the table that are not among them.
     """
 
     a: list[str]
     b: list[str] | None
     labels: np.ndarray | None
     index: np.ndarray
+    num_lost_lines: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +44,13 @@ class Choices:
       contexts: texts.
       choices: of each context.
       labels: int32[N], the right choice from 0; None for a test set.
+      num_lost_lines: as of `Texts`.
     """
 
     contexts: list[str]
     choices: list[list[str]]
     labels: np.ndarray | None
+    num_lost_lines: int = 0
 
 
 def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
@@ -55,12 +59,7 @@ def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
         return (column,)
     values = table.column(column)
     if kind == "multi_label":
-        values = [
-            part
-            for value in values
-            for part in (value if isinstance(value, list) else str(value).split(","))
-            if part != ""
-        ]
+        values = [part for value in values for part in labels.parts(value)]
     return labels.names_in(values)
 
 
@@ -95,7 +94,7 @@ def read_texts(
     places = np.arange(len(a))
     if index:
         places = labels.scores(table.column(index), table.spec).astype(np.int64)
-    return Texts(a, b[0] if b else None, found, places)
+    return Texts(a, b[0] if b else None, found, places, table.num_dropped)
 
 
 def read_nearness(
@@ -160,7 +159,7 @@ def read_choices(
     right = None
     if label:
         right = labels.classes(table.column(label), numbers, table.spec)
-    return Choices(contexts, found, right)
+    return Choices(contexts, found, right, table.num_dropped)
 
 
 def _texts(table: Table, column: str) -> list[str]:

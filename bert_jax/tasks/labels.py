@@ -1,6 +1,7 @@
 """What people write for labels -> numbers, by the names of a head's classes."""
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,9 +12,16 @@ from bert_jax.config import ConfigError
 
 def names_in(values: Iterable[Any]) -> tuple[str, ...]:
     """Returns the distinct values, numbers by size and the rest by the alphabet."""
-    names = {str(value) for value in values}
-    numbers = all(name.lstrip("-").isdecimal() for name in names)
-    return tuple(sorted(names, key=int) if numbers else sorted(names))
+    names = {str(value).strip() for value in values}
+    numbers = all(map(_is_number, names))
+    return tuple(sorted(names, key=float) if numbers else sorted(names))
+
+
+def parts(value: Any) -> list[str]:
+    """Returns the classes of a list, or of text between commas; "" has none."""
+    found = value if isinstance(value, list) else str(value).split(",")
+    stripped = [str(part).strip() for part in found]
+    return stripped if isinstance(value, list) else [part for part in stripped if part]
 
 
 def classes(values: Sequence[Any], names: Sequence[str], where: str) -> np.ndarray:
@@ -40,10 +48,8 @@ def class_sets(values: Sequence[Any], names: Sequence[str], where: str) -> np.nd
     numbers = _numbers(names)
     found = np.zeros((len(values), len(names)), np.float32)
     for i, value in enumerate(values):
-        parts = value if isinstance(value, list) else str(value).split(",")
-        for part in parts:
-            if part != "" or isinstance(value, list):
-                found[i, _find(part, numbers, names, where, i)] = 1.0
+        for part in parts(value):
+            found[i, _find(part, numbers, names, where, i)] = 1.0
     return found
 
 
@@ -68,8 +74,17 @@ def scores(values: Sequence[Any], where: str) -> np.ndarray:
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
-    by_number = {str(i): i for i in range(len(names))}
-    return by_number | {name: i for i, name in enumerate(names)}
+    by_name = {name: i for i, name in enumerate(names)}
+    if any(map(_is_number, names)):  # where 1 is a name, 0 is not the first of them
+        return by_name
+    return {str(i): i for i in range(len(names))} | by_name
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def _find(

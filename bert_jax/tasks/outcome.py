@@ -18,6 +18,7 @@ from bert_jax.tasks.tuning import Result
 MODEL_DIRECTORY = "model"
 PREDICTIONS_DIRECTORY = "predictions"
 SUMMARY_FILE = "results.json"
+_UNFINISHED = ".model.unfinished."  # no name that a person gives to a copy
 
 
 def write_predictions(
@@ -49,9 +50,9 @@ def write_predictions(
 def write_model(setup: Setup, params: Any, workdir: str) -> None:
     """Writes a tuned model for transformers and `predict`, in place of an older one."""
     target = Path(workdir) / MODEL_DIRECTORY
-    for left in target.parent.glob(f"{target.name}.*"):  # by a call that was killed
+    for left in target.parent.glob(f"{_UNFINISHED}*"):  # by a call that was killed
         shutil.rmtree(left)
-    tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    tmp = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
     try:
         tokenizer = setup.encoder.tokenizer
         huggingface.write_tuned(
@@ -64,7 +65,7 @@ def write_model(setup: Setup, params: Any, workdir: str) -> None:
         )
         model_directory.write_digests(tmp)
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
-        old = target.with_name(f"{target.name}.old")
+        old = target.with_name(f"{_UNFINISHED}old")
         if target.exists():
             os.replace(target, old)
         os.replace(tmp, target)

@@ -44,16 +44,25 @@ class Predictor:
         self._forward = tuning_step.make_forward(graphdef, dtype)
 
     def __call__(self, params: Any, features: Features) -> np.ndarray:
-        """Returns float32[N, ...], the same in every process."""
+        """Returns float32[N, ...], the same in every process.
+
+        Rows of a batch are about as long as each other: one long row among short ones
+        would cost as much as if all were long.
+        """
         found = []
-        for rows_B in batches.in_order(len(features), self._batch_size):
+        order_N = np.argsort(features.num_tokens(), kind="stable")
+        for places_B in batches.in_order(len(features), self._batch_size):
+            rows_B = np.where(places_B >= 0, order_N[places_B], -1)
             batch = features.batch(rows_B)
             placed = batches.place(
                 {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
             )
             logits = np.asarray(jax.device_get(self._forward(params, placed)))
             found.append(self._widened(logits)[rows_B >= 0])
-        return np.concatenate(found)
+        logits = np.concatenate(found)
+        in_place = np.empty_like(logits)
+        in_place[order_N] = logits
+        return in_place
 
     def _widened(self, logits: np.ndarray) -> np.ndarray:
         """Returns logits of tokens with zeros for places that were cut off."""

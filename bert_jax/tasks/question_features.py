@@ -80,6 +80,10 @@ class QuestionFeatures:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def num_tokens(self) -> np.ndarray:
+        """Returns int64[W], the tokens of each row."""
+        return self.rows.num_tokens()
+
     def batch(self, windows_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns what the model and its loss read of some windows.
 
@@ -88,14 +92,18 @@ class QuestionFeatures:
 
         Returns:
           int32[B, T] of what `Bert.encode` reads, int32[B] start_positions and
-          end_positions if known, float32[B] weights.
+          end_positions if known, float32[B] weights; T as short as these windows allow
+          where answers are to be found. In training it is always the same, for padding
+          is among the places that an answer is not at (run_squad.py).
         """
         found = {"weights": rows_lib.weights(windows_B)}
         windows_B = np.maximum(windows_B, 0)
         if self.start_positions_W is not None and self.end_positions_W is not None:
             found["start_positions"] = self.start_positions_W[windows_B]
             found["end_positions"] = self.end_positions_W[windows_B]
-        return found | self.rows.arrays(self.rows.layout(windows_B))
+            return found | self.rows.arrays(self.rows.layout(windows_B))
+        rows = self.rows.cut(windows_B)
+        return found | rows.arrays(rows.layout(windows_B))
 
 
 def of_questions(

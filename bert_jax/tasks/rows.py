@@ -86,10 +86,14 @@ class Rows:
     def __len__(self) -> int:
         return len(self.pairs_N4)
 
+    def num_tokens(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Returns int64, the tokens of some rows, or of all: also [CLS] and [SEP]."""
+        a, b = self.pairs_N4[rows, 1], self.pairs_N4[rows, 3]
+        return a + b + 2 + (b > 0)
+
     def cut(self, rows_B: np.ndarray) -> "Rows":
         """Returns rows no longer than some of them need, see `row_length`."""
-        a_B, b_B = self.pairs_N4[rows_B, 1], self.pairs_N4[rows_B, 3]
-        longest = int((a_B + b_B + 2 + (b_B > 0)).max())
+        longest = int(self.num_tokens(rows_B).max())
         return dataclasses.replace(self, length=row_length(longest, self.length))
 
     def layout(self, rows_B: np.ndarray) -> Layout:

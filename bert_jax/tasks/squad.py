@@ -83,9 +83,7 @@ def read(spec: str) -> Questions:
 
 def _json(path: str) -> Any:
     counts: collections.Counter[str] = collections.Counter()
-    text = "\n".join(
-        line for _, line in lines.read(path, MAX_LINE_BYTES, "error", counts)
-    )
+    text = "\n".join(line for _, line in lines.read(path, MAX_LINE_BYTES, None, counts))
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

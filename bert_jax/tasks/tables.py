@@ -34,11 +34,13 @@ class Table:
       spec: what was read, for messages.
       columns: strings; of JSON lines whatever the values are.
       num_dropped: lines whose number of columns is not that of the names.
+      first_dropped: the number of the first of these lines.
     """
 
     spec: str
     columns: dict[str, list[Any]]
     num_dropped: int = 0
+    first_dropped: int = 0
 
     def column(self, name: str) -> list[Any]:
         """Returns the values of a column.
@@ -101,7 +103,7 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
     counts: collections.Counter[str] = collections.Counter()
-    return lines.read(path, MAX_LINE_BYTES, "error", counts)
+    return lines.read(path, MAX_LINE_BYTES, None, counts)
 
 
 def _of_rows(
@@ -125,7 +127,7 @@ def _of_rows(
         )
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
-    return Table(spec, table, len(dropped))
+    return Table(spec, table, len(dropped), dropped[0][0] if dropped else 0)
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:

@@ -40,6 +40,10 @@ class TaggingFeatures:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def num_tokens(self) -> np.ndarray:
+        """Returns int64[N], the tokens of each row."""
+        return self.rows.num_tokens()
+
     def batch(self, sentences_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns what the model and its loss read of some sentences.
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import Tokenizer
 from bert_jax.tasks import (
     answers,
@@ -47,6 +48,8 @@ class Features(Protocol):
     """Rows for a model; those of text_features.py and its likes."""
 
     def __len__(self) -> int: ...
+
+    def num_tokens(self) -> np.ndarray: ...
 
     def batch(self, rows_B: np.ndarray, /) -> dict[str, np.ndarray]: ...
 
@@ -85,6 +88,12 @@ def read(
     if isinstance(task, TaggingTask):
         return conll.read(spec, task.words, task.tags if has_labels else "")
     table = tables.read(spec, header)
+    if table.num_dropped and not has_labels:
+        raise ConfigError(
+            f"{spec}: line {table.first_dropped} has another number of columns than the"
+            f" first; there are {table.num_dropped} such lines, and what is said of a"
+            " test set needs all: mend them"
+        )
     label = task.label if has_labels else ""
     if isinstance(task, ChoiceTask):
         return examples.read_choices(table, task.text, task.choices, label)
@@ -133,7 +142,8 @@ def predict(
 
     Returns:
       int64[N] classes or choices, float32[N] scores or cosines, int64[N, C] sets of
-      classes, BIO tags of every sentence's words, or `Answers`.
+      classes, tags of every sentence's words, in BIO if they are of names, or
+      `Answers`.
     """
     if isinstance(task, QuestionTask):
         return answers.find(
@@ -148,7 +158,8 @@ def predict(
         classes_NT = logits.argmax(axis=-1)
         of_words = features.word_classes(np.arange(len(features)), classes_NT)
         tags = [[str(names[i]) for i in classes] for classes in of_words]
-        return [conll.to_bio(sentence) for sentence in tags]
+        # Classes of words may be other things, as parts of speech.
+        return [conll.to_bio(s) for s in tags] if conll.are_tags(names) else tags
     if task.kind == "regression":
         return logits[:, 0]
     if task.kind == "similarity":

@@ -32,6 +32,10 @@ class TextFeatures:
     def __len__(self) -> int:
         return len(self.rows) // (self.num_choices or 1)
 
+    def num_tokens(self) -> np.ndarray:
+        """Returns int64[N], the tokens of each example's longest row."""
+        return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
+
     def batch(self, examples_B: np.ndarray) -> dict[str, np.ndarray]:
         """Returns what the model and its loss read of some examples.
 

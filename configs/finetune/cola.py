@@ -2,10 +2,12 @@
 
 Devlin et al. 2019, table 1, has BERT-base at Matthews 52.1, GLUE's test set.
 
-From GLUE's own files, which have no header:
+From GLUE's own files, which have no header; its test set has one and other columns, so
+it is not read in the same call:
 
     --config.data.train=tsv:CoLA/train.tsv --config.data.dev="('tsv:CoLA/dev.tsv',)"
     --config.data.header="('source', 'label', 'star', 'sentence')"
+    --config.data.test="()" --config.task.glue="()"
 """
 
 import ml_collections

@@ -3,8 +3,13 @@
 Devlin et al. 2019, table 1, has BERT-base at 84.6 (matched) and 83.4 (mismatched),
 GLUE's test sets.
 
-From GLUE's own files, with --config.task.label=gold_label and
---config.task.text="('sentence1', 'sentence2')".
+From GLUE's own files:
+
+    --config.data.train=tsv:MNLI/train.tsv
+    --config.data.dev="('tsv:MNLI/dev_matched.tsv', 'tsv:MNLI/dev_mismatched.tsv')"
+    --config.data.test="('tsv:MNLI/test_matched.tsv', 'tsv:MNLI/test_mismatched.tsv')"
+    --config.task.text="('sentence1', 'sentence2')" --config.task.label=gold_label
+    --config.task.index=index
 """
 
 import ml_collections

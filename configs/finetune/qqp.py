@@ -2,7 +2,11 @@
 
 Devlin et al. 2019, table 1, has BERT-base at F1 71.2, GLUE's test set.
 
-From GLUE's own files, with --config.task.label=is_duplicate.
+From GLUE's own files:
+
+    --config.data.train=tsv:QQP/train.tsv --config.data.dev="('tsv:QQP/dev.tsv',)"
+    --config.data.test="('tsv:QQP/test.tsv',)" --config.task.index=id
+    --config.task.label=is_duplicate
 """
 
 import ml_collections

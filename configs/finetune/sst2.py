@@ -5,6 +5,7 @@ Devlin et al. 2019, table 1, has BERT-base at 93.5, GLUE's test set.
 From GLUE's own files:
 
     --config.data.train=tsv:SST-2/train.tsv --config.data.dev="('tsv:SST-2/dev.tsv',)"
+    --config.data.test="('tsv:SST-2/test.tsv',)" --config.task.index=index
 """
 
 import ml_collections

@@ -5,6 +5,7 @@ Devlin et al. 2019, table 1, has BERT-base at Spearman 85.8, GLUE's test set.
 From GLUE's own files:
 
     --config.data.train=tsv:STS-B/train.tsv --config.data.dev="('tsv:STS-B/dev.tsv',)"
+    --config.data.test="('tsv:STS-B/test.tsv',)" --config.task.index=index
     --config.task.label=score
 """
 

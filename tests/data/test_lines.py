@@ -87,8 +87,12 @@ def test_cut_prefers_the_last_space():
     ],
 )
 def test_wrong_bytes_are_named_with_file_line_and_byte(tmp_path, content, message):
+    path = write(tmp_path / "a", content)
+    with pytest.raises(ConfigError, match=message) as error:
+        read(path, invalid_utf8=None)
+    assert "invalid_utf8" not in str(error.value)  # a key of pretraining alone
     with pytest.raises(ConfigError, match=message + ".*set config.data.invalid_utf8"):
-        read(write(tmp_path / "a", content))
+        read(path)
 
 
 @pytest.mark.parametrize("chunk_bytes", [3, 2**20])

@@ -1,7 +1,11 @@
 """Sets are read once, and what training reads of them has a digest."""
 
+import dataclasses
+import json
+
 import pytest
 
+from bert_jax import finetune
 from bert_jax.config import ConfigError
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import datasets
@@ -61,3 +65,36 @@ def test_a_set_without_examples_is_told(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\n")
     with pytest.raises(ConfigError, match="dev.tsv"):
         datasets.read(setup.config, TOKENIZER)
+
+
+def test_lines_that_are_left_out_are_counted_and_not_in_a_test_set(tmp_path):
+    setup = labelled.make_setup(tmp_path)
+    spec = labelled.write_table(tmp_path / "train.tsv", 200, 0)
+    path = tmp_path / "train.tsv"
+    path.write_text(path.read_text() + "one column\n")
+    data = dataclasses.replace(setup.config.data, train=spec)
+    config = dataclasses.replace(setup.config, data=data)
+    found = datasets.read(config, TOKENIZER)
+    assert len(found.train.features) == 200
+    assert finetune.left_out(found) == [f"{spec}: 1 lines of other columns, left out"]
+    data = dataclasses.replace(data, test=(spec,))
+    with pytest.raises(ConfigError, match="train.tsv: line 202 has another number of"):
+        datasets.read(dataclasses.replace(config, data=data), TOKENIZER)
+
+
+def test_a_test_set_may_have_no_answer_where_the_training_set_says_so(tmp_path):
+    def write(name, **more):
+        entry = {"id": "1", "question": "w1", **more}
+        data = [{"paragraphs": [{"context": "w2 w3", "qas": [entry]}]}]
+        (tmp_path / name).write_text(json.dumps({"data": data}))
+        return f"squad:{tmp_path / name}"
+
+    answers = [{"text": "w2", "answer_start": 0}]
+    unlabelled = write("test.json")
+    for is_impossible in (True, False):
+        more = {"is_impossible": True} if is_impossible else {"answers": answers}
+        spec = write("train.json", **more)
+        sets = {"data__train": spec, "data__dev": (spec,), "data__test": (unlabelled,)}
+        config = tasks_config.from_config_dict(change("squad2", **sets))
+        (test,) = datasets.read(config, TOKENIZER).test
+        assert test.examples.has_impossible == is_impossible

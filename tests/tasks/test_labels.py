@@ -47,3 +47,16 @@ def test_scores():
 def test_names_are_sorted_as_numbers_if_they_are_numbers():
     assert labels.names_in(["10", "9", "9"]) == ("9", "10")
     assert labels.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
+
+
+def test_blanks_around_names_are_no_part_of_them():
+    assert labels.names_in([" b", "a ", "b"]) == ("a", "b")
+    assert labels.parts("joy, anger , ") == ["joy", "anger"]
+    assert labels.parts([" joy", 3]) == ["joy", "3"]
+
+
+def test_where_names_are_numbers_places_are_none():
+    assert labels.classes(["5", "1"], ("1", "3", "5"), "dev").tolist() == [2, 0]
+    for names in (("1", "3", "5"), ("-1", "1"), ("0.5", "1.5")):
+        with pytest.raises(ConfigError, match="has the label '0'"):
+            labels.classes(["0"], names, "dev")

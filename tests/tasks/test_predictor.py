@@ -37,4 +37,30 @@ def test_logits_are_those_of_each_row_alone(mesh):
         np.testing.assert_allclose(
             logits_NTC[row, :num], jax.device_get(expected)[0, :num], atol=1e-5
         )
-    assert logits_NTC[0, 16:].any() and not logits_NTC[4, 16:].any()
+    if devices.size == 1:  # the fifth goes with the fourth, the first with the third
+        assert logits_NTC[4, 16:].any() and not logits_NTC[0, 16:].any()
+
+
+def test_rows_of_a_batch_are_as_long_as_each_other():
+    """Else one long row has its whole batch padded."""
+    devices = use_mesh(1, 1, 1)
+    _, graphdef, params = tuned.build("tagging")
+    words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
+    names = tuned.HEADS["tagging"].labels
+    found = Sentences("made up", words, None)
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 32)
+    lengths, real = [], features.batch
+
+    class Watched:
+        num_tokens = features.num_tokens
+
+        def __len__(self):
+            return len(features)
+
+        def batch(self, rows_B):
+            lengths.append(real(rows_B)["input_ids"].shape[1])
+            return real(rows_B)
+
+    predictor = Predictor(graphdef, length=32, batch_size=2, dtype=F32, mesh=devices)
+    predictor(params, Watched())
+    assert lengths == [16, 16, 32]

@@ -82,7 +82,7 @@ def test_windows_are_those_of_a_loop():
             part = tokens[start : start + length]
             ids_T = features.batch(np.array([window]))["input_ids"][0]
             expected = [cls, *query, sep, *part, sep]
-            assert ids_T.tolist() == expected + [0] * (LENGTH - len(expected))
+            assert ids_T.tolist() == expected + [0] * (len(ids_T) - len(expected))
             assert features.windows.question_W[window] == number
             assert contexts[window].tolist() == [
                 has_max_context(spans, i, token)
@@ -156,3 +156,14 @@ def test_nothing_to_read_is_a_row_all_the_same(paragraph, query):
     batch = features.batch(np.array([0]))
     assert len(features) == 1 and batch["sequence_ids"][0, 0] == 1
     assert len(features.windows.max_context()[0]) == (1 if paragraph else 0)
+
+
+def test_rows_are_cut_where_answers_are_to_be_found():
+    question = Question("q", "co", 0, (Answer("ba", 0),), False)
+    questions = Questions(["ba be bi"], [question], False, 0, 0)
+    whole = of(questions).batch(np.array([0]))
+    cut = of(questions, is_training=False).batch(np.array([0]))
+    assert whole["input_ids"].shape == (1, LENGTH) and LENGTH > 16
+    assert cut["input_ids"].shape == (1, 16)
+    np.testing.assert_array_equal(whole["input_ids"][:, :16], cut["input_ids"])
+    assert not whole["sequence_ids"][:, 16:].any()

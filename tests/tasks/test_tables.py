@@ -56,6 +56,7 @@ def test_few_broken_lines_are_dropped_and_counted(tmp_path):
     path = write(tmp_path / "a.tsv", "\n".join(lines))
     table = tables.read(f"tsv:{path}")
     assert len(table.column("a")) == 200 and table.num_dropped == 2
+    assert table.first_dropped == 202
     path = write(tmp_path / "a.tsv", "\n".join(lines[:20] + lines[-2:]))
     with pytest.raises(ConfigError, match=r"a.tsv:21 has 1 columns, not the 2 of a, b"):
         tables.read(f"tsv:{path}")

@@ -1,0 +1,34 @@
+"""A file of results is whole or not there, and never in the place of the input."""
+
+import pytest
+
+from bert_jax import output_file
+from bert_jax.config import ConfigError
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        with output_file.replacing(path) as tmp:
+            tmp.write_text("half")
+            raise RuntimeError
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+    with output_file.replacing(path) as tmp:
+        tmp.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("nowhere/a.npz", "in a directory that does not exist"),
+        ("input.txt", "is --input; give another file"),
+        ("directory", "is a directory; give a file"),
+    ],
+)
+def test_outputs_that_cannot_be(name, message, tmp_path):
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(ConfigError, match=message):
+        output_file.check(tmp_path / name, str(tmp_path / "input.txt"))
