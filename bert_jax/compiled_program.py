@@ -145,17 +145,36 @@ class CompiledProgram:
         """Every collective of a step, in order; metrics' sums are among them."""
         found = []
         for instruction, times in self.executed():
-            kind = instruction.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                size = self._whole_bytes(instruction, kind)
-                group = self._group_size(instruction)
+            for kind, inner in self._collectives_in(instruction):
+                size = self._whole_bytes(inner)
+                group = self._group_size(inner)
                 name = instruction.op_name
                 found.append(Collective(kind, size, group, times, name))
         return found
 
-    def _whole_bytes(self, instruction: Instruction, kind: str) -> int:
+    def _collectives_in(
+        self, instruction: Instruction
+    ) -> Iterator[tuple[str, Instruction]]:
+        """Yields what an instruction is, or what libtpu has fused into it.
+
+        An all-reduce of which each device keeps its part is a reduce-scatter: a fusion
+        of the two, without a name of its own.
+        """
+        inside = [instruction]
+        if instruction.opcode == "fusion":
+            inside = self._computations.get(instruction.called("calls"), [])
+        for inner in inside:
+            kind = inner.opcode.removesuffix("-start")
+            if kind in COLLECTIVES:
+                if kind == "all-reduce" and any(
+                    i.opcode == "dynamic-slice" for i in inside
+                ):
+                    kind = "reduce-scatter"
+                yield kind, inner
+
+    def _whole_bytes(self, instruction: Instruction) -> int:
         size = instruction.num_bytes
-        if kind == "reduce-scatter":  # the result is a share
+        if instruction.opcode == "reduce-scatter":  # the result is a share
             return size * self._group_size(instruction)
         if instruction.opcode == "all-gather-start":  # (operand, result)
             group = self._group_size(instruction)
@@ -196,6 +215,7 @@ class CompiledProgram:
             (instruction, times)
             for instruction, times in self.executed()
             if instruction.cycles is None
+            and not any(self._collectives_in(instruction))
             and (
                 instruction.opcode in WORK
                 or 'custom_call_target="tpu_custom_call"' in instruction.text

@@ -4,7 +4,8 @@
 #
 #   launch/skypilot.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
 #
-#   train    submits the job: machines, installation, corpus and training are SkyPilot's
+#   train    submits the job, unless it is there already: machines, installation, corpus
+#            and training are SkyPilot's
 #   wait     follows the job until it ends; the exit code is SkyPilot's
 #   status   SkyPilot's jobs, the newest checkpoint
 #   logs     the job's output; --follow goes on
@@ -42,7 +43,30 @@ declare -A flags=(
 )
 declare -A switches=([on_demand]="" [skip_prepare]="" [follow]="" [checkpoints]="")
 
+# Prints `there` while a job of this name has not ended: SkyPilot would take a second one,
+# to train in the same workdir. Where its controller was never started, or has stopped for
+# want of jobs, the queue is an error that says so.
+unfinished() {
+  local jobs
+  jobs=$(query "" sky jobs queue --skip-finished --all --output=json 2>&1) || {
+    [[ $jobs == *"No in-progress managed jobs"* ]] && return
+    say "$jobs"
+    return 1
+  }
+  [[ $jobs != *"\"job_name\": \"${flags[name]}\""* ]] || echo there
+}
+
 train() {
+  local there
+  there=$(unfinished) || return
+  if [[ -n $there ]]; then
+    say "${flags[name]} is there already and has not ended"
+  else
+    submit
+  fi
+}
+
+submit() {
   local quoted="" options=(--name="${flags[name]}" --gpus="${flags[type]}"
     --infra="${flags[infra]}" --workdir="$ROOT"
     # Not a copy of your own credentials: the machines' account.

@@ -1,5 +1,6 @@
 """What a compiled program tells, of one written by hand and of real ones."""
 
+import collections
 import importlib.util
 
 import jax
@@ -184,6 +185,33 @@ def test_device_bytes_are_of_one_device():
     assert compiled_program.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
 
 
+def test_a_sum_that_is_fused_with_taking_ones_part_is_a_reduce_scatter():
+    """As libtpu writes it: its bytes are those of the whole, its name the fusion's."""
+    program = CompiledProgram(
+        """
+%all-reduce-scatter (input: f32[8,4]) -> f32[2,4] {
+  %input = f32[8,4]{1,0} parameter(0)
+  %all-reduce.2 = f32[8,4]{1,0} all-reduce(%input), \
+replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %part = f32[2,4]{1,0} dynamic-slice(%all-reduce.2, %a, %b)
+}
+
+ENTRY %main (p: f32[8,4]) -> f32[2,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %fusion = f32[2,4]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter, \
+metadata={op_name="jit(step)/optimizer/dot_general"}
+}
+""",
+        8,
+    )
+    assert program.collectives == [
+        compiled_program.Collective(
+            "reduce-scatter", 8 * 4 * 4, 4, 1, "jit(step)/optimizer/dot_general"
+        )
+    ]
+    assert not program.unestimated  # it has a time of its own
+
+
 def tpu_program(devices=None, **changes):
     """Returns a step for four chips or others, and the number of parameters."""
     config = make_config(
@@ -212,6 +240,25 @@ def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else():
     # Every parameter once, in two or four bytes; activations would be over.
     assert 2 * num_parameters < sum(c.num_bytes for c in gradients)
     assert sum(c.num_bytes for c in gradients) <= 4 * num_parameters + 4096
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    "mesh", [{"fsdp": 4, "data": 1}, {"data": 4, "shard_optimizer": True}]
+)
+def test_gradients_of_what_is_split_are_scattered_and_parameters_gathered(mesh):
+    """Where libtpu fuses the scattering into a sum, it has a name of ours alone."""
+    program, num_parameters = tpu_program(
+        **{f"mesh__{name}": value for name, value in mesh.items()}
+    )
+    by_kind = collections.Counter()
+    for collective in program.collectives:
+        by_kind[collective.kind] += collective.num_bytes * collective.times
+    of_all = num_parameters * mesh.get("fsdp", 1)  # nearly: vectors are not split
+    assert 2 * of_all < by_kind["reduce-scatter"] < 5 * of_all
+    assert by_kind["all-gather"] > 2 * of_all
+    assert by_kind["all-reduce"] < of_all / 4  # metrics, gradients of vectors
+    assert not [i for i, _ in program.unestimated if "reduce-scatter" in i.text]
 
 
 @needs_libtpu

@@ -3,6 +3,7 @@
 Fields and types are those of sky/utils/schemas.py of SkyPilot 0.14.1.
 """
 
+import json
 import subprocess
 
 import pytest
@@ -41,13 +42,18 @@ def test_a_dry_run_prints_what_the_real_one_does_and_does_nothing(cloud):
     cloud.run(SCRIPT, *args, *end)
     assert cloud.printed(dry.stdout) == cloud.calls()
     assert words_in_order(
-        cloud.calls(), "jobs launch", "jobs logs", "storage rsync", "jobs cancel"
+        cloud.calls(),
+        "jobs queue",
+        "jobs launch",
+        "jobs logs",
+        "storage rsync",
+        "jobs cancel",
     )
 
 
 def test_train_names_the_machines_and_the_run(cloud):
     cloud.run(SCRIPT, "train", *FLAGS, "--on_demand", "--skip_prepare")
-    (words,) = cloud.calls("^sky")
+    (words,) = cloud.calls("jobs launch")
     assert {
         "--name=bert-base",
         "--gpus=tpu-v5litepod-16",
@@ -58,6 +64,38 @@ def test_train_names_the_machines_and_the_run(cloud):
         "--env=BERT_JAX_PREPARE=no",
     } <= set(words)
     assert words[-1] == str(cloud.clone / "launch" / "skypilot.yaml")
+
+
+def jobs(*names):
+    """What `sky jobs queue --output=json` prints: a record a job, with indent."""
+    return json.dumps([{"job_id": 7, "job_name": name} for name in names], indent=2)
+
+
+def test_a_job_that_has_not_ended_is_followed_and_not_begun_again(cloud):
+    cloud.reply("jobs queue", jobs("bert-large", "bert-base"))
+    result = cloud.run(SCRIPT, "run", *FLAGS)
+    assert "is there already" in result.stderr
+    assert not cloud.calls("jobs launch")
+    assert words_in_order(cloud.calls(), "jobs queue .*--skip-finished", "jobs logs")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        jobs("bert-base-2", "my-bert-base"),
+        Answer(err="sky.exceptions: No in-progress managed jobs.", code=1),
+    ],
+)
+def test_other_jobs_or_none_do_not_stop_one(cloud, answer):
+    cloud.reply("jobs queue", answer)
+    cloud.run(SCRIPT, "train", *FLAGS)
+    assert len(cloud.calls("jobs launch")) == 1
+
+
+def test_nothing_is_submitted_where_the_queue_does_not_answer(cloud):
+    cloud.reply("jobs queue", Answer(err="the server cannot be reached", code=1))
+    assert "cannot be reached" in cloud.run(SCRIPT, "run", *FLAGS, code=1).stderr
+    assert not cloud.calls("jobs launch|jobs cancel")
 
 
 def test_a_failed_job_is_collected_and_cancelled(cloud):
@@ -111,7 +149,7 @@ def test_the_task_has_published_fields_only(task):
 
 def test_every_variable_that_the_launcher_sets_is_declared(cloud, task):
     cloud.run(SCRIPT, "train", *FLAGS, "--skip_prepare", "--", "--config.seed=1")
-    (words,) = cloud.calls("^sky")
+    (words,) = cloud.calls("jobs launch")
     given = {w.split("=")[1] for w in words if w.startswith("--env=")}
     assert given == set(task["envs"])
 
@@ -127,7 +165,7 @@ def test_the_run_script(cloud, task, tmp_path, rank, prepared):
     python.symlink_to(cloud.fakes / "bin" / "sky")  # a fake: it writes its words down
     cloud.reply("mountpoint", "")
     cloud.run(SCRIPT, "train", *FLAGS, "--", "--config.data.sources=('text:/a b/*',)")
-    (words,) = cloud.calls("^sky")
+    (words,) = cloud.calls("jobs launch")
     env = dict(w.split("=", 2)[1:] for w in words if w.startswith("--env="))
     env |= {"BERT_JAX_CORPUS_DIR": str(corpus), "BERT_JAX_PREPARE": "yes"}
     subprocess.run(
