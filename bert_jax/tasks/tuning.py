@@ -178,7 +178,13 @@ class _Run:
         config = setup.config
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
-        self._num_rows = len(setup.datasets.train.features)
+        features, recipe = setup.datasets.train.features, setup.config.recipe
+        self._rows = batches.Shuffled(
+            len(features),
+            recipe.global_batch_size,
+            seed,
+            features.num_tokens() if recipe.group_by_length else None,
+        )
         self._num_steps = setup.num_steps
         self._dev_steps = dev_steps(config, self._num_steps)
         self._is_asked_to_stop = False
@@ -294,9 +300,8 @@ class _Run:
             self._best_weights.close()
 
     def _batch(self, step: int) -> dict[str, jax.Array]:
-        setup, size = self._setup, self._config.recipe.global_batch_size
-        rows_B = batches.of_step(self._num_rows, size, step, self._seed)
-        batch = setup.datasets.train.features.batch(rows_B)
+        setup = self._setup
+        batch = setup.datasets.train.features.batch(self._rows.of_step(step))
         return batches.place(batch, self._part, setup.mesh)
 
     def _is_enough(self) -> bool:

@@ -34,6 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.recipe = ml_collections.ConfigDict()
     config.recipe.num_epochs = 3  # Devlin et al. 2019, section 4.1
     config.recipe.global_batch_size = 32  # section 4.1
+    config.recipe.group_by_length = False  # rows in any order, as run_classifier.py
     config.recipe.optimizer = "adamw_bert"  # optimization.py
     config.recipe.learning_rate = 2e-5  # README, "Sentence (and sentence-pair)"
     config.recipe.learning_rates = (5e-5, 4e-5, 3e-5, 2e-5)  # section 4.1
