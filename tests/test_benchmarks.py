@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from benchmarks import tuning
 from tests.commands import run_well, write_text
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
@@ -62,3 +63,66 @@ def test_checkpoint_prints_a_row_for_each_cost():
     blocked, digests, verify, steps = found
     assert blocked["ratio"] < 1  # the rest is written while steps go on
     assert (digests["unit"], verify["unit"], steps["unit"]) == ("s", "s", "steps/s")
+
+
+def write_table(path, columns, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(map(str, row)) for row in [columns, *rows]]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow
+def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
+    """Of tasks that are easy to tell from random weights: one word decides."""
+    sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(64)]
+    scored = [(f"w{i} w1", f"w{i} w{1 + i % 2}", 5.0 * (i % 2)) for i in range(32)]
+    glue = tmp_path / "data" / "glue"
+    for name in ("train", "dev"):
+        write_table(glue / "SST-2" / f"{name}.tsv", ("sentence", "label"), sentences)
+    pairs = ("sentence1", "sentence2", "score")
+    write_table(glue / "STS-B" / "train.tsv", pairs, scored)
+    write_table(glue / "STS-B" / "dev.tsv", pairs, scored[:10])
+    command = [
+        f"--model={source[0]}",
+        f"--data={tmp_path / 'data'}",
+        f"--workdir={tmp_path / 'work'}",
+        "--tasks=sst2,stsb",
+        "--rates=1e-3,3e-3",
+        "--length=16",
+    ]
+    stdout = run_well("benchmarks.tuning", *command)
+    sst2, stsb = map(json.loads, stdout.splitlines())
+    assert sst2.keys() >= ROW | {"floor", "rate", "peer_rate"}
+    assert (sst2["unit"], stsb["unit"]) == ("accuracy", "pearson")
+    assert sst2["value"] > 0.9 and sst2["peer"] == "random weights"
+    trained_on = (tmp_path / "work" / "data" / "stsb_train.tsv").read_text()
+    assert trained_on.count("\n") == 1 + 22  # without those of the dev set
+
+    model = tmp_path / "work" / "sst2" / "pretrained" / "model"
+    stdout = run_well(
+        "benchmarks.compact",
+        str(model),
+        f"--dev={glue / 'SST-2' / 'dev.tsv'}",
+        "--repeats=2",
+    )
+    exact, small = map(json.loads, stdout.splitlines())
+    assert exact["accuracy"] == pytest.approx(sst2["value"], abs=1e-3)
+    assert "int8" in small["case"] and small["value"] > 0
+    assert small["parameter_bytes"] < 0.5 * exact["parameter_bytes"]
+
+
+def test_what_is_held_out_is_not_trained_on(tmp_path):
+    (tmp_path / "goemotions").mkdir()
+    lines = [f"text {i}\t{i % 28}\tid{i}\n" for i in range(9)]
+    (tmp_path / "goemotions" / "dev.tsv").write_text("".join(lines))
+    train, dev = tuning.emotions(tmp_path, tmp_path, num_held_out=2)
+    assert open(train.removeprefix("tsv:")).readlines() == lines[:7]
+    assert open(dev.removeprefix("tsv:")).readlines() == lines[7:]
+
+    (tmp_path / "squad").mkdir()
+    found = [{"title": str(i), "paragraphs": []} for i in range(9)]
+    path = tmp_path / "squad" / "squad11dev-train36.json"
+    path.write_text(json.dumps({"version": "1.1", "data": found}))
+    train, dev = tuning.articles(tmp_path, tmp_path, num_held_out=2)
+    read = [json.load(open(spec.removeprefix("squad:"))) for spec in (train, dev)]
+    assert [each["data"] for each in read] == [found[:7], found[7:]]

@@ -1,0 +1,212 @@
+"""What pretraining is worth: tasks tuned from a model's weights and from random ones.
+
+    python -m benchmarks.tuning --model=DIR --data=DIR --workdir=DIR
+        [--tasks=sst2,cola] [--rates=1e-4,3e-4] [--seeds=0,1] [--length=64]
+
+A row for each task, by its own metric on its dev set: of each seed at the better of the
+rates, with the model's weights, and with random ones as the peer; `floor` is what needs
+no neural network. Called again it goes on where it was. DIR of --data holds
+
+    glue/SST-2, glue/CoLA, glue/STS-B   GLUE's train.tsv and dev.tsv
+    wnut17, codah, goemotions           as configs/finetune has them
+    squad/squad11dev-train36.json       36 articles of SQuAD 1.1's dev set
+
+GoEmotions has its dev.tsv alone there, of which the last 1,000 are held out, and SQuAD
+the last 7 articles. STS-B's pairs that are in its dev set as well are not trained on.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import rows
+
+# A task's data: its directory -> what stands after config.data.train=, and after dev=.
+Data = Callable[[Path, Path], tuple[str, str]]
+
+
+def glue(name: str) -> Data:
+    def find(data: Path, _: Path) -> tuple[str, str]:
+        directory = data / "glue" / name
+        return f"tsv:{directory}/train.tsv", f"tsv:{directory}/dev.tsv"
+
+    return find
+
+
+def unseen_pairs(data: Path, made: Path) -> tuple[str, str]:
+    """STS-B without the pairs of its dev set: some copies have these in both."""
+    directory = data / "glue" / "STS-B"
+    dev = _read_table(directory / "dev.tsv")
+    seen = {(row["sentence1"], row["sentence2"]) for row in dev}
+    kept = [
+        row
+        for row in _read_table(directory / "train.tsv")
+        if (row["sentence1"], row["sentence2"]) not in seen
+    ]
+    columns = ("sentence1", "sentence2", "score")
+    train = made / "stsb_train.tsv"
+    lines = ["\t".join(columns), *("\t".join(row[c] for c in columns) for row in kept)]
+    train.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return f"tsv:{train}", f"tsv:{directory}/dev.tsv"
+
+
+def _read_table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        table = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [row for row in table if row.get("score")]
+
+
+def wnut(data: Path, _: Path) -> tuple[str, str]:
+    directory = data / "wnut17"
+    train, dev = directory / "wnut17train.conll", directory / "emerging.dev.conll"
+    return f"conll:{train}", f"conll:{dev}"
+
+
+def codah(data: Path, _: Path) -> tuple[str, str]:
+    directory = data / "codah" / "cv_split" / "fold_0"
+    return f"tsv:{directory}/train.tsv", f"tsv:{directory}/dev.tsv"
+
+
+def emotions(data: Path, made: Path, num_held_out: int = 1_000) -> tuple[str, str]:
+    text = (data / "goemotions" / "dev.tsv").read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    train, dev = made / "goemotions_train.tsv", made / "goemotions_dev.tsv"
+    train.write_text("".join(lines[:-num_held_out]), encoding="utf-8")
+    dev.write_text("".join(lines[-num_held_out:]), encoding="utf-8")
+    return f"tsv:{train}", f"tsv:{dev}"
+
+
+def articles(data: Path, made: Path, num_held_out: int = 7) -> tuple[str, str]:
+    path = data / "squad" / "squad11dev-train36.json"
+    found = json.loads(path.read_text(encoding="utf-8"))["data"]
+    train, dev = made / "squad_train.json", made / "squad_dev.json"
+    train.write_text(json.dumps({"version": "1.1", "data": found[:-num_held_out]}))
+    dev.write_text(json.dumps({"version": "1.1", "data": found[-num_held_out:]}))
+    return f"squad:{train}", f"squad:{dev}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """A row: a config of configs/finetune, its data, what it is held against."""
+
+    config: str
+    data: Data
+    num_epochs: int  # few sentences are read more often
+    floor: float | None
+    floor_of: str
+    flags: tuple[str, ...] = ()
+
+
+HEADER_OF_COLA = "--config.data.header=('source', 'label', 'star', 'sentence')"
+TASKS = {
+    "sst2": Tuned("sst2", glue("SST-2"), 2, 0.828, "TF-IDF of words and pairs"),
+    "cola": Tuned("cola", glue("CoLA"), 5, 0.108, "TF-IDF", (HEADER_OF_COLA,)),
+    "stsb": Tuned(
+        "stsb",
+        unseen_pairs,
+        5,
+        0.544,
+        "words in common",
+        ("--config.task.label=score", "--config.metric=pearson"),
+    ),
+    "similarity": Tuned(
+        "similarity",
+        unseen_pairs,
+        5,
+        0.544,
+        "words in common",
+        ("--config.task.label=score", "--config.metric=pearson"),
+    ),
+    "wnut17": Tuned("wnut17", wnut, 8, None, ""),
+    "squad": Tuned("squad1", articles, 2, None, ""),
+    "codah": Tuned("codah", codah, 4, 0.25, "chance"),
+    "goemotions": Tuned("goemotions", emotions, 10, 0.374, "TF-IDF"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--rates", default="1e-4,3e-4")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--length", type=int, default=64)
+    args = parser.parse_args()
+    for name in args.tasks.split(","):
+        compare(name, args)
+
+
+def compare(name: str, args: argparse.Namespace) -> None:
+    """Tunes one task from both starts, and prints its row."""
+    task = TASKS[name]
+    made = args.workdir / "data"
+    made.mkdir(parents=True, exist_ok=True)
+    train, dev = task.data(args.data.resolve(), made.resolve())
+    flags = [
+        f"--config=configs/finetune/{task.config}.py",
+        f"--model={args.model}",
+        f"--config.data.train={train}",
+        f"--config.data.dev=('{dev}',)",
+        "--config.data.test=()",
+        f"--config.sequence_length={args.length}",
+        f"--config.recipe.num_epochs={task.num_epochs}",
+        f"--config.recipe.learning_rates=({args.rates},)",
+        "--config.recipe.group_by_length=True",
+        "--sweep",
+        f"--seeds={args.seeds}",
+        *task.flags,
+    ]
+    if task.config == "squad1":  # the paper's 64 and 128 of 384 tokens
+        flags += [
+            f"--config.task.max_query_length={args.length // 3}",
+            f"--config.task.stride={args.length // 3}",
+        ]
+    if task.config in ("sst2", "cola", "stsb"):
+        flags.append("--config.task.glue=()")
+    taught = tune(args.workdir / name / "pretrained", flags)
+    random = tune(args.workdir / name / "random", [*flags, "--from_scratch"])
+    rows.print_row(
+        "tuning",
+        f"{name}, {task.num_epochs} epochs",
+        taught.metric,
+        taught.values,
+        "random weights",
+        random.values,
+        rate=taught.rate,
+        peer_rate=random.rate,
+        floor=task.floor,
+        floor_of=task.floor_of,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Best:
+    metric: str
+    rate: float
+    values: list[float]  # one a seed
+
+
+def tune(workdir: Path, flags: list[str]) -> Best:
+    """Runs finetune, or goes on with it; returns what its best rate came to."""
+    command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={workdir}"]
+    subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
+    summary = json.loads((workdir / "results.json").read_text())
+    metric = summary["metric"]
+    by_rate: dict[float, list[float]] = {}
+    for run in summary["runs"]:
+        value = run["metrics"].get(metric, 0.0)  # of a run that diverged
+        by_rate.setdefault(run["learning_rate"], []).append(value)
+    rate = max(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
+    return Best(metric, rate, by_rate[rate])
+
+
+if __name__ == "__main__":
+    main()
