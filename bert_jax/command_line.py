@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
+from ml_collections.config_flags import config_path
 
 from bert_jax import host_memory, storage
 from bert_jax.config import (
@@ -31,6 +32,13 @@ from bert_jax.storage import StorageError
 T = TypeVar("T")
 _config_directory = "configs"
 NO_CONFIG = "recipe.py"  # what those of tasks begin with
+# What a key of the config takes, by the type of what is there.
+KINDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    tuple: "values with commas between them, in brackets",
+}
 EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
 
@@ -75,10 +83,11 @@ def run_with_rest(
     except flags.IllegalFlagValueError as error:
         # "flag --config=FILE: Error whilst parsing config file: TRACEBACK"
         if "Error whilst parsing config file" in str(error):
-            fail(f"--config: {_first_cause(error)}")
+            cause = _first_cause(error)
+            fail(_no_python(_config_file(argv)) or f"--config: {cause}")
         # "flag --config.seed=abc: invalid literal for int() with base 10: 'abc'"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
-        fail(f"{argument} does not fit: {reason}")
+        fail(f"{argument} does not fit: {_wanted(argument, argv) or reason}")
     except ConfigError as error:
         fail(str(error), error.exit_code)
     except flags.Error as error:
@@ -137,8 +146,10 @@ def local_directory(flag: str, path: str) -> str:
     """Returns the path of a directory flag.
 
     Raises:
-      ConfigError: when it is a URL or a file.
+      ConfigError: when it is empty, a URL or a file.
     """
+    if not path:
+        raise ConfigError(f"--{flag}= is empty; give a directory")
     if "://" in path:
         raise ConfigError(
             f"--{flag}={path} is not a local directory; give one, and copy it to the"
@@ -188,6 +199,8 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
         config = config_flags.config_flags._ConfigFileParser("config").parse(file)
     except Exception as reason:
         cause = _first_cause(reason)
+        if message := _no_python(path):
+            return message
         return f"--config={path} cannot be loaded: {type(cause).__name__}: {cause}"
     if not isinstance(config, ml_collections.ConfigDict):
         return _no_config_dict(path, config)
@@ -200,6 +213,30 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
             return f"--{key} is not a config key; the nearest is --{close}"
     return f"--config={path} failed to load: {error}"
+
+
+def _no_python(file: str) -> str:
+    path = file.split(":")[0]
+    if path.endswith(".py"):
+        return ""
+    return f"--config={path} is not a Python file; try {_configs_here()}"
+
+
+def _wanted(argument: str, argv: list[str]) -> str:
+    """Says what a key of the config takes, "" where the argument is of none."""
+    key = argument.partition("=")[0].lstrip("-").partition(".")[2]
+    if not argument.lstrip("-").startswith("config.") or not key:
+        return ""
+    config = config_flags.config_flags._ConfigFileParser("config").parse(
+        _config_file(argv)
+    )
+    value = config_path.get_value(key, config)
+    if isinstance(value, ml_collections.ConfigDict):
+        return f"it holds keys, set one of them, as --config.{key}.{next(iter(value))}"
+    for kind, words in KINDS.items():
+        if isinstance(value, kind):
+            return f"it must be {words}"
+    return ""
 
 
 def _no_config_dict(path: str, value: object) -> str:

@@ -390,7 +390,7 @@ def main() -> None:
     if not _MODEL.value:
         raise ConfigError("--model is missing; see --help")
     name = command_line.config_name(_CONFIG)
-    workdir = _WORKDIR.value or f"runs/finetune-{name}"
+    workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value
     command_line.local_directory("workdir", workdir)
     try:
         seeds = [int(seed) for seed in _SEEDS.value]

@@ -253,7 +253,9 @@ def describe(
 
 def main() -> None:
     config = command_line.load_config(_CONFIG)
-    workdir = _WORKDIR.value or f"runs/{command_line.config_name(_CONFIG)}"
+    workdir = _WORKDIR.value
+    if workdir is None:
+        workdir = f"runs/{command_line.config_name(_CONFIG)}"
     hosts.join()
     with hosts.together():
         train(config, workdir)

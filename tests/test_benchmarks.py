@@ -74,7 +74,7 @@ def write_table(path, columns, rows):
 @pytest.mark.slow
 def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
     """Of tasks that are easy to tell from random weights: one word decides."""
-    sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(64)]
+    sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(960)]
     scored = [(f"w{i} w1", f"w{i} w{1 + i % 2}", 5.0 * (i % 2)) for i in range(32)]
     glue = tmp_path / "data" / "glue"
     for name in ("train", "dev"):

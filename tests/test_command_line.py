@@ -40,7 +40,28 @@ from tests.commands import run, run_well
         ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=a.py", "--config=b.py"], "--config is given more than once"),
-        (["--config=README.md"], "--config=README.md cannot be loaded: SyntaxError"),
+        (
+            ["--config=README.md"],
+            "--config=README.md is not a Python file; try configs",
+        ),
+        (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
+        (
+            ["--config=configs/tiny.py", "--config.seed=abc"],
+            "--config.seed=abc does not fit: it must be a whole number",
+        ),
+        (
+            ["--config=configs/tiny.py", "--config.data=abc"],
+            "--config.data=abc does not fit: it holds keys, set one of them, as"
+            " --config.data.corpus_dir",
+        ),
+        (
+            ["--config=configs/tiny.py", "--config.guard=5"],
+            "as --config.guard.max_bad_steps",
+        ),
+        (
+            ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
+            "it must be a whole number",
+        ),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
