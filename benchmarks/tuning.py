@@ -103,17 +103,22 @@ class Tuned:
     flags: tuple[str, ...] = ()
 
 
+NOT_FOR_GLUE = "--config.task.glue=()"
 HEADER_OF_COLA = "--config.data.header=('source', 'label', 'star', 'sentence')"
 TASKS = {
-    "sst2": Tuned("sst2", glue("SST-2"), 2, 0.828, "TF-IDF of words and pairs"),
-    "cola": Tuned("cola", glue("CoLA"), 5, 0.108, "TF-IDF", (HEADER_OF_COLA,)),
+    "sst2": Tuned(
+        "sst2", glue("SST-2"), 2, 0.828, "TF-IDF of words and pairs", (NOT_FOR_GLUE,)
+    ),
+    "cola": Tuned(
+        "cola", glue("CoLA"), 5, 0.108, "TF-IDF", (HEADER_OF_COLA, NOT_FOR_GLUE)
+    ),
     "stsb": Tuned(
         "stsb",
         unseen_pairs,
         5,
         0.544,
         "words in common",
-        ("--config.task.label=score", "--config.metric=pearson"),
+        ("--config.task.label=score", "--config.metric=pearson", NOT_FOR_GLUE),
     ),
     "similarity": Tuned(
         "similarity",
@@ -169,8 +174,6 @@ def compare(name: str, args: argparse.Namespace) -> None:
             f"--config.task.max_query_length={args.length // 3}",
             f"--config.task.stride={args.length // 3}",
         ]
-    if task.config in ("sst2", "cola", "stsb"):
-        flags.append("--config.task.glue=()")
     taught = tune(args.workdir / name / "pretrained", flags)
     random = tune(args.workdir / name / "random", [*flags, "--from_scratch"])
     rows.print_row(
