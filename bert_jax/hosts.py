@@ -80,6 +80,7 @@ def join() -> None:
         jax.distributed.initialize(**_alone(), **limits)
     if _num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # then it is a fault of ours
+        _leave_service_running()
         return
     me = distributed.global_state.process_id
     _exit_when_aborted(
@@ -129,6 +130,18 @@ def _alone() -> dict[str, Any]:
         "num_processes": 1,
         "process_id": 0,
     }
+
+
+def _leave_service_running() -> None:
+    """Keeps the coordination service of a run of one process up until the process ends.
+
+    Nobody waits for it, and gRPC's server may abort where JAX shuts it down: "Check
+    failed: queue.Pop() == nullptr", seen once, at the end of a run that was done
+    (jaxlib 0.10). What Python would destroy with its last reference is never destroyed.
+    """
+    state = distributed.global_state
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(state.service))
+    state.service = None
 
 
 def _num_processes() -> int:
