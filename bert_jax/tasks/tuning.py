@@ -38,6 +38,7 @@ from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.setup import Setup
+from bert_jax.watchdog import Watchdog
 
 RESULT_FILE = "result.json"
 # Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
@@ -178,7 +179,7 @@ class _Run:
         config = setup.config
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
-        features, recipe = setup.datasets.train.features, setup.config.recipe
+        features = setup.datasets.train.features
         self._rows = batches.Shuffled(
             len(features),
             recipe.global_batch_size,
@@ -204,6 +205,7 @@ class _Run:
             hosts.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
         self._progress = report.Progress(self._step, self._num_steps)
+        self._watchdog = Watchdog()
         self._log = step_log.StepLog(
             config.log_every_steps,
             lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
@@ -265,6 +267,7 @@ class _Run:
                 self._step += 1
                 train_loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
+                self._watchdog.saw(f"step {self._step:,}")
                 self._log.add(self._step, 0, step_metrics)
                 if self._step in self._dev_steps:
                     self._log.flush()
@@ -293,6 +296,7 @@ class _Run:
 
     def close(self) -> None:
         """Closes what it writes; waits for saves under way."""
+        self._watchdog.rest()
         self._progress.close()
         self._writer.close()
         with contextlib.suppress(ConfigError):  # what went before is to be told
@@ -317,6 +321,7 @@ class _Run:
         In this order: a prediction may take minutes, and a look at a state that cannot
         be saved would count for nothing.
         """
+        self._watchdog.begin("a look at the dev set")
         if self._step not in self._checkpoints.steps():
             self._save()
         if not any(line["step"] == self._step for line in self._history):
@@ -326,6 +331,7 @@ class _Run:
             params: Any = {"params": self._state.params}
             self._best_weights.save(self._step, params, self._config, self._position())
             self._best_weights.wait()
+        self._watchdog.saw("a look at the dev set")
 
     def _evaluate(self) -> None:
         split = self._setup.datasets.dev[0]

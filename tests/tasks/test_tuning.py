@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from bert_jax.config import ConfigError
 from bert_jax.hosts import Interrupted
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
+from tests.commands import ENV, ROOT
 from tests.tasks import labelled
 
 TIMES = ("examples_per_sec",)
@@ -189,3 +192,39 @@ def test_sharded_equals_unsharded(straight, tmp_path):
         if "loss" in b:
             assert a["loss"] == pytest.approx(b["loss"], rel=1e-2, abs=1e-3)
     assert result.best_step == expected.best_step
+
+
+HANGS = """
+import pathlib, sys, time
+from bert_jax import watchdog
+from bert_jax.tasks import batches, tuning
+from tests.tasks import labelled
+
+tuning.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
+place, placed = batches.place, []
+
+def waits_for_ever(*arguments):
+    placed.append(place(*arguments))
+    if len(placed) == 5:
+        time.sleep(1e6)
+    return placed[-1]
+
+setup = labelled.make_setup(pathlib.Path(sys.argv[1]))
+batches.place = waits_for_ever
+tuning.tune(setup, 3e-3, 0, sys.argv[1] + "/run")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_ends_and_says_where(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", HANGS, str(tmp_path)],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 76, result.stderr
+    assert "nothing has happened for 4 s after step 4" in result.stderr
+    assert "waits_for_ever" in result.stderr
