@@ -1,5 +1,6 @@
 """Benchmarks run and print rows; their numbers are not judged here."""
 
+import itertools
 import json
 
 import pytest
@@ -109,6 +110,30 @@ def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
     assert exact["accuracy"] == pytest.approx(sst2["value"], abs=1e-3)
     assert "int8" in small["case"] and small["value"] > 0
     assert small["parameter_bytes"] < 0.5 * exact["parameter_bytes"]
+
+
+@pytest.mark.slow
+def test_features_print_a_row_for_each_way_to_combine_layers(source, tmp_path):
+    """The word after w1 is a name: only layers that see a sentence can know."""
+    sentences = [
+        "".join(
+            f"w{word}\t{'B-name' if before == 1 else 'O'}\n"
+            for before, word in itertools.pairwise((0, i % 2, 5 + i % 9, 3))
+        )
+        for i in range(60)
+    ]
+    path = tmp_path / "names.conll"
+    path.write_text("\n".join(sentences))
+    stdout = run_well(
+        "benchmarks.features",
+        f"--model={source[0]}",
+        f"--train={path}",
+        f"--dev={path}",
+        "--length=16",
+    )
+    found = {row["case"]: row for row in map(json.loads, stdout.splitlines())}
+    assert all(row.keys() >= ROW for row in found.values())
+    assert found["last, linear"]["value"] > found["first, linear"]["value"]
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path):
