@@ -1,5 +1,6 @@
 """Lines of text that a person gives, some at a time; parts of a line stand apart."""
 
+import codecs
 import collections
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ def read(path: str) -> Iterator[str]:
             yield line
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
         yield lines.repair(text, f"standard input:{number}", None, counts)
 

@@ -19,6 +19,11 @@ def test_standard_input_with_any_line_end(monkeypatch):
     assert list(text_lines.read("-")) == LINES
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(monkeypatch):
+    give(monkeypatch, b"\xef\xbb\xbfw1\nw2\n")
+    assert list(text_lines.read("-")) == ["w1", "w2"]
+
+
 def test_wrong_bytes_on_standard_input_are_told(monkeypatch):
     give(monkeypatch, b"a\ncaf\xe9\n")
     with pytest.raises(ConfigError, match="standard input:2"):

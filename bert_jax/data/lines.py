@@ -115,6 +115,11 @@ def repair(
     return _WRONG_BYTES.sub("\ufffd", text)
 
 
+def whole_characters(text: str) -> str:
+    """Returns a text from JSON with ? for half a surrogate pair, which is no text."""
+    return text if is_utf8(text) else text.encode("utf-8", "replace").decode()
+
+
 def num_bytes(text: str) -> int:
     """Returns the length of a text in bytes of UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))

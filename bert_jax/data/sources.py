@@ -35,9 +35,6 @@ JSON_OVERHEAD = 4
 COMPRESSED_RATIO = 3
 
 _DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
-_TFDS_NAME = re.compile(
-    r"(?P<name>[^:#\[]+(:\d[\d.*]*)?)(:(?P<split>[^#]+))?(#(?P<field>.*))?$"
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -340,8 +337,7 @@ def _field_of(found: dict[str, Any], field: str, where: str) -> str:
             f"{where} has {type(value).__name__} in the field {field!r}, not text; its"
             f" fields are {', '.join(found)}"
         )
-    # Half a surrogate pair, as JSON can spell it, is no text.
-    return value if lines.is_utf8(value) else value.encode("utf-8", "replace").decode()
+    return lines.whole_characters(value)
 
 
 def _wikiextractor(
@@ -408,15 +404,16 @@ def _unescaped(line: str) -> str:
 def _tfds(
     argument: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    match = _TFDS_NAME.match(argument)
-    if not match:
+    named, separator, field = argument.partition("#")
+    name, split = tfds_splits.name_and_split(named)
+    if not name:
         raise ConfigError(
             f"config.data.sources has 'tfds:{argument}';"
             " write tfds:NAME[:SPLIT][#field]"
         )
-    name, split = match["name"], match["split"] or "train"
+    split = split or "train"
     builder = tfds_splits.builder(name, "config.data.sources")
-    path = _text_field(name, builder.info.features or {}, match["field"])
+    path = _text_field(name, builder.info.features or {}, field if separator else None)
     dataset = tfds_splits.dataset(builder, split, "config.data.sources")
 
     def stream() -> text_layout.Stream:

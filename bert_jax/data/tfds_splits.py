@@ -1,8 +1,20 @@
 """A split of a dataset of TensorFlow Datasets, prepared if it is not there yet."""
 
+import re
 from typing import Any
 
 from bert_jax.config import ConfigError
+
+_NAME_AND_SPLIT = re.compile(r"(?P<name>[^:\[]+(:\d[\d.*]*)?)(:(?P<split>.+))?$")
+
+
+def name_and_split(argument: str) -> tuple[str, str]:
+    """Returns the parts of NAME[:VERSION][:SPLIT]; "" where one is not there.
+
+    A split may be a part of one, with a colon of its own: glue/sst2:train[:10%].
+    """
+    match = _NAME_AND_SPLIT.match(argument)
+    return (match["name"], match["split"] or "") if match else ("", "")
 
 
 def builder(name: str, key: str) -> Any:

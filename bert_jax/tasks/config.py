@@ -49,7 +49,7 @@ class TaggingTask:
     kind: str  # tagging
     words: str  # columns of lists, of a table; files of columns have no names
     tags: str
-    labels: tuple[str, ...]  # BIO tags, O first; () for those of the training set
+    labels: tuple[str, ...]  # BIO tags and O; () for those of the training set
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,6 +216,19 @@ def _validate(config: FinetuneConfig) -> None:
             task.glue,
             f"must be empty, or one of {', '.join(predictions.GLUE_FILES)} for each of"
             " config.data.test",
+        )
+    if isinstance(task, TextTask | TaggingTask):
+        _require(
+            len(set(task.labels)) == len(task.labels),
+            "config.task.labels",
+            task.labels,
+            "has a name twice",
+        )
+        _require(
+            task.kind != "regression" or len(task.labels) <= 1,
+            "config.task.labels",
+            task.labels,
+            "must be empty, or one name, for a regression: its head has one number",
         )
     if isinstance(task, TextTask | ChoiceTask):
         _require(

@@ -34,11 +34,13 @@ class Sentences:
       spec: what was read, for messages.
       words: of each sentence.
       tags: of each word; None for a test set.
+      num_empty: of a table's, those without a word, which are left out.
     """
 
     spec: str
     words: list[list[str]]
     tags: list[list[str]] | None
+    num_empty: int = 0
 
     def classes(self, names: Sequence[str]) -> list[np.ndarray] | None:
         """Returns int32 numbers of each sentence's tags.
@@ -94,8 +96,9 @@ def _of_table(spec: str, words: str, tags: str) -> Sentences:
     sentences = list(itertools.compress(found, is_there))
     if not sentences:
         raise ConfigError(f"{spec} has no sentences")
+    num_empty = len(found) - len(sentences)
     if not tags:
-        return Sentences(spec, sentences, None)
+        return Sentences(spec, sentences, None, num_empty)
     lists = [_list(value, f"{spec}, {tags!r}") for value in table.column(tags)]
     kept = list(itertools.compress(lists, is_there))
     for i, (sentence, its) in enumerate(zip(sentences, kept, strict=True), start=1):
@@ -104,7 +107,7 @@ def _of_table(spec: str, words: str, tags: str) -> Sentences:
             raise ConfigError(f"{where} has {len(sentence)} words, {len(its)} tags")
         for tag in its:
             _check_tag(tag, where)
-    return Sentences(spec, sentences, [to_bio(its) for its in kept])
+    return Sentences(spec, sentences, [to_bio(its) for its in kept], num_empty)
 
 
 def _list(value: Any, where: str) -> list[str]:
@@ -143,12 +146,14 @@ def _sentences(path: str) -> Iterator[list[list[str]]]:
     sentence: list[list[str]] = []
     num_columns = 0
     for number, line in lines.read(path, MAX_LINE_BYTES, None, counts):
-        if not line.strip():
+        # Not all white space: a word may have a no-break space in it.
+        stripped = line.strip(" \t")
+        if not stripped:
             if sentence:
                 yield sentence
             sentence = []
             continue
-        columns = line.rstrip().split("\t") if "\t" in line.strip() else line.split()
+        columns = re.split("\t" if "\t" in stripped else " +", stripped)
         if columns[0] == DOCUMENT:
             continue
         num_columns = num_columns or len(columns)

@@ -54,13 +54,30 @@ class Choices:
 
 
 def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
-    """Returns the names of the classes that a training set has."""
+    """Returns the names of the classes that a training set has.
+
+    Raises:
+      ConfigError: when there is no such column, an example has no label, or all have
+        the same one.
+    """
     if kind == "regression":
         return (column,)
     values = table.column(column)
     if kind == "multi_label":
-        values = [part for value in values for part in labels.parts(value)]
-    return labels.names_in(values)
+        return labels.names_in(part for value in values for part in labels.parts(value))
+    for row, value in enumerate(values):
+        if value is None or not str(value).strip():
+            raise ConfigError(
+                f"{table.spec}, example {row + 1}, has no {column!r}; leave the example"
+                " out, or give it a label"
+            )
+    names = labels.names_in(values)
+    if len(names) == 1:
+        raise ConfigError(
+            f"{table.spec} has the {column!r} {names[0]!r} alone; a classification"
+            " needs examples of two classes at least"
+        )
+    return names
 
 
 def read_texts(

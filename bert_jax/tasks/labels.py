@@ -19,9 +19,10 @@ def names_in(values: Iterable[Any]) -> tuple[str, ...]:
 
 def parts(value: Any) -> list[str]:
     """Returns the classes of a list, or of text between commas; "" has none."""
+    if value is None:
+        return []
     found = value if isinstance(value, list) else str(value).split(",")
-    stripped = [str(part).strip() for part in found]
-    return stripped if isinstance(value, list) else [part for part in stripped if part]
+    return [part for part in (str(part).strip() for part in found) if part]
 
 
 def classes(values: Sequence[Any], names: Sequence[str], where: str) -> np.ndarray:

@@ -54,10 +54,14 @@ def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, fl
 
     A class that is nowhere, in neither, counts as 0 in the mean.
     """
+    is_one = labels_NC.shape[1] == 1  # which scikit-learn would take for two classes
     return {
         f"{average}_f1": float(
             sklearn.metrics.f1_score(
-                labels_NC, predicted_NC, average=average, zero_division=_UNDEFINED
+                labels_NC,
+                predicted_NC,
+                average="binary" if is_one else average,
+                zero_division=_UNDEFINED,
             )
         )
         for average in ("micro", "macro")

@@ -63,9 +63,13 @@ def read(spec: str) -> Questions:
     try:
         entries = _entries(_json(path)) if kind == "squad" else _of_table(spec)
         for context, entry in entries:
+            if not isinstance(context, str):
+                raise TypeError(f"context is {context!r}")
             number = paragraphs.setdefault(context, len(paragraphs))
             questions.append(_question(entry, context, number, counts))
-    except (KeyError, TypeError, AttributeError) as error:
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"{spec} is no SQuAD ({type(error).__name__}: {error}); it has data,"
             " paragraphs, qas, answers with text and answer_start"
@@ -81,11 +85,21 @@ def read(spec: str) -> Questions:
     )
 
 
+def check_ids(questions: Questions, spec: str) -> None:
+    """Raises ConfigError where two questions have one id: answers are told by it."""
+    counts = collections.Counter(question.id for question in questions.questions)
+    [(most, times)] = counts.most_common(1)
+    if times > 1:
+        raise ConfigError(
+            f"{spec} has {times} questions with the id {most!r}; give each its own"
+        )
+
+
 def _json(path: str) -> Any:
     counts: collections.Counter[str] = collections.Counter()
     text = "\n".join(line for _, line in lines.read(path, MAX_LINE_BYTES, None, counts))
     try:
-        return json.loads(text)
+        return tables.as_text(json.loads(text))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
 
@@ -103,7 +117,11 @@ def _of_table(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
     table = tables.read(spec)
     columns = {key: table.column(key) for key in ("id", "question", "context")}
     answers = table.column("answers")
-    is_impossible = table.columns.get("is_impossible", [False] * len(answers))
+    has_answer = [bool(answer["text"]) for answer in answers]
+    # SQuAD 2.0 as Hugging Face's datasets write it tells by the answers alone; a test
+    # set has none at all.
+    guessed = [any(has_answer) and not answer for answer in has_answer]
+    is_impossible = table.columns.get("is_impossible", guessed)
     for i, row in enumerate(zip(*columns.values(), strict=True)):
         entry = dict(zip(columns, row, strict=True))
         pairs = zip(answers[i]["text"], answers[i]["answer_start"], strict=True)

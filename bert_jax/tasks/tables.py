@@ -3,7 +3,8 @@
 tsv:PATH      tabs between columns and no quoting at all, as GLUE's
 csv:PATH      commas, and quotes around what has commas, quotes or line ends in it
 jsonl:PATH    an object a line; its keys are the columns
-tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, classes under their names
+tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, classes under their names; SPLIT
+              may be a part of one, as train[:10%]
 
 The first line names the columns, unless the caller does. A byte order mark is dropped;
 files may be gzip or bzip2. Text must be UTF-8.
@@ -137,7 +138,7 @@ def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = as_text(json.loads(line))
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
@@ -153,10 +154,21 @@ def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
     return Table(spec, columns)
 
 
+def as_text(value: Any) -> Any:
+    """Returns what JSON held, with texts alone that can be written again."""
+    if isinstance(value, str):
+        return lines.whole_characters(value)
+    if isinstance(value, list):
+        return [as_text(item) for item in value]
+    if isinstance(value, dict):
+        return {as_text(key): as_text(item) for key, item in value.items()}
+    return value
+
+
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
     _refuse_header(spec, header)
-    name, _, split = argument.rpartition(":")
-    if not name:
+    name, split = tfds_splits.name_and_split(argument)
+    if not split:
         raise ConfigError(f"{spec} names no split; write {spec}:train")
     builder = tfds_splits.builder(name, spec)
     dataset = tfds_splits.dataset(builder, split, spec)

@@ -28,7 +28,8 @@ class TaggingFeatures:
       words: int32 of each of `rows.ids`, the word of its sentence that begins there,
         or -1.
       num_words_N: int64, words of each sentence.
-      num_cut: words that their row has no room for; they count as O.
+      num_cut: words that their row has no room for.
+      class_of_cut: what these count as: O.
     """
 
     rows: Rows
@@ -36,6 +37,7 @@ class TaggingFeatures:
     words: np.ndarray
     num_words_N: np.ndarray
     num_cut: int
+    class_of_cut: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -76,7 +78,8 @@ class TaggingFeatures:
         for sentence, words_T, classes_T in zip(
             sentences_B, words_BT, classes_BT, strict=True
         ):
-            classes = np.zeros(self.num_words_N[sentence], np.int32)
+            num_words = self.num_words_N[sentence]
+            classes = np.full(num_words, self.class_of_cut, np.int32)
             classes[words_T[words_T >= 0]] = classes_T[words_T >= 0]
             found.append(classes)
         return found
@@ -89,7 +92,7 @@ def of_sentences(
 
     Args:
       sentences: from `conll.read`.
-      names: of the classes; the first is O.
+      names: of the classes; what has no room is O, or the first where none is that.
       tokenizer: the model's.
       length: T.
 
@@ -125,4 +128,5 @@ def of_sentences(
         rows_lib.aligned([word], tokens, -1),
         num_words_N,
         int((places >= length - 2).sum()),
+        names.index("O") if "O" in names else 0,
     )

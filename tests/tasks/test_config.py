@@ -64,6 +64,8 @@ def change(name, **changes):
         ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
         ("sst2", {"data__dev": ()}, "config.data.dev=.* names no data"),
         ("sst2", {"task__text": ()}, "config.task.text=.* must name one column or two"),
+        ("sst2", {"task__labels": ("a", "b", "a")}, "config.task.labels=.* name twice"),
+        ("stsb", {"task__labels": ("a", "b")}, "config.task.labels=.* one name, for a"),
         ("sst2", {"task__glue": ("cola", "mrpc")}, "config.task.glue=.* must be empty"),
         ("sst2", {"task__glue": ("imdb",)}, "config.task.glue=.* must be empty"),
         ("sst2", {"task__threshold": 1.0}, "config.task.threshold=1.0"),

@@ -69,6 +69,15 @@ def test_mistakes(text, message, tmp_path):
         conll.read(f"conll:{path}", "", "")
 
 
+def test_a_word_may_have_a_space_that_does_not_break(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("10\u00a0000 O\n\u00a0 O\n\nc  B-x \n")
+    found = conll.read(f"conll:{path}", "", "")
+    assert found.words == [["10\u00a0000", "\u00a0"], ["c"]]
+    path.write_text("10\u00a0000\tO\n\u00a0\tO\n \nc\tB-x\t\n")
+    assert conll.read(f"conll:{path}", "", "") == found
+
+
 def test_tables_have_lists(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(
@@ -77,6 +86,7 @@ def test_tables_have_lists(tmp_path):
     )
     found = conll.read(f"jsonl:{path}", "tokens", "ner")
     assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
+    assert found.num_empty == 1
     assert conll.read(f"jsonl:{path}", "tokens", "").tags is None
     with pytest.raises(ConfigError, match="no column 'words'"):
         conll.read(f"jsonl:{path}", "words", "ner")

@@ -54,6 +54,18 @@ def test_the_training_set_names_the_classes():
     assert examples.label_names(TABLE, "kinds", "multi_label") == ("0", "1")
 
 
+def test_a_class_needs_a_name_and_another_class():
+    for values, message in (
+        (["a", None, "b"], "tsv:a, example 2, has no 'c'; leave"),
+        (["a", "b", " "], "example 3, has no 'c'"),
+        (["a", "a"], "has the 'c' 'a' alone"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            examples.label_names(Table("tsv:a", {"c": values}), "c", "classification")
+    several = Table("jsonl:a", {"c": [["b", ""], None, "a,"]})
+    assert examples.label_names(several, "c", "multi_label") == ("a", "b")
+
+
 def test_choices_in_columns_begin_with_the_second_text():
     found = examples.read_choices(
         SWAG, ("sent1", "sent2"), ("ending0", "ending1"), "label"

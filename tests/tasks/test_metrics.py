@@ -39,6 +39,12 @@ def test_multi_label():
     )
 
 
+def test_a_single_label_of_several_is_no_accuracy():
+    labels, predicted = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [0], [0]])
+    found = metrics.multi_label(predicted, labels)
+    assert found == pytest.approx({"micro_f1": 2 / 3, "macro_f1": 2 / 3})
+
+
 def entities(tags):
     """Returns (first, end, type) of each entity, found tag by tag."""
     found, begin = set(), None

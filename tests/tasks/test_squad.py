@@ -63,6 +63,10 @@ def test_impossible_questions_have_no_answers(tmp_path):
         ("[]", r"is no SQuAD \(TypeError"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "KeyError: 'qas'"),
         ('{"data": []}', "has no questions"),
+        (
+            '{"data": [{"paragraphs": [{"context": null, "qas": [{"id": "1"}]}]}]}',
+            "context is None",
+        ),
     ],
 )
 def test_mistakes(text, message, tmp_path):
@@ -87,6 +91,23 @@ def test_a_table_with_the_same_columns(tmp_path):
     assert found.paragraphs == [PARAGRAPH] and found.has_impossible
     assert found.questions[0].answers == (Answer("bridge", 8),)
     assert [q.is_impossible for q in found.questions] == [False, True]
-    path.write_text('{"id": "1", "question": "What?", "context": "x", "answers": []}')
-    with pytest.raises(ConfigError, match="is no SQuAD"):
-        squad.read(f"jsonl:{path}")
+    for row in rows:  # as Hugging Face's datasets write SQuAD 2.0
+        del row["is_impossible"]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    guessed = squad.read(f"jsonl:{path}")
+    assert guessed.questions == found.questions and guessed.has_impossible
+    path.write_text(json.dumps(rows[1]))  # a test set, which hides them all
+    assert not squad.read(f"jsonl:{path}").has_impossible
+    row = '{"id": "1", "question": "What?", "context": "x", "answers": %s}'
+    for answers in ("[]", '{"text": ["a", "b"], "answer_start": [1]}'):
+        path.write_text(row % answers)
+        with pytest.raises(ConfigError, match="is no SQuAD"):
+            squad.read(f"jsonl:{path}")
+
+
+def test_questions_that_are_told_by_one_id_are_refused(tmp_path):
+    spec = write(tmp_path / "a.json", [ask("1"), ask("2")])
+    squad.check_ids(squad.read(spec), spec)
+    spec = write(tmp_path / "a.json", [ask("1"), ask("2"), ask("1")])
+    with pytest.raises(ConfigError, match="has 2 questions with the id '1'"):
+        squad.check_ids(squad.read(spec), spec)

@@ -51,6 +51,12 @@ def test_json_lines_keep_their_values(tmp_path):
     }
 
 
+def test_half_a_character_in_json_can_be_written_again(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"t": "a\\ud83d", "c": [["\\udc00"]], "n": 1}')
+    found = tables.read(f"jsonl:{path}").columns
+    assert found == {"t": ["a?"], "c": [[["?"]]], "n": [1]}
+
+
 def test_few_broken_lines_are_dropped_and_counted(tmp_path):
     lines = ["a\tb"] + ["x\t1"] * 200 + ["broken", "x\ty\tz"]
     path = write(tmp_path / "a.tsv", "\n".join(lines))
@@ -150,6 +156,8 @@ def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
     answers = {"text": ["caf\u00e9"], "answer_start": [3]}
     assert table.column("answers")[0] == answers
     assert tables.read("tfds:tiny_bert_labels:test").column("label") == [""]
+    part = tables.read("tfds:tiny_bert_labels:1.0.0:train[:50%]")
+    assert part.column("text") == table.column("text")[:1]
     with pytest.raises(ConfigError, match="has no split 'dev'; it has"):
         tables.read("tfds:tiny_bert_labels:dev")
     with pytest.raises(ConfigError, match="TensorFlow Datasets has no 'nothing_such'"):

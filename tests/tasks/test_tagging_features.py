@@ -40,6 +40,14 @@ def test_words_that_have_no_room_are_counted_and_are_o():
     assert [x.tolist() for x in found] == [[2, 2, 0, 0], [2], [2, 2, 2, 0, 0]]
 
 
+def test_words_that_have_no_room_are_o_wherever_it_stands():
+    names = ("B-x", "O", "I-x")
+    sentences = Sentences("a.conll", SENTENCES.words, None)
+    features = tagging_features.of_sentences(sentences, names, TOKENIZER, 5)
+    found = features.word_classes(np.arange(3), np.full((3, 5), 2))
+    assert [x.tolist() for x in found] == [[2, 2, 1, 1], [2], [2, 2, 2, 1, 1]]
+
+
 def test_classes_of_words_come_back():
     features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 9)
     labels_BT = features.batch(np.arange(3))["labels"]
