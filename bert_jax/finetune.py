@@ -58,6 +58,9 @@ MAY_CHANGE = (
     "config.remat",
     "config.log_every_steps",
     "config.compilation_cache_dir",
+    "config.data.test",  # what is said of it is written anew in every call
+    "config.task.glue",
+    "config.task.index",
     "config.recipe.learning_rate",  # each has runs of its own
     "config.recipe.learning_rates",
     "model",  # these may have moved; their digests are compared
@@ -67,7 +70,7 @@ MAY_CHANGE = (
 DIGESTED = {
     "encoder_sha256": "the encoder in --model",
     "data_sha256.train": "what is read from config.data.train",
-    "data_sha256.others": "what is read from config.data.dev and test",
+    "data_sha256.dev": "what is read from config.data.dev",
     "data_sha256.teacher": "the model in config.distill.teacher",
 }
 
@@ -368,6 +371,7 @@ def left_out(datasets: Datasets) -> list[str]:
                 (split.features, "num_cut", "words beyond the sequence length"),
                 (split.features, "num_dropped", "questions without their answer"),
                 (split.examples, "num_lost_lines", "lines of other columns, left out"),
+                (split.examples, "num_empty", "sentences without a word, left out"),
                 (split.examples, "num_mended", "answers with a wrong offset, mended"),
                 (split.examples, "num_lost", "answers that are not in their text"),
             )

@@ -38,7 +38,7 @@ from bert_jax import (
     trained,
 )
 from bert_jax.config import ConfigError, MeshConfig
-from bert_jax.tasks import task
+from bert_jax.tasks import decisions, task
 from bert_jax.tasks.config import (
     ChoiceTask,
     QuestionTask,
@@ -237,16 +237,32 @@ def _texts(found: Any) -> list[str]:
     return [text_lines.SEPARATOR.join(pair) for pair in pairs]
 
 
-def task_of(head: Head) -> Task:
-    """Returns the task of a head, with the numbers of the flags."""
+def decisions_of(path: str, head: Head) -> dict[str, Any]:
+    """Returns the numbers of tasks/decisions.py: the flags', else the model's."""
+    asked = {
+        "stride": _STRIDE.value,
+        "max_query_length": _MAX_QUERY_LENGTH.value,
+        "max_answer_length": _MAX_ANSWER_LENGTH.value,
+        "null_threshold": _NULL_THRESHOLD.value,
+        "has_impossible": None if _NULL_THRESHOLD.value is None else True,
+        "threshold": _THRESHOLD.value,
+    }
+    found = decisions.read(Path(path).expanduser(), head.kind)
+    return {
+        key: value if asked[key] is None else asked[key] for key, value in found.items()
+    }
+
+
+def task_of(head: Head, numbers: dict[str, Any]) -> Task:
+    """Returns the task of a head, with the numbers of `decisions_of`."""
     if head.kind == "question_answering":
         return QuestionTask(
             kind=head.kind,
-            stride=_STRIDE.value,
-            max_query_length=_MAX_QUERY_LENGTH.value,
-            max_answer_length=_MAX_ANSWER_LENGTH.value,
+            stride=numbers["stride"],
+            max_query_length=numbers["max_query_length"],
+            max_answer_length=numbers["max_answer_length"],
             num_best=_NUM_BEST.value,
-            null_threshold=_NULL_THRESHOLD.value or 0.0,
+            null_threshold=numbers["null_threshold"],
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -261,11 +277,11 @@ def task_of(head: Head) -> Task:
         labels=head.labels,
         glue=(),
         index="",
-        threshold=_THRESHOLD.value,
+        threshold=numbers.get("threshold", 0.5),
     )
 
 
-def row_length(model: Trained) -> int:
+def row_length(model: Trained, asked: Task) -> int:
     """Returns the tokens of a row, those of the flag or what the model was made for.
 
     Raises:
@@ -280,12 +296,9 @@ def row_length(model: Trained) -> int:
             f" {positions} positions"
         )
     # [CLS] question [SEP] window [SEP]
-    if (
-        model.head.kind == "question_answering"
-        and length <= _MAX_QUERY_LENGTH.value + 3
-    ):
+    if isinstance(asked, QuestionTask) and length <= asked.max_query_length + 3:
         raise ConfigError(
-            f"--max_query_length={_MAX_QUERY_LENGTH.value} leaves no room in rows of"
+            f"--max_query_length={asked.max_query_length} leaves no room in rows of"
             f" {length} tokens; give a lower one"
         )
     return length
@@ -299,19 +312,23 @@ def open_model(
     model = trained.read_tuned(path)
     assert model.head is not None
     _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
-    tell = make_teller(model, mesh)
+    numbers = decisions_of(path, model.head)
+    tell = make_teller(model, numbers, mesh)
     if _WEIGHTS.value == "float32":
         return tell, tell, max_parts
     small = int8.quantized(model)
     print(int8.sizes(model.params, small.params), file=sys.stderr)
-    teller = make_teller(small, mesh)
+    teller = make_teller(small, numbers, mesh)
     return int8.Compared(teller, tell, difference), teller, max_parts
 
 
-def make_teller(model: Trained, mesh: jax.sharding.Mesh) -> Teller:
-    """Returns what the flags ask for."""
+def make_teller(
+    model: Trained, numbers: dict[str, Any], mesh: jax.sharding.Mesh
+) -> Teller:
+    """Returns what the flags ask for, with the numbers of `decisions_of`."""
     assert model.head is not None
-    length = row_length(model)
+    asked = task_of(model.head, numbers)
+    length = row_length(model, asked)
     predictor = Predictor(
         model.graphdef,
         length=length,
@@ -321,10 +338,10 @@ def make_teller(model: Trained, mesh: jax.sharding.Mesh) -> Teller:
     )
     return Teller(
         model,
-        task_of(model.head),
+        asked,
         predictor,
         length=length,
-        has_impossible=_NULL_THRESHOLD.value is not None,
+        has_impossible=numbers.get("has_impossible", False),
     )
 
 
@@ -392,20 +409,23 @@ if __name__ == "__main__":
     _NULL_THRESHOLD = flags.DEFINE_float(
         "null_threshold",
         None,
-        "a question has no answer where the odds of that are above it; if absent"
-        " every question has one",
+        "a question has no answer where the odds of that are above it; if absent as the"
+        " model was tuned, and every question has one where it does not say",
     )
     _THRESHOLD = flags.DEFINE_float(
-        "threshold", 0.5, "of a label's probability, of multi-label models"
+        "threshold",
+        None,
+        "of a label's probability, of multi-label models; if this or one of the next"
+        " three is absent it is as the model was tuned, or 0.5, 128, 64 and 30",
     )
     _STRIDE = flags.DEFINE_integer(
-        "stride", 128, "tokens from a window of a paragraph to the next", lower_bound=1
+        "stride", None, "tokens from a window of a paragraph to the next", lower_bound=1
     )
     _MAX_QUERY_LENGTH = flags.DEFINE_integer(
-        "max_query_length", 64, "tokens of a question", lower_bound=1
+        "max_query_length", None, "tokens of a question", lower_bound=1
     )
     _MAX_ANSWER_LENGTH = flags.DEFINE_integer(
-        "max_answer_length", 30, "tokens of an answer", lower_bound=1
+        "max_answer_length", None, "tokens of an answer", lower_bound=1
     )
     _NUM_BEST = flags.DEFINE_integer(
         "num_best", 3, "answers to tell of each question", lower_bound=1

@@ -107,7 +107,16 @@ def _directory(path: str, given_as: str) -> Path:
         directory = Path(path).expanduser().absolute()
     except RuntimeError:  # ~nobody
         raise ConfigError(f"{given_as}={path} is no path; give a directory") from None
+    if (directory / "checkpoints").is_dir():
+        raise ConfigError(
+            f"{given_as}={path} is the workdir of a run; write its model with python -m"
+            f" bert_jax.export --workdir={path} --output=DIR, and give DIR"
+        )
     if not (directory / "config.json").is_file():
+        if (directory / "model" / "config.json").is_file():
+            raise ConfigError(
+                f"{given_as}={path} has no config.json; give {path}/model"
+            )
         problem = "has no config.json" if directory.is_dir() else "is not a directory"
         raise ConfigError(
             f"{given_as}={path} {problem}; give a directory of python -m"
@@ -132,9 +141,12 @@ def _open(directory: Path, head: Head | None) -> Opened:
     arrays = source.read()
     check_finite(arrays, directory)
     tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
-    max_length = config.max_position_embeddings
-    if limit := sentence_transformers.sequence_length(directory):
-        max_length = min(limit, max_length)
+    limits = (
+        config.max_position_embeddings,
+        huggingface_source.max_length(directory),
+        sentence_transformers.sequence_length(directory),
+    )
+    max_length = min(limit for limit in limits if limit is not None)
     return Opened(config, head, tokenizer, vocab_size, max_length, arrays)
 
 

@@ -5,6 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +20,7 @@ from bert_jax.config import ConfigError
 from bert_jax.interop import huggingface
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
-from tests.commands import run, run_well
+from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
 from tests.launch.test_local import run_processes
 from tests.models import TOKENIZER, change_json, export_to
@@ -190,6 +194,46 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
 
 
+@pytest.mark.parametrize("kind", ["question_answering", "multi_label"])
+def test_predict_says_what_tuning_said(kind, tmp_path):
+    """Rows, windows and thresholds of the task, none of them a default."""
+    tuned_on = tmp_path / "tuned"
+    tuned_on.mkdir()
+    setup = labelled.make_setup(
+        tuned_on,
+        kind=kind,
+        recipe__num_epochs=1,
+        **{"multi_label": {"task__threshold": 0.45}}.get(kind, {}),
+    )
+    rate = setup.config.recipe.learning_rate
+    run_of = finetune.run_directory(str(tuned_on / "run"), rate, 0)
+    result = tuning.tune(setup, rate, 0, run_of)
+    finetune.finish(setup, str(tuned_on / "run"), [result], 1.0)
+    found = setup.datasets.dev[0].examples
+    if kind == "multi_label":
+        lines = [text * 5 for text in found.a]  # longer than rows of tuning
+        key = "labels"
+    else:
+        lines = [
+            f"{question.text} ||| {found.paragraphs[question.paragraph]}"
+            for question in found.questions
+        ]
+        key = "answer"
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    arguments = [f"--model={tuned_on / 'run/model'}", f"--input={tmp_path}/lines.txt"]
+    said = run("bert_jax.predict", *arguments)
+    assert said.returncode == 0, said.stderr
+    rows = [json.loads(line)[key] for line in said.stdout.splitlines()]
+    predictions = tuned_on / "run" / "predictions" / "dev"
+    if kind == "multi_label":
+        assert "rows cut to --max_length" in said.stderr
+        shares = [json.loads(x)["probabilities"] for x in said.stdout.splitlines()]
+        assert rows == [[n for n, p in x.items() if p > 0.45] for x in shares]
+    else:
+        texts = json.loads((predictions / "predictions.json").read_text())
+        assert rows == list(texts.values())
+
+
 def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     directory, _ = swept
     teacher = str(directory / "run" / "model")
@@ -347,3 +391,47 @@ def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     summary = json.loads((tmp_path / "run" / "results.json").read_text())
     assert len(summary["runs"]) == 5  # those of the sweep count as well
     assert tuning.read_result(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
+
+
+def test_a_test_set_may_come_later(swept, tmp_path):
+    directory, _ = swept
+    shutil.copytree(directory / "run", tmp_path / "run")
+    (tmp_path / "test.tsv").write_text("sentence\nw1 w2\nw31 w32\n")
+    arguments = command(directory, *SWEEP, f"--workdir={tmp_path / 'run'}")
+    test = f"--config.data.test=('tsv:{tmp_path / 'test.tsv'}',)"
+    stdout = run_well("bert_jax.finetune", *arguments, test)
+    assert "examples/s" not in stdout  # nothing is trained again
+    said = (tmp_path / "run/predictions/test/predictions.jsonl").read_text()
+    assert [json.loads(line)["label"] for line in said.splitlines()] == [
+        "against",
+        "for",
+    ]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_goes_on_with_the_same_bits(swept, tmp_path):
+    """At two moments: in the first run, and in a later one."""
+    directory, _ = swept
+    workdir = tmp_path / "run"
+    arguments = command(directory, *SWEEP, f"--workdir={workdir}")
+    for signal_, seen in ((signal.SIGKILL, "seed0"), (signal.SIGTERM, "seed1")):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bert_jax.finetune", *arguments],
+            cwd=ROOT,
+            env=ENV,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        begun = workdir / "runs" / f"lr0.003_{seen}" / "checkpoints"
+        while process.poll() is None and not list(begun.glob("[0-9]*")):
+            time.sleep(0.02)
+        process.send_signal(signal_)
+        expected = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 75}
+        assert process.wait(120) == expected[signal_]
+    run_well("bert_jax.finetune", *arguments)
+    for path in (directory / "run" / "runs").iterdir():
+        again = workdir / "runs" / path.name
+        assert tuning.read_result(str(again)) == tuning.read_result(str(path))
+    model = "model/model.safetensors"
+    straight = (directory / "run" / model).read_bytes()
+    assert (workdir / model).read_bytes() == straight

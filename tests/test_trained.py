@@ -91,6 +91,11 @@ def test_mistakes_are_one_line(tmp_path):
 
     assert "is not a directory" in read(tmp_path / "nowhere")
     assert "has no config.json" in read()
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "model" / "config.json").touch()
+    assert read(tmp_path / "run").endswith(f"; give {tmp_path / 'run'}/model")
+    (tmp_path / "run" / "checkpoints").mkdir()
+    assert f"bert_jax.export --workdir={tmp_path / 'run'}" in read(tmp_path / "run")
     write(tmp_path)
     change_json(tmp_path, "config.json", hidden_size="wide")
     assert "hidden_size is 'wide'" in read()

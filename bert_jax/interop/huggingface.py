@@ -30,7 +30,8 @@ def write(
     dtype: str = "float32",
 ) -> None:
     """Writes a pretrained model's five files into an existing directory."""
-    _write(directory, params, config.model, None, tokenizer, dtype)
+    max_length = config.model.max_position_embeddings
+    _write(directory, params, config.model, None, tokenizer, max_length, dtype)
 
 
 def write_tuned(
@@ -53,7 +54,7 @@ def write_tuned(
       max_length: tokens of a text that it was tuned on.
       dtype: of the weights.
     """
-    _write(directory, params, config, head, tokenizer, dtype)
+    _write(directory, params, config, head, tokenizer, max_length, dtype)
     if head.kind == "similarity":
         sentence_transformers.write(directory, config.hidden_size, max_length)
 
@@ -64,6 +65,7 @@ def _write(
     config: ModelConfig,
     head: Head | None,
     tokenizer: tokenizers.Tokenizer,
+    max_length: int,
     dtype: str,
 ) -> None:
     safetensors.numpy.save_file(
@@ -75,7 +77,9 @@ def _write(
     (directory / WEIGHTS).chmod(0o644)  # safetensors keeps it to its owner
     write_json(directory / "config.json", model_config(config, head, tokenizer, dtype))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
-    write_json(directory / "tokenizer_config.json", tokenizer_config(config, tokenizer))
+    write_json(
+        directory / "tokenizer_config.json", tokenizer_config(max_length, tokenizer)
+    )
     tokenizer.save(directory)
 
 
@@ -106,16 +110,21 @@ def model_config(
 
 
 def tokenizer_config(
-    model: ModelConfig, tokenizer: tokenizers.Tokenizer
+    max_length: int, tokenizer: tokenizers.Tokenizer
 ) -> dict[str, Any]:
-    """Returns the contents of tokenizer_config.json."""
+    """Returns the contents of tokenizer_config.json.
+
+    Args:
+      max_length: tokens of a row that the model was made for.
+      tokenizer: the model's.
+    """
     return {
         # Not BertTokenizer: that one ignores tokenizer.json's 200 characters a word and
         # builds its own with 100 (transformers 5.23).
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
-        "model_max_length": model.max_position_embeddings,
+        "model_max_length": max_length,
         "pad_token": tokenizers.PAD,
         "unk_token": tokenizers.UNK,
         "cls_token": tokenizers.CLS,

@@ -100,6 +100,20 @@ def config_values(directory: Path) -> dict[str, Any]:
     return config
 
 
+def max_length(directory: Path) -> int | None:
+    """Returns the tokens of a row that a model was made for, None where it says none.
+
+    Raises:
+      ConfigError: when the file is damaged.
+    """
+    name = "tokenizer_config.json"
+    if not os.path.lexists(directory / name):
+        return None
+    length = read_json(model_directory.file(directory, name)).get("model_max_length")
+    # transformers writes 1e30 where nothing is known.
+    return length if type(length) is int and length > 0 else None
+
+
 class _Tensors:
     """The tensors of model.safetensors, or of the files that its index names.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import Tokenizer
-from bert_jax.tasks import batches, task
+from bert_jax.tasks import batches, squad, task
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.squad import Questions
@@ -39,14 +39,11 @@ class Datasets:
     test: tuple[Split, ...]
 
     def sha256(self) -> dict[str, str]:
-        """Returns a digest of what training reads, and one of all the other sets."""
-        others = hashlib.sha256()
-        for split in (*self.dev, *self.test):
-            others.update(_digest(split, self.names))
-        return {
-            "train": _digest(self.train, self.names).hex(),
-            "others": others.hexdigest(),
-        }
+        """Returns a digest of what training reads, and one of the dev sets."""
+        dev = hashlib.sha256()
+        for split in self.dev:
+            dev.update(_digest(split, self.names))
+        return {"train": _digest(self.train, self.names).hex(), "dev": dev.hexdigest()}
 
 
 def _digest(split: Split, names: tuple[str, ...]) -> bytes:
@@ -83,14 +80,20 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
             # Whether there may be no answer is the task's, not a test set's to say.
             may_be_none = train.examples.has_impossible
             found = dataclasses.replace(found, has_impossible=may_be_none)
+        if isinstance(found, Questions) and not is_training:
+            squad.check_ids(found, spec)
         if has_labels and not _has_labels(found):
             raise ConfigError(
                 f"{spec} has no labels; config.data.train and dev need some, and"
                 " config.task says where they are"
             )
+        rows = found
+        if isinstance(found, Sentences) and not has_labels:
+            # Its tags, if there are any, may be of types that training has not.
+            rows = dataclasses.replace(found, tags=None)
         features = task.featurize(
             config.task,
-            found,
+            rows,
             names,
             tokenizer,
             config.sequence_length,

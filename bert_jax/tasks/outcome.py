@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.interop import huggingface, model_directory
-from bert_jax.tasks import task
+from bert_jax.tasks import decisions, task
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.tuning import Result
 
@@ -63,6 +63,8 @@ def write_model(setup: Setup, params: Any, workdir: str) -> None:
             tokenizer,
             setup.config.sequence_length,
         )
+        has_impossible = getattr(setup.datasets.train.examples, "has_impossible", False)
+        decisions.write(tmp, setup.config.task, has_impossible)
         model_directory.write_digests(tmp)
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         old = target.with_name(f"{_UNFINISHED}old")

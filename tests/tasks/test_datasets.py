@@ -33,7 +33,7 @@ def test_the_digest_is_that_of_what_training_reads(old, new, tmp_path):
     path.write_text(path.read_text().replace("w1", "w2"))
     found = datasets.read(setup.config, TOKENIZER).sha256()
     assert found["train"] == setup.sha256["train"]
-    assert found["others"] != setup.sha256["others"]
+    assert found["dev"] != setup.sha256["dev"]
     path = tmp_path / "train.tsv"
     head, _, rest = path.read_text().partition("\n")
     assert old in rest
@@ -98,3 +98,21 @@ def test_a_test_set_may_have_no_answer_where_the_training_set_says_so(tmp_path):
         config = tasks_config.from_config_dict(change("squad2", **sets))
         (test,) = datasets.read(config, TOKENIZER).test
         assert test.examples.has_impossible == is_impossible
+
+
+def test_a_test_set_of_tags_needs_none_that_training_has(tmp_path):
+    setup = labelled.make_setup(tmp_path, kind="tagging")
+    (tmp_path / "test.conll").write_text("w1 O\nw2 B-other\n")
+    test = f"conll:{tmp_path / 'test.conll'}"
+    data = dataclasses.replace(setup.config.data, test=(test,))
+    config = dataclasses.replace(setup.config, data=data)
+    (split,) = datasets.read(config, TOKENIZER).test
+    assert split.examples.tags == [["O", "B-other"]]  # to stand beside what is said
+
+
+def test_questions_of_a_dev_set_have_ids_of_their_own(tmp_path):
+    setup = labelled.make_setup(tmp_path, kind="question_answering")
+    path = tmp_path / "dev.txt"
+    path.write_text(path.read_text().replace('"id": "7"', '"id": "8"'))
+    with pytest.raises(ConfigError, match="has 2 questions with the id '8'"):
+        datasets.read(setup.config, TOKENIZER)

@@ -1,0 +1,64 @@
+"""How a tuned model's logits become answers: numbers that stand beside its weights.
+
+Hugging Face's config.json has no place for them. `predict` begins with these, so that
+it says what the predictions of the tuning run said.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.config import ConfigError
+from bert_jax.interop import model_directory
+from bert_jax.interop.model_directory import read_json, write_json
+from bert_jax.tasks.config import QuestionTask, Task, TextTask
+
+FILE = "decisions.json"
+# Of a model that was tuned elsewhere: the defaults of the released run_squad.py.
+QUESTIONS: dict[str, Any] = {
+    "stride": 128,
+    "max_query_length": 64,
+    "max_answer_length": 30,
+    "null_threshold": 0.0,
+    "has_impossible": False,
+}
+MULTI_LABEL: dict[str, Any] = {"threshold": 0.5}
+
+
+def defaults(kind: str) -> dict[str, Any]:
+    """Returns the numbers of a kind of task where a model does not say; {} of most."""
+    return {"question_answering": QUESTIONS, "multi_label": MULTI_LABEL}.get(kind, {})
+
+
+def write(directory: Path, task: Task, has_impossible: bool) -> None:
+    """Writes those of a task, if its kind has any, into a model's directory.
+
+    Args:
+      directory: that exists.
+      task: what the model was tuned on.
+      has_impossible: whether its questions may have no answer.
+    """
+    if isinstance(task, QuestionTask | TextTask) and (keys := defaults(task.kind)):
+        values = vars(task) | {"has_impossible": has_impossible}
+        write_json(directory / FILE, {key: values[key] for key in keys})
+
+
+def read(directory: Path, kind: str) -> dict[str, Any]:
+    """Returns the numbers of a model, those of `defaults` where it does not say.
+
+    Raises:
+      ConfigError: when the file is damaged.
+    """
+    found = defaults(kind)
+    path = directory / FILE
+    if not found or not path.is_file():
+        return found
+    said = read_json(model_directory.file(directory, FILE))
+    numbers = {
+        key: config_lib.build(type(value), said.get(key, value), f"{path}: {key}")
+        for key, value in found.items()
+    }
+    for key, value in numbers.items():
+        if type(value) is int and value < 1:
+            raise ConfigError(f"{path} has {key}={value}; it must be at least 1")
+    return numbers

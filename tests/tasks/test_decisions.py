@@ -1,0 +1,58 @@
+"""The numbers that make answers of logits come back with the model."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import config as tasks_config
+from bert_jax.tasks import decisions
+from tests.tasks.test_config import config_dict
+
+
+def task(name):
+    return tasks_config.from_config_dict(config_dict(name)).task
+
+
+def test_those_of_questions_come_back(tmp_path):
+    asked = dataclasses.replace(task("squad2"), stride=7, null_threshold=-1.5)
+    decisions.write(tmp_path, asked, has_impossible=True)
+    assert decisions.read(tmp_path, "question_answering") == {
+        "stride": 7,
+        "max_query_length": 64,
+        "max_answer_length": 30,
+        "null_threshold": -1.5,
+        "has_impossible": True,
+    }
+
+
+def test_those_of_several_labels_come_back(tmp_path):
+    asked = dataclasses.replace(task("goemotions"), threshold=0.3)
+    decisions.write(tmp_path, asked, has_impossible=False)
+    assert decisions.read(tmp_path, "multi_label") == {"threshold": 0.3}
+
+
+def test_other_kinds_have_none(tmp_path):
+    decisions.write(tmp_path, task("sst2"), has_impossible=False)
+    assert not list(tmp_path.iterdir())
+    assert decisions.read(tmp_path, "classification") == {}
+
+
+def test_a_model_that_does_not_say_has_the_released_ones(tmp_path):
+    found = decisions.read(tmp_path, "question_answering")
+    assert (found["stride"], found["has_impossible"]) == (128, False)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[]", "is not a JSON object"),
+        ('{"stride": 0}', "stride=0; it must be at least 1"),
+        ('{"stride": "far"}', "stride is 'far'"),
+        ('{"has_impossible": 2}', "has_impossible is 2"),
+    ],
+)
+def test_a_damaged_file_is_told(text, message, tmp_path):
+    (tmp_path / decisions.FILE).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        decisions.read(tmp_path, "question_answering")
