@@ -129,7 +129,7 @@ TASKS = {
         ("--config.task.label=score", "--config.metric=pearson"),
     ),
     "wnut17": Tuned("wnut17", wnut, 8, None, ""),
-    "squad": Tuned("squad1", articles, 2, None, ""),
+    "squad": Tuned("squad1", articles, 1, None, ""),
     "codah": Tuned("codah", codah, 4, 0.25, "chance"),
     "goemotions": Tuned("goemotions", emotions, 10, 0.374, "TF-IDF"),
 }
@@ -174,8 +174,9 @@ def compare(name: str, args: argparse.Namespace) -> None:
             f"--config.task.max_query_length={args.length // 3}",
             f"--config.task.stride={args.length // 3}",
         ]
-    taught = tune(args.workdir / name / "pretrained", flags)
-    random = tune(args.workdir / name / "random", [*flags, "--from_scratch"])
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    taught = tune(args.workdir / name / "pretrained", flags, seeds)
+    random = tune(args.workdir / name / "random", [*flags, "--from_scratch"], seeds)
     rows.print_row(
         "tuning",
         f"{name}, {task.num_epochs} epochs",
@@ -197,16 +198,21 @@ class Best:
     values: list[float]  # one a seed
 
 
-def tune(workdir: Path, flags: list[str]) -> Best:
-    """Runs finetune, or goes on with it; returns what its best rate came to."""
+def tune(workdir: Path, flags: list[str], seeds: list[int]) -> Best:
+    """Runs finetune, or goes on with it; returns what its best rate came to.
+
+    Of the rates that all seeds were tuned at, in this call or before it.
+    """
     command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={workdir}"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
     summary = json.loads((workdir / "results.json").read_text())
     metric = summary["metric"]
     by_rate: dict[float, list[float]] = {}
     for run in summary["runs"]:
-        value = run["metrics"].get(metric, 0.0)  # of a run that diverged
-        by_rate.setdefault(run["learning_rate"], []).append(value)
+        if run["seed"] in seeds:
+            value = run["metrics"].get(metric, 0.0)  # of a run that diverged
+            by_rate.setdefault(run["learning_rate"], []).append(value)
+    by_rate = {r: found for r, found in by_rate.items() if len(found) == len(seeds)}
     rate = max(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))
     return Best(metric, rate, by_rate[rate])
 

@@ -1,6 +1,5 @@
 """Benchmarks run and print rows; their numbers are not judged here."""
 
-import itertools
 import json
 
 import pytest
@@ -114,14 +113,12 @@ def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
 
 @pytest.mark.slow
 def test_features_print_a_row_for_each_way_to_combine_layers(source, tmp_path):
-    """The word after w1 is a name: only layers that see a sentence can know."""
-    sentences = [
-        "".join(
-            f"w{word}\t{'B-name' if before == 1 else 'O'}\n"
-            for before, word in itertools.pairwise((0, i % 2, 5 + i % 9, 3))
-        )
-        for i in range(60)
-    ]
+    """The last word after w1 is a name: only layers that see a sentence can know."""
+    sentences = []
+    for i in range(120):
+        lines = [f"w{1 + i % 2}\tO\n"] * 8
+        lines.append(f"w{5 + i % 9}\t{('O', 'B-name')[i % 2]}\n")
+        sentences.append("".join(lines))
     path = tmp_path / "names.conll"
     path.write_text("\n".join(sentences))
     stdout = run_well(
