@@ -198,8 +198,10 @@ HANGS = """
 import pathlib, sys, time
 from bert_jax import watchdog
 from bert_jax.tasks import batches, tuning
+from tests.conftest import use_mesh
 from tests.tasks import labelled
 
+use_mesh(1, 1, 1)
 tuning.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
 place, placed = batches.place, []
 
