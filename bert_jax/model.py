@@ -21,6 +21,8 @@ from flax import nnx
 from bert_jax import sharding
 from bert_jax.config import ModelConfig
 from bert_jax.dropout import dropout
+from bert_jax.lookup import rows_of
+from bert_jax.products import einsum_float32
 
 # What a layer keeps for its backward pass; the rest it computes again there.
 REMAT_POLICIES = {
@@ -129,8 +131,6 @@ class Embeddings(nnx.Module):
         dtype: jnp.dtype,
     ) -> jax.Array:
         out = sharding.spec("batch", "seq", "replicated")
-        # Looked up in float32: the gradient of a frequent token's row is the sum of
-        # thousands of terms, of which bfloat16 would lose most.
         word_VD = _replicated(self.word[...])
         position_LD = _replicated(self.position[...])
         segment_2D = _replicated(self.segment[...])
@@ -138,8 +138,8 @@ class Embeddings(nnx.Module):
         # a scatter of B * T rows onto two.
         one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
         x_BTD = (
-            word_VD.at[input_ids_BT].get(out_sharding=out)
-            + position_LD.at[position_ids_BT].get(out_sharding=out)
+            rows_of(word_VD, input_ids_BT)
+            + rows_of(position_LD, position_ids_BT)
             + jnp.einsum("BTs,sD->BTD", one_hot_BT2, segment_2D, out_sharding=out)
         )
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
@@ -147,13 +147,8 @@ class Embeddings(nnx.Module):
     def logits(self, x_BPD: jax.Array) -> jax.Array:
         """Returns float32[B, P, V], the product with every word embedding."""
         word_VD = _replicated(self.word[...].astype(x_BPD.dtype))
-        return jnp.einsum(
-            "BPD,VD->BPV",
-            x_BPD,
-            word_VD,
-            preferred_element_type=jnp.float32,
-            out_sharding=sharding.spec("batch", "replicated", "vocab"),
-        )
+        out = sharding.spec("batch", "replicated", "vocab")
+        return einsum_float32("BPD,VD->BPV", x_BPD, word_VD, out)
 
 
 class SelfAttention(nnx.Module):
@@ -185,8 +180,8 @@ class SelfAttention(nnx.Module):
         v_BSNH = self._split_heads(self.value(x_BSD))
         with jax.named_scope("attention"):
             # Softmax in float32: bfloat16 has 8 bits, a row sums up to 512 terms.
-            scores_BNTS = q_BTNH.shape[-1] ** -0.5 * jnp.einsum(
-                "BTNH,BSNH->BNTS", q_BTNH, k_BSNH, preferred_element_type=jnp.float32
+            scores_BNTS = q_BTNH.shape[-1] ** -0.5 * einsum_float32(
+                "BTNH,BSNH->BNTS", q_BTNH, k_BSNH
             )
             scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
             probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)

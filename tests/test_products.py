@@ -1,0 +1,59 @@
+"""Products kept in float32, and what their gradients are computed in."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import sharding
+from bert_jax.products import einsum_float32
+
+EQUATION = "BTNH,BSNH->BNTS"
+
+
+def arrays(dtype):
+    random = np.random.default_rng(0)
+    shapes = ((2, 5, 3, 4), (2, 7, 3, 4), (2, 3, 5, 7))
+    q, k, weights = (random.normal(size=shape) for shape in shapes)
+    return jnp.asarray(q, dtype), jnp.asarray(k, dtype), jnp.asarray(weights, "float32")
+
+
+def gradients(product, q, k, weights):
+    def total(q, k):
+        return jnp.sum(product(EQUATION, q, k) * weights)
+
+    return jax.make_jaxpr(jax.grad(total, (0, 1)))(q, k), jax.grad(total, (0, 1))(q, k)
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2)]
+)
+def test_it_is_the_einsum_with_its_gradients(monkeypatch, dtype, tolerance, platform):
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
+    q, k, weights = arrays(dtype)
+    exact = jnp.einsum(EQUATION, q, k, preferred_element_type=jnp.float32)
+    found = einsum_float32(EQUATION, q, k)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, exact)
+    _, found = gradients(einsum_float32, q, k, weights)
+    _, exact = gradients(jnp.einsum, q.astype("float32"), k.astype("float32"), weights)
+    assert all(x.dtype == dtype for x in jax.tree.leaves(found))
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        error = np.linalg.norm(np.asarray(x, np.float64) - np.asarray(y, np.float64))
+        assert error <= tolerance * np.linalg.norm(y)
+
+
+@pytest.mark.parametrize(
+    ("platform", "lowest"), [("gpu", "bfloat16"), ("tpu", "float32")]
+)
+def test_a_gpus_gradient_has_no_factor_in_float32(monkeypatch, platform, lowest):
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
+    program, _ = gradients(einsum_float32, *arrays("bfloat16"))
+    kinds = {
+        str(factor.aval.dtype)
+        for eqn in program.eqns
+        if eqn.primitive.name == "dot_general"
+        for factor in eqn.invars
+    }
+    assert kinds == {"bfloat16", lowest}
