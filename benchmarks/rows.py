@@ -29,6 +29,8 @@ def alternate(
       repeats: turns of each function.
       warmups: turns before those, for compilation and memory.
     """
+    # Or the first on a GPU would take three quarters of its memory.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
     for name, builder in builders.items():
