@@ -72,7 +72,7 @@ def run_with_rest(
     """As `run`, but main gets the arguments that are no flags of ours."""
     host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
-    argv = sys.argv
+    argv = sys.argv[:] = _config_first(sys.argv)  # config_flags reads sys.argv
     if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
         print(_help(doc or ""))
         sys.exit(0)
@@ -252,6 +252,15 @@ def _no_config_dict(path: str, value: object) -> str:
 def _is_config_file(argument: str) -> bool:
     is_flag = argument.startswith("-")
     return is_flag and argument.lstrip("-").partition("=")[0] == "config"
+
+
+def _config_first(argv: list[str]) -> list[str]:
+    """Returns the arguments with --config before its keys, which absl wants so."""
+    for i, argument in enumerate(argv[1:], 1):
+        if _is_config_file(argument):
+            end = i + (1 if "=" in argument else 2)
+            return [argv[0], *argv[i:end], *argv[1:i], *argv[end:]]
+    return argv
 
 
 def _config_file(argv: list[str]) -> str:

@@ -203,6 +203,11 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
       ConfigError: when a key is missing, unknown or of the wrong type, or when values
         contradict each other.
     """
+    if "task" in config:
+        raise ConfigError(
+            "--config is one of finetune, of labelled data; those of train are in"
+            " configs/ itself"
+        )
     experiment = build(ExperimentConfig, config, "config")
     _validate(experiment)
     return experiment

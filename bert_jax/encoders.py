@@ -97,7 +97,10 @@ def first_layers(encoder: Encoder, num_layers: int) -> Encoder:
     """
     most = encoder.config.num_hidden_layers
     if num_layers > most:
-        raise ConfigError(f"config.num_layers={num_layers}, but the model has {most}")
+        raise ConfigError(
+            f"config.num_layers={num_layers}, but the model has {most}; give so many or"
+            " fewer"
+        )
     if num_layers in (0, most):
         return encoder
     config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)

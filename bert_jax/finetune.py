@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from absl import flags
 
 from bert_jax import (
@@ -36,7 +37,7 @@ from bert_jax import (
     trained,
     workdir_lock,
 )
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, ModelConfig
 from bert_jax.encoders import Encoder
 from bert_jax.guard import EXIT_DIVERGED
 from bert_jax.interop import model_directory
@@ -45,8 +46,9 @@ from bert_jax.tasks import config as config_lib
 from bert_jax.tasks import datasets as datasets_lib
 from bert_jax.tasks import outcome, tuning, tuning_report
 from bert_jax.tasks.config import FinetuneConfig
-from bert_jax.tasks.datasets import Datasets
+from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.setup import Setup
+from bert_jax.tasks.squad import Questions
 from bert_jax.tasks.tuning import Result
 from bert_jax.trained import Opened
 
@@ -115,6 +117,8 @@ def finetune(
             if len(learning_rates) * len(seeds) > 1:
                 print(f"learning rate {learning_rate:g}, seed {seed}:", flush=True)
             directory = run_directory(workdir, learning_rate, seed)
+            if tuning.read_result(directory):
+                print("done before", flush=True)
             result = tuning.tune(setup, learning_rate, seed, directory)
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
@@ -320,20 +324,31 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     names = f", {len(datasets.names)} labels" if datasets.names else ""
     taught = []
     if setup.teacher:
-        layers = setup.teacher.config.num_hidden_layers
-        taught = [f"teacher: {config.distill.teacher}, {layers} layers"]
+        layers = _layers(setup.teacher.config)
+        taught = [f"teacher: {config.distill.teacher}, {layers}"]
     lines = [
-        f"model:  {start.model}, {begins}; {model.num_hidden_layers} layers of"
-        f" {model.hidden_size}",
+        f"model:  {start.model}, {begins}; {_layers(model)} of {model.hidden_size}",
         *taught,
         f"task:   {config.task.kind}{names}, best by {config.metric}",
-        f"data:   {len(datasets.train.features):,} rows to train on, dev"
-        f" {', '.join(f'{len(split.features):,}' for split in datasets.dev)}",
+        f"data:   {_size(datasets.train)} to train on, dev"
+        f" {', '.join(map(_size, datasets.dev))}",
         *(f"        {note}" for note in (*setup.encoder.notes, *left_out(datasets))),
         f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
         f" {workdir}",
     ]
     return "\n".join(lines)
+
+
+def _layers(model: ModelConfig) -> str:
+    number = model.num_hidden_layers
+    return f"{number} layer{'s' if number > 1 else ''}"
+
+
+def _size(split: Split) -> str:
+    rows = f"{len(split.features):,} rows"
+    if isinstance(split.examples, Questions):
+        return f"{len(split.examples.questions):,} questions in {rows}"
+    return rows
 
 
 def closing_words(
@@ -352,12 +367,22 @@ def closing_words(
     model = shlex.quote(f"--model={workdir}/{outcome.MODEL_DIRECTORY}")
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
-        f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}. The"
+        f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}."
+        f"{_without_model(setup.datasets.dev[0])} The"
         f" model is in {workdir}/{outcome.MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{outcome.PREDICTIONS_DIRECTORY}, curves in"
         f" {workdir}/{tuning_report.CURVES_FILE}. Next: `python -m bert_jax.predict"
         f" {model} --input=FILE`."
     )
+
+
+def _without_model(dev: Split) -> str:
+    """Returns what the commoner label scores, "" where there are no classes."""
+    labels = getattr(dev.examples, "labels", None)
+    if labels is None or labels.dtype != np.int32:
+        return ""
+    share = np.bincount(labels).max() / len(labels)
+    return f" The commonest answer alone has accuracy {share:.4g}."
 
 
 def left_out(datasets: Datasets) -> list[str]:
@@ -370,7 +395,11 @@ def left_out(datasets: Datasets) -> list[str]:
                 (split.features, "num_truncated", "rows cut to the sequence length"),
                 (split.features, "num_cut", "words beyond the sequence length"),
                 (split.features, "num_dropped", "questions without their answer"),
-                (split.examples, "num_lost_lines", "lines of other columns, left out"),
+                (
+                    split.examples,
+                    "num_lost_lines",
+                    "lines with more or fewer columns, left out",
+                ),
                 (split.examples, "num_empty", "sentences without a word, left out"),
                 (split.examples, "num_mended", "answers with a wrong offset, mended"),
                 (split.examples, "num_lost", "answers that are not in their text"),

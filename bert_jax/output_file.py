@@ -16,15 +16,27 @@ def check(path: Path, source: str) -> None:
         raise ConfigError(f"--output={path} is in a directory that does not exist")
     if path.is_dir():
         raise ConfigError(f"--output={path} is a directory; give a file")
+    tmp = _unfinished(path)
+    try:
+        tmp.touch()
+        tmp.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"--output={path} cannot be written ({error.strerror}); give another file"
+        ) from None
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path to write to, which becomes `path` if nothing goes wrong."""
-    tmp = path.with_name(path.name + ".tmp")
+    tmp = _unfinished(path)
     try:
         yield tmp
         os.replace(tmp, path)
     except BaseException:
         tmp.unlink(missing_ok=True)
         raise
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")

@@ -140,10 +140,10 @@ def examples_of(
     least, most, words = PARTS.get(head.kind, PARTS_OF_TEXTS)
     for parts in texts:
         if not least <= len(parts) <= most or len(parts) != num_parts:
+            alike = "" if least == most else ", and as many parts as the first"
             raise ConfigError(
                 f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
-                f" {len(parts)} part(s); each line must be {words}, and as many parts"
-                " as the first"
+                f" {len(parts)} part(s); each line must be {words}{alike}"
             )
     if head.kind == "tagging":
         return Sentences("--input", [parts[0].split() or [""] for parts in texts], None)
@@ -178,7 +178,7 @@ def _rows(
             {
                 "question": question.text,
                 "answer": predicted.texts[question.id],
-                "best": predicted.best[question.id],
+                "best": [_rounded(span) for span in predicted.best[question.id]],
             }
             for question in found.questions
         ]
@@ -208,6 +208,13 @@ def _rows(
         }
         for text, choice, row in zip(_texts(found), chosen, shares, strict=True)
     ]
+
+
+def _rounded(span: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in span.items()
+    }
 
 
 def difference(exact: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
@@ -296,11 +303,19 @@ def row_length(model: Trained, asked: Task) -> int:
             f" {positions} positions"
         )
     # [CLS] question [SEP] window [SEP]
-    if isinstance(asked, QuestionTask) and length <= asked.max_query_length + 3:
-        raise ConfigError(
-            f"--max_query_length={asked.max_query_length} leaves no room in rows of"
-            f" {length} tokens; give a lower one"
-        )
+    if isinstance(asked, QuestionTask):
+        room = length - asked.max_query_length - 3
+        if room <= 0:
+            raise ConfigError(
+                f"--max_query_length={asked.max_query_length} leaves no room in rows of"
+                f" {length} tokens; give a lower one"
+            )
+        if asked.stride > room:
+            raise ConfigError(
+                f"--stride={asked.stride} leaves out tokens of a paragraph: rows of"
+                f" {length} have room for {room} beside the question; give so many or"
+                " fewer"
+            )
     return length
 
 

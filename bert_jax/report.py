@@ -190,6 +190,6 @@ def closing_words(
         f"Curves: {workdir}/{CURVES_FILE}. Next: `python -m bert_jax.evaluate"
         f" {argument}` measures it again, `python -m bert_jax.export"
         f" {argument} --output=DIR` writes it for Hugging Face transformers,"
-        " where it can be fine-tuned."
+        " and `python -m bert_jax.finetune` tunes it on labelled data."
     )
     return " ".join(words)

@@ -75,7 +75,7 @@ def read_encoder(path: str) -> Trained:
       ConfigError: when there is none, a file is damaged, or it does not divide over
         the mesh.
     """
-    return lay_out(_open(_directory(path, "--model"), None))
+    return lay_out(_open(_directory(path, "--model", is_encoder=True), None))
 
 
 def read_tuned(path: str) -> Trained:
@@ -102,7 +102,7 @@ def open_tuned(path: str, given_as: str) -> Opened:
     return _open(directory, huggingface_head.parse(values, directory / "config.json"))
 
 
-def _directory(path: str, given_as: str) -> Path:
+def _directory(path: str, given_as: str, *, is_encoder: bool = False) -> Path:
     try:
         directory = Path(path).expanduser().absolute()
     except RuntimeError:  # ~nobody
@@ -118,9 +118,10 @@ def _directory(path: str, given_as: str) -> Path:
                 f"{given_as}={path} has no config.json; give {path}/model"
             )
         problem = "has no config.json" if directory.is_dir() else "is not a directory"
+        made_by = "export" if is_encoder else "finetune (WORKDIR/model)"
         raise ConfigError(
             f"{given_as}={path} {problem}; give a directory of python -m"
-            " bert_jax.export or of a Hugging Face BERT"
+            f" bert_jax.{made_by} or of a Hugging Face BERT"
         )
     model_directory.verify_digests(directory)
     return directory

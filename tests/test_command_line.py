@@ -22,6 +22,8 @@ from tests.commands import run, run_well
             marks=pytest.mark.slow,
         ),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
+        (["--config.seed=abc", "--config", "configs/tiny.py"], "a whole number"),
+        (["--config=configs/finetune/sst2.py"], "--config is one of finetune"),
         (
             ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
             "run: python -m bert_jax.prepare --config=configs/large.py"

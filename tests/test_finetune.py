@@ -72,6 +72,8 @@ def test_the_same_command_again_finds_all_done(swept):
     before = model.read_bytes()
     stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
     assert "examples/s" not in stdout and "Best by accuracy" in stdout
+    assert stdout.count("done before") == 4
+    assert "The commonest answer alone has accuracy 0.5" in stdout
     assert model.read_bytes() == before
 
 
@@ -241,7 +243,7 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     arguments += [f"--model={teacher}", f"--workdir={tmp_path / 'run'}", STUDENT]
     taught = f"--config.distill.teacher={teacher}"
     stdout = run_well("bert_jax.finetune", *arguments, taught)
-    assert "1 layers of 32" in stdout and f"teacher: {teacher}, 2 layers" in stdout
+    assert "1 layer of 32" in stdout and f"teacher: {teacher}, 2 layers" in stdout
     student = trained.read_tuned(str(tmp_path / "run" / "model"))
     assert student.config.num_hidden_layers == 1
     summary = json.loads((tmp_path / "run" / "results.json").read_text())

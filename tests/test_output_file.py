@@ -26,6 +26,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         ("nowhere/a.npz", "in a directory that does not exist"),
         ("input.txt", "is --input; give another file"),
         ("directory", "is a directory; give a file"),
+        ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
     ],
 )
 def test_outputs_that_cannot_be(name, message, tmp_path):

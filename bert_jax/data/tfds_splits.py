@@ -1,5 +1,6 @@
 """A split of a dataset of TensorFlow Datasets, prepared if it is not there yet."""
 
+import logging
 import re
 from typing import Any
 
@@ -49,12 +50,15 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     import tensorflow_datasets as tfds
 
     name = builder.info.full_name.rpartition("/")[0]
+    # Which warns of every one of its tries.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         builder.download_and_prepare()
     except Exception as error:  # the dataset's own code, the network, the disk
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ConfigError(
-            f"{key}: TensorFlow Datasets cannot prepare {name!r}: {reason[0]}"
+            f"{key}: TensorFlow Datasets cannot prepare {name!r}; without a network"
+            f" give files of your own ({reason[0]})"
         ) from error
     # The order of examples must not depend on threads.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)

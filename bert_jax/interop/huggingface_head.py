@@ -20,6 +20,7 @@ KINDS: dict[str, tuple[str, str | None]] = {
     "multiple_choice": ("BertForMultipleChoice", None),
     "similarity": (ENCODER, None),
 }
+PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [ENCODER])
 UNLABELLED = ("question_answering", "multiple_choice", "similarity")
 # What a config.json without id2label means: transformers' PretrainedConfig.
 MEANT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
@@ -59,6 +60,11 @@ def parse(config: dict[str, Any], path: Path) -> Head:
         if architectures == [architecture] and type_ in (None, problem_type):
             has_labels = kind not in UNLABELLED
             return Head(kind, labels if has_labels else (), _dropout(config, path))
+    if config.get("architectures") in PRETRAINED and architectures != [ENCODER]:
+        raise ConfigError(
+            f"{path.parent} is pretrained and not tuned on a task; python -m"
+            " bert_jax.finetune does that, and writes WORKDIR/model to give here"
+        )
     known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
     raise ConfigError(
         f"{path} has architectures={config.get('architectures')!r} and"

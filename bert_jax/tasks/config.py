@@ -162,6 +162,11 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
     """
     values: Any = config  # which pyright takes for a tuple
     kind = values.task.get("kind") if "task" in values else None
+    if kind is None and "phases" in values:
+        raise ConfigError(
+            "--config is one of train, of text without labels; those of finetune are in"
+            " configs/finetune"
+        )
     if kind not in TASKS:
         raise ConfigError(
             f"config.task.kind={kind!r} must be one of {', '.join(TASKS)}"
@@ -250,11 +255,20 @@ def _validate(config: FinetuneConfig) -> None:
         )
     if isinstance(task, QuestionTask):
         # [CLS] question [SEP] window [SEP]
+        room = config.sequence_length - task.max_query_length - 3
         _require(
-            config.sequence_length > task.max_query_length + 3,
-            "config.sequence_length",
-            config.sequence_length,
-            f"must be over task.max_query_length={task.max_query_length} and 3 more",
+            room > 0,
+            "config.task.max_query_length",
+            task.max_query_length,
+            "leaves no room for a paragraph in rows of config.sequence_length="
+            f"{config.sequence_length}; lower the one or raise the other",
+        )
+        _require(
+            task.stride <= room,
+            "config.task.stride",
+            task.stride,
+            f"leaves out tokens of a paragraph: rows have room for {room} of them"
+            " beside the question; give so many or fewer",
         )
 
 

@@ -94,8 +94,11 @@ def _find(
     label = str(value).strip()
     if label in numbers:
         return numbers[label]
-    close = difflib.get_close_matches(label, names, n=1, cutoff=0.0)
+    close = difflib.get_close_matches(label, names, n=1)
     hint = f"; the nearest is {close[0]!r}" if close else ""
+    by_number = set(numbers) - set(names)
+    if by_number:
+        hint += f" (or their numbers, from 0 to {len(names) - 1})"
     raise ConfigError(
         f"{where}, example {row + 1}, has the label {label!r}; the labels are"
         f" {', '.join(names)}{hint}"

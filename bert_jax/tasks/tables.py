@@ -50,8 +50,10 @@ class Table:
           ConfigError: when there is none of this name.
         """
         if name not in self.columns:
-            close = difflib.get_close_matches(name, self.columns, n=1, cutoff=0.0)
+            close = difflib.get_close_matches(name, self.columns, n=1)
             hint = f"; the nearest is {close[0]!r}" if close else ""
+            if self.spec.startswith(("tsv:", "csv:")):
+                hint += "; if its first line is no header, give config.data.header"
             raise ConfigError(
                 f"{self.spec} has no column {name!r}; it has"
                 f" {', '.join(self.columns) or 'none'}{hint}"

@@ -18,6 +18,7 @@ from bert_jax.tasks.tuning import Result
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
@@ -64,6 +65,7 @@ def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
             label=f"{result.learning_rate:g}, seed {result.seed}",
         )
     axes.set(xlabel="step", ylabel=metric, title="Dev set")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8, title="learning rate")
     return _save(figure, workdir, CURVES_FILE)
@@ -90,9 +92,8 @@ def plot_confusion(
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.ndindex(*counts.shape):
-        if counts[i, j]:
-            colour = "white" if shares[i, j] > 0.5 else "black"
-            axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
+        colour = "white" if shares[i, j] > 0.5 else "black"
+        axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
     ticks = np.arange(len(names))
     axes.set_xticks(ticks, names, rotation=45, ha="right")
     axes.set_yticks(ticks, names)

@@ -36,7 +36,8 @@ def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"architectures": ["BertForPreTraining"]}, "no tuned BERT"),
+        ({"architectures": ["BertForPreTraining"]}, "pretrained and not tuned"),
+        ({"architectures": ["BertModel"]}, "pretrained and not tuned"),
         ({"architectures": None}, "no tuned BERT"),
         ({"problem_type": "guessing"}, "no tuned BERT"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),

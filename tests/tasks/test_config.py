@@ -6,9 +6,10 @@ import pathlib
 import ml_collections
 import pytest
 
+from bert_jax import config as config_lib
 from bert_jax.config import ConfigError
 from bert_jax.tasks import config as tasks_config
-from configs import finetune
+from configs import finetune, tiny
 
 DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
 NAMES = sorted(path.stem for path in DIRECTORY.glob("*.py") if path.stem != "recipe")
@@ -75,7 +76,8 @@ def change(name, **changes):
         ("sst2", {"recipe__weight_decay": -0.1}, "config.recipe.weight_decay=-0.1"),
         ("sst2", {"dropout__head_prob": 1.0}, "config.dropout.head_prob=1.0"),
         ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
-        ("squad1", {"sequence_length": 67}, "must be over task.max_query_length=64"),
+        ("squad1", {"sequence_length": 67}, "max_query_length=64 leaves no room"),
+        ("squad1", {"sequence_length": 194}, "config.task.stride=128 .* room for 127"),
         ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
         ("similarity", {"task__text": ("a",)}, "config.task.text=.* must name two col"),
         ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
@@ -87,6 +89,13 @@ def change(name, **changes):
 def test_mistakes_are_told(name, changes, message):
     with pytest.raises(ConfigError, match=message):
         tasks_config.from_config_dict(change(name, **changes))
+
+
+def test_a_config_of_the_other_command_is_told():
+    with pytest.raises(ConfigError, match="--config is one of train, .*configs/fine"):
+        tasks_config.from_config_dict(tiny.get_config())
+    with pytest.raises(ConfigError, match="--config is one of finetune, of labelled"):
+        config_lib.from_config_dict(config_dict("sst2"))
 
 
 def test_a_missing_section_is_told():

@@ -76,7 +76,9 @@ def test_lines_that_are_left_out_are_counted_and_not_in_a_test_set(tmp_path):
     config = dataclasses.replace(setup.config, data=data)
     found = datasets.read(config, TOKENIZER)
     assert len(found.train.features) == 200
-    assert finetune.left_out(found) == [f"{spec}: 1 lines of other columns, left out"]
+    assert finetune.left_out(found) == [
+        f"{spec}: 1 lines with more or fewer columns, left out"
+    ]
     data = dataclasses.replace(data, test=(spec,))
     with pytest.raises(ConfigError, match="train.tsv: line 202 has another number of"):
         datasets.read(dataclasses.replace(config, data=data), TOKENIZER)

@@ -21,9 +21,10 @@ def test_an_unknown_label_is_told_with_the_nearest():
         labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv")
     assert str(error.value) == (
         "tsv:dev.tsv, example 2, has the label 'postive'; the labels are negative,"
-        " positive; the nearest is 'positive'"
+        " positive; the nearest is 'positive' (or their numbers, from 0 to 1)"
     )
-    with pytest.raises(ConfigError, match="has the label '2'"):
+    # Nothing is near that.
+    with pytest.raises(ConfigError, match="label '2'; .*, positive \\(or their numb"):
         labels.classes(["2"], NAMES, "dev")
 
 

@@ -106,8 +106,12 @@ def test_a_missing_column_is_told_with_those_there():
         table.column("sentense")
     assert str(error.value) == (
         "tsv:a.tsv has no column 'sentense'; it has sentence, label;"
-        " the nearest is 'sentence'"
+        " the nearest is 'sentence'; if its first line is no header, give"
+        " config.data.header"
     )
+    table = tables.Table("jsonl:a", {"gj04": ["x"], "1": ["1"]})
+    with pytest.raises(ConfigError, match="it has gj04, 1$"):
+        table.column("sentence")
 
 
 class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
