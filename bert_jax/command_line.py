@@ -256,10 +256,17 @@ def _is_config_file(argument: str) -> bool:
 
 def _config_first(argv: list[str]) -> list[str]:
     """Returns the arguments with --config before its keys, which absl wants so."""
-    for i, argument in enumerate(argv[1:], 1):
+    is_key = lambda x: x.startswith("-") and x.lstrip("-").startswith("config.")  # noqa: E731
+    for i, argument in enumerate(argv):
+        if argument == "--":
+            break
         if _is_config_file(argument):
             end = i + (1 if "=" in argument else 2)
-            return [argv[0], *argv[i:end], *argv[1:i], *argv[end:]]
+            if end > len(argv):  # it has no value
+                break
+            keys = [x for x in argv[1:i] if is_key(x)]
+            others = [x for x in argv[1:i] if not is_key(x)]
+            return [argv[0], *others, *argv[i:end], *keys, *argv[end:]]
     return argv
 
 

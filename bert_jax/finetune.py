@@ -368,7 +368,7 @@ def closing_words(
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
         f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}."
-        f"{_without_model(setup.datasets.dev[0])} The"
+        f"{_without_model(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
         f" model is in {workdir}/{outcome.MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{outcome.PREDICTIONS_DIRECTORY}, curves in"
         f" {workdir}/{tuning_report.CURVES_FILE}. Next: `python -m bert_jax.predict"
@@ -377,12 +377,12 @@ def closing_words(
 
 
 def _without_model(dev: Split) -> str:
-    """Returns what the commoner label scores, "" where there are no classes."""
+    """Returns the accuracy of the commonest label, "" where there are no classes."""
     labels = getattr(dev.examples, "labels", None)
     if labels is None or labels.dtype != np.int32:
         return ""
     share = np.bincount(labels).max() / len(labels)
-    return f" The commonest answer alone has accuracy {share:.4g}."
+    return f" Always the commonest label of {dev.spec} has accuracy {share:.4g}."
 
 
 def left_out(datasets: Datasets) -> list[str]:

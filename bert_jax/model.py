@@ -436,7 +436,11 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
 
 
 def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
-    """Returns what [B, T] or [B, T, D] has at each row's positions, [B, P] or more."""
+    """Returns what [B, T] or [B, T, D] has at each row's positions, [B, P] or more.
+
+    Its gradient adds at equal positions, on a GPU in any order: those of a row differ,
+    but for empty slots, whose gradient is 0.
+    """
     if x_BT.shape[0] > 1:
         trailing = (None,) * (x_BT.ndim - 2)
         return jnp.take_along_axis(x_BT, positions_BP[(..., *trailing)], axis=1)

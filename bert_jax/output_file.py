@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,9 @@ def check(path: Path, source: str) -> None:
         raise ConfigError(f"--output={path} is in a directory that does not exist")
     if path.is_dir():
         raise ConfigError(f"--output={path} is a directory; give a file")
-    tmp = _unfinished(path)
     try:
-        tmp.touch()
-        tmp.unlink()
+        with tempfile.NamedTemporaryFile(dir=path.parent):
+            pass
     except OSError as error:
         raise ConfigError(
             f"--output={path} cannot be written ({error.strerror}); give another file"
@@ -29,14 +29,10 @@ def check(path: Path, source: str) -> None:
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path to write to, which becomes `path` if nothing goes wrong."""
-    tmp = _unfinished(path)
+    tmp = path.with_name(path.name + ".tmp")
     try:
         yield tmp
         os.replace(tmp, path)
     except BaseException:
         tmp.unlink(missing_ok=True)
         raise
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(path.name + ".tmp")

@@ -303,19 +303,11 @@ def row_length(model: Trained, asked: Task) -> int:
             f" {positions} positions"
         )
     # [CLS] question [SEP] window [SEP]
-    if isinstance(asked, QuestionTask):
-        room = length - asked.max_query_length - 3
-        if room <= 0:
-            raise ConfigError(
-                f"--max_query_length={asked.max_query_length} leaves no room in rows of"
-                f" {length} tokens; give a lower one"
-            )
-        if asked.stride > room:
-            raise ConfigError(
-                f"--stride={asked.stride} leaves out tokens of a paragraph: rows of"
-                f" {length} have room for {room} beside the question; give so many or"
-                " fewer"
-            )
+    if isinstance(asked, QuestionTask) and length <= asked.max_query_length + 3:
+        raise ConfigError(
+            f"--max_query_length={asked.max_query_length} leaves no room in rows of"
+            f" {length} tokens; give a lower one"
+        )
     return length
 
 

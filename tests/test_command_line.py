@@ -2,6 +2,7 @@
 
 import pytest
 
+from bert_jax import command_line
 from tests.commands import run, run_well
 
 
@@ -136,3 +137,22 @@ def test_tuning_names_configs_of_tasks():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "configs/finetune/sst2.py" in stdout and "configs/tiny.py" not in stdout
     assert "recipe.py" not in stdout
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (
+            "--config.a=1 --workdir=x --config=c.py",
+            "--workdir=x --config=c.py --config.a=1",
+        ),
+        ("-config.a=1 -config c.py --x", "-config c.py -config.a=1 --x"),
+        ("--config=c.py:4,256 --config.a=1", "--config=c.py:4,256 --config.a=1"),
+        ("--config.a=1 --workdir=x --config", "--config.a=1 --workdir=x --config"),
+        ("x -- --config.a=1 --config=c.py", "x -- --config.a=1 --config=c.py"),
+        ("--workdir=x", "--workdir=x"),
+    ],
+)
+def test_keys_may_stand_before_the_config(before, after):
+    found = command_line._config_first(["train", *before.split()])
+    assert found == ["train", *after.split()]

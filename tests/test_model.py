@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import model, sharding, steps
+from bert_jax import lookup, model, sharding, steps
 from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -130,7 +130,7 @@ def test_states_at_positions_are_those_of_the_whole_row():
 
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
 def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
-    """Rows as one matrix on a CPU, [B, T, D] as they are elsewhere."""
+    """Rows as one matrix on a CPU, [B, T, D] elsewhere; own gradients on a GPU."""
     mesh = use_mesh(*mesh_shape)
     config = make_config(model__num_attention_heads=2, model__hidden_size=16)
     graphdef, params = nnx.split(with_random_vectors(build(config)))
@@ -147,15 +147,19 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
         return jax.grad(loss, has_aux=True)(params)[0]
 
     programs, found = [], []
-    for platform in ("cpu", "tpu"):
+    monkeypatch.setattr(lookup, "_SMALL", 50)  # words are more, positions are fewer
+    for platform in ("cpu", "tpu", "gpu"):
         monkeypatch.setattr(sharding, "platform", lambda name=platform: name)
         gradient.clear_cache()
         programs.append(gradient.lower(params).as_text())
         found.append(jax.device_get(gradient(params)))
-    assert programs[0] != programs[1]
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), *found
-    )
+    assert len(set(programs)) == 3
+    for others in found[1:]:
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+            found[0],
+            others,
+        )
 
 
 def test_layer_norm_matches_float64_even_far_from_zero():

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax import sharding
 from bert_jax.products import einsum_float32
+from tests.conftest import use_mesh
 
 EQUATION = "BTNH,BSNH->BNTS"
 
@@ -57,3 +58,21 @@ def test_a_gpus_gradient_has_no_factor_in_float32(monkeypatch, platform, lowest)
         for factor in eqn.invars
     }
     assert kinds == {"bfloat16", lowest}
+
+
+def test_a_gpus_gradient_is_summed_over_devices_in_float32(monkeypatch):
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    use_mesh(8, 1, 1)
+    rows, table = (jax.P("data", None, None), jax.P(None, None))
+    x = jax.device_put(jnp.ones((8, 3, 4), jnp.bfloat16), rows)
+    y = jax.device_put(jnp.ones((5, 4), jnp.bfloat16), table)
+
+    @jax.jit
+    def gradient(x, y):
+        total = lambda y: jnp.sum(einsum_float32("BPD,VD->BPV", x, y, rows))  # noqa: E731
+        return jax.grad(total)(y)
+
+    program = gradient.lower(x, y).compile().as_text()
+    reduced = [line for line in program.splitlines() if " all-reduce(" in line]
+    assert reduced and all("= f32[" in line for line in reduced)
+    assert gradient(x, y).dtype == jnp.bfloat16

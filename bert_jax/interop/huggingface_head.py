@@ -60,10 +60,10 @@ def parse(config: dict[str, Any], path: Path) -> Head:
         if architectures == [architecture] and type_ in (None, problem_type):
             has_labels = kind not in UNLABELLED
             return Head(kind, labels if has_labels else (), _dropout(config, path))
-    if config.get("architectures") in PRETRAINED and architectures != [ENCODER]:
+    if config.get("architectures") in PRETRAINED:
         raise ConfigError(
-            f"{path.parent} is pretrained and not tuned on a task; python -m"
-            " bert_jax.finetune does that, and writes WORKDIR/model to give here"
+            f"{path.parent} has no head of a task; python -m bert_jax.finetune tunes it"
+            " on one, and writes WORKDIR/model to give here"
         )
     known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
     raise ConfigError(

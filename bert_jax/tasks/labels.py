@@ -96,10 +96,9 @@ def _find(
         return numbers[label]
     close = difflib.get_close_matches(label, names, n=1)
     hint = f"; the nearest is {close[0]!r}" if close else ""
-    by_number = set(numbers) - set(names)
-    if by_number:
-        hint += f" (or their numbers, from 0 to {len(names) - 1})"
+    has_numbers = len(numbers) > len(names)
+    or_numbers = f" (or 0 to {len(names) - 1} for them)" if has_numbers else ""
     raise ConfigError(
         f"{where}, example {row + 1}, has the label {label!r}; the labels are"
-        f" {', '.join(names)}{hint}"
+        f" {', '.join(names)}{or_numbers}{hint}"
     )

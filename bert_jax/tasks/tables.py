@@ -36,12 +36,14 @@ class Table:
       columns: strings; of JSON lines whatever the values are.
       num_dropped: lines whose number of columns is not that of the names.
       first_dropped: the number of the first of these lines.
+      has_header: whether its first line was taken for the names.
     """
 
     spec: str
     columns: dict[str, list[Any]]
     num_dropped: int = 0
     first_dropped: int = 0
+    has_header: bool = False
 
     def column(self, name: str) -> list[Any]:
         """Returns the values of a column.
@@ -52,7 +54,7 @@ class Table:
         if name not in self.columns:
             close = difflib.get_close_matches(name, self.columns, n=1)
             hint = f"; the nearest is {close[0]!r}" if close else ""
-            if self.spec.startswith(("tsv:", "csv:")):
+            if self.has_header and not close:
                 hint += "; if its first line is no header, give config.data.header"
             raise ConfigError(
                 f"{self.spec} has no column {name!r}; it has"
@@ -130,7 +132,8 @@ def _of_rows(
         )
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
-    return Table(spec, table, len(dropped), dropped[0][0] if dropped else 0)
+    first_dropped = dropped[0][0] if dropped else 0
+    return Table(spec, table, len(dropped), first_dropped, has_header=not header)
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:

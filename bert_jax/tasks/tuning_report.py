@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
+FEW_CLASSES = 8  # of a table that zeros do not make hard to read
 MOST_CLASSES = 40  # of a confusion table that can still be read
 
 
@@ -92,8 +93,9 @@ def plot_confusion(
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.ndindex(*counts.shape):
-        colour = "white" if shares[i, j] > 0.5 else "black"
-        axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
+        if counts[i, j] or len(names) <= FEW_CLASSES:
+            colour = "white" if shares[i, j] > 0.5 else "black"
+            axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
     ticks = np.arange(len(names))
     axes.set_xticks(ticks, names, rotation=45, ha="right")
     axes.set_yticks(ticks, names)

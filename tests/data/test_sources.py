@@ -602,7 +602,7 @@ class TinyBertBroken(TinyBertTexts):
 
 
 def test_tfds_that_cannot_be_prepared(tfds_directory):
-    with pytest.raises(ConfigError, match="cannot prepare 'tiny_bert_broken'; .*down"):
+    with pytest.raises(ConfigError, match="cannot prepare 'tiny_bert_broken': .*down"):
         read("tfds", "tiny_bert_broken#body")
 
 

@@ -36,8 +36,8 @@ def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"architectures": ["BertForPreTraining"]}, "pretrained and not tuned"),
-        ({"architectures": ["BertModel"]}, "pretrained and not tuned"),
+        ({"architectures": ["BertForPreTraining"]}, "has no head of a task"),
+        ({"architectures": ["BertModel"]}, "has no head of a task"),
         ({"architectures": None}, "no tuned BERT"),
         ({"problem_type": "guessing"}, "no tuned BERT"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),

@@ -140,5 +140,5 @@ def test_a_plain_encoder_is_none(directory):
     (directory / "modules.json").unlink()
     assert not sentence_transformers.is_dual_encoder(directory)
     (directory / "SHA256SUMS").unlink()
-    with pytest.raises(ConfigError, match="pretrained and not tuned"):
+    with pytest.raises(ConfigError, match="has no head of a task"):
         trained.read_tuned(str(directory))

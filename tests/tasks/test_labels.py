@@ -21,10 +21,12 @@ def test_an_unknown_label_is_told_with_the_nearest():
         labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv")
     assert str(error.value) == (
         "tsv:dev.tsv, example 2, has the label 'postive'; the labels are negative,"
-        " positive; the nearest is 'positive' (or their numbers, from 0 to 1)"
+        " positive (or 0 to 1 for them); the nearest is 'positive'"
     )
     # Nothing is near that.
-    with pytest.raises(ConfigError, match="label '2'; .*, positive \\(or their numb"):
+    with pytest.raises(
+        ConfigError, match="label '2'; .*, positive \\(or 0 to 1 for them\\)$"
+    ):
         labels.classes(["2"], NAMES, "dev")
 
 

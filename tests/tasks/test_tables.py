@@ -106,12 +106,18 @@ def test_a_missing_column_is_told_with_those_there():
         table.column("sentense")
     assert str(error.value) == (
         "tsv:a.tsv has no column 'sentense'; it has sentence, label;"
-        " the nearest is 'sentence'; if its first line is no header, give"
-        " config.data.header"
+        " the nearest is 'sentence'"
     )
-    table = tables.Table("jsonl:a", {"gj04": ["x"], "1": ["1"]})
-    with pytest.raises(ConfigError, match="it has gj04, 1$"):
+
+
+def test_a_first_line_that_is_no_header_is_suspected(tmp_path):
+    (tmp_path / "a.tsv").write_text("gj04\t1\nclc95\t0\n")
+    table = tables.read(f"tsv:{tmp_path}/a.tsv")
+    with pytest.raises(ConfigError, match="has gj04, 1; .* give config.data.header$"):
         table.column("sentence")
+    table = tables.read(f"tsv:{tmp_path}/a.tsv", ("source", "label"))
+    with pytest.raises(ConfigError, match="it has source, label$"):
+        table.column("xyz")
 
 
 class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
