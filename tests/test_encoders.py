@@ -26,6 +26,7 @@ def test_from_hugging_face(source):
     assert found.tokenizer == TOKENIZER and not found.notes
 
 
+@pytest.mark.slow
 def test_from_google(tmp_path):
     save_as_run_pretraining_does(tmp_path, random_variables())
     config = make_config(init_from=str(tmp_path))

@@ -196,7 +196,10 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
 
 
-@pytest.mark.parametrize("kind", ["question_answering", "multi_label"])
+@pytest.mark.parametrize(
+    "kind",
+    ["question_answering", pytest.param("multi_label", marks=pytest.mark.slow)],
+)
 def test_predict_says_what_tuning_said(kind, tmp_path):
     """Rows, windows and thresholds of the task, none of them a default."""
     tuned_on = tmp_path / "tuned"
@@ -236,6 +239,7 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
         assert rows == list(texts.values())
 
 
+@pytest.mark.slow
 def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     directory, _ = swept
     teacher = str(directory / "run" / "model")
@@ -351,6 +355,7 @@ def test_an_empty_dev_set_is_told(source):
     assert not (directory / "run").exists()
 
 
+@pytest.mark.slow
 def test_wrong_flags_are_one_line(source):
     directory = source[0].parent
     for flag, message in (
@@ -383,6 +388,7 @@ def test_other_data_in_the_same_workdir_is_refused(swept, tmp_path):
     assert result.returncode == 2 and "config.data.dev" in result.stderr
 
 
+@pytest.mark.slow
 def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     directory, _ = swept
     shutil.copytree(directory / "run", tmp_path / "run")

@@ -136,7 +136,7 @@ def test_values_that_differ_are_told_with_both():
     assert "corpora differ (process 1: digest 1, process 0: digest 0)" in second[2]
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_loses_another_leaves_with_76(victim):
     program = """
         print("ready", file=sys.stderr, flush=True)
@@ -156,7 +156,7 @@ def test_who_loses_another_leaves_with_76(victim):
     assert time.monotonic() - killed < 60
 
 
-@pytest.mark.parametrize("who_comes", [0, 1])
+@pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_comes_alone_leaves_with_76(who_comes):
     program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"
     environment = {

@@ -916,7 +916,9 @@ if len(sys.argv) > 3:
 """
 
 
-@pytest.mark.parametrize("arguments", [["20"], ["3", "7"]])
+@pytest.mark.parametrize(
+    "arguments", [["20"], pytest.param(["3", "7"], marks=pytest.mark.slow)]
+)
 def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, arguments):
     """Threads at work when the interpreter goes must not hold it."""
     path = tmp_path / "config.json"

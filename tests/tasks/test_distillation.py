@@ -98,6 +98,7 @@ def test_layers_follow_those_as_far_up():
     np.testing.assert_allclose(found, [(4 * share + 16) / 2, 10, 10, 10], rtol=1e-6)
 
 
+@pytest.mark.slow
 @every_kind
 def test_any_mesh_finds_the_same(kind):
     batch = tuned.make_batch(kind)

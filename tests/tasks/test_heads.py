@@ -160,6 +160,7 @@ def test_padding_changes_nothing(kind):
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @every_module
 def test_a_step_is_the_same_on_a_mesh(kind):
     _, graphdef, params = tuned.build(kind)

@@ -132,6 +132,7 @@ def test_what_diverges_ends_and_is_told(tmp_path, capsys):
     assert "no update" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_scratch_is_random(tmp_path):
     setup = labelled.make_setup(tmp_path, recipe__num_epochs=1)
     scratch = dataclasses.replace(setup, is_from_scratch=True)

@@ -57,7 +57,9 @@ def assert_near(found, expected):
     assert found[1]["grad_norm"] == pytest.approx(expected[1]["grad_norm"], rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("classification", marks=pytest.mark.slow), "tagging"]
+)
 def test_microbatches_make_the_gradient_of_the_whole(kind):
     """Of tags, whose number differs from microbatch to microbatch."""
     batch = tuned.make_batch(kind)
@@ -68,6 +70,7 @@ def test_microbatches_make_the_gradient_of_the_whole(kind):
     assert_near(take_step(kind, batch, remat="full"), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_a_teacher_teaches_the_same_however_it_is_computed(kind):
     batch = tuned.make_batch(kind)
@@ -98,7 +101,9 @@ def test_rows_that_fill_a_batch_count_for_nothing():
     assert_near(take_step("classification", batch), take_step("classification", half))
 
 
-@pytest.mark.parametrize("mesh", [(4, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "mesh", [pytest.param((4, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
+)
 def test_any_mesh_takes_the_same_step(mesh):
     batch = tuned.make_batch("classification")
     changes = {"dropout": 0.1, "mesh__shard_optimizer": True}
