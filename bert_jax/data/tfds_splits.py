@@ -47,7 +47,6 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     Raises:
       ConfigError: when it cannot be prepared or has no such split.
     """
-    import requests
     import tensorflow_datasets as tfds
 
     name = builder.info.full_name.rpartition("/")[0]
@@ -57,7 +56,7 @@ def dataset(builder: Any, split: str, key: str) -> Any:
         builder.download_and_prepare()
     except Exception as error:  # the dataset's own code, the network, the disk
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        is_offline = isinstance(error, requests.ConnectionError)
+        is_offline = type(error).__name__ == "ConnectionError"  # Python's, requests'
         hint = "; without a network give files of your own" if is_offline else ""
         raise ConfigError(
             f"{key}: TensorFlow Datasets cannot prepare {name!r}: {reason[0]}{hint}"
