@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from bert_jax import sharding
 
-# Up to so many rows, of positions above all, a product with one-hot rows is at most 0.3%
-# of BERT-base's FLOPs; it takes no sort.
+# Up to so many rows, of positions above all, a product with one-hot rows is at most
+# 0.3% of BERT-base's FLOPs; it takes no sort.
 _SMALL = 1024
 
 
