@@ -1,14 +1,16 @@
 """Sequences a second of one train step, beside Hugging Face BERT with torch AdamW.
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
-        [--repeats=7] [--dtype=auto|float32|bfloat16] [--peer=1]
+        [--repeats=7] [--dtype=auto|float32|bfloat16] [--peer=eager|compiled|none]
 
 Both sides do a whole step on the same batch: forward, backward, clipping by global norm
 and AdamW, dropout 0.1, masked-LM and next-sentence loss. Floor of the work: the FLOPs
-in the row over the machine's matrix rate.
+in the row over the machine's matrix rate. The peer is what its documentation shows, or
+`compiled` by `torch.compile` and with torch's fused AdamW.
 """
 
 import argparse
+import functools
 import importlib.util
 import sys
 
@@ -20,6 +22,12 @@ from bert_jax import config as config_lib
 from bert_jax import host_memory, metrics, optim, sharding, steps
 from configs import base, large
 
+PEERS = {
+    "none": None,
+    "eager": "transformers BertForPreTraining + torch.optim.AdamW",
+    "compiled": "transformers BertForPreTraining, torch.compile, fused torch AdamW",
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -30,16 +38,17 @@ def main() -> None:
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
     )
-    parser.add_argument("--peer", type=int, choices=(0, 1), default=1)
+    parser.add_argument("--peer", choices=tuple(PEERS), default="eager")
     args = parser.parse_args()
     config = make_config(args)
     builders = {"ours": our_step}
-    if args.peer:
+    if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
-                "the peer needs pip install -r requirements-parity.txt; or --peer=0"
+                "the peer needs pip install -r requirements-parity.txt; or --peer=none"
             )
-        builders["theirs"] = torch_step
+        is_compiled = args.peer == "compiled"
+        builders["theirs"] = functools.partial(torch_step, is_compiled=is_compiled)
     seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
     rates = {name: [args.batch / s for s in each] for name, each in seconds.items()}
     phase = config.phases[0]
@@ -57,7 +66,7 @@ def main() -> None:
         f" {steps.compute_dtype(config.compute_dtype)}",
         "sequences/s",
         rates["ours"],
-        "transformers BertForPreTraining + torch.optim.AdamW" if args.peer else None,
+        PEERS[args.peer],
         rates.get("theirs"),
         device=device.device_kind,
         gflops_per_sequence=round(flops / 1e9, 2),
@@ -120,7 +129,12 @@ def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
     return run
 
 
-def torch_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
+def torch_step(
+    config: config_lib.ExperimentConfig,
+    batch: dict[str, np.ndarray],
+    *,
+    is_compiled: bool,
+):
     import torch
     import transformers
 
@@ -136,7 +150,11 @@ def torch_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]
         )
     ).to(device)
     model.train()
-    adamw = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    adamw = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, weight_decay=0.01, fused=is_compiled
+    )
+    if is_compiled:
+        model = torch.compile(model)
     labels = np.full_like(batch["input_ids"], -100)
     np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
     inputs = {

@@ -13,7 +13,11 @@ ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spr
 @pytest.mark.slow
 def test_train_step_prints_a_row():
     stdout = run_well(
-        "benchmarks.train_step", "--batch=2", "--length=16", "--repeats=2", "--peer=0"
+        "benchmarks.train_step",
+        "--batch=2",
+        "--length=16",
+        "--repeats=2",
+        "--peer=none",
     )
     row = json.loads(stdout)
     assert row.keys() >= ROW and row["value"] > 0 and row["mfu"] is None
