@@ -22,6 +22,7 @@ COLLECTIVES = (
     "all-to-all",
     "collective-permute",
     "reduce-scatter",
+    "send",  # to another slice
 )
 CLASSES = ("matmul", "attention", "elementwise", "dropout", "optimizer", "copies")
 # By the scopes of model.py, dropout.py and steps.py; the first that is found.
@@ -66,9 +67,13 @@ class Collective:
     def seconds(self, bytes_per_s: float) -> float:
         """Returns the least time a step: every link in use, at the data sheet's rate.
 
+        It is 0 of what goes to another slice: no data sheet has that network's rate.
+
         Args:
-          bytes_per_s: that a device can send.
+          bytes_per_s: that a device can send within its slice.
         """
+        if self.kind == "send":
+            return 0.0
         passes = 2 if self.kind == "all-reduce" else 1
         share = 1.0 - 1.0 / self.group_size
         return self.times * passes * share * self.num_bytes / bytes_per_s
@@ -185,6 +190,8 @@ class CompiledProgram:
 
     def _group_size(self, instruction: Instruction) -> int:
         text = instruction.text
+        if instruction.opcode == "send":
+            return 2
         if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
             sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
             return math.prod(int(sizes[a]) for a in re.findall(r"'(\w+)'", mesh[2]))

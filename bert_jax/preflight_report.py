@@ -74,11 +74,20 @@ def _memory(compiled: dict[str, Any]) -> list[str]:
 
 
 def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
+    """Tells of each kind, and number of devices, in one line: in all a step."""
+    totals: dict[tuple[str, int], tuple[int, int]] = {}
+    for each in collectives:
+        key, times = (each["kind"], each["devices"]), each["times_a_step"]
+        number, size = totals.get(key, (0, 0))
+        totals[key] = number + times, size + times * each["bytes"]
     return [
-        f"  {each['kind']:<20} {each['bytes'] / 1e6:>9,.1f} MB over"
-        f" {each['devices']} devices"
-        + (f", {each['times_a_step']} times" if each["times_a_step"] > 1 else "")
-        for each in collectives
+        f"  {kind:<20} {size / 1e6:>9,.1f} MB in {number}"
+        + (
+            " to another slice, in no estimate"
+            if kind == "send"
+            else f" over {devices} devices"
+        )
+        for (kind, devices), (number, size) in totals.items()
     ]
 
 

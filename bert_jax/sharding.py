@@ -124,19 +124,22 @@ def make_mesh(
             " that the devices are in: between slices the network is slow, and fsdp and"
             " tensor stay within one"
         )
+    # Where a size is no product of a torus' sides, a part of one is better than none.
+    options = {"devices": devices, "allow_split_physical_axes": True}
     per_slice = (shape[0] // num_slices, *shape[1:])
-    types = (AxisType.Explicit,) * len(AXES)
     try:
         if num_slices == 1:
-            return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
-        array = mesh_utils.create_hybrid_device_mesh(
-            per_slice, (num_slices, 1, 1), devices
-        )
-    except NotImplementedError as error:  # a TPU's torus has sides of its own
+            array = mesh_utils.create_device_mesh(shape, **options)
+        else:
+            array = mesh_utils.create_hybrid_device_mesh(
+                per_slice, (num_slices, 1, 1), **options
+            )
+    except (NotImplementedError, ValueError) as error:
         sizes = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, shape, strict=True))
         raise ConfigError(
             f"config.mesh ({sizes}) cannot be laid on these devices: {error}"
         ) from None
+    types = (AxisType.Explicit,) * len(AXES)
     return jax.sharding.Mesh(array, AXES, axis_types=types)
 
 

@@ -14,6 +14,7 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.config import ConfigError
+from bert_jax.devices import open_devices
 
 GIB = 2**30
 LOCAL = "local"
@@ -87,6 +88,13 @@ CHIPS = {
         hbm_bytes_per_s=819e9,
         ici_bytes_per_s=400e9,
     ),
+    "TPU v5e": Chip(  # another name for the one above
+        peak_flops=197e12,
+        flops_per_cycle=2**17,
+        hbm_gib=15.75,
+        hbm_bytes_per_s=819e9,
+        ici_bytes_per_s=400e9,
+    ),
     "TPU v5": Chip(
         peak_flops=459e12,
         flops_per_cycle=2**18,
@@ -126,16 +134,21 @@ def chip_of(device_kind: str) -> Chip | None:
 def devices(name: str) -> list[Any]:
     """Returns the devices of a slice such as v5e:16x16 (chips), or "local": those here.
 
+    Of several slices that a data centre's network joins: 4*v5e:16x16.
+
     Raises:
-      ConfigError: when there is no such slice, or libtpu is not installed.
+      ConfigError: when there is no such slice, or libtpu is not installed; or what
+        `open_devices` says of those here.
     """
     if name == LOCAL:
+        open_devices()
         return jax.devices()
-    match = re.fullmatch(r"(\w+):(\d+(?:x\d+)+)", name)
-    if not match or match[1] not in EXAMPLES:
+    match = re.fullmatch(r"(?:([1-9]\d*)\*)?((\w+):(\d+(?:x\d+)+))", name)
+    if not match or match[3] not in EXAMPLES:
         raise ConfigError(
             f"--topology={name} is not known; give one of"
-            f" {', '.join(EXAMPLES.values())} (other sizes work as well), or {LOCAL}"
+            f" {', '.join(EXAMPLES.values())} (other sizes work as well, and several"
+            f" slices, as 2*v5e:16x16), or {LOCAL}"
         )
     if not importlib.util.find_spec("libtpu"):
         raise ConfigError(
@@ -143,14 +156,18 @@ def devices(name: str) -> list[Any]:
             " pip install -r requirements-tpu.txt, or give --topology=local"
         )
     _prepare_libtpu()
+    num_slices, slice_name, generation, sides = match.groups()
     try:
         return topologies.get_topology_desc(
-            platform="tpu", topology_name=name, **_options(match[1], match[2])
+            platform="tpu",
+            topology_name=slice_name,
+            num_slices=int(num_slices or 1),
+            **_options(generation, sides),
         ).devices
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ")
         raise ConfigError(
-            f"--topology={name}: {reason}; try {EXAMPLES[match[1]]}"
+            f"--topology={name}: {reason}; try {EXAMPLES[generation]}"
         ) from None
 
 

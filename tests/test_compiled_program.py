@@ -281,18 +281,18 @@ def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
 @pytest.mark.slow
 def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
     """Each chip sends its quarter of what its slice has summed, and gets another's."""
-    topologies.devices("v5e:2x2")  # libtpu as a compiler alone
-    slices = jax.experimental.topologies.get_topology_desc(
-        platform="tpu", topology_name="v5e:2x2", num_slices=2
-    )
-    program, num_parameters = tpu_program(slices.devices)
-    sent = [(i, n) for i, n in program.executed() if i.opcode == "send"]
-    assert {times for _, times in sent} == {1}
+    program, num_parameters = tpu_program(topologies.devices("2*v5e:2x2"))
+    sent = [c for c in program.collectives if c.kind == "send"]
+    assert {collective.times for collective in sent} == {1}
     # In two to four bytes; of the word embeddings there are two parts, as above.
-    num_bytes = sum(instruction.num_bytes for instruction, _ in sent)
+    num_bytes = sum(collective.num_bytes for collective in sent)
     a_share = num_parameters / 4
     assert 2 * a_share < num_bytes < 4 * (a_share + 1000 * 128 / 4) + 2**14
-    groups = {c.group_size for c in program.collectives if "permute" not in c.kind}
+    groups = {
+        collective.group_size
+        for collective in program.collectives
+        if collective.kind not in ("send", "collective-permute")
+    }
     assert groups == {4}  # all else stays within a slice
 
 

@@ -50,3 +50,17 @@ def test_a_run_that_does_not_fit_is_told_what_would(report):
     assert "it does with --config.accumulation_steps=4" in text
     report["remedy"] = None
     assert "no accumulation_steps makes it fit" in preflight_report.table(report)
+
+
+def test_collectives_of_a_kind_are_one_line(report):
+    collective = {"kind": "all-gather", "bytes": 1e6, "devices": 4, "times_a_step": 3}
+    report["phases"][0]["compiled"]["collectives"] = [
+        collective,
+        collective | {"bytes": 2e6, "times_a_step": 1},
+        collective | {"devices": 8},
+        collective | {"kind": "send", "devices": 2, "times_a_step": 1},
+    ]
+    text = preflight_report.table(report)
+    assert "all-gather                 5.0 MB in 4 over 4 devices" in text
+    assert "all-gather                 3.0 MB in 3 over 8 devices" in text
+    assert "send                       1.0 MB in 1 to another slice, in no" in text

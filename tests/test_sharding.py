@@ -6,15 +6,17 @@ import types
 import jax
 import numpy as np
 import pytest
-from jax.experimental import topologies
 from jax.sharding import AxisType
 
-from bert_jax import optim, sharding, steps
+from bert_jax import optim, sharding, steps, topologies
 from bert_jax.config import OPTIMIZERS, ConfigError, MeshConfig
 from bert_jax.model import path_name
 from tests.conftest import make_batch, make_config, use_mesh
 
 P = jax.P
+needs_libtpu = pytest.mark.skipif(
+    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
+)
 
 
 def test_spec_translates_logical_dims():
@@ -158,16 +160,34 @@ def test_slices_are_joined_by_data_alone():
         sharding.make_mesh(mesh_config(1, 8, 1), devices)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("topology", "sizes", "parts"),
+    [
+        ("v5e:16x16", (64, 4, 1), 64),
+        ("v6e:16x16", (64, 4, 1), 64),
+        ("v6e:16x16", (32, 2, 4), 32),
+        ("v4:4x4x4", (32, 2, 1), 16),
+        ("v5p:4x4x4", (8, 4, 2), 16),
+    ],
 )
+def test_a_mesh_need_not_follow_the_sides_of_the_torus(topology, sizes, parts):
+    """Rows are in equal parts for the hosts all the same, or for pairs of hosts."""
+    devices = topologies.devices(topology)
+    mesh = sharding.make_mesh(mesh_config(*sizes), devices)
+    assert mesh.devices.shape == sizes
+    assert len(set(mesh.devices.flat)) == len(devices)
+    processes = {device.process_index for device in devices}
+    found = [sharding.host_part(mesh, process) for process in processes]
+    assert {index for index, _ in found} == set(range(parts))
+    assert {count for _, count in found} == {parts}
+
+
+@needs_libtpu
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1), (4, 1, 2)])
-def test_two_slices_of_a_tpu_are_apart_on_the_data_axis(monkeypatch, sizes):
-    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
-    two = topologies.get_topology_desc(
-        platform="tpu", topology_name="v5e:2x2", num_slices=2
-    )
-    mesh = sharding.make_mesh(mesh_config(*sizes), two.devices)
+def test_two_slices_of_a_tpu_are_apart_on_the_data_axis(sizes):
+    two = topologies.devices("2*v5e:2x2")
+    mesh = sharding.make_mesh(mesh_config(*sizes), two)
     of_slice = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     half = sizes[0] // 2
     assert (of_slice[:half] == of_slice[0, 0, 0]).all()
