@@ -41,7 +41,7 @@ def open_devices() -> None:
     if num_chips:
         raise ConfigError(
             f"this machine has {num_chips} TPU chips but no libtpu; pip install -e"
-            " '.[tpu]' to use them, or set JAX_PLATFORMS=cpu to train on the CPU"
+            " '.[tpu]' to use them, or set JAX_PLATFORMS=cpu to use the CPU"
         )
 
 
@@ -50,7 +50,7 @@ def _cannot(what: str, error: BaseException) -> str:
     return (
         f"{what} but its devices cannot be opened ({reason or 'there is none'}); end"
         " the process that uses them if there is one, or set JAX_PLATFORMS=cpu to"
-        " train on the CPU"
+        " use the CPU"
     )
 
 

@@ -11,7 +11,15 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import checkpoint_files, optim, position, sharding, steps, storage
+from bert_jax import (
+    checkpoint_files,
+    devices,
+    optim,
+    position,
+    sharding,
+    steps,
+    storage,
+)
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
@@ -54,7 +62,8 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
       corpus_dir: where the run's corpus is now; None for where it was.
 
     Raises:
-      ConfigError: when the workdir holds no run or not that step.
+      ConfigError: when the workdir holds no run or not that step, or no device can be
+        opened that was asked for.
     """
     config = read_config(workdir)
     if config is None:
@@ -73,6 +82,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+    devices.open_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
     if not available or (step is not None and step not in available):

@@ -35,6 +35,21 @@ def test_a_platform_that_is_absent_ends_the_run_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("module", "flags"),
+    [
+        ("bert_jax.evaluate", ["--workdir={}/run"]),
+        ("bert_jax.preflight", ["--config=configs/tiny.py", "--topology=local"]),
+    ],
+)
+def test_nor_does_what_looks_at_a_run_take_another(trained, monkeypatch, module, flags):
+    monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
+    result = run(module, *[flag.format(trained) for flag in flags])
+    assert result.returncode == 2 and result.stdout == ""
+    last = result.stderr.splitlines()[-1]
+    assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
 )
