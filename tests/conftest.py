@@ -1,5 +1,6 @@
 """Strict JAX, eight simulated CPU devices, and small things many tests need."""
 
+import importlib.metadata
 import io
 import os
 import pathlib
@@ -8,9 +9,14 @@ import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-# Most of the tests' time is compilation: what one process has compiled no other one
-# compiles again, of pytest's and of those that tests start. Bits are the same either
-# way.
+# Most of the tests' time is compilation: without XLA's dearer passes it is half. In
+# .ci/run the programs are those that people run.
+if os.environ.get("FUZZ") != "full":
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones refuse it
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+# What one process has compiled no other one compiles again, of pytest's and of those
+# that tests start. Bits are the same either way.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="bert_jax-compiled-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
