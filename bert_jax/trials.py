@@ -20,8 +20,9 @@ from bert_jax.config import ExperimentConfig
 
 # Layers of the models that are compiled to learn what a layer adds.
 FEW_LAYERS = (2, 3)
-# Rows of a batch on a device go into tiles of eight.
+# Rows of a batch on a device go into tiles of eight; of few rows each one counts.
 TILE = 8
+FEW_ROWS = 8 * TILE
 # Times the first batch of a line, its second at most: where a small model fills a chip,
 # arrays have many GiB, and compilation takes minutes.
 FARTHEST = 32
@@ -157,9 +158,9 @@ class EarlyMemory:
 
 
 def _tiles(sequences: float) -> int:
-    """Returns the whole tiles of a number of sequences; below one, the number."""
+    """Returns the whole tiles of a number of sequences; of few, the number."""
     most = max(int(sequences), 0)
-    return most // TILE * TILE if most >= TILE else most
+    return most // TILE * TILE if most >= FEW_ROWS else most
 
 
 def early_memory(
@@ -189,7 +190,7 @@ def early_memory(
         a_layer = (more - few) / (FEW_LAYERS[1] - FEW_LAYERS[0])
         return few + (config.model.num_hidden_layers - FEW_LAYERS[0]) * a_layer
 
-    at = 8 * TILE
+    at = FEW_ROWS
     first = ask(at)
     guess = max(_tiles(at * min(limit / first, FARTHEST)), TILE)
     if at / 2 < guess < at * 2:  # too near to tell a slope
@@ -213,9 +214,10 @@ def largest_that_fits(
     hbm_bytes: int,
     compile_: Callable[[ExperimentConfig], Trial],
 ) -> tuple[int, Trial | None]:
-    """Finds the largest micro-batch, in tiles of eight, and compiles it.
+    """Finds the largest micro-batch, from 64 on in tiles of eight, and compiles it.
 
-    It is within some 5% of the largest, which would take many more compilations.
+    It is within some 5% or a sequence of the largest, which would take many more
+    compilations; where every guess was refused, within a half.
 
     Args:
       trial: the config's own batch.
@@ -256,9 +258,10 @@ def largest_that_fits(
             refused = guess
             over = _over(found.needed_bytes, early, guess) * early.a_sequence
             guess = _tiles(guess - (found.needed_bytes - hbm_bytes) / over)
-    if best[1] is None and refused != 1:  # so many guesses say nothing of one
-        found = compile_(changed(config, mesh, phase_index, sequences=1))
-        best = (1, found) if found.memory else best
+    while best[1] is None and refused is not None and refused > 1:
+        half = refused // 2  # so many guesses say nothing of it
+        found = compile_(changed(config, mesh, phase_index, sequences=half))
+        best, refused = ((half, found) if found.memory else best), half
     return best
 
 

@@ -40,6 +40,32 @@ def test_the_largest_is_found_and_was_compiled(wanted, a_sequence):
     assert len(compile_.tried) <= 1 + trials.MOST_TRIES
 
 
+@pytest.mark.parametrize("wanted", [8, 64])
+@pytest.mark.parametrize("best", [1, 2, 6, 15, 23, 47])
+@pytest.mark.parametrize("share", [0.8, 1.0, 1.2])  # of what the early number says
+def test_of_few_sequences_each_one_counts(wanted, best, share):
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 8 * wanted})
+    a_sequence = (HBM - 500) / (best + 0.5)
+    compile_ = made_up(a_sequence)
+    early = EarlyMemory(64, 64 * a_sequence * share, a_sequence * share)
+    first = compile_(config)
+    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    assert 0.93 * best - 1 <= largest <= best and trial.fits
+    assert len(compile_.tried) <= 1 + trials.MOST_TRIES
+
+
+@pytest.mark.parametrize("best", [1, 2, 3, 7])
+def test_guesses_that_are_all_too_large_are_halved(best):
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 8 * 64})
+    compile_ = made_up((HBM - 500) / (best + 0.5))
+    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    first = dataclasses.replace(compile_(config), needed_bytes=HBM + 100)
+    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    assert best / 2 <= largest <= best and trial.fits
+
+
 def test_where_not_one_sequence_fits_there_is_none():
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 64})
