@@ -6,7 +6,8 @@
 #
 #   train    submits the job, unless it is there already: machines, installation, corpus
 #            and training are SkyPilot's
-#   wait     follows the job until it ends; the exit code is SkyPilot's
+#   wait     follows the job until it ends, also where its log breaks off; the exit code
+#            is SkyPilot's
 #   status   SkyPilot's jobs, the newest checkpoint
 #   logs     the job's output; --follow goes on
 #   collect  brings metrics, curves and config here; --checkpoints all of it
@@ -35,6 +36,10 @@ set -euo pipefail
 # shellcheck source=launch/bucket.sh
 . "$ROOT/launch/bucket.sh"
 
+: "${BERT_JAX_POLL:=30}"   # seconds until a log that broke off is followed again
+: "${BERT_JAX_MISSES:=10}" # unanswered questions in a row, then it is given up
+
+readonly UNANSWERED=72 # our own code: SkyPilot does not say whether the job is there
 readonly SUBCOMMANDS="train wait status logs collect delete run"
 
 declare -A flags=(
@@ -85,8 +90,27 @@ submit() {
     --detach-run --yes "$ROOT/launch/skypilot.yaml"
 }
 
-# Of a job that has ended, the logs' exit code is 0 only where the job was well.
-await_end() { run sky jobs logs --name="${flags[name]}" --follow; }
+# Of a job that has ended, the logs' exit code is 0 only where the job was well. A log that
+# broke off is no 0 either: only the queue says that the job has ended.
+await_end() {
+  local code there misses=0
+  while :; do
+    code=0
+    run sky jobs logs --name="${flags[name]}" --follow || code=$?
+    ((code != 0)) || return 0
+    if ! there=$(unfinished); then
+      ((++misses < BERT_JAX_MISSES)) || break
+    elif [[ -z $there ]]; then
+      return "$code"
+    else
+      misses=0
+    fi
+    say "the log of ${flags[name]} broke off with $code: followed again in $BERT_JAX_POLL s"
+    sleep "$BERT_JAX_POLL"
+  done
+  say "SkyPilot's queue did not answer $misses times in a row: ${flags[name]} may go on"
+  return "$UNANSWERED"
+}
 
 show_status() {
   local step
@@ -110,6 +134,10 @@ run_all() {
   trap 'still_there; exit 130' INT
   trap 'still_there; exit 143' TERM
   subcommand wait || code=$?
+  if ((code == UNANSWERED)); then
+    still_there
+    return "$code"
+  fi
   subcommand collect || say "not everything was collected; it is in the bucket"
   subcommand delete || still_there
   return "$code"
@@ -122,6 +150,8 @@ check type 'tpu-v[2-6](e|p|litepod)?-[0-9]+' tpu-v5litepod-16
 check infra 'gcp(/[a-z0-9*-]+){0,2}' gcp/us-central1
 check_bucket
 check_run_flags
+check_number BERT_JAX_POLL
+check_number BERT_JAX_MISSES
 case $command in
   train) train ;;
   wait) await_end ;;

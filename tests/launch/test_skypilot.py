@@ -104,6 +104,32 @@ def test_a_failed_job_is_collected_and_cancelled(cloud):
     assert words_in_order(cloud.calls(), "storage rsync", "jobs cancel")
 
 
+def test_a_log_that_breaks_off_is_followed_again_while_the_job_is_there(cloud):
+    cloud.reply("jobs queue", "[]", jobs("bert-base"), jobs("bert-base"), "[]")
+    cloud.reply("jobs logs", Answer(code=1), Answer(code=1), Answer(code=100))
+    said = cloud.run(SCRIPT, "run", *FLAGS, code=100).stderr
+    assert "broke off with 1" in said
+    assert len(cloud.calls("jobs logs")) == 3
+    assert words_in_order(cloud.calls(), *["jobs logs"] * 3, "storage rsync", "cancel")
+
+
+def test_a_queue_that_does_not_answer_has_nothing_cancelled(cloud):
+    cloud.reply("jobs queue", "[]", Answer(err="connection refused", code=1))
+    cloud.reply("jobs logs", Answer(code=1))
+    said = cloud.run(SCRIPT, "run", *FLAGS, code=72, BERT_JAX_MISSES="3").stderr
+    assert "did not answer 3 times" in said and "cost money" in said
+    assert len(cloud.calls("jobs logs")) == 3
+    assert not cloud.calls("jobs cancel|storage rsync")
+
+
+def test_misses_are_counted_in_a_row(cloud):
+    miss = Answer(err="connection refused", code=1)
+    cloud.reply("jobs queue", miss, jobs("bert-base"), miss, "[]")
+    cloud.reply("jobs logs", Answer(code=1))
+    cloud.run(SCRIPT, "wait", *FLAGS, code=1, BERT_JAX_MISSES="2")
+    assert len(cloud.calls("jobs logs")) == 4
+
+
 def test_what_could_not_be_launched_is_not_waited_for(cloud):
     cloud.reply("jobs launch", Answer(code=1))
     cloud.run(SCRIPT, "run", *FLAGS, code=1)
@@ -118,7 +144,7 @@ def test_status_logs_delete(cloud):
     assert cloud.calls("jobs cancel --name=bert-base --yes")
 
 
-@pytest.mark.parametrize("command", "train wait logs delete collect status".split())
+@pytest.mark.parametrize("command", "train logs delete collect status".split())
 def test_a_failed_command_fails_the_subcommand(cloud, command):
     cloud.reply(".", Answer(err="broken", code=1))
     cloud.run(SCRIPT, command, *FLAGS, code=1)
