@@ -10,7 +10,7 @@
 #   train    starts training on every host and returns
 #   wait     waits until it ends; the exit code is that of training
 #   status   the hosts, training, the newest checkpoint
-#   logs     the last lines of the first host; --follow goes on
+#   logs     the last lines of the first host, of prepare and train; --follow goes on
 #   stop     training saves and ends; the hosts stay and cost
 #   collect  brings metrics, curves, config and logs here; --checkpoints all of it
 #   delete   deletes group, template and policy: their costs end. The bucket stays

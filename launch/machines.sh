@@ -200,12 +200,21 @@ await_end() {
           say "$2 was interrupted, and not by stop"
           return "$FORGOTTEN"
         fi
+        ((code == 0 || code == 75)) || show_last_words "$1" "$2" "$code"
         say "$2 ended with $code: $(explain_code "$code")"
         return "$code"
       fi
     fi
     sleep "$BERT_JAX_POLL"
   done
+}
+
+# show_last_words all|first UNIT CODE: the end of the log of a host, one of those whose
+# unit ended so. The machines go, and the reason would go with them.
+show_last_words() {
+  on_hosts "$1" "$(host_command launch/on_host.sh last_words "$2" "$3")" run </dev/null |
+    awk -F '[|] ' '/[|] / && !host {host = $1} host && $1 == host' >&2 ||
+    say "the log of $2 could not be read from every host"
 }
 
 show_status() {
@@ -219,8 +228,7 @@ show_status() {
 }
 
 show_logs() {
-  on_hosts first "$(host_command launch/on_host.sh log bert-jax-train \
-    ${switches[follow]:+follow})" run
+  on_hosts first "$(host_command launch/on_host.sh log ${switches[follow]:+follow})" run
 }
 
 # Training answers by saving and exit code 75; the machines stay, and go on costing.
@@ -230,7 +238,7 @@ stop_training() {
 
 collect() {
   if [[ $(machine_state ready) == ready ]]; then
-    on_hosts all "$(host_command launch/on_host.sh save_log bert-jax-train \
+    on_hosts all "$(host_command launch/on_host.sh save_log \
       "$MOUNT/${flags[workdir]}/logs")" run || say "the hosts' logs could not be saved"
   fi
   collect_run

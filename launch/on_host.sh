@@ -4,8 +4,10 @@
 #   launch/on_host.sh install BUCKET        gcsfuse, Python, this package, the mount
 #   launch/on_host.sh start UNIT COMMAND... a command that outlives the connection
 #   launch/on_host.sh state UNIT            running | ended CODE | stopped | absent
-#   launch/on_host.sh log UNIT [follow]     its last 200 lines
-#   launch/on_host.sh save_log UNIT DIR     all of it, into DIR/HOSTNAME.txt
+#   launch/on_host.sh log [follow]          the last 200 lines of all units
+#   launch/on_host.sh last_words UNIT CODE  `HOSTNAME| LINE`, its last 30 lines, if it
+#                                           ended with CODE
+#   launch/on_host.sh save_log DIR          all lines of all units, into DIR/HOSTNAME.txt
 #   launch/on_host.sh stop UNIT             SIGTERM: training saves; its state is stopped
 #   launch/on_host.sh mount BUCKET          the mount alone
 #
@@ -119,7 +121,16 @@ start() {
     -- "$@"
 }
 
+# log_of UNIT OPTION...
 log_of() { sudo journalctl --quiet --no-pager --output=cat --unit="$1" "${@:2}"; }
+
+# What was prepared and what was trained, in the order of time.
+log_of_all() { log_of bert-jax-prepare --unit=bert-jax-train "$@"; }
+
+last_words() {
+  [[ $(state "$1") == "ended $2" ]] || return 0
+  log_of "$1" --lines=30 | sed "s/^/$(hostname)| /"
+}
 
 action=${1-}
 shift || true
@@ -133,15 +144,16 @@ case $action in
   start) start "$@" ;;
   state) state "$1" ;;
   log)
-    if [[ ${2-} == follow ]]; then
-      log_of "$1" --follow
+    if [[ ${1-} == follow ]]; then
+      log_of_all --follow
     else
-      log_of "$1" --lines=200
+      log_of_all --lines=200
     fi
     ;;
+  last_words) last_words "$1" "$2" ;;
   save_log)
-    mkdir -p "$2"
-    log_of "$1" >"$2/$(hostname).txt"
+    mkdir -p "$1"
+    log_of_all >"$1/$(hostname).txt"
     ;;
   stop)
     touch "$(stopped_mark "$1")"

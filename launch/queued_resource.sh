@@ -9,7 +9,7 @@
 #   train    starts training on every host and returns
 #   wait     waits until it ends; the exit code is that of training
 #   status   the TPU, the hosts, the newest checkpoint
-#   logs     the last lines of the first host; --follow goes on
+#   logs     the last lines of the first host, of prepare and train; --follow goes on
 #   stop     training saves and ends; the TPU stays and costs
 #   collect  brings metrics, curves, config and logs here; --checkpoints all of it
 #   delete   gives the TPU back: the costs of it end. The bucket stays

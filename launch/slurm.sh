@@ -141,6 +141,8 @@ await_end() {
         return "$LOST"
         ;;
       COMPLETED | FAILED)
+        # What the words about the code refer to.
+        [[ $code == 0 ]] || tail --lines=30 "$(output_file)" >&2 || true
         say "training ended with $code: $(explain_code "$code")"
         return "$code"
         ;;

@@ -122,15 +122,32 @@ def test_install_fails_where_a_part_of_it_fails(cloud):
     assert not cloud.calls("uv")
 
 
-def test_logs(cloud, tmp_path):
+def test_logs_are_of_what_was_prepared_and_what_was_trained(cloud, tmp_path):
     cloud.reply("journalctl", "a line")
-    assert cloud.run(SCRIPT, "log", UNIT).stdout == "a line\n"
-    assert "--lines=200" in cloud.calls("journalctl")[0]
-    cloud.run(SCRIPT, "log", UNIT, "follow")
-    assert "--follow" in cloud.calls("journalctl")[1]
-    cloud.run(SCRIPT, "save_log", UNIT, str(tmp_path / "run" / "logs"))
+    assert cloud.run(SCRIPT, "log").stdout == "a line\n"
+    cloud.run(SCRIPT, "log", "follow")
+    cloud.run(SCRIPT, "save_log", str(tmp_path / "run" / "logs"))
+    last, follow, whole = cloud.calls("journalctl")
+    for words in (last, follow, whole):
+        assert {"--unit=bert-jax-prepare", "--unit=bert-jax-train"} <= set(words)
+    assert "--lines=200" in last and "--follow" in follow
     (saved,) = (tmp_path / "run" / "logs").iterdir()
     assert saved.read_text() == "a line\n" and saved.suffix == ".txt"
+
+
+def test_last_words_are_those_of_a_unit_that_ended_so(cloud):
+    cloud.reply(
+        "systemctl show", shown(active="failed", sub="failed", code=1, status=1)
+    )
+    cloud.reply("journalctl", "Traceback\nValueError: a | b")
+    assert cloud.run(SCRIPT, "last_words", UNIT, "76").stdout == ""
+    lines = cloud.run(SCRIPT, "last_words", UNIT, "1").stdout.splitlines()
+    assert [line.split("| ", 1)[1] for line in lines] == [
+        "Traceback",
+        "ValueError: a | b",
+    ]
+    (words,) = cloud.calls("journalctl")
+    assert {"--lines=30", f"--unit={UNIT}"} <= set(words)
 
 
 def test_stop_and_help(cloud):

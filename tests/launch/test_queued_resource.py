@@ -191,6 +191,31 @@ def test_wait_ends_with_the_code_of_the_first_cause(ready, answers, code):
     assert len(ready.calls(STATE)) == 3
 
 
+@pytest.mark.parametrize("command", ["prepare", "wait"])
+def test_the_reason_of_a_failure_is_shown_before_its_code(ready, command):
+    ready.reply("on_host.sh state", "ended 2")
+    ready.reply("last_words", "a| ConfigError\nb| other\na| no field 'lr'\nSSH: bye")
+    said = ready.run(SCRIPT, command, *FLAGS, code=2).stderr
+    assert said.startswith("a| ConfigError\na| no field 'lr'\nlaunch: ")
+    unit = "bert-jax-prepare" if command == "prepare" else "bert-jax-train"
+    (words,) = ready.calls("last_words")
+    assert any(word.endswith(f"last_words {unit} 2") for word in words)
+
+
+def test_a_reason_that_cannot_be_read_changes_no_code(ready):
+    ready.reply(STATE, "ended 77")
+    ready.reply("last_words", Answer(code=255))
+    said = ready.run(SCRIPT, "wait", *FLAGS, code=77).stderr
+    assert "could not be read" in said and "diverged" in said
+
+
+@pytest.mark.parametrize("state", ["ended 0", "stopped"])
+def test_where_nothing_failed_no_log_is_shown(ready, state):
+    ready.reply(STATE, state)
+    ready.run(SCRIPT, "wait", *FLAGS, code=75 if state == "stopped" else 0)
+    assert not ready.calls("last_words")
+
+
 @pytest.mark.parametrize("state", ["SUSPENDING", "SUSPENDED", "FAILED"])
 def test_a_preempted_request_ends_the_wait(tpu, state):
     tpu.reply(RESOURCE, "ACTIVE", state)
@@ -348,7 +373,7 @@ def test_status_logs_stop_collect_delete(ready):
     )
     assert "newest checkpoint: 100" in ready.run(SCRIPT, "status", *FLAGS).stdout
     ready.run(SCRIPT, "logs", *FLAGS, "--follow")
-    assert ready.calls("on_host.sh log bert-jax-train follow")
+    assert ready.calls("on_host.sh log follow")
     ready.run(SCRIPT, "stop", *FLAGS)
     assert "--worker=all" in ready.calls("on_host.sh stop bert-jax-train")[0]
     ready.run(SCRIPT, "collect", *FLAGS)

@@ -101,6 +101,14 @@ def test_wait_ends_with_the_code_of_training(slurm, answers, code):
     assert len(slurm.calls("sacct")) == len(answers)
 
 
+def test_the_reason_of_a_failure_is_shown_before_its_code(slurm):
+    slurm.run(SCRIPT, "train", *slurm.flags)
+    (slurm.workdir / "slurm.txt").write_text("ConfigError: no field 'lr'\n")
+    slurm.reply("sacct", "FAILED|2:0")
+    said = slurm.run(SCRIPT, "wait", *slurm.flags, code=2).stderr
+    assert said.startswith("ConfigError: no field 'lr'\nlaunch: ")
+
+
 def test_wait_without_a_job_or_without_accounting(slurm):
     assert "no job" in slurm.run(SCRIPT, "wait", *slurm.flags, code=2).stderr
     slurm.run(SCRIPT, "train", *slurm.flags)
