@@ -138,7 +138,7 @@ find_instances() {
 }
 
 copy_to_hosts() {
-  find_instances
+  find_instances || return
   at_once run gcloud compute scp "$1" "%INSTANCE%:$2" "${place[@]}" --quiet \
     "${through[@]}"
 }

@@ -139,14 +139,26 @@ await_machines() {
   done
 }
 
-# The last commit goes to every host, not what is uncommitted.
+# The last commit goes to every host, not what is uncommitted. What is done already is not
+# done again, so a mirror or a connection that fails for a moment costs no slice.
 install_code() {
-  local archive="$ROOT/runs/launch/${flags[name]}.tar.gz"
+  local code archive="$ROOT/runs/launch/${flags[name]}.tar.gz"
   run mkdir -p "$ROOT/runs/launch"
   run git -C "$ROOT" archive --format=tar.gz --output="$archive" HEAD
-  copy_to_hosts "$archive" bert_jax.tar.gz
-  on_hosts all "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax" run
-  on_hosts all "$(host_command launch/on_host.sh install "${flags[bucket]}")" run
+  begin_tries 0
+  until install_on_hosts "$archive"; do
+    code=$?
+    may_try_again 0 || return "$code"
+    next_pause
+    say "install failed with $code: again in $pause s"
+    sleep "$pause"
+  done
+}
+
+install_on_hosts() {
+  copy_to_hosts "$1" bert_jax.tar.gz &&
+    on_hosts all "mkdir -p bert_jax && tar -xzf bert_jax.tar.gz -C bert_jax" run &&
+    on_hosts all "$(host_command launch/on_host.sh install "${flags[bucket]}")" run
 }
 
 prepare() {

@@ -149,6 +149,21 @@ def test_install_sends_the_last_commit_to_every_host(tpu):
     )
 
 
+def test_an_install_that_fails_for_a_moment_is_done_again(tpu):
+    tpu.reply("on_host.sh install", Answer(code=100), Answer(code=255), "")
+    result = tpu.run(SCRIPT, "install", *FLAGS)
+    assert "install failed with 100: again in" in result.stderr
+    assert len(tpu.calls("on_host.sh install")) == len(tpu.calls("scp")) == 3
+
+
+@pytest.mark.parametrize("failing", ["scp", "tar -xzf", "on_host.sh install"])
+def test_an_install_that_goes_on_failing_ends_with_its_code(tpu, failing):
+    tpu.reply(failing, Answer(code=100))
+    tpu.run(SCRIPT, "install", *FLAGS, code=100)
+    assert len(tpu.calls(failing)) == 4
+    assert failing == "on_host.sh install" or not tpu.calls("on_host.sh install")
+
+
 def test_train_starts_on_every_host_with_the_arguments_intact(tpu):
     tpu.run(SCRIPT, "train", *FLAGS, "--", *TRAIN_ARGS)
     (words,) = tpu.calls("bert_jax.train")
@@ -334,7 +349,7 @@ def test_one_answer_that_does_not_come_changes_nothing(tpu):
 
 def test_a_command_that_failed_since_the_machine_went_away_is_a_loss(tpu):
     tpu.reply(RESOURCE, GONE, "ACTIVE", "SUSPENDED", "SUSPENDED", "ACTIVE")
-    tpu.reply("on_host.sh install", Answer(code=255), "")
+    tpu.reply("on_host.sh install", *[Answer(code=255)] * 4, "")
     tpu.run(SCRIPT, "run", *FLAGS)
     assert len(tpu.calls(CREATE)) == 2
 
