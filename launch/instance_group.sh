@@ -150,14 +150,21 @@ on_hosts() {
     --quiet "${through[@]}"
 }
 
+# A gcloud for each of 64 hosts is more than a laptop bears at once.
+readonly AT_ONCE=8
+
 # at_once COMMAND...: for each of `instances`, in the place of the word %INSTANCE%, and for
-# all at the same time; fails if one of them fails.
+# AT_ONCE of them at the same time; fails if one of them fails.
 at_once() {
-  local instance pid failed=0 pids=()
+  local instance pid failed=0 pids=() most=$AT_ONCE
+  [[ -z $dry_run ]] || most=1 # printed in order
   while read -r instance; do
+    if ((${#pids[@]} >= most)); then
+      wait "${pids[0]}" || failed=1
+      pids=("${pids[@]:1}")
+    fi
     "${@//%INSTANCE%/$instance}" </dev/null &
     pids+=("$!")
-    [[ -z $dry_run ]] || wait "$!" # printed in order
   done <<<"$instances"
   for pid in "${pids[@]}"; do
     wait "$pid" || failed=1
