@@ -91,6 +91,16 @@ answered_state() {
   echo "$state"
 }
 
+# There while the machines that this clone made were never told to train: of those, no
+# answer means a missing firewall rule, not training.
+untrained_mark() { echo "$ROOT/runs/launch/${flags[name]}.untrained"; }
+
+make_machines() {
+  run mkdir -p "$ROOT/runs/launch"
+  run touch "$(untrained_mark)"
+  create_machines
+}
+
 create() {
   local state
   state=$(answered_state) || return "$UNANSWERED"
@@ -98,9 +108,9 @@ create() {
     lost)
       say "${flags[name]} was lost: it is deleted and made again"
       delete_machines
-      create_machines
+      make_machines
       ;;
-    absent) create_machines ;;
+    absent) make_machines ;;
     *) say "${flags[name]} is there already: $state" ;;
   esac
   await_machines
@@ -173,6 +183,7 @@ prepare() {
 train() {
   local arguments
   mapfile -t arguments < <(train_flags)
+  run rm -f "$(untrained_mark)"
   on_hosts all "$(host_command launch/on_host.sh mount "${flags[bucket]}")" run
   on_hosts all "$(host_command launch/on_host.sh start bert-jax-train \
     launch/restart.sh .venv/bin/python -m bert_jax.train \
@@ -182,8 +193,9 @@ train() {
 readonly STATES='^(running|absent|stopped|ended [0-9]+)$'
 
 # await_end all|first UNIT: returns the code with which the unit ended, LOST, FORGOTTEN.
+# That it ended, every host must say: on_hosts fails where one did not answer.
 await_end() {
-  local answers state misses=0 code question
+  local answers all_answered state misses=0 code question
   question=$(host_command launch/on_host.sh state "$2")
   while :; do
     state=$(machine_state ready)
@@ -192,30 +204,31 @@ await_end() {
       return "$LOST"
     fi
     answers=""
-    [[ $state != ready ]] || answers=$(on_hosts "$1" "$question" \
-      query "ended 0" </dev/null | grep -E "$STATES") || true
-    if [[ -z $answers ]]; then
+    all_answered=""
+    if [[ $state == ready ]]; then
+      answers=$(on_hosts "$1" "$question" query "ended 0" </dev/null |
+        grep -E "$STATES") && all_answered=yes
+    fi
+    if grep -q '^absent$' <<<"$answers"; then
+      say "a host was restarted, and $2 with it"
+      return "$FORGOTTEN"
+    elif grep -q '^running$' <<<"$answers"; then
+      misses=0
+    elif [[ -z $all_answered ]]; then
       if ((++misses >= BERT_JAX_MISSES)); then
-        say "${flags[name]} was $state, and no host answered, $misses times in a row"
+        say "${flags[name]} was $state, and not every host answered, $misses times in a row"
         return "$LOST"
       fi
     else
-      misses=0
-      if grep -q '^absent$' <<<"$answers"; then
-        say "a host was restarted, and $2 with it"
+      code=$(worst_code <<<"${answers//stopped/ended 75}")
+      # A machine that is going down takes training along, and still answers a moment.
+      if [[ $code == 75 && $answers != *stopped* ]]; then
+        say "$2 was interrupted, and not by stop"
         return "$FORGOTTEN"
       fi
-      if ! grep -q '^running$' <<<"$answers"; then
-        code=$(worst_code <<<"${answers//stopped/ended 75}")
-        # A machine that is going down takes training along, and still answers a moment.
-        if [[ $code == 75 && $answers != *stopped* ]]; then
-          say "$2 was interrupted, and not by stop"
-          return "$FORGOTTEN"
-        fi
-        ((code == 0 || code == 75)) || show_last_words "$1" "$2" "$code"
-        say "$2 ended with $code: $(explain_code "$code")"
-        return "$code"
-      fi
+      ((code == 0 || code == 75)) || show_last_words "$1" "$2" "$code"
+      say "$2 ended with $code: $(explain_code "$code")"
+      return "$code"
     fi
     sleep "$BERT_JAX_POLL"
   done
@@ -272,12 +285,17 @@ one_life() {
   fi
 }
 
-is_training() {
-  local answers
-  [[ $(machine_state ready) == ready ]] || return
+# No answer is no "no": neither the cloud's nor that of all hosts. Where some say that
+# training ended, it has ended: it needs all of them.
+may_be_training() {
+  local answers state
+  [[ ! -e $(untrained_mark) ]] || return
+  state=$(machine_state ready)
+  [[ $state != unknown && $state != refused ]] || return 0
+  [[ $state == ready ]] || return
   answers=$(on_hosts all "$(host_command launch/on_host.sh state bert-jax-train)" \
-    query "" </dev/null) || true
-  grep -q '^running$' <<<"$answers"
+    query "" </dev/null | grep -E "$STATES") || true
+  [[ -z $answers || $answers == *running* ]]
 }
 
 run_all() {
@@ -299,9 +317,10 @@ run_all() {
     say "the run goes on from checkpoint ${newest/#-1/none} in $pause s"
     sleep "$pause"
   done
-  # A command of a second call may fail while training goes on since the first one.
-  if [[ $code == "$UNANSWERED" ]] || { ((code != 0)) && [[ $step != wait ]] &&
-    is_training; }; then
+  # A command of a second call may fail while training goes on since the first one, and
+  # hosts that do not answer for long may train all the same.
+  if ((code == UNANSWERED)) || { ((code != 0)) && [[ $step != wait || $code == "$LOST" ]] &&
+    may_be_training; }; then
     say "training may be going on there: nothing is deleted, and run goes on with it"
     still_there
     return "$code"
@@ -321,7 +340,7 @@ main_with() {
     logs) show_logs ;;
     stop) stop_training ;;
     collect) collect ;;
-    delete) delete_machines ;;
+    delete) delete_machines && run rm -f "$(untrained_mark)" ;;
     run) run_all ;;
   esac
 }

@@ -3,6 +3,8 @@
 What it shares with queued resources (launch/machines.sh) is tested there.
 """
 
+import itertools
+
 import pytest
 
 from tests.launch.fakes import Answer, words_in_order
@@ -130,6 +132,37 @@ def test_codes_of_all_hosts_are_weighed(ready):
     ready.reply(f"ssh bert-base-0 .*{STATE}", "running", "ended 78")
     ready.reply(f"ssh bert-base-1 .*{STATE}", "running", "ended 76")
     ready.run(SCRIPT, "wait", *FLAGS, code=78)
+
+
+def test_training_has_ended_when_every_host_says_so(ready):
+    ready.reply(f"ssh bert-base-0 .*{STATE}", "ended 76")
+    ready.reply(f"ssh bert-base-1 .*{STATE}", Answer(code=255), "ended 78")
+    ready.run(SCRIPT, "wait", *FLAGS, code=78)
+
+
+def test_a_host_that_does_not_say_so_for_long_is_lost(ready):
+    ready.reply(f"ssh bert-base-0 .*{STATE}", "running", "ended 76")
+    ready.reply(f"ssh bert-base-1 .*{STATE}", Answer(code=255))
+    result = ready.run(SCRIPT, "wait", *FLAGS, code=69, BERT_JAX_MISSES="2")
+    assert "not every host answered, 2 times" in result.stderr
+    assert len(ready.calls(f"ssh bert-base-0 .*{STATE}")) == 3
+
+
+GCLOUD_OF_MANY = r"""#!/usr/bin/env bash
+[[ $* != *list-instances* ]] || { printf 'host-%02d\n' {0..19}; exit; }
+echo 1 >>"$FAKES/running"
+sleep 0.1
+echo -1 >>"$FAKES/running"
+[[ $* != *ssh\ host-03* ]] # this one fails
+"""
+
+
+def test_eight_hosts_are_talked_to_at_a_time_and_one_that_fails_is_noticed(cloud):
+    cloud.add_program("gcloud", GCLOUD_OF_MANY)
+    cloud.run(SCRIPT, "stop", *FLAGS, code=1)
+    changes = [int(line) for line in (cloud.fakes / "running").read_text().split()]
+    assert len(changes) == 2 * 20
+    assert 1 < max(itertools.accumulate(changes)) <= 8
 
 
 @pytest.mark.parametrize("state", ["STOPPING", "TERMINATED", "SUSPENDED"])

@@ -332,6 +332,47 @@ def test_a_failed_command_of_a_second_call_leaves_training_alone(ready):
     assert not ready.calls(DELETE)
 
 
+NO_ANSWER = Answer(err="connection timed out", code=255)
+
+
+def test_hosts_that_do_not_answer_are_not_deleted_since_they_may_train(ready):
+    """They were there before this call, so they may train since an earlier one."""
+    ready.reply(" ssh ", NO_ANSWER)
+    result = ready.run(SCRIPT, "run", *FLAGS, code=69, BERT_JAX_MISSES="2")
+    assert "training may be going on there" in result.stderr
+    assert not ready.calls(DELETE)
+
+
+def test_hosts_that_were_told_to_train_and_answer_no_more_are_not_deleted(tpu):
+    tpu.reply(STATE, NO_ANSWER)
+    limits = {"BERT_JAX_MISSES": "2", "BERT_JAX_MAX_STALLED": "1"}
+    result = tpu.run(SCRIPT, "run", *FLAGS, code=69, **limits)
+    assert "cost money" in result.stderr
+    assert len(tpu.calls("bert_jax.train")) == 2
+    assert not tpu.calls(DELETE)
+
+
+def test_a_cloud_that_refuses_to_say_more_has_nothing_deleted(ready):
+    denied = Answer(err="ERROR: PERMISSION_DENIED", code=1)
+    ready.reply(RESOURCE, "ACTIVE", "ACTIVE", denied)
+    ready.reply("on_host.sh install", Answer(code=1))
+    ready.run(SCRIPT, "run", *FLAGS, code=1)
+    assert not ready.calls(DELETE)
+
+
+def test_new_machines_that_never_answer_do_not_train_and_are_deleted(tpu):
+    tpu.reply(" ssh ", NO_ANSWER)
+    tpu.run(SCRIPT, "run", *FLAGS, code=69, BERT_JAX_MISSES="2")
+    assert len(tpu.calls(DELETE)) == 1
+
+
+def test_where_a_host_says_that_training_ended_it_has_ended(ready):
+    ready.reply("on_host.sh install", Answer(code=1))
+    ready.reply(STATE, Answer("ended 76", code=255))
+    ready.run(SCRIPT, "run", *FLAGS, code=1)
+    assert len(ready.calls(DELETE)) == 1
+
+
 def test_a_cloud_that_does_not_answer_for_long_has_nothing_deleted(tpu):
     broken = Answer(err="ERROR: 503", code=1)
     tpu.reply(RESOURCE, broken)
