@@ -201,8 +201,9 @@ kill -s TERM "$(<"$FAKES/task")"
 TRAIN = r"""#!/usr/bin/env bash
 workdir=${3#--workdir=}
 touch "$workdir/starts"
-read -r code step < <(sed -n "$(($(wc -l <"$workdir/starts") + 1))p" "$workdir/plan")
-trap 'mkdir -p "$workdir/checkpoints/$step"; exit 75' TERM
+start=$(($(wc -l <"$workdir/starts") + 1))
+read -r code step end < <(sed -n "${start}p" "$workdir/plan")
+trap 'mkdir -p "$workdir/checkpoints/$step"; exit "${end:-75}"' TERM
 echo started >>"$workdir/starts" # no signal comes before this line
 [[ $code != forever ]] || while :; do sleep 0.05; done
 exit "$code"
@@ -216,7 +217,7 @@ def job(slurm):
     slurm.add_program("train", TRAIN)
     slurm.workdir.mkdir(parents=True)
 
-    def start(*plan):
+    def start(*plan, **env):
         (slurm.workdir / "plan").write_text("\n".join(plan) + "\n")
         for old in (slurm.workdir / "starts", slurm.fakes / "task"):
             old.unlink(missing_ok=True)
@@ -227,15 +228,16 @@ def job(slurm):
             BERT_JAX_WORKDIR=str(slurm.workdir),
             SLURM_JOB_ID="7",
             SLURM_CPUS_PER_TASK="8",
+            **env,
         )
 
     slurm.job = start
     return slurm
 
 
-def interrupted(job, sent, plan):
+def interrupted(job, sent, *plan, **env):
     """Returns the exit code of a job that gets a signal once training runs."""
-    process = job.job(plan)
+    process = job.job(*plan, **env)
     for path in (job.workdir / "starts", job.fakes / "task"):
         while not (path.exists() and path.read_text()):
             assert process.poll() is None, process.communicate()
@@ -269,6 +271,18 @@ def test_before_the_time_limit_training_saves_and_the_job_is_requeued(job):
     assert (job.workdir / "checkpoints" / "10").exists()
     assert (job.workdir / "starts").read_text() == "started\n"
     assert job.calls("scontrol") == [["scontrol", "requeue", "7"]]
+
+
+def test_a_time_limit_in_the_pause_after_a_lost_peer_is_followed_by_a_requeue(job):
+    pause = {"BERT_JAX_FIRST_DELAY": "60", "BERT_JAX_MAX_DELAY": "60"}
+    assert interrupted(job, signal.SIGTERM, "76", "0", **pause) == 76
+    assert (job.workdir / "starts").read_text() == "started\n"
+    assert job.calls("scontrol") == [["scontrol", "requeue", "7"]]
+
+
+def test_a_time_limit_after_a_code_that_no_restart_helps_is_the_end(job):
+    assert interrupted(job, signal.SIGTERM, "forever 10 78") == 78
+    assert not job.calls("scontrol")
 
 
 def test_a_time_limit_that_brings_no_checkpoint_is_the_last(job):
