@@ -180,31 +180,58 @@ def test_every_variable_that_the_launcher_sets_is_declared(cloud, task):
     assert given == set(task["envs"])
 
 
-@pytest.mark.parametrize("rank, prepared", [("0", 1), ("1", 0)])
-def test_the_run_script(cloud, task, tmp_path, rank, prepared):
-    """One host makes the corpus, all train, and arguments with spaces arrive."""
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    (corpus / "manifest.json").write_text("{}")
+@pytest.fixture
+def host(cloud, task, tmp_path):
+    """A host whose `run` script can be run, with an empty corpus_dir."""
+    cloud.corpus = tmp_path / "corpus"
+    cloud.corpus.mkdir()
     python = cloud.clone / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(cloud.fakes / "bin" / "sky")  # a fake: it writes its words down
     cloud.reply("mountpoint", "")
-    cloud.run(SCRIPT, "train", *FLAGS, "--", "--config.data.sources=('text:/a b/*',)")
-    (words,) = cloud.calls("jobs launch")
-    env = dict(w.split("=", 2)[1:] for w in words if w.startswith("--env="))
-    env |= {"BERT_JAX_CORPUS_DIR": str(corpus), "BERT_JAX_PREPARE": "yes"}
-    subprocess.run(
-        ["bash", "-c", task["run"]],
-        cwd=cloud.clone,
-        env=cloud.env | env | {"SKYPILOT_NODE_RANK": rank},
-        check=True,
-    )
-    (train,) = cloud.calls("-m bert_jax.train")
+
+    def run_script(**env):
+        cloud.run(
+            SCRIPT, "train", *FLAGS, "--", "--config.data.sources=('text:/a b/*',)"
+        )
+        (words,) = cloud.calls("jobs launch")
+        given = dict(w.split("=", 2)[1:] for w in words if w.startswith("--env="))
+        given |= {"BERT_JAX_CORPUS_DIR": str(cloud.corpus), "BERT_JAX_PREPARE": "yes"}
+        return subprocess.run(
+            ["bash", "-c", task["run"]],
+            cwd=cloud.clone,
+            env=cloud.env | given | env,
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+
+    cloud.run_script = run_script
+    return cloud
+
+
+@pytest.mark.parametrize("rank, prepared", [("0", 1), ("1", 0)])
+def test_the_run_script(host, rank, prepared):
+    """One host makes the corpus, all train, and arguments with spaces arrive."""
+    (host.corpus / "manifest.json").write_text("{}")
+    assert host.run_script(SKYPILOT_NODE_RANK=rank).returncode == 0
+    (train,) = host.calls("-m bert_jax.train")
     assert train[3:] == [
         "--workdir=/mnt/bert_jax/runs/bert-base",
         "--config=configs/base.py",
-        f"--config.data.corpus_dir={corpus}",
+        f"--config.data.corpus_dir={host.corpus}",
         "--config.data.sources=('text:/a b/*',)",
     ]
-    assert len(cloud.calls("-m bert_jax.prepare")) == prepared
+    assert len(host.calls("-m bert_jax.prepare")) == prepared
+
+
+def test_a_corpus_that_nobody_makes_is_not_waited_for(host):
+    host.run_script(SKYPILOT_NODE_RANK="1", BERT_JAX_PREPARE="no")
+    assert len(host.calls("-m bert_jax.train")) == 1
+
+
+def test_a_corpus_that_does_not_come_is_not_waited_for_without_end(host):
+    result = host.run_script(SKYPILOT_NODE_RANK="1", BERT_JAX_PREPARE_SECONDS="0")
+    assert result.returncode == 1
+    assert "corpus/manifest.json is not there after" in result.stderr
+    assert not host.calls("-m bert_jax.train")
