@@ -9,7 +9,8 @@
 # end the loop. Every other code ends it at once. The exit code is the command's.
 #
 # SIGTERM and SIGINT are passed on; then the command's end is waited for, and it is not
-# started again.
+# started again. SIGHUP, of a terminal that is gone, is passed on as SIGTERM: what writes to
+# such a terminal fails, sooner or later. Under nohup it is ignored, and all goes on.
 #
 # Environment: BERT_JAX_MAX_STALLED=3, BERT_JAX_FIRST_DELAY=5, BERT_JAX_MAX_DELAY=300.
 set -euo pipefail
@@ -80,7 +81,7 @@ case ${1-} in
 esac
 check_backoff
 find_workdir "$@"
-trap 'on_signal TERM' TERM
+trap 'on_signal TERM' TERM HUP
 trap 'on_signal INT' INT
 
 begin_tries "$(newest_step)"

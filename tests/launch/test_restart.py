@@ -90,9 +90,11 @@ def test_pauses_double_up_to_the_limit_and_are_shortened_by_no_more_than_half(tr
         assert most / 2 <= pause <= most
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT"])
+@pytest.mark.parametrize(
+    "name, passed_on", [("TERM", "TERM"), ("INT", "INT"), ("HUP", "TERM")]
+)
 def test_a_signal_is_passed_on_awaited_and_not_followed_by_a_restart(
-    cloud, tmp_path, name
+    cloud, tmp_path, name, passed_on
 ):
     cloud.add_program("fake-train", STEADY)
     process = cloud.start("restart.sh", "fake-train", f"--workdir={tmp_path}")
@@ -100,12 +102,27 @@ def test_a_signal_is_passed_on_awaited_and_not_followed_by_a_restart(
     process.send_signal(getattr(signal, f"SIG{name}"))
     said = process.communicate(timeout=20)[1]
     assert process.returncode == 75
-    assert (tmp_path / "said").read_text() == f"saved on {name}\n"
+    assert (tmp_path / "said").read_text() == f"saved on {passed_on}\n"
     assert (tmp_path / "starts").read_text() == "started\n"
     assert "not started again" in said
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_under_nohup_training_goes_on_when_the_terminal_is_gone(cloud, tmp_path):
+    cloud.add_program("fake-train", STEADY)
+    cloud.add_program("restart", '#!/bin/sh\nexec nohup launch/restart.sh "$@"\n')
+    process = cloud.start(
+        "../../fakes/bin/restart", "fake-train", f"--workdir={tmp_path}"
+    )
+    _wait_for(tmp_path / "starts")
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert process.poll() is None and not (tmp_path / "said").exists()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert (tmp_path / "said").read_text() == "saved on TERM\n"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_during_the_pause_ends_it(cloud, tmp_path, sent):
     cloud.add_program("fake-train", TRAIN)
     (tmp_path / "plan").write_text("76\n0\n")
