@@ -102,6 +102,14 @@ check_service_account() {
     bert-train@my-project-123.iam.gserviceaccount.com
 }
 
+# check_tpu_type PREFIX: --type is a slice of the TPU API, which calls v5e v5litepod.
+check_tpu_type() {
+  [[ ! ${flags[type]} =~ ^$1v5e-([0-9]+)$ ]] ||
+    usage_error "--type='${flags[type]}' has another name in the API:" \
+      "give --type=$1v5litepod-${BASH_REMATCH[1]}"
+  check type "$1(v[234]|v5litepod|v5p|v6e)-[1-9][0-9]*" "$1v5litepod-16"
+}
+
 # check_path FLAG REGEX EXAMPLE: a path with no way out, and nothing a shell would read.
 check_path() {
   check "$@"

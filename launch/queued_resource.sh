@@ -129,7 +129,7 @@ on_hosts() {
 
 split_subcommand "$@"
 read_common_flags "${rest[@]}"
-check type 'v[2-6](e|p|litepod)?-[0-9]+' v5litepod-16
+check_tpu_type ""
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite
 main_with "$command"

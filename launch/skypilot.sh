@@ -146,7 +146,7 @@ run_all() {
 split_subcommand "$@"
 parse_flags "${rest[@]}"
 check_name name bert-base
-check type 'tpu-v[2-6](e|p|litepod)?-[0-9]+' tpu-v5litepod-16
+check_tpu_type tpu-
 check infra 'gcp(/[a-z0-9*-]+){0,2}' gcp/us-central1
 check_bucket
 check_run_flags

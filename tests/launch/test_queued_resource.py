@@ -97,6 +97,9 @@ def test_flags_of_create(tpu):
     [
         ("v5p-8", "v2-alpha-tpuv5"),
         ("v6e-8", "v2-alpha-tpuv6e"),
+        ("v5litepod-256", "v2-alpha-tpuv5-lite"),
+        ("v2-8", "tpu-ubuntu2204-base"),
+        ("v3-32", "tpu-ubuntu2204-base"),
         ("v4-8", "tpu-ubuntu2204-base"),
     ],
 )
@@ -463,6 +466,12 @@ BAD_FLAGS = [
     "--zone=us-central1",
     "--type=v5litepod",
     "--type=v5litepod-16 --spot",
+    "--type=v3p-8",
+    "--type=v5-8",
+    "--type=v6p-8",
+    "--type=v4litepod-8",
+    "--type=v5p-0",
+    "--type=v7-8",
     "--bucket=gs://my-bucket",
     "--bucket=My",
     "--service_account=me@gmail.com",
@@ -488,6 +497,11 @@ def test_a_mistake_is_one_line_and_code_2_before_anything_is_done(tpu, flag):
     result = tpu.run(SCRIPT, "run", *FLAGS, flag, code=2)
     assert result.stderr.count("\n") == 1 and result.stdout == ""
     assert tpu.calls() == []
+
+
+def test_v5e_has_another_name_in_the_api(tpu):
+    said = tpu.run(SCRIPT, "create", *FLAGS, "--type=v5e-256", code=2).stderr
+    assert said.endswith("give --type=v5litepod-256\n") and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("left_out", range(len(FLAGS)))

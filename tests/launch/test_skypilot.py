@@ -151,7 +151,15 @@ def test_a_failed_command_fails_the_subcommand(cloud, command):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--name=B", "--type=H100:8", "--infra=aws", "--bucket=gs://b", "--spot"]
+    "flag",
+    [
+        "--name=B",
+        "--type=H100:8",
+        "--type=tpu-v5e-8",
+        "--infra=aws",
+        "--bucket=gs://b",
+        "--spot",
+    ],
 )
 def test_a_mistake_is_one_line_and_code_2(cloud, flag):
     result = cloud.run(SCRIPT, "run", *FLAGS, flag, code=2)
