@@ -28,6 +28,7 @@
 #   --give_up_after=6h      leave the queue after that
 #   --network=default --subnetwork=default
 #   --spot                  cheaper; may be taken away at any time
+#   --reserved              from a reservation of yours, not Spot
 #   --external_ips          public addresses for the hosts. Without, the network needs
 #                           Cloud NAT for pip and a firewall rule for ssh through IAP
 #   --skip_prepare          run: the corpus is in the bucket already
@@ -40,6 +41,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 
 flags+=([type]="" [runtime]="")
+switches+=([reserved]="")
 
 # Runtime versions by https://cloud.google.com/tpu/docs/runtimes.
 runtime_of() {
@@ -62,6 +64,7 @@ create_machines() {
   local more=(--shielded-secure-boot)
   [[ -n ${switches[external_ips]} ]] || more+=(--internal-ips)
   [[ -z ${switches[spot]} ]] || more+=(--spot)
+  [[ -z ${switches[reserved]} ]] || more+=(--reserved)
   [[ -z ${flags[network]} ]] || more+=(--network="${flags[network]}")
   [[ -z ${flags[subnetwork]} ]] || more+=(--subnetwork="${flags[subnetwork]}")
   [[ -z ${flags[give_up_after]} ]] ||
@@ -130,6 +133,8 @@ on_hosts() {
 split_subcommand "$@"
 read_common_flags "${rest[@]}"
 check_tpu_type ""
+[[ -z ${switches[reserved]} || -z ${switches[spot]} ]] ||
+  usage_error "--reserved and --spot are two kinds of capacity: give one of them"
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite
 main_with "$command"

@@ -42,7 +42,7 @@ FLAGS = {
     "gcloud compute scp": "tunnel-through-iap zone=",
     "gcloud compute ssh": "command= tunnel-through-iap zone=",
     "gcloud compute tpus queued-resources create": (
-        "accelerator-type= internal-ips labels= network= node-id= "
+        "accelerator-type= internal-ips labels= network= node-id= reserved "
         "runtime-version= scopes= service-account= shielded-secure-boot spot "
         "subnetwork= valid-until-duration= zone="
     ),

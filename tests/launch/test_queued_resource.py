@@ -65,7 +65,7 @@ def test_the_machine_is_private_shielded_and_has_its_own_account(tpu):
     assert f"--service-account={ACCOUNT}" in words
     assert {"--internal-ips", "--shielded-secure-boot"} <= set(words)
     assert "--runtime-version=v2-alpha-tpuv5-lite" in words
-    assert "--spot" not in words
+    assert not {"--spot", "--reserved"} & set(words)
     assert all("--tunnel-through-iap" in ssh for ssh in tpu.calls(" ssh "))
 
 
@@ -90,6 +90,18 @@ def test_flags_of_create(tpu):
         "--runtime-version=v2-other",
     } <= words
     assert "--internal-ips" not in words
+
+
+def test_a_reservation_is_used_where_it_is_asked_for(tpu):
+    tpu.run(SCRIPT, "create", *FLAGS, "--reserved")
+    words = create_words(tpu)
+    assert "--reserved" in words and "--spot" not in words
+
+
+def test_what_is_reserved_is_not_spot(tpu):
+    said = tpu.run(SCRIPT, "run", *FLAGS, "--reserved", "--spot", code=2).stderr
+    assert "--reserved and --spot" in said and said.count("\n") == 1
+    assert tpu.calls() == []
 
 
 @pytest.mark.parametrize(
