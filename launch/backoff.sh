@@ -22,15 +22,17 @@ highest_step() {
   awk '/^[0-9]+$/ && $0 + 0 > best {best = $0 + 0} BEGIN {best = -1} END {print best}'
 }
 
-# begin_tries STEP: nothing was tried yet, the newest checkpoint is STEP.
+# begin_tries STEP: nothing was tried yet, the newest checkpoint is STEP, or `unknown`.
 begin_tries() {
-  best_step=$1
+  best_step=${1/#unknown/-1}
   stalled=0
   delay=$BERT_JAX_FIRST_DELAY
 }
 
-# may_try_again STEP: whether another try is allowed, now that the newest is STEP.
+# may_try_again STEP: whether another try is allowed, now that the newest is STEP. An
+# unknown step is no proof of a crash loop: such a try is not counted.
 may_try_again() {
+  [[ $1 != unknown ]] || return 0
   if (($1 > best_step)); then
     begin_tries "$1"
     return

@@ -23,11 +23,20 @@ train_flags() {
   ((${#train_args[@]} == 0)) || printf '%s\n' "${train_args[@]}"
 }
 
+# error_line OUTPUT: the line of it that names the error.
+error_line() { grep -m 1 '^ERROR' <<<"$1" || echo "${1##*$'\n'}"; }
+
+# The newest checkpoint, -1 where there is none, `unknown` where the bucket does not say.
 newest_step() {
-  local listing
-  # No checkpoint yet is an error of ls.
-  listing=$(query "" gcloud storage ls \
-    "gs://${flags[bucket]}/${flags[workdir]}/checkpoints/" 2>/dev/null) || listing=""
+  local place="gs://${flags[bucket]}/${flags[workdir]}/checkpoints/" listing
+  if ! listing=$(query "" gcloud storage ls "$place" 2>&1); then
+    if [[ $listing != *"matched no objects"* ]]; then
+      say "$place cannot be listed: $(error_line "$listing")"
+      echo unknown
+      return
+    fi
+    listing=""
+  fi
   sed -n 's|.*/\([^/]*\)/$|\1|p' <<<"$listing" | highest_step
 }
 
