@@ -26,6 +26,22 @@ train_flags() {
 # error_line OUTPUT: the line of it that names the error.
 error_line() { grep -m 1 '^ERROR' <<<"$1" || echo "${1##*$'\n'}"; }
 
+# check_bucket_and_account BUCKET PROJECT ACCOUNT: that both are there and may be read,
+# before anything is made that costs. ACCOUNT is the address, as --service_account.
+check_bucket_and_account() {
+  must_be_there "--bucket=$1" gcloud storage buckets describe "gs://$1" \
+    --format='value(name)'
+  must_be_there "--service_account=$3" gcloud iam service-accounts describe "$3" \
+    --project="$2" --format='value(email)'
+}
+
+# must_be_there FLAG COMMAND...
+must_be_there() {
+  local answer
+  answer=$(query "" "${@:2}" 2>&1) || usage_error "$1 cannot be read:" \
+    "$(error_line "$answer"); launch/service_account.sh makes it"
+}
+
 # The newest checkpoint, -1 where there is none, `unknown` where the bucket does not say.
 newest_step() {
   local place="gs://${flags[bucket]}/${flags[workdir]}/checkpoints/" listing

@@ -94,6 +94,7 @@ is_there() { [[ -n $(query "" "$@" 2>/dev/null) ]]; }
 # ---- The cluster: private nodes, reached through its name in Google's DNS.
 create() {
   local account="${flags[service_account]}" more=()
+  check_bucket_and_account "${flags[bucket]}" "${flags[project]}" "$account"
   if ! is_there gcloud container clusters describe "${flags[cluster]}" "${place[@]}" \
     --format='value(name)'; then
     run gcloud container clusters create "${flags[cluster]}" "${place[@]}" \
@@ -385,6 +386,9 @@ delete_all() {
 run_all() {
   local step code=0 steps=(create install prepare train wait)
   given_flags
+  # Here as well as in create: without them nothing was made, and nothing is deleted.
+  check_bucket_and_account "${flags[bucket]}" "${flags[project]}" \
+    "${flags[service_account]}"
   trap 'still_there; exit 130' INT
   trap 'still_there; exit 143' TERM
   [[ -z ${switches[skip_prepare]} ]] || steps=(create install train wait)

@@ -23,6 +23,8 @@ FLAGS = [
 ]
 IMAGE = "us-central1-docker.pkg.dev/my-project-123/bert-jax/bert-jax:0123456789ab"
 NOT_FOUND = Answer(err='Error from server (NotFound): "bert-base" not found', code=1)
+BUCKET = "storage buckets describe gs://my-bucket"
+SERVICE_ACCOUNT = f"iam service-accounts describe {ACCOUNT}"
 JOBSET = "get jobset bert-base --output=json"
 JOB = "get job bert-base-prepare"
 CODES = "get pods .*exitCode"
@@ -33,6 +35,8 @@ SUSPEND = 'patch jobset bert-base .*"suspend":true'
 def gke(cloud):
     """A project with nothing in it, where all goes well."""
     cloud.reply("describe", Answer(code=1))
+    cloud.reply(BUCKET, "my-bucket")
+    cloud.reply(SERVICE_ACCOUNT, ACCOUNT)
     cloud.reply("get (namespace|serviceaccount)", NOT_FOUND)
     cloud.reply("git .*rev-parse", "0123456789ab")
     cloud.reply(JOB, "Complete")
@@ -108,6 +112,19 @@ def test_what_is_there_is_not_made_again(gke):
     gke.reply("get (namespace|serviceaccount)", "there")
     gke.run(SCRIPT, "create", *FLAGS)
     assert not gke.calls(" create ")
+
+
+@pytest.mark.parametrize("command", ["create", "run"])
+@pytest.mark.parametrize(
+    "question, flag", [(BUCKET, "bucket"), (SERVICE_ACCOUNT, "service_account")]
+)
+def test_without_bucket_or_account_nothing_is_made(gke, command, question, flag):
+    gke.reply(question, Answer(err="WARNING: old\nERROR: (gcloud) 404: none", code=1))
+    said = gke.run(SCRIPT, command, *FLAGS, code=2).stderr
+    assert said.count("\n") == 1
+    assert f"--{flag}=" in said and "404: none" in said
+    assert "launch/service_account.sh" in said
+    assert all("describe" in words for words in gke.calls())
 
 
 def test_the_image_is_the_last_commit_and_is_named_by_it(gke):
