@@ -50,9 +50,10 @@ set -euo pipefail
 # shellcheck source=launch/slice.sh
 . "$ROOT/launch/slice.sh"
 
-: "${BERT_JAX_POLL:=30}"
-: "${BERT_JAX_MISSES:=10}"
+: "${BERT_JAX_POLL:=30}"        # seconds between two questions to the cluster
+: "${BERT_JAX_MISSES:=10}"      # unanswered questions in a row, then nothing is known
 
+readonly UNANSWERED=72  # our own code: the cluster does not say what is there
 readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0
 readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect \
 delete run"
@@ -223,44 +224,59 @@ give_manifest() {
 }
 
 prepare() {
-  local status misses=0
   run_kube delete job "${flags[name]}-prepare" --ignore-not-found
   train_flags | give_manifest prepare_job.yaml
+  await_prepare
+}
+
+await_prepare() {
+  local state misses=0
   while :; do
-    kube get job "${flags[name]}-prepare" \
-      --output=jsonpath='{.status.conditions[?(@.status=="True")].type}'
-    if status=$(query Complete "${kubectl_line[@]}"); then
-      misses=0
-    else
-      ((++misses < BERT_JAX_MISSES)) || return 1
-    fi
-    case $status in
+    state=$(ask Complete job "${flags[name]}-prepare" \
+      '{.status.conditions[?(@.status=="True")].type}')
+    case $state in
+      absent) say "there is no Job ${flags[name]}-prepare" && return 1 ;;
+      unknown) may_ask_again prepare || return ;;
       *Failed*)
         say "the corpus could not be made; kubectl logs job/${flags[name]}-prepare"
         return 1
         ;;
       *Complete*) return ;;
+      *) misses=0 ;;
     esac
     sleep "$BERT_JAX_POLL"
   done
 }
 
+# ask ANSWER KIND NAME FIELDS: what they hold | absent | unknown
+ask() {
+  local answer
+  kube get "$2" "$3" --output=jsonpath="$4"
+  if answer=$(query "$1" "${kubectl_line[@]}" 2>&1); then
+    echo "${answer##*$'\n'}" # warnings may stand before it
+  elif [[ $answer == *NotFound* ]]; then
+    echo absent
+  else
+    say "${answer##*$'\n'}"
+    echo unknown
+  fi
+}
+
+# may_ask_again WHAT: no answer yet again, counted in the caller's `misses`.
+may_ask_again() {
+  ((++misses < BERT_JAX_MISSES)) && return
+  say "the cluster did not answer $misses times in a row: $1 may be going on there," \
+    "and goes on costing"
+  return "$UNANSWERED"
+}
+
 # jobset_state ANSWER: absent | running RESTARTS | suspended | Completed | Failed | unknown
 jobset_state() {
   local answer
-  kube get jobset "${flags[name]}" \
-    --output=jsonpath='{.status.terminalState}/{.spec.suspend}/{.status.restarts}'
-  if ! answer=$(query "$1" "${kubectl_line[@]}" 2>&1); then
-    if [[ $answer == *NotFound* ]]; then
-      echo absent
-    else
-      say "$answer"
-      echo unknown
-    fi
-    return
-  fi
+  answer=$(ask "$1" jobset "${flags[name]}" \
+    '{.status.terminalState}/{.spec.suspend}/{.status.restarts}')
   case $answer in
-    absent) echo absent ;;
+    absent | unknown) echo "$answer" ;;
     Completed/* | Failed/*) echo "${answer%%/*}" ;;
     */true/*) echo suspended ;;
     *) echo "running ${answer##*/}" ;;
@@ -272,7 +288,7 @@ train() {
   state=$(jobset_state absent)
   case $state in
     running*) say "${flags[name]} is running already" && return ;;
-    unknown) return 1 ;;
+    unknown) return "$UNANSWERED" ;;
     suspended)
       suspend false
       return
@@ -302,10 +318,8 @@ train_by_xpk() {
     --command="${command% }" "${more[@]}"
 }
 
-# A JobSet restarts at once and counts only to its limit: who waits also watches that the
-# restarts bring checkpoints.
 await_end() {
-  local state restarts seen=0 misses=0 newest
+  local state restarts seen=0 misses=0
   begin_tries "$(newest_step)"
   while :; do
     state=$(jobset_state Completed//)
@@ -317,25 +331,29 @@ await_end() {
         ;;
       suspended) say "${flags[name]} is stopped; train lets it go on" && return 75 ;;
       absent) say "there is no JobSet ${flags[name]}" && return 1 ;;
-      unknown) ((++misses < BERT_JAX_MISSES)) || return 1 ;;
+      unknown) may_ask_again wait || return ;;
       running*)
         misses=0
         restarts=${state#running }
-        if ((${restarts:-0} > seen)); then
-          seen=$restarts
-          newest=$(newest_step)
-          say "restart $seen, newest checkpoint ${newest/#-1/none}"
-          if ! may_try_again "$newest"; then
-            say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint:" \
-              "stopped"
-            stop_training
-            return 76
-          fi
-        fi
+        follow_restarts "${restarts:-0}" || return
         ;;
     esac
     sleep "$BERT_JAX_POLL"
   done
+}
+
+# A JobSet restarts at once and counts only to its limit: who waits also watches that the
+# restarts bring checkpoints. follow_restarts COUNT, with the caller's `seen`.
+follow_restarts() {
+  local newest
+  (($1 > seen)) || return 0
+  seen=$1
+  newest=$(newest_step)
+  say "restart $seen, newest checkpoint ${newest/#-1/none}"
+  ! may_try_again "$newest" || return 0
+  say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint: stopped"
+  stop_training || return "$UNANSWERED"
+  return 76
 }
 
 # The exit code of the host that failed first, from the pods that are left.
@@ -361,7 +379,7 @@ show_status() {
 
 show_logs() {
   run_kube logs --container=train --tail=200 ${switches[follow]:+--follow} \
-    --selector="$of_jobset,batch.kubernetes.io/job-completion-index=0"
+    --selector="$first_host"
 }
 
 # Suspended pods get SIGTERM, and two minutes to save.
@@ -383,6 +401,16 @@ delete_all() {
     run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet
 }
 
+# A command of a second call may fail while training goes on since the first one.
+may_be_training() {
+  [[ $code != "$UNANSWERED" ]] || return 0
+  case $(jobset_state absent) in
+    running*) ;;
+    unknown) code=$UNANSWERED ;;
+    *) return 1 ;;
+  esac
+}
+
 run_all() {
   local step code=0 steps=(create install prepare train wait)
   given_flags
@@ -396,9 +424,7 @@ run_all() {
     subcommand "$step" || code=$?
     ((code == 0)) || break
   done
-  # A command of a second call may fail while training goes on since the first one.
-  if ((code != 0)) && [[ $step != wait && $(jobset_state absent) =~ ^(running|unknown) ]]
-  then
+  if ((code != 0)) && may_be_training; then
     say "training may be going on there: nothing is deleted, and run goes on with it"
     still_there
     return "$code"
@@ -422,12 +448,14 @@ check max_restarts '[0-9]{1,5}' 100
 check_run_flags
 check_backoff
 check_number BERT_JAX_POLL
-check_number BERT_JAX_MISSES
+[[ $BERT_JAX_MISSES =~ ^[1-9][0-9]*$ ]] ||
+  usage_error "BERT_JAX_MISSES='$BERT_JAX_MISSES' is not a whole number from 1"
 accelerator >/dev/null
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
 place=(--project="${flags[project]}" --location="$region")
 of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}
+first_host=$of_jobset,batch.kubernetes.io/job-completion-index=0
 context=gke_${flags[project]}_${region}_${flags[cluster]}
 case $command in
   create) create ;;

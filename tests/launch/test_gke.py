@@ -28,6 +28,8 @@ SERVICE_ACCOUNT = f"iam service-accounts describe {ACCOUNT}"
 JOBSET = "get jobset bert-base --output=json"
 JOB = "get job bert-base-prepare"
 CODES = "get pods .*exitCode"
+DELETED = "node-pools delete|delete jobset"
+NO_NETWORK = Answer(err="Unable to connect to the server: i/o timeout", code=1)
 SUSPEND = 'patch jobset bert-base .*"suspend":true'
 
 
@@ -175,11 +177,18 @@ def test_wait_follows_restarts_that_bring_checkpoints(gke):
 
 
 def test_a_crash_loop_is_stopped_and_does_not_go_on_costing(gke):
-    gke.reply(JOBSET, *[f"/false/{n}" for n in range(9)])
+    gke.reply(JOBSET, *[f"/false/{n}" for n in range(5)], "/true/4")
     gke.reply("storage ls", "gs://b/checkpoints/100/")
     result = gke.run(SCRIPT, "run", *FLAGS, code=76)
     assert "3 restarts in a row brought no newer checkpoint" in result.stderr
     assert words_in_order(gke.calls(), SUSPEND, "delete jobset", "node-pools delete")
+
+
+def test_a_crash_loop_that_cannot_be_stopped_is_still_there(gke):
+    gke.reply(JOBSET, *[f"/false/{n}" for n in range(5)])
+    gke.reply(SUSPEND, NO_NETWORK)
+    gke.run(SCRIPT, "run", *FLAGS, code=72)
+    assert not gke.calls(DELETED)
 
 
 @pytest.mark.parametrize(
@@ -197,8 +206,56 @@ def test_wait_for_what_is_stopped_missing_or_not_to_be_asked(gke):
     gke.reply(JOBSET, NOT_FOUND)
     gke.run(SCRIPT, "wait", *FLAGS, code=1)
     gke.reply(JOBSET, Answer(err="Unauthorized", code=1))
-    result = gke.run(SCRIPT, "wait", *FLAGS, code=1, BERT_JAX_MISSES="2")
+    result = gke.run(SCRIPT, "wait", *FLAGS, code=72, BERT_JAX_MISSES="2")
     assert result.stderr.count("Unauthorized") == 2
+
+
+@pytest.mark.parametrize("question", [JOBSET, JOB])
+def test_a_run_that_cannot_be_asked_for_is_not_deleted(gke, question):
+    gke.reply(question, *[NOT_FOUND] * (question == JOBSET), "/false/0", NO_NETWORK)
+    result = gke.run(SCRIPT, "run", *FLAGS, code=72, BERT_JAX_MISSES="3")
+    assert "did not answer 3 times in a row" in result.stderr
+    assert "nothing is deleted" in result.stderr and " delete " in result.stderr
+    assert not gke.calls(DELETED)
+
+
+@pytest.mark.parametrize("command", ["docker push", "create .*jobset.yaml"])
+def test_a_command_that_fails_where_the_cluster_is_silent_deletes_nothing(gke, command):
+    gke.reply(command, NO_NETWORK)
+    gke.reply(JOBSET, *[NOT_FOUND] * ("jobset" in command), NO_NETWORK)
+    gke.run(SCRIPT, "run", *FLAGS, code=72)
+    assert not gke.calls(DELETED)
+
+
+def test_train_does_not_begin_where_the_cluster_is_silent(gke):
+    gke.reply(JOBSET, NO_NETWORK)
+    gke.run(SCRIPT, "train", *FLAGS, code=72)
+    assert not gke.calls(" create ")
+
+
+@pytest.mark.parametrize("question, command", [(JOBSET, "wait"), (JOB, "prepare")])
+def test_a_network_that_comes_back_changes_nothing(gke, question, command):
+    gone = [NO_NETWORK, NO_NETWORK, "/false/0"]
+    gke.reply(question, *gone, *gone, "Completed/false/0 Complete")
+    gke.run(SCRIPT, command, *FLAGS, BERT_JAX_MISSES="3")
+
+
+def test_a_prepare_that_somebody_deleted_is_not_waited_for(gke):
+    gke.reply(JOB, NOT_FOUND)
+    said = gke.run(SCRIPT, "prepare", *FLAGS, code=1).stderr
+    assert "there is no Job bert-base-prepare" in said
+
+
+def test_a_warning_before_the_answer_is_not_the_answer(gke):
+    gke.reply(JOBSET, "W0101 plugin: Failed/true\nCompleted/false/0")
+    gke.run(SCRIPT, "wait", *FLAGS)
+
+
+@pytest.mark.parametrize("name", ["MISSES"])
+@pytest.mark.parametrize("value", ["0", "2.5", "many"])
+def test_what_is_counted_is_a_whole_number(gke, name, value):
+    said = gke.run(SCRIPT, "wait", *FLAGS, code=2, **{f"BERT_JAX_{name}": value})
+    assert said.stderr.count("\n") == 1 and f"BERT_JAX_{name}='{value}'" in said.stderr
 
 
 def test_status_logs_stop_collect_delete(gke):
@@ -239,7 +296,8 @@ def test_the_command_of_xpk(gke):
 @pytest.mark.parametrize("command", "create install prepare train xpk delete".split())
 def test_a_failed_command_fails_the_subcommand(gke, command):
     gke.reply("kubectl|docker push|xpk|node-pools", Answer(err="broken", code=1))
-    gke.run(SCRIPT, command, *FLAGS, "--tpu_type=v6e-16", code=1)
+    code = 72 if command == "train" else 1  # it asks first what is there
+    gke.run(SCRIPT, command, *FLAGS, "--tpu_type=v6e-16", code=code)
 
 
 @pytest.mark.parametrize(
