@@ -12,7 +12,7 @@
 #   status   JobSet, pods, the newest checkpoint
 #   logs     the last lines of the first host; --follow goes on
 #   stop     training saves and ends; the node pool stays and costs
-#   collect  brings metrics, curves and config here; --checkpoints all of it
+#   collect  brings metrics, curves, config and pods' logs here; --checkpoints all of it
 #   delete   deletes JobSet and node pool: the TPU's costs end. Cluster, its ordinary
 #            node and bucket stay; --with_cluster deletes the cluster as well
 #   run      all of that in order; JobSet and GKE replace what is preempted
@@ -238,8 +238,8 @@ await_prepare() {
       absent) say "there is no Job ${flags[name]}-prepare" && return 1 ;;
       unknown) may_ask_again prepare || return ;;
       *Failed*)
-        say "the corpus could not be made; kubectl logs job/${flags[name]}-prepare"
-        return 1
+        end_code prepare prepare "$of_prepare"
+        return
         ;;
       *Complete*) return ;;
       *) misses=0 ;;
@@ -326,7 +326,7 @@ await_end() {
     case $state in
       Completed) return ;;
       Failed)
-        end_code
+        end_code training train "$of_jobset"
         return
         ;;
       suspended) say "${flags[name]} is stopped; train lets it go on" && return 75 ;;
@@ -351,22 +351,45 @@ follow_restarts() {
   newest=$(newest_step)
   say "restart $seen, newest checkpoint ${newest/#-1/none}"
   ! may_try_again "$newest" || return 0
+  show_end_of "the first host" train --selector="$first_host"
+  say_where_logs_stay
   say "$BERT_JAX_MAX_STALLED restarts in a row brought no newer checkpoint: stopped"
   stop_training || return "$UNANSWERED"
   return 76
 }
 
-# The exit code of the host that failed first, from the pods that are left.
+# end_code WHAT CONTAINER SELECTOR: the exit code of the pod that failed first, of those
+# that are left, and the end of its log, which goes with the pod.
 end_code() {
-  local codes code
-  local field='.status.containerStatuses[?(@.name=="train")].state.terminated.exitCode'
-  kube get pods --selector="$of_jobset" \
-    --output=jsonpath="{range .items[*]}{$field}{\"\\n\"}{end}"
-  codes=$("${kubectl_line[@]}" | sed -n 's/^\([0-9][0-9]*\)$/ended \1/p') || codes=""
-  code=$(worst_code <<<"${codes:-ended 1}")
+  local codes code pod
+  local field=".status.containerStatuses[?(@.name==\"$2\")].state.terminated.exitCode"
+  kube get pods --selector="$3" \
+    --output=jsonpath="{range .items[*]}{$field} {.metadata.name}{\"\\n\"}{end}"
+  codes=$("${kubectl_line[@]}" | grep '^[0-9]') || codes=""
+  code=${codes:-1}
+  code=$(worst_code <<<"ended ${code//$'\n'/$'\n'ended }")
   ((code > 0)) || code=1
-  say "training ended with $code: $(explain_code "$code")"
+  pod=$(awk -v code="$code" '$1 == code {print $2; exit}' <<<"$codes")
+  if [[ -n $pod ]]; then
+    show_end_of "$pod" "$2" "$pod"
+  else
+    say_where_logs_stay
+  fi
+  say "$1 ended with $code: $(explain_code "$code")"
   return "$code"
+}
+
+# show_end_of WHAT CONTAINER POD|SELECTOR
+show_end_of() {
+  kube logs --container="$2" --tail=30 "$3"
+  say "the last lines of $1:"
+  "${kubectl_line[@]}" >&2 || say "they cannot be read"
+}
+
+say_where_logs_stay() {
+  local pods="resource.type=\"k8s_container\" resource.labels.pod_name:\"${flags[name]}-\""
+  say "pods that are gone left their logs here:" \
+    "gcloud logging read '$pods' --project=${flags[project]} --limit=100"
 }
 
 show_status() {
@@ -388,6 +411,24 @@ stop_training() { suspend true; }
 suspend() {
   run_kube patch jobset "${flags[name]}" --type=merge \
     --patch="{\"spec\":{\"suspend\":$1}}"
+}
+
+collect() {
+  save_logs
+  collect_run
+}
+
+# Logs go with the pods. Each time a file of its own: after a restart the pods are others.
+save_logs() {
+  local selector folder="${flags[collect_to]}/logs" file
+  file="$folder/pods.$(date -u +%Y%m%dT%H%M%SZ).log"
+  run mkdir -p "$folder"
+  [[ -z $dry_run ]] || file=/dev/null
+  for selector in "$of_jobset" "$of_prepare"; do
+    run_kube logs --prefix --all-containers --ignore-errors --tail=-1 \
+      --selector="$selector" || say "logs of pods could not be saved: $selector"
+  done >"$file"
+  [[ -n $dry_run || -s $file ]] || rm "$file"
 }
 
 delete_all() {
@@ -456,6 +497,7 @@ hosts=$(num_hosts)
 place=(--project="${flags[project]}" --location="$region")
 of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}
 first_host=$of_jobset,batch.kubernetes.io/job-completion-index=0
+of_prepare=batch.kubernetes.io/job-name=${flags[name]}-prepare
 context=gke_${flags[project]}_${region}_${flags[cluster]}
 case $command in
   create) create ;;
@@ -467,7 +509,7 @@ case $command in
   status) show_status ;;
   logs) show_logs ;;
   stop) stop_training ;;
-  collect) collect_run ;;
+  collect) collect ;;
   delete) delete_all ;;
   run) run_all ;;
 esac

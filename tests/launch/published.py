@@ -95,7 +95,9 @@ FLAGS = {
     "kubectl get namespace": "output=",
     "kubectl get pods": "output= selector=",
     "kubectl get serviceaccount": "output=",
-    "kubectl logs": "container= follow selector= tail=",
+    "kubectl logs": (
+        "all-containers container= follow ignore-errors prefix selector= tail="
+    ),
     "kubectl patch jobset": "patch= type=",
     "kubectl rollout status": "timeout=",
     "sacct": "allocations format= jobs= noheader parsable2",

@@ -179,9 +179,12 @@ def test_wait_follows_restarts_that_bring_checkpoints(gke):
 def test_a_crash_loop_is_stopped_and_does_not_go_on_costing(gke):
     gke.reply(JOBSET, *[f"/false/{n}" for n in range(5)], "/true/4")
     gke.reply("storage ls", "gs://b/checkpoints/100/")
+    gke.reply("logs .*completion-index=0", "Traceback")
     result = gke.run(SCRIPT, "run", *FLAGS, code=76)
     assert "3 restarts in a row brought no newer checkpoint" in result.stderr
-    assert words_in_order(gke.calls(), SUSPEND, "delete jobset", "node-pools delete")
+    order = ["logs .*index=0", SUSPEND, "delete jobset", "node-pools delete"]
+    assert "\nTraceback\n" in result.stderr and "gcloud logging read" in result.stderr
+    assert words_in_order(gke.calls(), *order)
 
 
 def test_a_crash_loop_that_cannot_be_stopped_is_still_there(gke):
@@ -192,12 +195,33 @@ def test_a_crash_loop_that_cannot_be_stopped_is_still_there(gke):
 
 
 @pytest.mark.parametrize(
-    "codes, code", [("76\n77\n76", 77), ("\n2\n", 2), ("137", 137), ("", 1)]
+    "codes, code",
+    [("76 p0\n77 p1\n76 p2", 77), (" p0\n2 p1\n p2", 2), ("137 p1", 137)],
 )
-def test_a_failed_jobset_ends_with_the_code_of_the_first_cause(gke, codes, code):
+def test_a_failed_jobset_ends_with_code_and_log_of_the_first_cause(gke, codes, code):
     gke.reply(JOBSET, "/false/0", "Failed/false/0")
     gke.reply(CODES, codes)
-    assert f"with {code}:" in gke.run(SCRIPT, "wait", *FLAGS, code=code).stderr
+    gke.reply("logs .*p1", "ValueError: of p1")
+    said = gke.run(SCRIPT, "wait", *FLAGS, code=code).stderr
+    log = said.index("\nValueError: of p1\n")
+    assert log < said.index(f"training ended with {code}:")
+    assert len(gke.calls("logs .*--container=train --tail=30 p[0-9]$")) == 1
+
+
+def test_a_failed_jobset_without_pods_names_where_their_logs_are(gke):
+    gke.reply(JOBSET, "/false/0", "Failed/false/0")
+    said = gke.run(SCRIPT, "wait", *FLAGS, code=1).stderr
+    assert "gcloud logging read" in said and "with 1:" in said
+
+
+def test_the_log_of_a_failed_prepare_is_shown(gke):
+    gke.reply(JOB, "", "FailureTarget Failed")
+    gke.reply(CODES, "78 bert-base-prepare-x")
+    gke.reply("logs .*bert-base-prepare-x", "DataError: text.txt")
+    said = gke.run(SCRIPT, "prepare", *FLAGS, code=78).stderr
+    assert said.index("DataError: text.txt") < said.index("prepare ended with 78:")
+    assert gke.calls("get pods .*job-name=bert-base-prepare ")
+    assert gke.calls("logs .*--container=prepare --tail=30")
 
 
 def test_wait_for_what_is_stopped_missing_or_not_to_be_asked(gke):
@@ -256,6 +280,23 @@ def test_a_warning_before_the_answer_is_not_the_answer(gke):
 def test_what_is_counted_is_a_whole_number(gke, name, value):
     said = gke.run(SCRIPT, "wait", *FLAGS, code=2, **{f"BERT_JAX_{name}": value})
     assert said.stderr.count("\n") == 1 and f"BERT_JAX_{name}='{value}'" in said.stderr
+
+
+def test_collect_saves_the_logs_of_pods_beside_the_rest(gke):
+    gke.reply("logs --prefix .*jobset-name", "[pod/p0/train] step 1")
+    gke.reply("logs --prefix .*job-name=bert-base-prepare", "[pod/p/prepare] done")
+    gke.run(SCRIPT, "collect", *FLAGS)
+    (log,) = (gke.clone / "runs/bert-base/logs").iterdir()
+    assert log.read_text() == "[pod/p0/train] step 1\n[pod/p/prepare] done\n"
+    assert all("--tail=-1" in words for words in gke.calls("logs"))
+
+
+def test_collect_goes_on_without_logs_of_pods(gke):
+    gke.reply("kubectl .*logs", NO_NETWORK)
+    said = gke.run(SCRIPT, "collect", *FLAGS).stderr
+    assert "logs of pods could not be saved" in said
+    assert gke.calls("storage rsync")
+    assert not list((gke.clone / "runs/bert-base/logs").iterdir())
 
 
 def test_status_logs_stop_collect_delete(gke):
