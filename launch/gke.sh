@@ -52,8 +52,11 @@ set -euo pipefail
 
 : "${BERT_JAX_POLL:=30}"        # seconds between two questions to the cluster
 : "${BERT_JAX_MISSES:=10}"      # unanswered questions in a row, then nothing is known
+: "${BERT_JAX_NOT_RUNNING:=30}" # answers in a row without a running pod, then none comes
+: "${BERT_JAX_HEARTBEAT:=20}"   # answers between two lines on what the pods do
 
 readonly UNANSWERED=72  # our own code: the cluster does not say what is there
+readonly NOT_RUNNING=73 # our own code: no pod began to run
 readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0
 readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect \
 delete run"
@@ -230,7 +233,7 @@ prepare() {
 }
 
 await_prepare() {
-  local state misses=0
+  local state misses=0 answers=0 idle=0 began=""
   while :; do
     state=$(ask Complete job "${flags[name]}-prepare" \
       '{.status.conditions[?(@.status=="True")].type}')
@@ -242,7 +245,7 @@ await_prepare() {
         return
         ;;
       *Complete*) return ;;
-      *) misses=0 ;;
+      *) follow_pods prepare "$of_prepare" || return ;;
     esac
     sleep "$BERT_JAX_POLL"
   done
@@ -268,6 +271,61 @@ may_ask_again() {
   say "the cluster did not answer $misses times in a row: $1 may be going on there," \
     "and goes on costing"
   return "$UNANSWERED"
+}
+
+# follow_pods WHAT SELECTOR: there was an answer; now and then says what the pods do. Ends
+# with NOT_RUNNING where none has run for so many answers. Counts in the caller's
+# `misses`, `answers` and `idle`; `began` is set once one has run.
+follow_pods() {
+  local pods
+  misses=0
+  pods=$(list_pods "$2") || return 0
+  if grep -q '^[^ ]* Running' <<<"$pods"; then
+    began=yes idle=0
+  elif [[ -n $began ]] && ! grep -qv Unschedulable <<<"$pods"; then
+    idle=0 # nodes that were taken away cost nothing, and GKE brings them back
+  else
+    ((++idle))
+  fi
+  ((++answers % BERT_JAX_HEARTBEAT)) || say "$1 goes on, pods: $(count_pods <<<"$pods")"
+  ((idle >= BERT_JAX_NOT_RUNNING)) || return 0
+  say_why_none_runs "$1"
+  return "$NOT_RUNNING"
+}
+
+# Of each pod its name, phase, and what it waits for.
+list_pods() {
+  local field fields='{.metadata.name} {.status.phase}'
+  for field in 'conditions[?(@.type=="PodScheduled")]' \
+    'initContainerStatuses[*].state.waiting' 'containerStatuses[*].state.waiting'; do
+    fields+=" {.status.$field.reason} {.status.$field.message}"
+  done
+  kube get pods --selector="$1" --output=jsonpath="{range .items[*]}$fields{\"\\n\"}{end}"
+  "${kubectl_line[@]}"
+}
+
+# count_pods: how many in each phase; what the first one waits for where none runs.
+count_pods() {
+  awk 'NF {count[$2]++}
+       NR == 1 {first = $0}
+       END {for (phase in count) text = text ", " count[phase] " " phase
+            if (text == "") text = ", none"
+            else if (!("Running" in count)) text = text " (" first ")"
+            print substr(text, 3)}'
+}
+
+# An image or bucket that is denied is told by events alone.
+say_why_none_runs() {
+  local pod=${pods%% *}
+  say "no pod of $1 runs, asked $idle times, every $BERT_JAX_POLL s:"
+  sed -n '1,16s/^/  /p' <<<"${pods:-there is no pod}" >&2
+  if [[ -n $pod ]]; then
+    kube get events --field-selector="type=Warning,involvedObject.name=$pod" \
+      --output=jsonpath='{range .items[*]}{.reason}: {.message}{"\n"}{end}'
+    "${kubectl_line[@]}" | tail -n 5 | sed 's/^/  /' >&2 || true
+  fi
+  say "correct what these lines name and give $1 again; the node pool is paid for until" \
+    "delete"
 }
 
 # jobset_state ANSWER: absent | running RESTARTS | suspended | Completed | Failed | unknown
@@ -319,7 +377,7 @@ train_by_xpk() {
 }
 
 await_end() {
-  local state restarts seen=0 misses=0
+  local state restarts seen=0 misses=0 answers=0 idle=0 began=""
   begin_tries "$(newest_step)"
   while :; do
     state=$(jobset_state Completed//)
@@ -333,9 +391,9 @@ await_end() {
       absent) say "there is no JobSet ${flags[name]}" && return 1 ;;
       unknown) may_ask_again wait || return ;;
       running*)
-        misses=0
         restarts=${state#running }
         follow_restarts "${restarts:-0}" || return
+        follow_pods wait "$of_jobset" || return
         ;;
     esac
     sleep "$BERT_JAX_POLL"
@@ -343,11 +401,12 @@ await_end() {
 }
 
 # A JobSet restarts at once and counts only to its limit: who waits also watches that the
-# restarts bring checkpoints. follow_restarts COUNT, with the caller's `seen`.
+# restarts bring checkpoints. follow_restarts COUNT, with the caller's `seen` and `began`.
 follow_restarts() {
   local newest
   (($1 > seen)) || return 0
   seen=$1
+  began=yes
   newest=$(newest_step)
   say "restart $seen, newest checkpoint ${newest/#-1/none}"
   ! may_try_again "$newest" || return 0
@@ -442,9 +501,11 @@ delete_all() {
     run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet
 }
 
-# A command of a second call may fail while training goes on since the first one.
+# A command of a second call may fail while training goes on since the first one. A pod
+# that never started trains nothing.
 may_be_training() {
   [[ $code != "$UNANSWERED" ]] || return 0
+  [[ $step != wait || $code != "$NOT_RUNNING" ]] || return 1
   case $(jobset_state absent) in
     running*) ;;
     unknown) code=$UNANSWERED ;;
@@ -489,8 +550,10 @@ check max_restarts '[0-9]{1,5}' 100
 check_run_flags
 check_backoff
 check_number BERT_JAX_POLL
-[[ $BERT_JAX_MISSES =~ ^[1-9][0-9]*$ ]] ||
-  usage_error "BERT_JAX_MISSES='$BERT_JAX_MISSES' is not a whole number from 1"
+for number in BERT_JAX_MISSES BERT_JAX_NOT_RUNNING BERT_JAX_HEARTBEAT; do
+  [[ ${!number} =~ ^[1-9][0-9]*$ ]] ||
+    usage_error "$number='${!number}' is not a whole number from 1"
+done
 accelerator >/dev/null
 region=${flags[zone]%-*}
 hosts=$(num_hosts)

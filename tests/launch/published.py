@@ -90,6 +90,7 @@ FLAGS = {
     "kubectl create serviceaccount": "",
     "kubectl delete job": "ignore-not-found",
     "kubectl delete jobset": "ignore-not-found",
+    "kubectl get events": "field-selector= output=",
     "kubectl get job": "output=",
     "kubectl get jobset": "output=",
     "kubectl get namespace": "output=",

@@ -28,8 +28,11 @@ SERVICE_ACCOUNT = f"iam service-accounts describe {ACCOUNT}"
 JOBSET = "get jobset bert-base --output=json"
 JOB = "get job bert-base-prepare"
 CODES = "get pods .*exitCode"
+PODS = "get pods .*waiting"
 DELETED = "node-pools delete|delete jobset"
 NO_NETWORK = Answer(err="Unable to connect to the server: i/o timeout", code=1)
+IMAGE_DENIED = "bert-base-slice-0-0-x Pending   ImagePullBackOff pull: 403 Forbidden"
+UNSCHEDULABLE = "bert-base-slice-0-0-x Pending Unschedulable 0/4 nodes are available"
 SUSPEND = 'patch jobset bert-base .*"suspend":true'
 
 
@@ -275,7 +278,62 @@ def test_a_warning_before_the_answer_is_not_the_answer(gke):
     gke.run(SCRIPT, "wait", *FLAGS)
 
 
-@pytest.mark.parametrize("name", ["MISSES"])
+@pytest.mark.parametrize("step", ["prepare", "wait"])
+def test_pods_that_never_start_end_the_run_and_its_costs(gke, step):
+    gke.reply(JOB, "" if step == "prepare" else "Complete")
+    gke.reply(JOBSET, NOT_FOUND, "/false/0" if step == "wait" else NOT_FOUND)
+    gke.reply(PODS, IMAGE_DENIED)
+    gke.reply("get events .*bert-base-slice-0-0-x", "Failed: 403 of the image")
+    result = gke.run(SCRIPT, "run", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="3")
+    assert len(gke.calls(PODS)) == 3
+    assert f"  {IMAGE_DENIED}\n  Failed: 403 of the image\n" in result.stderr
+    assert f"give {step} again; the node pool is paid for" in result.stderr
+    assert words_in_order(gke.calls(), "storage rsync", "node-pools delete")
+
+
+def test_wait_alone_deletes_nothing_where_no_pod_starts(gke):
+    gke.reply(JOBSET, "/false/0")
+    said = gke.run(SCRIPT, "wait", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="2").stderr
+    assert "there is no pod" in said
+    assert not gke.calls(DELETED) and not gke.calls(SUSPEND)
+
+
+def test_a_prepare_that_never_starts_beside_training_deletes_nothing(gke):
+    gke.reply(JOB, "")
+    gke.reply(JOBSET, "/false/0")
+    gke.reply(PODS, UNSCHEDULABLE)
+    gke.run(SCRIPT, "run", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="2")
+    assert not gke.calls(DELETED)
+
+
+def test_pods_that_start_late_or_again_are_waited_for(gke):
+    gke.reply(JOBSET, *["/false/0"] * 8, "Completed/false/0")
+    pending, running = [IMAGE_DENIED] * 2, "bert-base-slice-0-0-x Running"
+    gke.reply(PODS, *pending, running, *pending, Answer(code=1), running)
+    gke.run(SCRIPT, "wait", *FLAGS, BERT_JAX_NOT_RUNNING="3")
+
+
+def test_a_preempted_slice_is_waited_for(gke):
+    gke.reply(JOBSET, *["/false/1"] * 8, "Completed/false/1")
+    gke.reply(PODS, UNSCHEDULABLE)
+    gke.run(SCRIPT, "wait", *FLAGS, BERT_JAX_NOT_RUNNING="3")
+    gke.reply(JOBSET, "/false/1")
+    gke.reply(PODS, IMAGE_DENIED)  # on a node, which is paid for
+    gke.run(SCRIPT, "wait", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="3")
+
+
+@pytest.mark.parametrize("question, command", [(JOBSET, "wait"), (JOB, "prepare")])
+def test_now_and_then_it_says_what_the_pods_do(gke, question, command):
+    gke.reply(question, *["/false/0"] * 6, "Completed/false/0 Complete")
+    gke.reply(PODS, *[IMAGE_DENIED] * 3, "a Running\nb Running")
+    said = gke.run(SCRIPT, command, *FLAGS, BERT_JAX_HEARTBEAT="2").stderr
+    assert said.splitlines() == [
+        f"launch: {command} goes on, pods: 1 Pending ({IMAGE_DENIED})",
+        *[f"launch: {command} goes on, pods: 2 Running"] * 2,
+    ]
+
+
+@pytest.mark.parametrize("name", ["MISSES", "NOT_RUNNING", "HEARTBEAT"])
 @pytest.mark.parametrize("value", ["0", "2.5", "many"])
 def test_what_is_counted_is_a_whole_number(gke, name, value):
     said = gke.run(SCRIPT, "wait", *FLAGS, code=2, **{f"BERT_JAX_{name}": value})
