@@ -6,26 +6,22 @@ data sheet's for bfloat16, whatever the compute dtype; that of an unknown device
 above all, is a float32 product measured at the start, and again when a run is faster.
 """
 
+import io
 import json
 import math
-import sys
+import os
+import socket
 import time
-import types
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from tensorboard.compat.proto import event_pb2, summary_pb2
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from bert_jax import storage, topologies
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
-
-# How TensorBoard is told to write files by itself (tensorboard/compat/__init__.py): it
-# would import TensorFlow, which takes seconds and greets every process.
-_NO_TENSORFLOW = "tensorboard.compat.notf"
-sys.modules.setdefault(_NO_TENSORFLOW, types.ModuleType(_NO_TENSORFLOW))
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009
@@ -109,7 +105,7 @@ class MetricsWriter:
     """Appends to metrics.jsonl and to a TensorBoard event file in the workdir."""
 
     def __init__(self, workdir: str, first_step: int, num_unwritten: int = 0):
-        """Opens the files; lines of steps after `first_step` are dropped.
+        """Makes the event file; lines of steps after `first_step` are dropped.
 
         They are of a run that was killed after its last checkpoint, and come again. So
         do lines of the loss over any of the last `num_unwritten` steps before, which
@@ -125,13 +121,14 @@ class MetricsWriter:
             ]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             storage.write(str(path), text.encode())
-        self._file = path.open("a", buffering=1)
-        self._events = EventFileWriter(workdir)
+        self._lines = Appended(path)
+        # TensorBoard reads a directory's event files as one run, in the order of names.
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
+        self._events = Appended(Path(workdir) / name)
+        self._add_event(file_version="brain.Event:2")
         # Tells TensorBoard to forget what an earlier call wrote of later steps.
         start = SessionLog(status=SessionLog.START)
-        self._events.add_event(
-            Event(wall_time=time.time(), step=first_step + 1, session_log=start)
-        )
+        self._add_event(step=first_step + 1, session_log=start)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         """Writes a line {"step": step, **metrics} and each metric as a scalar.
@@ -142,27 +139,49 @@ class MetricsWriter:
             name: value if math.isfinite(value) else None  # JSON has no others
             for name, value in metrics.items()
         }
-        with storage.told(self._file.name):
-            self._file.write(json.dumps({"step": step, **line}) + "\n")
+        self._lines.write((json.dumps({"step": step, **line}) + "\n").encode())
         values = [
             Summary.Value(tag=name, simple_value=value)
             for name, value in metrics.items()
         ]
-        self._events.add_event(
-            Event(
-                wall_time=time.time(),
-                step=step,
-                summary=Summary(value=values),
-            )
-        )
+        self._add_event(step=step, summary=Summary(value=values))
+
+    def _add_event(self, **fields: Any) -> None:
+        event = Event(wall_time=time.time(), **fields)
+        RecordWriter(self._events).write(event.SerializeToString())
 
     def flush(self) -> None:
-        self._file.flush()
-        self._events.flush()
+        """Has all that was written on disk, or in a bucket that is mounted as one."""
+        self._lines.close()
+        self._events.close()
 
     def close(self) -> None:
-        self._file.close()
-        self._events.close()
+        self.flush()
+
+
+class Appended:
+    """A file that is open from a write to the next `close`, and goes on after that.
+
+    A mounted bucket takes a file when it is closed: one that stays open is not there
+    for anybody else, and is lost with the host.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._file: io.BufferedWriter | None = None
+
+    def write(self, data: bytes) -> None:
+        with storage.told(str(self._path)):
+            if self._file is None:
+                self._file = self._path.open("ab")
+            self._file.write(data)
+            self._file.flush()
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with storage.told(str(self._path)), file:
+                os.fsync(file.fileno())
 
 
 class NoWriter:

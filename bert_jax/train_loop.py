@@ -30,6 +30,7 @@ from bert_jax.held_out import HeldOut
 from bert_jax.position import Position, Skips, batch_of, phase_of, window
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
+from bert_jax.storage import StorageError
 from bert_jax.watchdog import Watchdog
 
 
@@ -173,7 +174,7 @@ class Loop:
         finally:
             self._watchdog.rest()
             self._progress.close()
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, StorageError):
                 self._writer.close()
             del self._state  # as large as the device's memory, maybe
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +72,12 @@ def test_peak_of_an_unknown_device_is_measured():
     assert 1e8 < metrics.peak_flops() < 1e14
 
 
+def scalars(workdir, name):
+    events = event_accumulator.EventAccumulator(str(workdir))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
 def test_writer_writes_json_lines_and_tensorboard(tmp_path):
     writer = metrics.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": 1.5})
@@ -79,9 +87,38 @@ def test_writer_writes_json_lines_and_tensorboard(tmp_path):
         {"step": 5, "loss": 1.5},
         {"step": 10, "loss": 1.25},
     ]
-    events = event_accumulator.EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(5, 1.5), (10, 1.25)]
+    assert scalars(tmp_path, "loss") == [(5, 1.5), (10, 1.25)]
+
+
+def test_what_is_flushed_is_whole_and_closed_and_goes_on(tmp_path):
+    """A mounted bucket takes a file when it is closed."""
+    writer = metrics.MetricsWriter(str(tmp_path), 0)
+    for step in range(1, 4):
+        writer.write(step, {"loss": step / 2})
+        assert open_files(tmp_path)
+        writer.flush()
+        assert not open_files(tmp_path)
+        steps_so_far = range(1, step + 1)
+        assert [x["step"] for x in metrics.read(str(tmp_path))] == [*steps_so_far]
+        assert scalars(tmp_path, "loss") == [(i, i / 2) for i in steps_so_far]
+    writer.close()
+    assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
+
+
+def open_files(directory):
+    """Returns what this process has open there."""
+    found = (os.path.realpath(x) for x in pathlib.Path("/proc/self/fd").iterdir())
+    return [path for path in found if path.startswith(str(directory.resolve()))]
+
+
+def test_tensorboard_forgets_what_comes_again(tmp_path):
+    for first_step, value in ((0, 1.0), (10, 2.0)):
+        writer = metrics.MetricsWriter(str(tmp_path), first_step)
+        for step in (first_step + 10, first_step + 20):
+            writer.write(step, {"loss": value})
+            writer.flush()
+        writer.close()
+    assert scalars(tmp_path, "loss") == [(10, 1.0), (20, 2.0), (30, 2.0)]
 
 
 def test_what_is_not_finite_is_null(tmp_path):
