@@ -25,7 +25,7 @@ from bert_jax.config import (
     ConfigError,
     from_config_dict,
 )
-from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted
+from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted, leave
 from bert_jax.interruption import EXIT_FORCED
 from bert_jax.storage import StorageError
 
@@ -99,7 +99,7 @@ def run_with_rest(
         fail(str(error), EXIT_LOST)
     except Interrupted as error:
         print(f"interrupted: {error}; the same command goes on from there", flush=True)
-        sys.exit(EXIT_INTERRUPTED)
+        leave(EXIT_INTERRUPTED)
     except BrokenPipeError:  # what reads our output wants no more, as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)

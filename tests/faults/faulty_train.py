@@ -3,7 +3,8 @@
 In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
 a step; HANG_AT="20" or "evaluation" hangs there, and no watchdog is as patient as
-usual; COMPUTE_WRONG=1 makes a chip faulty, as replays see it.
+usual; COMPUTE_WRONG=1 makes a chip faulty, as replays see it; COMPILE_FOR_EVER=1 never
+has the second phase compiled.
 """
 
 import os
@@ -14,7 +15,7 @@ import time
 import jax
 import numpy as np
 
-from bert_jax import held_out, replay, train_loop, watchdog
+from bert_jax import compiled_steps, held_out, replay, train_loop, watchdog
 from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
@@ -89,6 +90,19 @@ def compute_wrong() -> None:
     replay.differing = differing
 
 
+def compile_for_ever() -> None:
+    """XLA is at work on the second phase, again and again."""
+    real = compiled_steps.compile_phase
+
+    def compile_phase(config, train_step, state, mesh, phase_index):
+        while phase_index:
+            anew = compiled_steps.jit(lambda *given: train_step(*given))
+            real(config, anew, state, mesh, phase_index)
+        return real(config, train_step, state, mesh, phase_index)
+
+    compiled_steps.compile_phase = compile_phase
+
+
 if POISON:
     poison_batches()
 if KILL_AT:
@@ -97,4 +111,6 @@ if HANG_AT:
     hang()
 if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
+if os.environ.get("COMPILE_FOR_EVER"):
+    compile_for_ever()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

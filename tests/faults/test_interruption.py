@@ -61,6 +61,35 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
     assert exact_lines(tmp_path) == exact_lines(straight)
 
 
+def test_a_stop_waits_for_no_compilation(text, tmp_path):
+    """That of the second phase never ends here."""
+    (tmp_path / "two_phases.py").write_text(
+        "import copy\n"
+        "from configs import tiny\n"
+        "def get_config():\n"
+        "    config = tiny.get_config()\n"
+        "    config.phases += copy.deepcopy(config.phases)\n"
+        "    return config\n"
+    )
+    phase = {"sequence_length": 16, "max_predictions": 3, "num_steps": LAST}
+    changes = {f"phases[1].{name}": value for name, value in phase.items()}
+    process = start(
+        "tests.faults.faulty_train",
+        f"--config={tmp_path}/two_phases.py",
+        *arguments(text, tmp_path, **changes)[1:],
+        KILL_AT="20:SIGTERM",
+        COMPILE_FOR_EVER="1",
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 75, stdout + stderr
+    assert "Traceback" not in stderr
+    (saved,) = (tmp_path / "checkpoints").iterdir()
+    assert f"step {saved.name} is saved" in stdout
+
+
 def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
     process = start("bert_jax.train", *arguments(text, tmp_path))
     wait_for_lines(process, tmp_path)
