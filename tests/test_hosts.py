@@ -156,6 +156,20 @@ def test_who_loses_another_leaves_with_76(victim):
     assert time.monotonic() - killed < 60
 
 
+def test_who_leaves_waits_for_no_thread_and_tells_the_others():
+    program = """
+        import threading
+        threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
+        print("all is saved")
+        hosts.leave(75)
+    """
+    ended = finish(start(program, num_processes=2))
+    assert [(code, said) for code, said, _ in ended] == [
+        (75, "all is saved\n"),
+        (75, ""),
+    ], ended
+
+
 @pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_comes_alone_leaves_with_76(who_comes):
     program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"
