@@ -41,13 +41,23 @@ from bert_jax.held_out import HeldOut
 from bert_jax.position import Position, phase_of
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
+from bert_jax.watchdog import Watchdog
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
+    with Watchdog() as watchdog:
+        return watched(config, workdir, watchdog)
+
+
+def watched(
+    config: ExperimentConfig, workdir: str, watchdog: Watchdog
+) -> steps.TrainState:
+    """As `train`; the watchdog hears of each part."""
     startup = Startup()
     # ---- What it needs, checked before anything is written.
-    mesh, corpus, weights = open_inputs(config, workdir)
+    mesh, corpus, weights = open_inputs(config, workdir, watchdog)
+    watchdog.begin("making or restoring the state")
     hosts.make_shared("workdir", workdir)
     first_step = take_workdir(workdir, config)
     startup.mark("corpus")
@@ -85,12 +95,15 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
         replay=Replay(config, train_step),
         held_out=HeldOut(config, corpus, mesh, graphdef),
         startup=startup,
+        watchdog=watchdog,
     )
     interruption.listen()
+    watchdog.begin("the steps")
     state = train_loop.take_steps(run, state, first_step, position)
 
     # ---- The end: everything sound on disk, a picture and a paragraph.
     interruption.ignore()
+    watchdog.begin("the end")
     checkpoints.close()
 
     def end() -> str:
@@ -104,7 +117,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
 
 
 def open_inputs(
-    config: ExperimentConfig, workdir: str
+    config: ExperimentConfig, workdir: str, watchdog: Watchdog
 ) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, pretrained.Weights | None]:
     """Returns the mesh, which is set, the corpus and first weights, if any are given.
 
@@ -113,6 +126,7 @@ def open_inputs(
         is prepared last, nothing is written before.
     """
     command_line.local_directory("workdir", workdir)
+    watchdog.begin("opening devices")
     devices.open_devices()
     keep_compiled(config.compilation_cache_dir)
     mesh = sharding.make_mesh(config.mesh)
@@ -125,6 +139,7 @@ def open_inputs(
         f"--workdir={workdir} is not the same directory on all hosts",
     )
     jax.set_mesh(mesh)
+    watchdog.rest()  # a large corpus is prepared for hours, and no device is used
     if is_begun or not config.init_from:
         return mesh, find_corpus(config), None
     source = pretrained.open_source(config)

@@ -47,6 +47,7 @@ class Run:
     replay: Replay
     held_out: HeldOut
     startup: Startup
+    watchdog: Watchdog
 
 
 def take_steps(
@@ -89,6 +90,7 @@ def roll_back(
       guard.DivergedError: the given one, when the config allows no more of it or there
         is no checkpoint.
     """
+    run.watchdog.begin("a rollback")
     run.checkpoints.wait()
     if position.rollbacks >= run.config.guard.max_rollbacks:
         raise error
@@ -148,7 +150,7 @@ class Loop:
             phase_of(config, max(first_step - 1, 0))[0],
             position.log,
         )
-        self._watchdog = Watchdog()
+        self._watchdog = run.watchdog
         self._saved_at = time.monotonic()
         self._held_out_loss: tuple[int, float] | None = None  # of which step, what
 
@@ -172,7 +174,6 @@ class Loop:
                 self._run.checkpoints.wait()
             raise
         finally:
-            self._watchdog.rest()
             self._progress.close()
             with contextlib.suppress(OSError, StorageError):
                 self._writer.close()
@@ -245,7 +246,7 @@ class Loop:
         if compiled.is_ready(phase_index):
             train_step = compiled.of(phase_index)
         else:
-            self._watchdog.rest()  # it takes its time
+            self._watchdog.begin("compilation")
             self._clock.enter("compiling")
             train_step = compiled.of(phase_index)
             self._watchdog.saw("compilation")

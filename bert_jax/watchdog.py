@@ -7,6 +7,7 @@ import statistics
 import sys
 import threading
 import time
+from typing import Self
 
 from bert_jax.hosts import EXIT_LOST
 
@@ -15,12 +16,15 @@ PATIENCE_SECS = 600.0
 # For steps that are slow themselves: so many times the median of the last ones.
 PATIENCE_STEPS = 10
 RECENT_STEPS = 100
-# Between steps: an evaluation, a save to a slow disk.
+# What is no step: opening devices, a compilation, a save to a slow disk.
 LONG_SECS = 3600.0
 
 
 class Watchdog:
-    """Prints the stacks of all threads and exits with 76 when steps stop coming."""
+    """Prints the stacks of all threads and exits with 76 when nothing goes on.
+
+    As a context it rests at the end.
+    """
 
     def __init__(self, patience_secs: float = PATIENCE_SECS):
         self._patience_secs = patience_secs
@@ -31,6 +35,12 @@ class Watchdog:
         self._since: float | None = None  # None: nothing is waited for
         self._is_long = False  # what is waited for is no step
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rest()
 
     def saw(self, what: str) -> None:
         """Says that the run went on just now, to a step or to what is between."""
@@ -45,7 +55,7 @@ class Watchdog:
         self._is_long, self._what, self._since = True, what, time.monotonic()
 
     def rest(self) -> None:
-        """Says that what comes may take any time, until `saw` is called again."""
+        """Says that what comes may take any time, until `saw` or `begin` is called."""
         self._since = None
 
     def limit_secs(self) -> float:

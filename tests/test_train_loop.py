@@ -34,6 +34,7 @@ def run(tmp_path_factory):
         mesh=use_mesh(2, 1, 1),
         workdir=str(directory / "run"),
         checkpoints=SimpleNamespace(wait=lambda: None),
+        watchdog=SimpleNamespace(begin=lambda what: None),
     )
 
 

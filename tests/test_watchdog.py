@@ -55,6 +55,9 @@ def test_steps_and_rests_of_any_length_are_no_hang():
             time.sleep(0.4)
         dog.rest()
         time.sleep(1.5)
+        with dog:
+            dog.saw("step 6")
+        time.sleep(1.5)
         print("done")
     """)
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr

@@ -2,20 +2,22 @@
 
 In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
-a step; HANG_AT="20" or "evaluation" hangs there, and no watchdog is as patient as
-usual; COMPUTE_WRONG=1 makes a chip faulty, as replays see it; COMPILE_FOR_EVER=1 never
-has the second phase compiled.
+a step; HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function,
+and no watchdog is as patient as usual; COMPUTE_WRONG=1 makes a chip faulty, as replays
+see it; COMPILE_FOR_EVER=1 never has the second phase compiled.
 """
 
+import functools
 import os
 import runpy
 import signal
 import time
+from unittest import mock
 
 import jax
 import numpy as np
 
-from bert_jax import compiled_steps, held_out, replay, train_loop, watchdog
+from bert_jax import compiled_steps, replay, train_loop, watchdog
 from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
@@ -60,11 +62,11 @@ def send_signal() -> None:
 
 
 def hang() -> None:
-    watchdog.LONG_SECS = 8.0
     real = train_loop.wait_for_step
-    train_loop.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
+    watchdog.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
 
-    def waits_for_ever(*_) -> None:
+    def waits_for_ever(*_, **__) -> None:
+        watchdog.LONG_SECS = 8.0  # not before: a start may take longer
         time.sleep(1e6)
 
     def wait_for_step(state, last_metrics) -> None:
@@ -72,10 +74,10 @@ def hang() -> None:
         if int(state.step) == int(HANG_AT):
             waits_for_ever()
 
-    if HANG_AT == "evaluation":
-        held_out.HeldOut.evaluate = waits_for_ever
-    else:
+    if HANG_AT.isdigit():
         train_loop.wait_for_step = wait_for_step
+    else:
+        mock.patch(HANG_AT, waits_for_ever).start()
 
 
 def compute_wrong() -> None:

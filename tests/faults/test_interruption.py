@@ -2,6 +2,7 @@
 
 import http.server
 import pathlib
+import shutil
 import signal
 import threading
 import time
@@ -189,12 +190,26 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("20", "nothing has happened for 4 s after step 19"),
-        ("evaluation", "nothing has happened for 8 s after the start of evaluation"),
+        ("20", "for 4 s after step 19"),
+        ("bert_jax.devices.open_devices", "for 8 s after the start of opening devices"),
+        (
+            "bert_jax.checkpoint.Checkpoints.restore",
+            "for 8 s after the start of making or restoring the state",
+        ),
+        ("bert_jax.sharding.place_batch", "for 8 s after the start of the steps"),
+        ("bert_jax.compiled_steps.compile_phase", "for 8 s after the start of compil"),
+        ("bert_jax.held_out.HeldOut.evaluate", "for 8 s after the start of evaluation"),
+        ("bert_jax.checkpoint.Checkpoints.close", "for 8 s after the start of the end"),
     ],
 )
-def test_a_run_that_hangs_ends_with_76_and_its_stacks(text, tmp_path, place, message):
-    arguments = [*small_run(text), f"--workdir={tmp_path}"]
-    result = run("tests.faults.faulty_train", *arguments, HANG_AT=place)
+def test_a_run_that_hangs_ends_with_76_and_its_stacks(
+    text, straight, tmp_path, place, message
+):
+    given = [*small_run(text), f"--workdir={tmp_path}"]
+    if place.endswith("restore"):
+        workdir = shutil.copytree(straight, tmp_path / "straight")
+        given = arguments(text, workdir)
+    result = run("tests.faults.faulty_train", *given, HANG_AT=place)
     assert result.returncode == 76, result.stdout + result.stderr
-    assert message in result.stderr and "waits_for_ever" in result.stderr
+    assert f"nothing has happened {message}" in result.stderr
+    assert "waits_for_ever" in result.stderr
