@@ -300,6 +300,8 @@ may_be_training() {
 
 run_all() {
   given_flags
+  check_bucket_and_account "${flags[bucket]}" "${flags[project]}" \
+    "${flags[service_account]}"
   trap 'still_there; exit 130' INT
   trap 'still_there; exit 143' TERM
   local code step newest
@@ -331,7 +333,11 @@ run_all() {
 
 main_with() {
   case $1 in
-    create) create ;;
+    create)
+      check_bucket_and_account "${flags[bucket]}" "${flags[project]}" \
+        "${flags[service_account]}"
+      create
+      ;;
     install) install_code ;;
     prepare) prepare ;;
     train) train ;;

@@ -215,8 +215,17 @@ def test_status_logs_stop_collect(ready):
 
 @pytest.mark.parametrize("command", "create install prepare train logs".split())
 def test_a_failed_gcloud_fails_the_subcommand(group, command):
-    group.reply(".", Answer(err="broken", code=1))
+    group.reply("compute", Answer(err="broken", code=1))
     group.run(SCRIPT, command, *FLAGS, code=72 if command == "create" else 1)
+
+
+@pytest.mark.parametrize("command", ["create", "run"])
+def test_without_its_bucket_nothing_is_asked_for(group, command):
+    group.reply("buckets describe", Answer(err="ERROR: 404", code=1))
+    result = group.run(SCRIPT, command, *FLAGS, code=2)
+    assert "--bucket=my-bucket cannot be read: ERROR: 404" in result.stderr
+    assert "launch/service_account.sh" in result.stderr
+    assert len(group.calls()) == 1
 
 
 @pytest.mark.parametrize(

@@ -461,6 +461,14 @@ def test_a_failed_gcloud_fails_the_subcommand(tpu, command):
     tpu.run(SCRIPT, command, *FLAGS, code=1)
 
 
+@pytest.mark.parametrize("command", ["create", "run"])
+def test_without_its_account_nothing_is_asked_for(tpu, command):
+    tpu.reply("service-accounts describe", Answer(err="ERROR: 404", code=1))
+    result = tpu.run(SCRIPT, command, *FLAGS, code=2)
+    assert "--service_account=" in result.stderr and "ERROR: 404" in result.stderr
+    assert not tpu.calls("queued-resources")
+
+
 @pytest.mark.parametrize("command", "status collect delete".split())
 def test_a_failed_gcloud_fails_what_needs_no_host(tpu, command):
     tpu.reply(".", Answer(err="broken", code=1))
