@@ -5,6 +5,7 @@
 : "${BERT_JAX_MAX_STALLED:=3}"  # restarts in a row without a newer checkpoint
 : "${BERT_JAX_FIRST_DELAY:=5}"  # seconds; doubles ...
 : "${BERT_JAX_MAX_DELAY:=300}"  # ... up to this
+readonly MOST_UNKNOWN=10 # tries in a row of which nobody can say what they brought
 
 check_backoff() {
   local name
@@ -26,13 +27,18 @@ highest_step() {
 begin_tries() {
   best_step=${1/#unknown/-1}
   stalled=0
+  unknown=0
   delay=$BERT_JAX_FIRST_DELAY
 }
 
 # may_try_again STEP: whether another try is allowed, now that the newest is STEP. An
-# unknown step is no proof of a crash loop: such a try is not counted.
+# unknown step is no proof of a crash loop: such tries have a limit of their own.
 may_try_again() {
-  [[ $1 != unknown ]] || return 0
+  if [[ $1 == unknown ]]; then
+    ((++unknown <= MOST_UNKNOWN))
+    return
+  fi
+  unknown=0
   if (($1 > best_step)); then
     begin_tries "$1"
     return

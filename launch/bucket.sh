@@ -35,11 +35,14 @@ check_bucket_and_account() {
     --project="$2" --format='value(email)'
 }
 
-# must_be_there FLAG COMMAND...
+# must_be_there FLAG COMMAND...: where it says neither yes nor no, what comes will tell.
 must_be_there() {
-  local answer
-  answer=$(query "" "${@:2}" 2>&1) || usage_error "$1 cannot be read:" \
-    "$(error_line "$answer"); launch/service_account.sh makes it"
+  local answer no='404|403|NOT_FOUND|not found|PERMISSION_DENIED|auth login'
+  answer=$(query "" "${@:2}" 2>&1) && return
+  answer=$(error_line "$answer")
+  [[ ! $answer =~ $no ]] || usage_error "$1 cannot be read: $answer;" \
+    "launch/service_account.sh makes it"
+  say "$1 was not looked at: $answer"
 }
 
 # The newest checkpoint, -1 where there is none, `unknown` where the bucket does not say.

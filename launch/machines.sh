@@ -134,6 +134,7 @@ await_machines() {
         say "${flags[name]} did not come up: $state"
         return "$LOST"
         ;;
+      *) misses=0 ;;
     esac
     if ((SECONDS >= deadline)); then
       say "${flags[name]} did not come up within ${flags[give_up_after]}"
@@ -289,13 +290,13 @@ one_life() {
 # training ended, it has ended: it needs all of them.
 may_be_training() {
   local answers state
-  [[ ! -e $(untrained_mark) ]] || return
   state=$(machine_state ready)
   [[ $state != unknown && $state != refused ]] || return 0
   [[ $state == ready ]] || return
   answers=$(on_hosts all "$(host_command launch/on_host.sh state bert-jax-train)" \
     query "" </dev/null | grep -E "$STATES") || true
-  [[ -z $answers || $answers == *running* ]]
+  [[ -n $answers || -e $(untrained_mark) ]] || return 0
+  [[ $answers == *running* ]]
 }
 
 run_all() {
@@ -311,8 +312,8 @@ run_all() {
     ((code == LOST || code == FORGOTTEN)) || break
     newest=$(newest_step)
     if ! may_try_again "$newest"; then
-      say "lost $((BERT_JAX_MAX_STALLED + 1)) times in a row with no checkpoint newer" \
-        "than ${newest/#-1/none}: stopped"
+      say "lost $((stalled + unknown)) times in a row with no checkpoint newer" \
+        "than ${best_step/#-1/none}: stopped"
       break
     fi
     next_pause

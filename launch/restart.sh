@@ -20,7 +20,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=launch/exit_codes.sh
 . "$here/exit_codes.sh"
 
-say() { printf 'restart: %s\n' "$*" >&2; }
+# A terminal that is gone is no reason to stop.
+say() { printf 'restart: %s\n' "$*" >&2 || true; }
 
 child=""
 signal=""

@@ -44,6 +44,17 @@ def test_a_listing_after_one_that_failed_counts_again(cloud):
     assert "restart 5, newest" in result.stderr
 
 
+def test_there_is_a_limit_to_tries_that_nobody_can_judge(cloud):
+    one_life = ["ACTIVE", "SUSPENDED", "SUSPENDED"]
+    states = [test_queued_resource.GONE, *one_life * 20]
+    cloud.reply(test_queued_resource.RESOURCE, *states)
+    cloud.reply(test_queued_resource.NODE, "READY")
+    cloud.reply("storage ls", DENIED)
+    flags = [*test_queued_resource.FLAGS, "--skip_prepare"]
+    cloud.run(test_queued_resource.SCRIPT, "run", *flags, code=69)
+    assert len(cloud.calls(test_queued_resource.CREATE)) == 11
+
+
 def test_lost_machines_beside_a_bucket_that_cannot_be_listed_are_no_crash_loop(cloud):
     lives = 6
     one_life = ["ACTIVE", "SUSPENDED", "SUSPENDED"]

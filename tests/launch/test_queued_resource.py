@@ -469,6 +469,14 @@ def test_without_its_account_nothing_is_asked_for(tpu, command):
     assert not tpu.calls("queued-resources")
 
 
+def test_a_cloud_that_does_not_answer_for_a_moment_is_no_mistake(ready):
+    ready.reply("service-accounts describe", Answer(err="ERROR: 503", code=1))
+    result = ready.run(SCRIPT, "create", *FLAGS)
+    assert (
+        "--service_account=" in result.stderr and "was not looked at" in result.stderr
+    )
+
+
 @pytest.mark.parametrize("command", "status collect delete".split())
 def test_a_failed_gcloud_fails_what_needs_no_host(tpu, command):
     tpu.reply(".", Answer(err="broken", code=1))
