@@ -4,6 +4,7 @@ A mistake of the user's is one line on stderr and exit code 2; a fault of ours k
 traceback.
 """
 
+import contextlib
 import difflib
 import glob
 import os
@@ -98,7 +99,10 @@ def run_with_rest(
     except StorageError as error:
         fail(str(error), EXIT_LOST)
     except Interrupted as error:
-        print(f"interrupted: {error}; the same command goes on from there", flush=True)
+        with contextlib.suppress(OSError):  # a terminal that is gone
+            print(
+                f"interrupted: {error}; the same command goes on from there", flush=True
+            )
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:  # what reads our output wants no more, as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -212,10 +212,12 @@ def leave(exit_code: int) -> NoReturn:
     not wait for, makes it abort instead. So of what belongs to an end only this takes
     place: the other processes are told, and what was printed is out.
     """
-    jax.distributed.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
+    try:
+        jax.distributed.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # whether or not anybody listens
+        os._exit(exit_code)
 
 
 _asked = itertools.count(1)

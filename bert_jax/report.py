@@ -1,5 +1,6 @@
 """What a run shows a person: progress while it goes, a plot and a paragraph after."""
 
+import contextlib
 import shlex
 import time
 from pathlib import Path
@@ -51,15 +52,24 @@ class Progress:
             )
 
     def say(self, text: str) -> None:
-        """Prints a line above the bar."""
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
-        else:
-            print(text, flush=True)
+        """Prints a line above the bar, or none where the terminal is gone.
+
+        A run does not end, unsaved, for want of somebody to read it.
+        """
+        try:
+            if self._bar is not None:
+                self._bar.console.print(text, highlight=False, markup=False)
+            else:
+                print(text, flush=True)
+        except BrokenPipeError:  # somebody reads it, and wants no more
+            raise
+        except OSError:
+            pass
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):
+                self._bar.stop()
 
 
 def duration(seconds: float) -> str:

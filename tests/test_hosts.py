@@ -170,6 +170,22 @@ def test_who_leaves_waits_for_no_thread_and_tells_the_others():
     ], ended
 
 
+def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
+    def fails():
+        raise RuntimeError("the coordinator is gone")
+
+    class Left(BaseException):
+        pass
+
+    def ends(code):
+        raise Left(code)
+
+    monkeypatch.setattr(hosts.jax.distributed, "shutdown", fails)
+    monkeypatch.setattr(hosts.os, "_exit", ends)
+    with pytest.raises(Left, match="75"):
+        hosts.leave(75)
+
+
 @pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_comes_alone_leaves_with_76(who_comes):
     program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"

@@ -1,5 +1,8 @@
 """What a person reads at the end of a run."""
 
+import errno
+import io
+
 import pytest
 
 from bert_jax import report
@@ -54,6 +57,28 @@ def test_plot_is_a_picture_with_and_without_held_out_points(tmp_path):
     for lines, entropy in ((LINES, 6.0), (LINES[:2], None)):
         path = report.plot_curves(str(tmp_path), lines, entropy)
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+class Gone(io.StringIO):
+    """A standard output of which every write fails."""
+
+    def __init__(self, error: OSError):
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+def test_a_terminal_that_is_gone_ends_no_run(monkeypatch):
+    monkeypatch.setattr("sys.stdout", Gone(OSError(errno.EIO, "gone")))
+    report.Progress(0, 100).say("step 1")
+
+
+def test_a_reader_that_wants_no_more_does(monkeypatch):
+    monkeypatch.setattr("sys.stdout", Gone(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        report.Progress(0, 100).say("step 1")
 
 
 def test_progress_prints_plain_lines_without_a_terminal(capsys):
