@@ -81,11 +81,11 @@ def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
         number, size = totals.get(key, (0, 0))
         totals[key] = number + times, size + times * each["bytes"]
     return [
-        f"  {kind:<20} {size / 1e6:>9,.1f} MB in {number}"
+        f"  {kind:<20} {size / 1e6:>9,.1f} MB a step, {number} times"
         + (
-            " to another slice, in no estimate"
+            ", to another slice: in no estimate"
             if kind == "send"
-            else f" over {devices} devices"
+            else f", over {devices} devices"
         )
         for (kind, devices), (number, size) in totals.items()
     ]

@@ -88,13 +88,6 @@ CHIPS = {
         hbm_bytes_per_s=819e9,
         ici_bytes_per_s=400e9,
     ),
-    "TPU v5e": Chip(  # another name for the one above
-        peak_flops=197e12,
-        flops_per_cycle=2**17,
-        hbm_gib=15.75,
-        hbm_bytes_per_s=819e9,
-        ici_bytes_per_s=400e9,
-    ),
     "TPU v5": Chip(
         peak_flops=459e12,
         flops_per_cycle=2**18,
@@ -125,6 +118,7 @@ CHIPS = {
 
 def chip_of(device_kind: str) -> Chip | None:
     """Returns the numbers of jax's device_kind, None where there is no data sheet."""
+    device_kind = device_kind.replace("TPU v5e", "TPU v5 lite")  # jax knows both
     for name, chip in CHIPS.items():
         if device_kind.startswith(name):
             return chip

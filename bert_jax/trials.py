@@ -26,7 +26,8 @@ FEW_ROWS = 8 * TILE
 # Times the first batch of a line, its second at most: where a small model fills a chip,
 # arrays have many GiB, and compilation takes minutes.
 FARTHEST = 32
-# Whole programs that a search compiles, and how much more must seem to fit for one.
+# Whole programs that a search compiles, beside one for each halving where all were
+# refused, and how much more must seem to fit for one.
 MOST_TRIES = 4
 WORTH_A_TRY = 1.05
 

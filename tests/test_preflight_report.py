@@ -61,6 +61,6 @@ def test_collectives_of_a_kind_are_one_line(report):
         collective | {"kind": "send", "devices": 2, "times_a_step": 1},
     ]
     text = preflight_report.table(report)
-    assert "all-gather                 5.0 MB in 4 over 4 devices" in text
-    assert "all-gather                 3.0 MB in 3 over 8 devices" in text
-    assert "send                       1.0 MB in 1 to another slice, in no" in text
+    assert "all-gather                 5.0 MB a step, 4 times, over 4 devices" in text
+    assert "all-gather                 3.0 MB a step, 3 times, over 8 devices" in text
+    assert "send                       1.0 MB a step, 1 times, to another slice" in text

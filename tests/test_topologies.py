@@ -71,6 +71,7 @@ def test_devices_and_chips(name, count, chips):
 
 def test_every_kind_has_its_own_chip():
     assert topologies.chip_of("TPU v5 lite").peak_flops == 197e12
+    assert topologies.chip_of("TPU v5e").peak_flops == 197e12
     assert topologies.chip_of("TPU v5").peak_flops == 459e12
     assert topologies.chip_of("NVIDIA H200").hbm_gib == 0
     assert topologies.chip_of("cpu") is None

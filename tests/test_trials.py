@@ -64,6 +64,7 @@ def test_guesses_that_are_all_too_large_are_halved(best):
     first = dataclasses.replace(compile_(config), needed_bytes=HBM + 100)
     largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     assert best / 2 <= largest <= best and trial.fits
+    assert len(compile_.tried) <= 1 + trials.MOST_TRIES + 6  # 64 halved to 1
 
 
 def test_where_not_one_sequence_fits_there_is_none():
