@@ -33,6 +33,7 @@ def test_sha256sum_agrees(sealed):
     assert check.stdout == "a: OK\nsub/b c: OK\n" and check.returncode == 0
 
 
+@pytest.mark.slow
 def test_every_bit_counts(sealed):
     for name in ("a", "sub/b c", digests.SUMS_FILE):
         path = sealed / name

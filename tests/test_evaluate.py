@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import evaluate, runs
 from bert_jax.data import corpus as corpus_lib
-from tests.commands import run, run_well
+from tests.commands import ENV, run, run_well
 
 
 def test_prints_one_json_object_that_training_saw_too(trained):
@@ -33,6 +33,7 @@ def test_prints_one_json_object_that_training_saw_too(trained):
     assert 2 < found["unigram_entropy"] < np.log(120)
 
 
+@pytest.mark.slow
 def test_takes_an_older_step_and_another_number_of_devices(trained):
     stdout = run_well(
         "bert_jax.evaluate", f"--workdir={trained / 'run'}", "--step=10", devices=4
@@ -114,3 +115,11 @@ def test_majority_is_the_share_of_the_commoner_label(labels, weights, majority):
         "next_sentence_weights": np.array(weights, np.float32),
     }
     assert evaluate.next_sentence_majority([batch]) == majority
+
+
+def test_no_other_devices_than_those_asked_for(trained, monkeypatch):
+    monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
+    result = run("bert_jax.evaluate", f"--workdir={trained / 'run'}")
+    assert result.returncode == 2 and result.stdout == ""
+    last = result.stderr.splitlines()[-1]
+    assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last

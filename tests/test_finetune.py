@@ -196,10 +196,8 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["question_answering", pytest.param("multi_label", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["question_answering", "multi_label"])
 def test_predict_says_what_tuning_said(kind, tmp_path):
     """Rows, windows and thresholds of the task, none of them a default."""
     tuned_on = tmp_path / "tuned"

@@ -436,7 +436,9 @@ def test_one_document_names_the_alternative(tmp_path):
     fails(config, "1 training document.*write files:GLOB")
 
 
-@pytest.mark.parametrize("small_bytes", [0, prepare.SMALL_BYTES])
+@pytest.mark.parametrize(
+    "small_bytes", [pytest.param(0, marks=pytest.mark.slow), prepare.SMALL_BYTES]
+)
 def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Also when the text is read a second time, after the vocabulary's training."""
     monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)

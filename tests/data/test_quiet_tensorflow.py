@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.commands import ENV, ROOT
 
 
@@ -41,6 +43,7 @@ def test_commands_and_tensorboard_do_without(tmp_path):
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
+@pytest.mark.slow
 def test_what_others_print_meanwhile_is_heard():
     done = python(
         "import sys, threading\n"

@@ -91,7 +91,9 @@ def read(path):
     return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
+@pytest.mark.parametrize(
+    "hidden_act", ["gelu_new", pytest.param("gelu", marks=pytest.mark.slow)]
+)
 def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
     directory, variables = source
     config = make_config(model__hidden_act=hidden_act)
@@ -124,6 +126,7 @@ def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
     np.testing.assert_allclose(ours[1][:, 0], expected[1], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
     directory, variables = source
     config = make_config()

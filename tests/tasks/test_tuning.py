@@ -56,7 +56,9 @@ def test_what_is_kept_is_the_best(straight):
     assert found == result.metrics
 
 
-@pytest.mark.parametrize("stop", [1, 8, 11, 24])
+@pytest.mark.parametrize(
+    "stop", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 24))]
+)
 def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkeypatch):
     """Also where it stops at a look at the dev set, before that was made."""
     directory, expected = straight
