@@ -6,7 +6,7 @@ readonly MOUNT=/mnt/bert_jax
 
 # Checks --config, --workdir, --corpus_dir, --collect_to and what follows --.
 check_run_flags() {
-  check_path config "$CONFIG_FORM" configs/base.py
+  check_config
   local stem=${flags[config]##*/}
   : "${flags[workdir]:=runs/${flags[name]}}"
   : "${flags[corpus_dir]:=corpora/${stem%%.py*}}"
@@ -37,7 +37,7 @@ check_bucket_and_account() {
 
 # must_be_there FLAG COMMAND...: where it says neither yes nor no, what comes will tell.
 must_be_there() {
-  local answer no='404|403|NOT_FOUND|not found|PERMISSION_DENIED|auth login'
+  local answer no='404|403|NOT_FOUND|not found|PERMISSION_DENIED|auth login|active account'
   answer=$(query "" "${@:2}" 2>&1) && return
   answer=$(error_line "$answer")
   [[ ! $answer =~ $no ]] || usage_error "$1 cannot be read: $answer;" \

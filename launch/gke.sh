@@ -537,6 +537,7 @@ run_all() {
 
 split_subcommand "$@"
 parse_flags "${rest[@]}"
+needs gcloud
 check name '[a-z][a-z0-9-]{0,38}[a-z0-9]' bert-base # a node pool, and -prepare is added
 check_project
 check_zone

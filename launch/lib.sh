@@ -116,16 +116,29 @@ check_path() {
   [[ ${flags[$1]} != *..* ]] || usage_error "--$1='${flags[$1]}' may not contain .."
 }
 readonly CONFIG_FORM='[A-Za-z0-9][A-Za-z0-9._/-]*\.py(:[A-Za-z0-9_,.=-]+)?'
+check_config() {
+  check_path config "$CONFIG_FORM" configs/base.py
+  [[ -f $ROOT/${flags[config]%%:*} ]] || usage_error "--config='${flags[config]}' is" \
+    "not in this clone; for example --config=configs/base.py"
+}
 readonly RELATIVE_PATH='[A-Za-z0-9][A-Za-z0-9._/-]*'
 readonly ABSOLUTE_PATH='/[A-Za-z0-9][A-Za-z0-9._/-]*'
+
+# needs COMMAND: it is installed, or nothing is run.
+needs() {
+  [[ -n $dry_run ]] || command -v "$1" >/dev/null ||
+    usage_error "$1 is not installed, which does the work; --dry_run needs none"
+}
 
 # Command lines are visible to everyone on a machine, and in its logs.
 check_train_args() {
   local argument
-  local secret='^--([a-z_.]*[._])?(api_?key|password|secret|access_?token|hf_?token)='
+  local secret='^--([a-z_.]*[._])?(api_?key|password|secret|access_?token|hf_?token|token)='
   for argument in "${train_args[@]}"; do
     [[ ! ${argument,,} =~ $secret ]] ||
       usage_error "${argument%%=*} looks like a secret; a command line is no place for it"
+    [[ ! $argument =~ ://[^/@]*:[^/@]*@ ]] ||
+      usage_error "${argument%%=*} has a password in it; a command line is no place for it"
     [[ $argument != *[[:cntrl:]]* ]] ||
       usage_error "an argument of train has a line break or a control character"
     case $argument in

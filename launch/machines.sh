@@ -40,6 +40,7 @@ declare -A switches=(
 # Parses and checks what both kinds of machines have in common.
 read_common_flags() {
   parse_flags "$@"
+  needs gcloud
   check_name name bert-base
   check_project
   check_zone

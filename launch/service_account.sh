@@ -23,6 +23,7 @@ set -euo pipefail
 declare -A flags=([project]="" [bucket]="" [region]="" [name]=bert-train)
 declare -A switches=()
 parse_flags "$@"
+needs gcloud
 check_project
 check_bucket
 check_region

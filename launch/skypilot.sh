@@ -145,6 +145,7 @@ run_all() {
 
 split_subcommand "$@"
 parse_flags "${rest[@]}"
+needs sky
 check_name name bert-base
 check_tpu_type tpu-
 check infra 'gcp(/[a-z0-9*-]+){0,2}' gcp/us-central1

@@ -206,6 +206,7 @@ run_all() {
 
 split_subcommand "$@"
 parse_flags "${rest[@]}"
+needs sbatch
 check_name name bert-base
 check nodes '[1-9][0-9]{0,3}' 2
 check gpus_per_node '[1-9][0-9]?' 8
@@ -216,7 +217,7 @@ check_if_given partition '[A-Za-z0-9][A-Za-z0-9_-]*' gpu
 check_if_given prepare_partition '[A-Za-z0-9][A-Za-z0-9_-]*' cpu
 check_if_given account '[A-Za-z0-9][A-Za-z0-9_-]*' my-group
 check_if_given modules '[A-Za-z0-9][A-Za-z0-9_.,/+-]*' cuda/13.0,python/3.12
-check_path config "$CONFIG_FORM" configs/base.py
+check_config
 check_path workdir "$ABSOLUTE_PATH" /shared/runs/bert-base
 check_path corpus_dir "$ABSOLUTE_PATH" /shared/corpora/base
 check_train_args

@@ -1,6 +1,6 @@
 """A cloud made of fakes: executables on PATH that write down how they were called.
 
-`Cloud` copies launch/ into a clone of its own, puts the fakes first on PATH and runs
+`Cloud` copies launch/ and configs/ into a clone, puts the fakes first on PATH and runs
 launchers there. What a fake answers is told by `reply(pattern, ...)`: a sequence of
 answers for calls whose command line matches, the last of which stays.
 """
@@ -67,7 +67,8 @@ class Cloud:
         self.clone = directory / "clone"
         self.fakes = directory / "fakes"
         self.home = directory / "home"
-        shutil.copytree(ROOT / "launch", self.clone / "launch")
+        for part in ("launch", "configs"):
+            shutil.copytree(ROOT / part, self.clone / part)
         (self.fakes / "bin").mkdir(parents=True)
         (self.fakes / "rules").mkdir()
         self.home.mkdir()

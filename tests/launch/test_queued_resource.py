@@ -506,6 +506,7 @@ BAD_FLAGS = [
     "--service_account=123-compute@developer.gserviceaccount.com",
     "--config=base",
     "--config=../base.py",
+    "--config=configs/nosuch.py",
     "--workdir=/runs/x",
     "--workdir=runs/../../x",
     "--workdir=gs://b/x",
@@ -551,6 +552,8 @@ def test_a_flag_left_out_is_named_with_an_example(tpu, left_out):
         "--config.api_key=secret",
         "--config.wandb.access_token=secret",
         "--Password=secret",
+        "--config.data.token=secret",
+        "--config.data.sources=jsonl:https://me:secret@host/a.jsonl",
         "--config.seed=1\n2",
     ],
 )
