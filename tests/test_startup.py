@@ -1,6 +1,5 @@
 """What a start took is told once, part by part."""
 
-import os
 import re
 import subprocess
 import sys
@@ -54,12 +53,16 @@ def test_a_cache_that_cannot_be_written_is_refused(name):
 
 @pytest.mark.slow
 def test_compiled_programs_are_kept_and_found(trained, tmp_path):
-    """As many files after a second run as after the first."""
+    """A second run compiles no step of its own: the first one's is the only file.
+
+    Smaller programs are left out: they are kept where they took a second, which
+    a busy machine decides anew in each run.
+    """
     changes = {"compilation_cache_dir": str(tmp_path / "cache")}
-    counts = []
+    steps = []
     for name in ("first", "second"):
         arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
         stdout = run_well("bert_jax.train", *arguments)
         assert re.search(r"start:  import .*, compile \d.*, first step \d", stdout)
-        counts.append(len(os.listdir(tmp_path / "cache")))
-    assert counts[0] == counts[1] > 0
+        steps.append(sorted((tmp_path / "cache").glob("jit_train_step-*-cache")))
+    assert len(steps[0]) == 1 and steps[0] == steps[1]
