@@ -1,5 +1,8 @@
 """The field's metrics of a dev set, from libraries; squad_score.py has SQuAD's.
 
+The libraries are imported where they are used: they take longer than the rest of a
+command's start, and most commands compute no metric.
+
 Shapes: N example, C class.
 """
 
@@ -7,9 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy.stats
-import sklearn.metrics
-from nervaluate.evaluator import Evaluator
 
 _UNDEFINED: Any = 0  # F1 of a class that is nowhere; scikit-learn declares str alone
 
@@ -18,6 +18,8 @@ def classification(
     predicted_N: np.ndarray, labels_N: np.ndarray, num_classes: int
 ) -> dict[str, float]:
     """Returns accuracy, Matthews' correlation, F1: of class 1 of two, else macro_f1."""
+    import sklearn.metrics
+
     found = {
         "accuracy": sklearn.metrics.accuracy_score(labels_N, predicted_N),
         "matthews": sklearn.metrics.matthews_corrcoef(labels_N, predicted_N),
@@ -39,6 +41,8 @@ def classification(
 
 def regression(predicted_N: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
     """Returns Pearson's and Spearman's correlation; 0 where one side is constant."""
+    import scipy.stats
+
     if min(np.ptp(predicted_N), np.ptp(labels_N)) == 0:
         return {"pearson": 0.0, "spearman": 0.0}
     pearson: Any = scipy.stats.pearsonr(predicted_N, labels_N)
@@ -54,6 +58,8 @@ def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, fl
 
     A class that is nowhere, in neither, counts as 0 in the mean.
     """
+    import sklearn.metrics
+
     is_one = labels_NC.shape[1] == 1  # which scikit-learn would take for two classes
     return {
         f"{average}_f1": float(
@@ -77,6 +83,8 @@ def tagging(
       predicted: BIO tags of every word of each sentence.
       tags: the right ones.
     """
+    from nervaluate.evaluator import Evaluator
+
     types = sorted({t[2:] for side in (predicted, tags) for s in side for t in s})
     found = Evaluator(
         [list(sentence) for sentence in tags],

@@ -9,7 +9,6 @@ import numpy as np
 import rich.box
 import rich.console
 import rich.table
-import sklearn.metrics
 
 from bert_jax import storage
 from bert_jax.tasks.conll import Sentences
@@ -83,6 +82,8 @@ def plot_confusion(
       predicted: from `task.predict`.
       names: of the classes.
     """
+    import sklearn.metrics  # here, as in metrics.py
+
     pairs = _class_pairs(examples, predicted, names)
     if pairs is None or len(names) > MOST_CLASSES:
         return None
