@@ -22,9 +22,10 @@ class Progress:
     """Lines with the metrics; on a terminal a bar below them."""
 
     def __init__(self, first_step: int, num_steps: int):
-        self._first_step = first_step
         self._num_steps = num_steps
-        self._start = time.time()
+        self._width = len(_place(num_steps, num_steps))
+        self._timed_from: tuple[int, float] | None = None  # which step, when
+        self._done = first_step
         self._bar = None
         if has_terminal():
             self._bar = rich.progress.Progress(
@@ -39,17 +40,30 @@ class Progress:
             )
             self._bar.start()
 
+    def took(self, step: int) -> None:
+        """Says that a step is done: the time left is reckoned from the first of them.
+
+        Not from the start of the run, which holds a compilation.
+        """
+        if self._timed_from is None:
+            self._timed_from = step, time.monotonic()
+        self._done = step
+
     def update(self, step: int, text: str) -> None:
         """Shows a log line, given what it says of its metrics."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
             self.say(f"step {step:,}  {text}")
         else:
-            left = (time.time() - self._start) * (self._num_steps - step)
-            left /= max(step - self._first_step, 1)
-            self.say(
-                f"step {step:,}/{self._num_steps:,}  {text}  {duration(left)} left"
-            )
+            place = _place(step, self._num_steps)
+            self.say(f"{place:<{self._width}}  {text}{self._left()}")
+
+    def _left(self) -> str:
+        if self._timed_from is None or self._done == self._timed_from[0]:
+            return ""
+        step, when = self._timed_from
+        secs_per_step = (time.monotonic() - when) / (self._done - step)
+        return f"  {duration(secs_per_step * (self._num_steps - self._done))} left"
 
     def say(self, text: str) -> None:
         """Prints a line above the bar, or none where the terminal is gone.
@@ -72,6 +86,10 @@ class Progress:
                 self._bar.stop()
 
 
+def _place(step: int, num_steps: int) -> str:
+    return f"step {step:,}/{num_steps:,}"
+
+
 def duration(seconds: float) -> str:
     """Returns seconds as 45 s, 3 min 20 s or 2 h 05 min."""
     minutes, secs = divmod(round(seconds), 60)
@@ -82,17 +100,20 @@ def duration(seconds: float) -> str:
 
 
 def step_words(metrics: dict[str, float]) -> str:
-    """Returns the metrics of a log line in short."""
-    next_sentence = ""
+    """Returns the metrics of a log line in short, of one width from line to line."""
+    next_sentence = rates = ""
     if "next_sentence_accuracy" in metrics:
         next_sentence = f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
+    if "sequences_per_sec" in metrics:
+        rates = (
+            f"  {metrics['sequences_per_sec']:6,.0f} seq/s"
+            f"  {metrics['tokens_per_sec']:9,.0f} tok/s"
+            f"  mfu {metrics['mfu']:5.1%}"
+        )
     return (
-        f"loss {metrics['loss']:.3f}"
+        f"loss {metrics['loss']:<6.3f}"
         f"  mlm acc {metrics['masked_lm_accuracy']:.3f}{next_sentence}"
-        f"  {metrics['sequences_per_sec']:,.0f} seq/s"
-        f"  {metrics['tokens_per_sec']:,.0f} tok/s"
-        f"  mfu {metrics['mfu']:.1%}"
-        f"  text {metrics['padding_efficiency']:.1%}"
+        f"  padding {1 - metrics['padding_efficiency']:5.1%}{rates}"
     )
 
 

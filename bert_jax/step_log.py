@@ -30,7 +30,7 @@ class StepLog:
         Args:
           log_every_steps: steps of a line.
           rates: makes the part of a line that tells of speed, given a phase and its
-            steps a second; 0.0 where no step was timed.
+            steps a second; a line of which no step was timed goes without.
           on_line: takes each line and its step.
           on_steps: told the number of the last step and the metrics of all those that a
             line is made of, before it is written; what it raises comes out of `add`,
@@ -72,9 +72,10 @@ class StepLog:
         self._fetch()
         if not self._fetched:
             return
-        seconds = time.perf_counter() - self._clock if self._clock else 0.0
-        steps_per_sec = self._timed_steps / seconds if seconds else 0.0
-        line = _mean(self._fetched) | self._rates(self._phase_index, steps_per_sec)
+        line = _mean(self._fetched)
+        if self._clock is not None and self._timed_steps:
+            seconds = time.perf_counter() - self._clock
+            line |= self._rates(self._phase_index, self._timed_steps / seconds)
         self._fetched = []
         self._clock, self._timed_steps = time.perf_counter(), 0
         self._on_line(self._step, line)

@@ -213,6 +213,7 @@ class Loop:
             wait_for_step(self._state, last_metrics)
             last_metrics = step_metrics
             self._watchdog.saw(f"step {step:,}")
+            self._progress.took(step)
             self._log.add(step, phase_index, step_metrics)
             run.checkpoints.check_saving()
             is_last = step == config.num_steps

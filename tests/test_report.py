@@ -2,6 +2,7 @@
 
 import errno
 import io
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +84,8 @@ def test_a_reader_that_wants_no_more_does(monkeypatch):
 
 def test_progress_prints_plain_lines_without_a_terminal(capsys):
     progress = report.Progress(0, 100)
+    progress.took(1)
+    progress.took(11)
     progress.update(10, report.step_words(TRAIN))
     progress.close()
     line = capsys.readouterr().out
@@ -92,10 +95,38 @@ def test_progress_prints_plain_lines_without_a_terminal(capsys):
         "10 seq/s",
         "640 tok/s",
         "25.0%",
-        "text 91.2%",
+        "padding  8.8%",
         "left",
     ):
         assert part in line
+
+
+def test_the_time_left_is_reckoned_without_the_compilation(monkeypatch, capsys):
+    """A line comes one step late, the first after a resume at once."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(report, "time", clock)
+    progress = report.Progress(400, 1600)
+    clock.now = 3600.0  # compiling
+    progress.took(401)
+    progress.update(400, "resumed")
+    clock.now += 10.0
+    progress.took(411)
+    progress.update(410, "late")
+    progress.took(1600)
+    progress.update(1600, "last")
+    assert capsys.readouterr().out.splitlines() == [
+        "step 400/1,600    resumed",
+        "step 410/1,600    late  19 min 49 s left",
+        "step 1,600/1,600  last  0 s left",
+    ]
+
+
+def test_lines_stand_in_columns_whatever_the_numbers():
+    fast = TRAIN | {"loss": 11.25, "sequences_per_sec": 4565, "mfu": 0.004}
+    assert len(report.step_words(fast)) == len(report.step_words(TRAIN))
+    untimed = {k: v for k, v in TRAIN.items() if "_per_sec" not in k and k != "mfu"}
+    words = report.step_words(untimed)
+    assert report.step_words(TRAIN).startswith(words) and "/s" not in words
 
 
 def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
@@ -106,7 +137,7 @@ def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
     progress.update(40, report.step_words(TRAIN))
     progress.close()
     text = terminal.getvalue()
-    assert "step 40  loss 6.700" in text and "text 91.2%" in text
+    assert "step 40  loss 6.700" in text and "padding  8.8%" in text
     assert "40/1600" in text and "\u2501" in text
 
 

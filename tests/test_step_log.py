@@ -49,6 +49,20 @@ def test_log_lines_are_means_written_one_step_late():
     assert tokens == pytest.approx(config.phases[0].sequence_length)
 
 
+def test_a_line_of_which_no_step_was_timed_tells_no_speed():
+    """The first after a resume is of steps of the call before."""
+    config = make_config(log_every_steps=2)
+    writer = FakeWriter()
+    left = ({"loss": 1.0, "learning_rate": 1.0, "bad_steps_in_row": 0.0},) * 2
+    log = new_log(config, writer, lambda step, metrics: None, 2, 0, left)
+    for step in range(3, 6):
+        log.add(step, 0, step_metrics(step))
+    first, second = writer.lines[2], writer.lines[4]
+    rates = {"sequences_per_sec", "tokens_per_sec", "mfu"}
+    assert not rates & first.keys() and rates < second.keys()
+    assert second["sequences_per_sec"] > 0
+
+
 def test_bad_steps_are_counted_and_left_out_of_means():
     config = make_config(log_every_steps=3)
     writer, heard = FakeWriter(), []

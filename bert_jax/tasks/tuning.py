@@ -268,6 +268,7 @@ class _Run:
                 train_loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
                 self._watchdog.saw(f"step {self._step:,}")
+                self._progress.took(self._step)
                 self._log.add(self._step, 0, step_metrics)
                 if self._step in self._dev_steps:
                     self._log.flush()
@@ -356,11 +357,10 @@ class _Run:
 
     def _show(self, step: int, line: dict[str, float]) -> None:
         self._writer.write(step, line)
-        self._progress.update(
-            step,
-            f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
-            f"  {line['examples_per_sec']:,.0f} examples/s",
-        )
+        words = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
+        if "examples_per_sec" in line:  # not where no step was timed
+            words += f"  {line['examples_per_sec']:,.0f} examples/s"
+        self._progress.update(step, words)
 
     def _look_at_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
         """Tells of steps that were not finite, and ends the run at too many."""
