@@ -370,18 +370,24 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
         f"must be at most {MAX_SEQUENCES_PER_ROW}",
     )
     _validate_packed_predictions(phase, path, config)
-    for key, divisor in (
-        ("config.data.num_streams", config.data.num_streams),
-        ("config.accumulation_steps", config.accumulation_steps),
-    ):
-        size = phase.global_batch_size
-        lower, upper = size // divisor * divisor, -(-size // divisor) * divisor
-        _require(
-            size % divisor == 0,
-            f"{path}.global_batch_size",
-            size,
-            f"must be a multiple of {key}={divisor}; try {lower or upper} or {upper}",
-        )
+    streams = config.data.num_streams
+    # What does not divide over the devices is for mesh_fit to tell, but no advice of
+    # ours may be refused there, as far as the config has their number.
+    sizes = (config.mesh.data, config.mesh.fsdp, config.accumulation_steps)
+    rows = math.lcm(streams, math.prod(size for size in sizes if size > 0))
+    _require(
+        phase.global_batch_size % streams == 0,
+        f"{path}.global_batch_size",
+        phase.global_batch_size,
+        f"must be a multiple of config.data.num_streams={streams}; try"
+        f" {multiples_around(phase.global_batch_size, rows)}",
+    )
+
+
+def multiples_around(size: int, divisor: int) -> str:
+    """Returns the nearest multiples of `divisor` above 0, as "12 or 24"."""
+    below = size // divisor * divisor
+    return " or ".join(str(n) for n in (below, below + divisor) if n)
 
 
 def _validate_packed_predictions(

@@ -1,13 +1,19 @@
 """Whether batches and parameters divide over a mesh, asked before anything is made."""
 
+import math
+
 import jax
 
 from bert_jax import sharding
-from bert_jax.config import ConfigError, MeshConfig, ModelConfig
+from bert_jax.config import ConfigError, MeshConfig, ModelConfig, multiples_around
 
 
 def check_batch(
-    key: str, size: int, accumulation_steps: int, mesh: jax.sharding.Mesh
+    key: str,
+    size: int,
+    accumulation_steps: int,
+    mesh: jax.sharding.Mesh,
+    num_streams: int = 1,
 ) -> None:
     """Raises ConfigError when a batch does not divide.
 
@@ -16,14 +22,15 @@ def check_batch(
       size: its value, rows of a step.
       accumulation_steps: microbatches of a step.
       mesh: of the run.
+      num_streams: what divides the size already, and has to divide what is advised.
     """
+    data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
     rows = sharding.batch_divisor(mesh) * accumulation_steps
     if size % rows:
-        above = (size // rows + 1) * rows
-        fitting = [size for size in (above - rows, above) if size]
         raise ConfigError(
             f"{key}={size} must be a multiple of mesh.data * mesh.fsdp *"
-            f" accumulation_steps = {rows}; try {' or '.join(map(str, fitting))}"
+            f" accumulation_steps = {data} * {fsdp} * {accumulation_steps} = {rows};"
+            f" try {multiples_around(size, math.lcm(rows, num_streams))}"
         )
 
 

@@ -223,6 +223,7 @@ def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
             phase.global_batch_size,
             config.accumulation_steps,
             mesh,
+            config.data.num_streams,
         )
     mesh_fit.check_model(config.model, mesh)
     mesh_fit.check_optimizer(config.model, config.mesh, mesh)

@@ -220,7 +220,6 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
             {"data__num_shards": 3, "data__num_streams": 2},
             r"num_streams=2 must divide num_shards=3",
         ),
-        ({"accumulation_steps": 3}, r"global_batch_size=8 .*accumulation_steps=3"),
         ({"accumulation_steps": 0}, r"accumulation_steps=0 must be at least 1"),
         ({"optimizer__learning_rate": 0.0}, r"learning_rate=0.0 must be above 0"),
         ({"mesh__data": 0}, r"config\.mesh .*at least 1, or -1"),

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax import mesh_fit
+from bert_jax import mesh_fit, train
 from bert_jax.config import ConfigError
 from tests.conftest import make_config, use_mesh
 
@@ -18,6 +18,40 @@ def test_a_batch_that_does_not_divide():
         mesh_fit.check_batch("config.x", 20, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=5 must be .* = 12; try 12$"):
         mesh_fit.check_batch("config.x", 5, 3, mesh)
+
+
+def advised(error: ConfigError) -> list[int]:
+    return [int(size) for size in str(error).split("try ")[1].split(" or ")]
+
+
+@pytest.mark.parametrize("data", [-1, 4])
+@pytest.mark.parametrize(
+    ("size", "accumulation_steps", "num_streams"),
+    [(64, 3, 1), (64, 3, 2), (16, 1, 5), (64, 3, 5), (3, 4, 1)],
+)
+def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams):
+    mesh = use_mesh(4, 2, 1)
+
+    def check(size):
+        config = make_config(
+            accumulation_steps=accumulation_steps,
+            data__num_shards=num_streams,
+            data__num_streams=num_streams,
+            phase={"global_batch_size": size},
+            mesh__data=data,
+            mesh__fsdp=2,
+        )
+        train.check_mesh(config, mesh)
+
+    with pytest.raises(ConfigError, match="global_batch_size") as refused:
+        check(size)
+    if data == -1 and "num_streams" in str(refused.value):
+        # Nobody had counted the devices yet: the second advice is the last.
+        first = advised(refused.value)[-1]
+        with pytest.raises(ConfigError, match="mesh.data") as refused:
+            check(first)
+    for fitting in advised(refused.value):
+        check(fitting)
 
 
 @pytest.mark.parametrize(
