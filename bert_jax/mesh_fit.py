@@ -5,14 +5,36 @@ import math
 import jax
 
 from bert_jax import sharding
-from bert_jax.config import ConfigError, MeshConfig, ModelConfig, multiples_around
+from bert_jax.config import (
+    ConfigError,
+    ExperimentConfig,
+    MeshConfig,
+    ModelConfig,
+    multiples_around,
+)
+
+Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
+
+
+def check(config: ExperimentConfig, mesh: Mesh) -> None:
+    """Raises ConfigError when batches or parameters do not divide over the mesh."""
+    for i, phase in enumerate(config.phases):
+        check_batch(
+            f"config.phases[{i}].global_batch_size",
+            phase.global_batch_size,
+            config.accumulation_steps,
+            mesh,
+            config.data.num_streams,
+        )
+    check_model(config.model, mesh)
+    check_optimizer(config.model, config.mesh, mesh)
 
 
 def check_batch(
     key: str,
     size: int,
     accumulation_steps: int,
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
     num_streams: int = 1,
 ) -> None:
     """Raises ConfigError when a batch does not divide.
@@ -34,9 +56,7 @@ def check_batch(
         )
 
 
-def check_model(
-    model: ModelConfig, mesh: jax.sharding.Mesh, where: str = "config.model."
-) -> None:
+def check_model(model: ModelConfig, mesh: Mesh, where: str = "config.model.") -> None:
     """Raises ConfigError when parameters do not divide; `where` names their sizes."""
     for key, axis in (
         ("hidden_size", "fsdp"),
@@ -50,9 +70,7 @@ def check_model(
             )
 
 
-def check_optimizer(
-    model: ModelConfig, config: MeshConfig, mesh: jax.sharding.Mesh
-) -> None:
+def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
     """Raises ConfigError when what `shard_optimizer` splits does not divide."""
     split = sharding.batch_divisor(mesh)  # data * fsdp
     if config.shard_optimizer and model.hidden_size % split:

@@ -3,11 +3,16 @@
     python -m bert_jax.preflight --config=configs/X.py --topology=v5e:16x16 [--json]
         [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
         [--config.KEY=VALUE ...]
+    python -m bert_jax.preflight --config=configs/X.py --devices=N
+        [--config.KEY=VALUE ...]
 
 Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
 and reports memory, collectives and FLOPs, which are facts of the compiled program, and
 estimated time, MFU, hours and cost. Searches the largest batch, and what remat buys;
 --nosearch leaves that out. The exit code is 0 whether it fits or not: see "fits".
+
+With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
+config, its arguments and its batches go onto N devices of any kind.
 """
 
 import contextlib
@@ -334,6 +339,11 @@ def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
 
 def main() -> None:
     config = command_line.load_config(_CONFIG)
+    if _DEVICES.value is not None:
+        if _TOPOLOGY.value is not None:
+            raise ConfigError("--devices and --topology exclude each other; give one")
+        print(preflight_checks.check_devices(config, _DEVICES.value))
+        return
     if _TOPOLOGY.value is None:
         raise ConfigError(
             "--topology is missing; give it one of"
@@ -349,6 +359,9 @@ if __name__ == "__main__":
     _CONFIG = command_line.define_config()
     _TOPOLOGY = flags.DEFINE_string(
         "topology", None, "TPU slice, for example v5e:16x16, or local"
+    )
+    _DEVICES = flags.DEFINE_integer(
+        "devices", None, "compile nothing: does it go onto so many?", lower_bound=1
     )
     _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
     _PRICE = flags.DEFINE_float(

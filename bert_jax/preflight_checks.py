@@ -3,7 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from bert_jax import command_line
+import jax
+
+from bert_jax import command_line, mesh_fit, sharding
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 
@@ -43,6 +45,25 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
         check_writable(workdir)
         found.append(f"workdir {workdir} can be written")
     return found
+
+
+def check_devices(config: ExperimentConfig, num_devices: int) -> str:
+    """Returns a line on how batches are spread over so many devices; none is opened.
+
+    Raises:
+      ConfigError: as `train` would there. It knows more: the hosts that devices are on.
+    """
+    shape = sharding.resolve_mesh_shape(config.mesh, num_devices)
+    mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
+    mesh_fit.check(config, mesh)
+    axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
+    parts = sharding.batch_divisor(mesh) * config.accumulation_steps
+    batches = "; ".join(
+        f"phase {i}: {phase.global_batch_size} sequences,"
+        f" {phase.global_batch_size // parts} a device at a time"
+        for i, phase in enumerate(config.phases)
+    )
+    return f"the config goes onto {num_devices} device(s), mesh {axes}; {batches}"
 
 
 def check_writable(workdir: str) -> None:

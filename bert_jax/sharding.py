@@ -153,7 +153,7 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
-def batch_divisor(mesh: jax.sharding.Mesh) -> int:
+def batch_divisor(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
     """Returns what a microbatch's number of rows must be a multiple of."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 

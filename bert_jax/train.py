@@ -217,16 +217,7 @@ def first_state(
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
     """Raises ConfigError when batches or parameters do not divide over the mesh."""
-    for i, phase in enumerate(config.phases):
-        mesh_fit.check_batch(
-            f"config.phases[{i}].global_batch_size",
-            phase.global_batch_size,
-            config.accumulation_steps,
-            mesh,
-            config.data.num_streams,
-        )
-    mesh_fit.check_model(config.model, mesh)
-    mesh_fit.check_optimizer(config.model, config.mesh, mesh)
+    mesh_fit.check(config, mesh)
     sharding.host_part(mesh, jax.process_index())
 
 

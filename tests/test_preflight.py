@@ -74,6 +74,7 @@ def test_local_has_no_cycles_but_memory_flops_and_collectives():
     ("arguments", "words"),
     [
         ([], ["--topology is missing", "v5e:16x16", "local"]),
+        (["--topology=local", "--devices=2"], ["--devices and --topology exclude"]),
         (["--topology=v9:2x2"], ["--topology=v9:2x2 is not known", "tpu7x:4x4x4"]),
         (
             ["--topology=local", "--config.phases[0].global_batch_size=65"],
@@ -86,6 +87,15 @@ def test_mistakes_are_a_line_and_exit_code_2(arguments, words):
     assert result.returncode == 2 and not result.stdout
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert all(word in line for word in words)
+
+
+def test_with_a_number_of_devices_nothing_is_compiled():
+    result = run("bert_jax.preflight", *TINY, "--devices=16")
+    assert result.returncode == 0 and not result.stderr
+    assert result.stdout == (
+        "the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
+        " phase 0: 64 sequences, 4 a device at a time\n"
+    )
 
 
 @needs_libtpu

@@ -7,6 +7,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import preflight_checks
 from bert_jax.config import ConfigError
+from tests.conftest import make_config
 
 
 def test_a_corpus_is_held_against_the_config(trained):
@@ -29,3 +30,18 @@ def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
         preflight_checks.check_writable(str(tmp_path / "file" / "run"))
     with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc cannot be"):
         preflight_checks.check_writable("/proc/run")
+
+
+def test_a_batch_is_held_against_a_number_of_devices():
+    config = make_config(
+        mesh__fsdp=4, accumulation_steps=2, phase={"global_batch_size": 64}
+    )
+    said = preflight_checks.check_devices(config, 16)
+    assert "mesh data 4 x fsdp 4 x tensor 1" in said
+    assert "64 sequences, 2 a device at a time" in said
+    for num_devices, message in (
+        (24, "global_batch_size=64 must .* = 48; try 48 or 96"),
+        (6, r"does not fit 6 device\(s\)"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            preflight_checks.check_devices(config, num_devices)
