@@ -14,6 +14,8 @@ exec 3>&1
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly ROOT
+# shellcheck source=launch/tpu_slices.sh
+. "$ROOT/launch/tpu_slices.sh"
 train_args=()
 dry_run=""
 
@@ -100,14 +102,6 @@ check_service_account() {
   check service_account \
     '[a-z][a-z0-9-]{4,28}[a-z0-9]@[a-z][a-z0-9-]+\.iam\.gserviceaccount\.com' \
     bert-train@my-project-123.iam.gserviceaccount.com
-}
-
-# check_tpu_type PREFIX: --type is a slice of the TPU API, which calls v5e v5litepod.
-check_tpu_type() {
-  [[ ! ${flags[type]} =~ ^$1v5e-([0-9]+)$ ]] ||
-    usage_error "--type='${flags[type]}' has another name in the API:" \
-      "give --type=$1v5litepod-${BASH_REMATCH[1]}"
-  check type "$1(v[234]|v5litepod|v5p|v6e)-[1-9][0-9]*" "$1v5litepod-16"
 }
 
 # check_path FLAG REGEX EXAMPLE: a path with no way out, and nothing a shell would read.

@@ -2,8 +2,9 @@
 # Arithmetic of a TPU slice, from flags --type (machine type) and --topology. Sourced.
 
 check_slice() {
-  check type '[a-z0-9]+-[a-z]+-[1-9][0-9]*t' ct6e-standard-4t
-  check topology '[1-9][0-9]*x[1-9][0-9]*(x[1-9][0-9]*)?' 4x4
+  check type '[a-z0-9]+-[a-z]+-[1-9][0-9]{0,2}t' ct6e-standard-4t
+  check topology '[1-9][0-9]{0,3}x[1-9][0-9]{0,3}(x[1-9][0-9]{0,3})?' 4x4
+  check_topology "$(chips_per_host)"
 }
 
 # The number before the t of a machine type: its chips.
