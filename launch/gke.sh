@@ -558,6 +558,7 @@ done
 accelerator >/dev/null
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
+check_training "$(devices_of_topology)"
 place=(--project="${flags[project]}" --location="$region")
 of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}
 first_host=$of_jobset,batch.kubernetes.io/job-completion-index=0

@@ -178,6 +178,7 @@ check name '[a-z][a-z0-9-]{0,48}[a-z0-9]' bert-base # -policy and the like are a
 check_slice
 check image_family '[a-z][a-z0-9-]+' ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e
 hosts=$(num_hosts)
+check_training "$(devices_of_topology)"
 region=${flags[zone]%-*}
 template_name=${flags[name]}-template
 policy_name=${flags[name]}-policy

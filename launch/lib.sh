@@ -16,6 +16,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly ROOT
 # shellcheck source=launch/tpu_slices.sh
 . "$ROOT/launch/tpu_slices.sh"
+# shellcheck source=launch/check_training.sh
+. "$ROOT/launch/check_training.sh"
 train_args=()
 dry_run=""
 
@@ -138,6 +140,11 @@ check_train_args() {
     case $argument in
       --config=* | --workdir=* | --workdir | --config.data.corpus_dir=*)
         usage_error "${argument%%=*} is set by the launcher: give it before --"
+        ;;
+      --config.* | --noconfig.*) ;;
+      -*)
+        usage_error "${argument%%=*} is no flag of bert_jax.train:" \
+          "--config.KEY=VALUE is what may follow --"
         ;;
     esac
   done

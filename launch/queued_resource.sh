@@ -137,4 +137,5 @@ check_tpu_type ""
   usage_error "--reserved and --spot are two kinds of capacity: give one of them"
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite
+check_training "$(devices_of_type "")"
 main_with "$command"

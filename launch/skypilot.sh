@@ -153,6 +153,7 @@ check_bucket
 check_run_flags
 check_number BERT_JAX_POLL
 check_number BERT_JAX_MISSES
+check_training "$(devices_of_type tpu-)"
 case $command in
   train) train ;;
   wait) await_end ;;

@@ -224,6 +224,7 @@ check_train_args
 check_backoff
 check_number BERT_JAX_POLL
 check_number BERT_JAX_MISSES
+check_training $((flags[nodes] * flags[gpus_per_node]))
 case $command in
   install) install_package ;;
   prepare) prepare ;;

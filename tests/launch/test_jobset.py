@@ -310,7 +310,10 @@ def test_hosts_find_each_other_save_and_see_the_bucket(manifests):
 
 
 def test_arguments_arrive_as_they_were_given(manifests):
-    words = ["--config.data.sources=('text:/a \"b\\n/*.txt',)", "--x=@NAME@: #{y}&"]
+    words = [
+        "--config.data.sources=('text:/a \"b\\n/*.txt',)",
+        "--config.x=@NAME@: #{y}&",
+    ]
     jobset, job = manifests(words=words)
     shared = [
         "--config=configs/base.py",
