@@ -24,7 +24,7 @@
 #   --config=configs/base.py
 #   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
 #   --collect_to=runs/NAME  here
-#   --runtime=VERSION       of the TPU's software; chosen by the type if left out
+#   --runtime=v2-alpha-tpuv5-lite  the TPU's software; chosen by the type if left out
 #   --give_up_after=6h      leave the queue after that
 #   --network=default --subnetwork=default
 #   --spot                  cheaper; may be taken away at any time
