@@ -27,12 +27,15 @@ train_flags() {
 error_line() { grep -m 1 '^ERROR' <<<"$1" || echo "${1##*$'\n'}"; }
 
 # check_bucket_and_account BUCKET PROJECT ACCOUNT: that both are there and may be read,
-# before anything is made that costs. ACCOUNT is the address, as --service_account.
+# before anything is made that costs. ACCOUNT is the address, as --service_account. The
+# steps of a `run`, processes of their own, inherit that it has looked.
 check_bucket_and_account() {
+  [[ -z ${BERT_JAX_LOOKED-} ]] || return 0
   must_be_there "--bucket=$1" gcloud storage buckets describe "gs://$1" \
     --format='value(name)'
   must_be_there "--service_account=$3" gcloud iam service-accounts describe "$3" \
     --project="$2" --format='value(email)'
+  export BERT_JAX_LOOKED=yes
 }
 
 # must_be_there FLAG COMMAND...: where it says neither yes nor no, what comes will tell.

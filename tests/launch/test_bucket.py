@@ -1,5 +1,7 @@
 """What launch/bucket.sh asks of the bucket, through the launchers that source it."""
 
+import pytest
+
 from tests.launch import test_gke, test_queued_resource
 from tests.launch.fakes import Answer
 
@@ -67,3 +69,11 @@ def test_lost_machines_beside_a_bucket_that_cannot_be_listed_are_no_crash_loop(c
     result = cloud.run(test_queued_resource.SCRIPT, "run", *flags)
     assert "goes on from checkpoint unknown" in result.stderr
     assert len(cloud.calls(test_queued_resource.CREATE)) == lives + 1
+
+
+@pytest.mark.parametrize("command", ["create", "run"])
+@pytest.mark.parametrize("launcher", [test_gke, test_queued_resource])
+def test_bucket_and_account_are_looked_for_once(cloud, launcher, command):
+    dry = cloud.run(launcher.SCRIPT, command, *launcher.FLAGS, "--dry_run").stdout
+    assert dry.count("storage buckets describe") == 1
+    assert dry.count("service-accounts describe") == 1
