@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # A run on a Cloud TPU slice that SkyPilot finds, in any zone, and finds again after a
-# preemption (launch/skypilot.yaml).
+# preemption (launch/skypilot.yaml). It asks for Spot unless --on_demand is given.
 #
 #   launch/skypilot.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
 #
 #   train    submits the job, unless it is there already: machines, installation, corpus
 #            and training are SkyPilot's
 #   wait     follows the job until it ends, also where its log breaks off; the exit code
-#            is SkyPilot's
+#            is SkyPilot's: 100 where the job failed, 103 where it was cancelled
 #   status   SkyPilot's jobs, the newest checkpoint
 #   logs     the job's output; --follow goes on
 #   collect  brings metrics, curves and config here; --checkpoints all of it
@@ -22,7 +22,7 @@
 #   --config=configs/base.py
 #   --workdir=runs/NAME --corpus_dir=corpora/CONFIG    in the bucket; these if left out
 #   --collect_to=runs/NAME  here
-#   --on_demand             not spot: dearer, and not taken away
+#   --on_demand             not Spot, which is cheaper and may be taken away at any time
 #   --skip_prepare          the corpus is in the bucket already
 #   --dry_run               prints every command instead, ready to paste
 #
@@ -90,21 +90,43 @@ submit() {
     --detach-run --yes "$ROOT/launch/skypilot.yaml"
 }
 
-# Of a job that has ended, the logs' exit code is 0 only where the job was well. A log that
-# broke off is no 0 either: only the queue says that the job has ended.
+# The status of the newest job of this name, nothing where SkyPilot knows of none. Asking
+# wakes the controller, which stops for want of jobs. A record's fields are a line each.
+job_status() {
+  local jobs
+  jobs=$(query "[]" sky jobs queue --refresh --all --output=json 2>&1) || {
+    [[ $jobs == *"No in-progress managed jobs"* ]] && return
+    say "$jobs"
+    return 1
+  }
+  awk -F '"' -v wanted="${flags[name]}" '
+    /^    "job_id"/ {id = substr($3, 3) + 0}
+    /^    "job_name"/ {name = $4}
+    /^    "status"/ {status = $4}
+    /^  }/ {if (name == wanted && id >= newest) {newest = id; answer = status}}
+    END {print answer}' <<<"$jobs"
+}
+
+# The logs' exit code is 0 only where the job ended well. Any other may be that of a log
+# that broke off: then the job's status decides, whose codes are those of SkyPilot's logs.
 await_end() {
-  local code there misses=0
+  local code status misses=0
   while :; do
     code=0
     run sky jobs logs --name="${flags[name]}" --follow || code=$?
     ((code != 0)) || return 0
-    if ! there=$(unfinished); then
-      ((++misses < BERT_JAX_MISSES)) || break
-    elif [[ -z $there ]]; then
-      return "$code"
-    else
+    if status=$(job_status); then
       misses=0
+    else
+      ((++misses < BERT_JAX_MISSES)) || break
+      status=unknown
     fi
+    case $status in
+      "") return "$code" ;;
+      SUCCEEDED) say "${flags[name]} succeeded; its log had broken off" && return 0 ;;
+      CANCELLED) return 103 ;;
+      FAILED*) say "${flags[name]}: $status" && return 100 ;;
+    esac
     say "the log of ${flags[name]} broke off with $code: followed again in $BERT_JAX_POLL s"
     sleep "$BERT_JAX_POLL"
   done

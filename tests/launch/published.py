@@ -112,7 +112,7 @@ FLAGS = {
         "config= detach-run env= gpus= infra= name= no-use-spot use-spot workdir= yes"
     ),
     "sky jobs logs": "follow name= no-follow",
-    "sky jobs queue": "all output= skip-finished",
+    "sky jobs queue": "all output= refresh skip-finished",
     "squeue": "format= me name= noheader sort=",
     "xpk workload create": (
         "cluster= command= docker-image= max-restarts= num-slices= project= "

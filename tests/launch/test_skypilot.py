@@ -20,6 +20,7 @@ FLAGS = [
     "--bucket=my-bucket",
     "--config=configs/base.py",
 ]
+NO_JOBS = Answer(err="sky.exceptions: No in-progress managed jobs.", code=1)
 TASK = {"workdir": str, "setup": str, "run": str, "resources": dict, "envs": dict}
 RESOURCES = {"accelerators": str, "use_spot": bool, "job_recovery": dict}
 JOB_RECOVERY = {
@@ -66,9 +67,17 @@ def test_train_names_the_machines_and_the_run(cloud):
     assert words[-1] == str(cloud.clone / "launch" / "skypilot.yaml")
 
 
-def jobs(*names):
+def jobs(*names, status="RUNNING"):
     """What `sky jobs queue --output=json` prints: a record a job, with indent."""
-    return json.dumps([{"job_id": 7, "job_name": name} for name in names], indent=2)
+    return records(*((7, name, status) for name in names))
+
+
+def records(*jobs):
+    fields = ("job_id", "job_name", "status")
+    more = {"metadata": {"status": "none"}, "pool": None}
+    return json.dumps(
+        [dict(zip(fields, job, strict=True)) | more for job in jobs], indent=2
+    )
 
 
 def test_a_job_that_has_not_ended_is_followed_and_not_begun_again(cloud):
@@ -83,7 +92,7 @@ def test_a_job_that_has_not_ended_is_followed_and_not_begun_again(cloud):
     "answer",
     [
         jobs("bert-base-2", "my-bert-base"),
-        Answer(err="sky.exceptions: No in-progress managed jobs.", code=1),
+        NO_JOBS,
     ],
 )
 def test_other_jobs_or_none_do_not_stop_one(cloud, answer):
@@ -105,12 +114,54 @@ def test_a_failed_job_is_collected_and_cancelled(cloud):
 
 
 def test_a_log_that_breaks_off_is_followed_again_while_the_job_is_there(cloud):
-    cloud.reply("jobs queue", "[]", jobs("bert-base"), jobs("bert-base"), "[]")
-    cloud.reply("jobs logs", Answer(code=1), Answer(code=1), Answer(code=100))
+    failed = jobs("bert-base", status="FAILED")
+    cloud.reply("jobs queue", "[]", jobs("bert-base"), jobs("bert-base"), failed)
+    cloud.reply("jobs logs", Answer(code=1))
     said = cloud.run(SCRIPT, "run", *FLAGS, code=100).stderr
     assert "broke off with 1" in said
     assert len(cloud.calls("jobs logs")) == 3
     assert words_in_order(cloud.calls(), *["jobs logs"] * 3, "storage rsync", "cancel")
+
+
+@pytest.mark.parametrize(
+    "status, code",
+    [
+        ("SUCCEEDED", 0),
+        ("FAILED", 100),
+        ("FAILED_NO_RESOURCE", 100),
+        ("CANCELLED", 103),
+    ],
+)
+def test_where_the_log_breaks_off_the_status_of_the_job_decides(cloud, status, code):
+    cloud.reply("jobs logs", Answer(code=1))
+    cloud.reply(
+        "jobs queue", "I wake the controller\n" + jobs("x", "bert-base", status=status)
+    )
+    cloud.run(SCRIPT, "wait", *FLAGS, code=code)
+    assert (
+        len(cloud.calls("jobs queue --refresh")) == len(cloud.calls("jobs logs")) == 1
+    )
+
+
+def test_of_several_jobs_of_the_name_the_newest_is_meant(cloud):
+    cloud.reply("jobs logs", Answer(code=1))
+    old, new = (3, "bert-base", "FAILED"), (12, "bert-base", "SUCCEEDED")
+    cloud.reply("jobs queue", records(old, new, (13, "bert-large", "FAILED")))
+    cloud.run(SCRIPT, "wait", *FLAGS)
+
+
+@pytest.mark.parametrize("answer", ["[]", NO_JOBS])
+def test_where_nobody_knows_the_job_the_code_of_its_log_stays(cloud, answer):
+    cloud.reply("jobs logs", Answer(code=102))
+    cloud.reply("jobs queue", answer)
+    cloud.run(SCRIPT, "wait", *FLAGS, code=102)
+
+
+def test_spot_is_asked_for_unless_on_demand_is(cloud):
+    assert "asks for Spot unless --on_demand" in cloud.run(SCRIPT, "--help").stdout
+    cloud.run(SCRIPT, "train", *FLAGS)
+    (words,) = cloud.calls("jobs launch")
+    assert "--use-spot" in words and "--no-use-spot" not in words
 
 
 def test_a_queue_that_does_not_answer_has_nothing_cancelled(cloud):
@@ -124,9 +175,10 @@ def test_a_queue_that_does_not_answer_has_nothing_cancelled(cloud):
 
 def test_misses_are_counted_in_a_row(cloud):
     miss = Answer(err="connection refused", code=1)
-    cloud.reply("jobs queue", miss, jobs("bert-base"), miss, "[]")
+    failed = jobs("bert-base", status="FAILED")
+    cloud.reply("jobs queue", miss, jobs("bert-base"), miss, failed)
     cloud.reply("jobs logs", Answer(code=1))
-    cloud.run(SCRIPT, "wait", *FLAGS, code=1, BERT_JAX_MISSES="2")
+    cloud.run(SCRIPT, "wait", *FLAGS, code=100, BERT_JAX_MISSES="2")
     assert len(cloud.calls("jobs logs")) == 4
 
 
