@@ -31,14 +31,16 @@
 #   --give_up_after=1h      on hosts that do not come up by then; run asks again
 #   --network=default --subnetwork=default
 #   --spot                  cheaper; may be taken away at any time
+#   --reservation=NAME      from this reservation of yours, not Spot; one that another
+#                           project shares is projects/PROJECT/reservations/NAME
 #   --external_ips          public addresses for the hosts. Without, the network needs
 #                           Cloud NAT for pip and a firewall rule for ssh through IAP
 #   --skip_prepare          run: the corpus is in the bucket already
 #   --keep                  run: do not delete the hosts at the end
 #   --dry_run               prints every command instead, ready to paste
 #
-# Checked against the commands of gcloud 528.0.0 and Google's page on TPU instances in
-# managed instance groups of 2026.
+# Checked against the commands of gcloud 528.0.0 and Google's pages on TPU instances in
+# managed instance groups and on their reservations of 2026.
 set -euo pipefail
 # shellcheck source=launch/machines.sh
 . "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
@@ -47,7 +49,7 @@ set -euo pipefail
 
 flags[give_up_after]=1h
 flags+=(
-  [type]="" [topology]=""
+  [type]="" [topology]="" [reservation]=""
   [image_family]=ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e
 )
 
@@ -60,6 +62,8 @@ create_machines() {
     template+=(--subnet="$in_region/subnetworks/${flags[subnetwork]}")
   [[ -z ${switches[spot]} ]] ||
     template+=(--provisioning-model=SPOT --instance-termination-action=STOP)
+  [[ -z ${flags[reservation]} ]] || template+=(--provisioning-model=RESERVATION_BOUND
+    --reservation-affinity=specific --reservation="${flags[reservation]}")
   run gcloud compute instance-templates create "$template_name" \
     --project="${flags[project]}" --machine-type="${flags[type]}" \
     --image-family="${flags[image_family]}" \
@@ -177,6 +181,11 @@ read_common_flags "${rest[@]}"
 check name '[a-z][a-z0-9-]{0,48}[a-z0-9]' bert-base # -policy and the like are added
 check_slice
 check image_family '[a-z][a-z0-9-]+' ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e
+check_if_given reservation "(projects/[a-z0-9-]+/reservations/)?$NAME_FORM" my-reservation
+[[ -z ${flags[reservation]} || -z ${switches[spot]} ]] ||
+  usage_error "--reservation and --spot are two kinds of capacity: give one of them"
+[[ -z ${flags[reservation]} || ${flags[reservation]} == */* ]] ||
+  flags[reservation]=projects/${flags[project]}/reservations/${flags[reservation]}
 hosts=$(num_hosts)
 check_training "$(devices_of_topology)"
 region=${flags[zone]%-*}

@@ -30,8 +30,8 @@ FLAGS = {
     "gcloud compute instance-templates create": (
         "boot-disk-size= image-family= image-project= "
         "instance-termination-action= labels= machine-type= maintenance-policy= "
-        "metadata= network= no-address provisioning-model= scopes= "
-        "service-account= shielded-secure-boot subnet="
+        "metadata= network= no-address provisioning-model= reservation-affinity= "
+        "reservation= scopes= service-account= shielded-secure-boot subnet="
     ),
     "gcloud compute instance-templates delete": "",
     "gcloud compute resource-policies create workload-policy": (

@@ -86,6 +86,35 @@ def test_spot_and_public_addresses(group):
 
 
 @pytest.mark.parametrize(
+    "given, used",
+    [
+        ("mine", "projects/my-project-123/reservations/mine"),
+        ("projects/other/reservations/x", "projects/other/reservations/x"),
+    ],
+)
+def test_a_reservation_is_used_where_it_is_named(group, given, used):
+    group.run(SCRIPT, "create", *FLAGS, f"--reservation={given}")
+    (template,) = group.calls("instance-templates create")
+    assert {
+        "--provisioning-model=RESERVATION_BOUND",
+        "--reservation-affinity=specific",
+        f"--reservation={used}",
+    } <= set(template)
+
+
+def test_no_reservation_is_touched_unless_it_is_named(group):
+    group.run(SCRIPT, "create", *FLAGS)
+    assert not group.calls("instance-templates create.*(reservation|provisioning)")
+
+
+def test_what_is_reserved_is_not_spot(group):
+    flags = [*FLAGS, "--reservation=mine", "--spot"]
+    said = group.run(SCRIPT, "run", *flags, code=2).stderr
+    assert "--reservation and --spot" in said and said.count("\n") == 1
+    assert group.calls() == []
+
+
+@pytest.mark.parametrize(
     "kind, topology, hosts",
     [
         ("ct6e-standard-4t", "4x4", 4),
@@ -237,6 +266,8 @@ def test_without_its_bucket_nothing_is_asked_for(group, command):
         "--topology=3x3",
         "--topology=4x4;id",
         "--image_family=UBUNTU",
+        "--reservation=My reservation",
+        "--reservation=projects/x/mine",
     ],
 )
 def test_a_mistake_is_one_line_and_code_2(group, flag):
