@@ -57,6 +57,7 @@ set -euo pipefail
 
 readonly UNANSWERED=72  # our own code: the cluster does not say what is there
 readonly NOT_RUNNING=73 # our own code: no pod began to run
+readonly NOT_MADE=74    # our own code: there is no cluster that could train
 readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0
 readonly SUBCOMMANDS="create install prepare train xpk wait status logs stop collect \
 delete run"
@@ -97,22 +98,12 @@ is_there() { [[ -n $(query "" "$@" 2>/dev/null) ]]; }
 
 # ---- The cluster: private nodes, reached through its name in Google's DNS.
 create() {
-  local account="${flags[service_account]}" more=()
+  local account="${flags[service_account]}" more=() state
   check_bucket_and_account "${flags[bucket]}" "${flags[project]}" "$account"
-  if ! is_there gcloud container clusters describe "${flags[cluster]}" "${place[@]}" \
-    --format='value(name)'; then
-    run gcloud container clusters create "${flags[cluster]}" "${place[@]}" \
-      --node-locations="${flags[zone]}" --num-nodes=1 --machine-type=e2-standard-8 \
-      --release-channel=regular --enable-ip-alias --enable-private-nodes \
-      --enable-dns-access --no-enable-ip-access \
-      --workload-pool="${flags[project]}.svc.id.goog" --addons=GcsFuseCsiDriver \
-      --service-account="$account" --enable-shielded-nodes --shielded-secure-boot --quiet
+  state=$(cluster_state)
+  if ! { { [[ -n $state ]] || make_cluster; } && connect; }; then
+    say_what_is_left "$state"
   fi
-  run gcloud container clusters get-credentials "${flags[cluster]}" "${place[@]}" \
-    --dns-endpoint
-  run kubectl --context="$context" apply --server-side --filename="$JOBSET/manifests.yaml"
-  run kubectl --context="$context" --namespace=jobset-system rollout status \
-    deployment/jobset-controller-manager --timeout=5m
   create_account
   if ! is_there gcloud container node-pools describe "${flags[name]}" "${place[@]}" \
     --cluster="${flags[cluster]}" --format='value(name)'; then
@@ -125,6 +116,47 @@ create() {
       --workload-metadata=GKE_METADATA --enable-private-nodes --shielded-secure-boot \
       --node-labels=made-by=bert-jax --quiet "${more[@]}"
   fi
+}
+
+# cluster_state: nothing where there is none; fails where nobody knows.
+cluster_state() {
+  query "" gcloud container clusters list "${place[@]}" \
+    --filter="name=${flags[cluster]}" --format='value(status)'
+}
+
+make_cluster() {
+  run gcloud container clusters create "${flags[cluster]}" "${place[@]}" \
+    --node-locations="${flags[zone]}" --num-nodes=1 --machine-type=e2-standard-8 \
+    --release-channel=regular --enable-ip-alias --enable-private-nodes \
+    --enable-dns-access --no-enable-ip-access \
+    --workload-pool="${flags[project]}.svc.id.goog" --addons=GcsFuseCsiDriver \
+    --service-account="${flags[service_account]}" --enable-shielded-nodes \
+    --shielded-secure-boot --quiet
+}
+
+connect() {
+  run gcloud container clusters get-credentials "${flags[cluster]}" "${place[@]}" \
+    --dns-endpoint &&
+    run kubectl --context="$context" apply --server-side \
+      --filename="$JOBSET/manifests.yaml" &&
+    run kubectl --context="$context" --namespace=jobset-system rollout status \
+      deployment/jobset-controller-manager --timeout=5m
+}
+
+# say_what_is_left STATE: of a cluster that was not made ready. NOT_MADE where it was in
+# no state to train before, so that nothing needs to be asked of it.
+say_what_is_left() {
+  local left
+  [[ -z $1 || $1 == PROVISIONING || $1 == ERROR ]] || return 1
+  left=$(cluster_state) || left=UNKNOWN
+  say "nothing was trained: the cluster ${flags[cluster]} was not made ready (see above)"
+  if [[ -z $left ]]; then
+    say "nothing of it is left; create and run begin anew"
+  else
+    say "it may be there ($left) and cost; create and run go on with it, this deletes it:"
+    say "  gcloud container clusters delete ${flags[cluster]} ${place[*]}"
+  fi
+  return "$NOT_MADE"
 }
 
 # Several hosts of a TPU7x are told their topology by a policy, others by a flag.
@@ -526,6 +558,7 @@ run_all() {
     subcommand "$step" || code=$?
     ((code == 0)) || break
   done
+  ((code != NOT_MADE)) || return "$code"
   if ((code != 0)) && may_be_training; then
     say "training may be going on there: nothing is deleted, and run goes on with it"
     still_there

@@ -60,8 +60,8 @@ FLAGS = {
         "shielded-secure-boot workload-pool="
     ),
     "gcloud container clusters delete": "location=",
-    "gcloud container clusters describe": "location=",
     "gcloud container clusters get-credentials": "dns-endpoint location=",
+    "gcloud container clusters list": "filter= location=",
     "gcloud container node-pools create": (
         "cluster= enable-private-nodes location= machine-type= node-labels= "
         "node-locations= num-nodes= placement-policy= service-account= "

@@ -114,9 +114,44 @@ def test_a_command_that_fails_beside_a_running_jobset_deletes_nothing(gke):
 
 def test_what_is_there_is_not_made_again(gke):
     gke.reply("describe", "there")
+    gke.reply("clusters list", "RUNNING")
     gke.reply("get (namespace|serviceaccount)", "there")
     gke.run(SCRIPT, "create", *FLAGS)
     assert not gke.calls(" create ")
+
+
+@pytest.mark.parametrize("command", ["create", "run"])
+@pytest.mark.parametrize(
+    "before, broken, after, left",
+    [
+        ("", "clusters create", "", "nothing of it is left"),
+        ("", "clusters create", "ERROR", "may be there (ERROR)"),
+        ("", "get-credentials", "RUNNING", "may be there (RUNNING)"),
+        ("", "kubectl", "RUNNING", "may be there (RUNNING)"),
+        ("ERROR", "get-credentials", "ERROR", "may be there (ERROR)"),
+        ("", "clusters create", NO_NETWORK, "may be there (UNKNOWN)"),
+    ],
+)
+def test_a_cluster_that_was_not_made_has_trained_nothing(
+    gke, command, before, broken, after, left
+):
+    gke.reply("kubectl", NO_NETWORK)
+    gke.reply("clusters list", before, after)
+    gke.reply(broken, Answer(err="no quota", code=1))
+    said = gke.run(SCRIPT, command, *FLAGS, code=74).stderr
+    assert said.index("no quota") < said.index("nothing was trained") < said.index(left)
+    deletes = "gcloud container clusters delete bert-jax --project=my-project-123"
+    assert (deletes in said) == (after != "") and "may be going on" not in said
+    assert not gke.calls(f"{DELETED}|storage rsync|create .*yaml")
+
+
+@pytest.mark.parametrize("state", ["RUNNING", NO_NETWORK])
+def test_training_may_go_on_in_a_cluster_that_was_there(gke, state):
+    gke.reply("clusters list", state)
+    gke.reply("get-credentials|kubectl", NO_NETWORK)
+    said = gke.run(SCRIPT, "run", *FLAGS, code=72).stderr
+    assert "nothing is deleted" in said and "nothing was trained" not in said
+    assert not gke.calls("clusters create")
 
 
 @pytest.mark.parametrize("command", ["create", "run"])
@@ -394,6 +429,7 @@ def test_the_command_of_xpk(gke):
 
 @pytest.mark.parametrize("command", "create install prepare train xpk delete".split())
 def test_a_failed_command_fails_the_subcommand(gke, command):
+    gke.reply("clusters list", "RUNNING")
     gke.reply("kubectl|docker push|xpk|node-pools", Answer(err="broken", code=1))
     code = 72 if command == "train" else 1  # it asks first what is there
     gke.run(SCRIPT, command, *FLAGS, "--tpu_type=v6e-16", code=code)
