@@ -7,7 +7,7 @@
 #   install  builds the image of the last commit and pushes it
 #   prepare  makes the corpus on an ordinary node, and waits for it
 #   train    starts the JobSet (launch/jobset.yaml), or lets a stopped one go on
-#   xpk      train, by xpk on a cluster that xpk made; wants --tpu_type
+#   xpk      train, by xpk on a cluster that xpk made, with the image of install
 #   wait     waits until it ends; the exit code is that of training
 #   status   JobSet, pods, the newest checkpoint
 #   logs     the last lines of the first host; --follow goes on
@@ -30,7 +30,6 @@
 #   --collect_to=runs/NAME  here
 #   --namespace=bert-jax    of Kubernetes; its account bert-jax acts as --service_account
 #   --max_restarts=100      of the JobSet, preemptions included
-#   --tpu_type=v6e-16       xpk: the slice in xpk's words
 #   --storage=bert-jax      xpk: the name under which the bucket was attached
 #   --spot                  cheaper; may be taken away at any time
 #   --skip_prepare          run: the corpus is in the bucket already
@@ -66,20 +65,21 @@ readonly REPOSITORY=bert-jax # of images, one a project and region
 declare -A flags=(
   [name]="" [project]="" [zone]="" [cluster]=bert-jax [type]="" [topology]=""
   [bucket]="" [service_account]="" [config]="" [workdir]="" [corpus_dir]=""
-  [collect_to]="" [namespace]=bert-jax [max_restarts]=100 [tpu_type]=""
+  [collect_to]="" [namespace]=bert-jax [max_restarts]=100
   [storage]=bert-jax
 )
 declare -A switches=(
   [spot]="" [skip_prepare]="" [keep]="" [follow]="" [checkpoints]="" [with_cluster]=""
 )
 
-accelerator() {
+# Sets what GKE and xpk call the machine's chips.
+name_chips() {
   case ${flags[type]} in
-    ct4p-*) echo tpu-v4-podslice ;;
-    ct5lp-*) echo tpu-v5-lite-podslice ;;
-    ct5p-*) echo tpu-v5p-slice ;;
-    ct6e-*) echo tpu-v6e-slice ;;
-    tpu7x-*) echo tpu7x ;;
+    ct4p-*) accelerator=tpu-v4-podslice xpk_name=v4 ;;
+    ct5lp-*) accelerator=tpu-v5-lite-podslice xpk_name=v5litepod ;;
+    ct5p-*) accelerator=tpu-v5p-slice xpk_name=v5p ;;
+    ct6e-*) accelerator=tpu-v6e-slice xpk_name=v6e ;;
+    tpu7x-*) accelerator=tpu7x xpk_name=tpu7x ;;
     *) usage_error "--type=${flags[type]}: ct4p, ct5lp, ct5p, ct6e and tpu7x have TPUs" ;;
   esac
 }
@@ -232,7 +232,7 @@ render() {
   local -A words=(
     [NAME]=${flags[name]} [NAMESPACE]=${flags[namespace]} [NAMESPACE_ACCOUNT]=bert-jax
     [MAX_RESTARTS]=${flags[max_restarts]} [HOSTS]=$hosts [CHIPS]=$(chips_per_host)
-    [ACCELERATOR]=$(accelerator) [TOPOLOGY]=${flags[topology]} [IMAGE]=$(image)
+    [ACCELERATOR]=$accelerator [TOPOLOGY]=${flags[topology]} [IMAGE]=$(image)
     [BUCKET]=${flags[bucket]} [MOUNT]=$MOUNT
   )
   text=$(<"$ROOT/launch/$1")
@@ -395,14 +395,13 @@ train() {
 # ours: 42, and everything from 127.
 train_by_xpk() {
   local arguments command more=()
-  check tpu_type 'v[4-6](e|p|litepod)?-[0-9]+|tpu7x-[0-9x]+' v6e-16
   [[ -z ${switches[spot]} ]] || more+=(--spot)
   mapfile -t arguments < <(train_flags)
   printf -v command '%q ' python -m bert_jax.train \
     --workdir="$MOUNT/${flags[workdir]}" "${arguments[@]}"
   run xpk workload create --workload="${flags[name]}" --cluster="${flags[cluster]}" \
     --project="${flags[project]}" --zone="${flags[zone]}" \
-    --tpu-type="${flags[tpu_type]}" --num-slices=1 --docker-image="$(image)" \
+    --tpu-type="$xpk_name-${flags[topology]}" --num-slices=1 --docker-image="$(image)" \
     --storage="${flags[storage]}" --restart-on-exit-codes=75,76 \
     --max-restarts="${flags[max_restarts]}" --termination-grace-period-seconds=120 \
     --command="${command% }" "${more[@]}"
@@ -588,7 +587,7 @@ for number in BERT_JAX_MISSES BERT_JAX_NOT_RUNNING BERT_JAX_HEARTBEAT; do
   [[ ${!number} =~ ^[1-9][0-9]*$ ]] ||
     usage_error "$number='${!number}' is not a whole number from 1"
 done
-accelerator >/dev/null
+name_chips
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
 check_training "$(devices_of_topology)"

@@ -114,6 +114,10 @@ FLAGS = {
     "sky jobs logs": "follow name= no-follow",
     "sky jobs queue": "all output= refresh skip-finished",
     "squeue": "format= me name= noheader sort=",
+    "xpk storage attach": (
+        "auto-mount= bucket= cluster= mount-options= mount-point= project= readonly= "
+        "size= type= zone="
+    ),
     "xpk workload create": (
         "cluster= command= docker-image= max-restarts= num-slices= project= "
         "restart-on-exit-codes= spot storage= termination-grace-period-seconds= "

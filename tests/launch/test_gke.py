@@ -3,10 +3,12 @@
 What the manifests hold is compared with the published API in test_jobset.py.
 """
 
+import re
 import shlex
 
 import pytest
 
+from tests.launch import published
 from tests.launch.fakes import Answer, words_in_order
 
 SCRIPT = "gke.sh"
@@ -412,14 +414,23 @@ def test_every_kubectl_command_names_its_cluster(gke):
     assert all(words[1] == context for words in gke.calls("^kubectl"))
 
 
-def test_the_command_of_xpk(gke):
+@pytest.mark.parametrize(
+    "kind, topology, tpu_type",
+    [
+        ("ct6e-standard-4t", "4x4", "v6e-4x4"),
+        ("ct5lp-hightpu-4t", "4x8", "v5litepod-4x8"),
+        ("tpu7x-standard-4t", "2x2x2", "tpu7x-2x2x2"),
+    ],
+)
+def test_the_command_of_xpk(gke, kind, topology, tpu_type):
     source = "--config.data.sources=('text:/a b/*.txt',)"
-    gke.run(SCRIPT, "xpk", *FLAGS, "--tpu_type=v6e-16", "--spot", "--", source)
+    slice_flags = [f"--type={kind}", f"--topology={topology}", "--spot"]
+    gke.run(SCRIPT, "xpk", *FLAGS, *slice_flags, "--", source)
     (words,) = gke.calls("^xpk")
     assert words[1:3] == ["workload", "create"]
     assert {
         "--restart-on-exit-codes=75,76",
-        "--tpu-type=v6e-16",
+        f"--tpu-type={tpu_type}",
         f"--docker-image={IMAGE}",
         "--spot",
     } <= set(words)
@@ -427,12 +438,29 @@ def test_the_command_of_xpk(gke):
     assert shlex.split(command.removeprefix("--command="))[-1] == source
 
 
+def test_xpk_as_the_readme_has_it(gke):
+    names = {"PROJECT": "my-project-123", "ZONE": "us-central1-a"}
+    names |= {"BUCKET": "my-bucket", "CLUSTER": "theirs"}
+    text = (gke.clone / "launch/README.md").read_text()
+    block = text[text.index("    xpk storage attach") :].replace("\\\n", " ")
+    block = re.sub("|".join(names), lambda match: names[match[0]], block)
+    attach, submit, end = block.split("\n", 2)
+    published.check(shlex.split(attach))
+    (mount,) = re.findall("--mount-point=([^ ]*)", attach)
+    script, *args = shlex.split(submit)
+    assert script == "launch/gke.sh" and end.startswith("\n")
+    gke.run(SCRIPT, *args)
+    (words,) = gke.calls("^xpk")
+    assert {f"--storage={shlex.split(attach)[3]}", "--cluster=theirs"} <= set(words)
+    assert f"--workdir={mount}/runs/bert-base" in " ".join(words)
+
+
 @pytest.mark.parametrize("command", "create install prepare train xpk delete".split())
 def test_a_failed_command_fails_the_subcommand(gke, command):
     gke.reply("clusters list", "RUNNING")
     gke.reply("kubectl|docker push|xpk|node-pools", Answer(err="broken", code=1))
     code = 72 if command == "train" else 1  # it asks first what is there
-    gke.run(SCRIPT, command, *FLAGS, "--tpu_type=v6e-16", code=code)
+    gke.run(SCRIPT, command, *FLAGS, code=code)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +483,3 @@ def test_a_mistake_is_one_line_and_code_2(gke, flag):
     result = gke.run(SCRIPT, "run", *flags, flag, code=2)
     assert result.stderr.count("\n") == 1
     assert gke.calls() == []
-
-
-def test_xpk_wants_its_own_name_of_the_slice(gke):
-    assert "--tpu_type" in gke.run(SCRIPT, "xpk", *FLAGS, code=2).stderr
