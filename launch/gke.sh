@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A run on a TPU slice of a Google Kubernetes Engine cluster, as a JobSet.
+# A run on TPU slices of a Google Kubernetes Engine cluster, as a JobSet.
 #
 #   launch/gke.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
 #
-#   create   cluster and JobSet's controller if they are not there, account, node pool
+#   create   cluster and JobSet's controller if they are not there, account, node pools
 #   install  builds the image of the last commit and pushes it
 #   prepare  makes the corpus on an ordinary node, and waits for it
 #   train    starts the JobSet (launch/jobset.yaml), or lets a stopped one go on
@@ -11,17 +11,20 @@
 #   wait     waits until it ends; the exit code is that of training
 #   status   JobSet, pods, the newest checkpoint
 #   logs     the last lines of the first host; --follow goes on
-#   stop     training saves and ends; the node pool stays and costs
+#   stop     training saves and ends; the node pools stay and cost
 #   collect  brings metrics, curves, config and pods' logs here; --checkpoints all of it
-#   delete   deletes JobSet and node pool: the TPU's costs end. Cluster, its ordinary
+#   delete   deletes JobSet and node pools: the TPUs' costs end. Cluster, its ordinary
 #            node and bucket stay; --with_cluster deletes the cluster as well
 #   run      all of that in order; JobSet and GKE replace what is preempted
 #
-#   --name=bert-base        of the JobSet, the node pool and the run; at most 40 characters
+#   --name=bert-base        of the JobSet and the run; at most 37 characters. Node pools
+#                           are NAME-0, NAME-1, ...
 #   --project=my-project-123 --zone=us-central1-a
 #   --cluster=bert-jax      in the zone's region
 #   --type=ct6e-standard-4t machine type of a host
-#   --topology=4x4          chips of the slice
+#   --topology=4x4          chips of a slice
+#   --slices=1              as many alike, of several hosts each, joined by the data
+#                           centre's network (Multislice): a node pool for each
 #   --bucket=my-bert-bucket
 #   --service_account=bert-train@my-project-123.iam.gserviceaccount.com
 #                           both by launch/service_account.sh
@@ -33,7 +36,7 @@
 #   --storage=bert-jax      xpk: the name under which the bucket was attached
 #   --spot                  cheaper; may be taken away at any time
 #   --skip_prepare          run: the corpus is in the bucket already
-#   --keep                  run: do not delete the node pool at the end
+#   --keep                  run: do not delete the node pools at the end
 #   --dry_run               prints every command instead, ready to paste
 #
 # Checked against gcloud 528.0.0, JobSet v0.12.0, xpk 1.16.0.
@@ -61,7 +64,7 @@ declare -A flags=(
   [name]="" [project]="" [zone]="" [cluster]=bert-jax [type]="" [topology]=""
   [bucket]="" [service_account]="" [config]="" [workdir]="" [corpus_dir]=""
   [collect_to]="" [namespace]=bert-jax [max_restarts]=100
-  [storage]=bert-jax
+  [storage]=bert-jax [slices]=1
 )
 declare -A switches=(
   [spot]="" [skip_prepare]="" [keep]="" [follow]="" [checkpoints]="" [with_cluster]=""
@@ -93,24 +96,19 @@ is_there() { [[ -n $(query "" "$@" 2>/dev/null) ]]; }
 
 # ---- The cluster: private nodes, reached through its name in Google's DNS.
 create() {
-  local account="${flags[service_account]}" more=() state
-  check_bucket_and_account "${flags[bucket]}" "${flags[project]}" "$account"
+  local state pool
+  check_bucket_and_account "${flags[bucket]}" "${flags[project]}" \
+    "${flags[service_account]}"
   state=$(cluster_state)
   if ! { { [[ -n $state ]] || make_cluster; } && connect; }; then
     say_what_is_left "$state"
   fi
   create_account
-  if ! is_there gcloud container node-pools describe "${flags[name]}" "${place[@]}" \
-    --cluster="${flags[cluster]}" --format='value(name)'; then
-    [[ -z ${switches[spot]} ]] || more+=(--spot)
-    shape_slice
-    run gcloud container node-pools create "${flags[name]}" "${place[@]}" \
-      --cluster="${flags[cluster]}" --node-locations="${flags[zone]}" \
-      --machine-type="${flags[type]}" "${shape[@]}" \
-      --num-nodes="$hosts" --service-account="$account" \
-      --workload-metadata=GKE_METADATA --enable-private-nodes --shielded-secure-boot \
-      --node-labels=made-by=bert-jax --quiet "${more[@]}"
-  fi
+  shape_slices
+  for pool in "${pools[@]}"; do
+    is_there gcloud container node-pools describe "$pool" "${place[@]}" \
+      --cluster="${flags[cluster]}" --format='value(name)' || make_pool "$pool"
+  done
 }
 
 # cluster_state: nothing where there is none; fails where nobody knows.
@@ -154,10 +152,22 @@ say_what_is_left() {
   return "$NOT_MADE"
 }
 
+# make_pool POOL: one slice. Pods and delete find the pools of a run by its label.
+make_pool() {
+  local more=()
+  [[ -z ${switches[spot]} ]] || more+=(--spot)
+  run gcloud container node-pools create "$1" "${place[@]}" \
+    --cluster="${flags[cluster]}" --node-locations="${flags[zone]}" \
+    --machine-type="${flags[type]}" "${shape[@]}" --num-nodes="$hosts" \
+    --service-account="${flags[service_account]}" --workload-metadata=GKE_METADATA \
+    --enable-private-nodes --shielded-secure-boot \
+    --node-labels="made-by=bert-jax,bert_jax_run=${flags[name]}" --quiet "${more[@]}"
+}
+
 # Several hosts of a TPU7x are told their topology by a policy, others by a flag.
 has_policy() { [[ ${flags[type]} == tpu7x-* ]] && ((hosts > 1)); }
 
-shape_slice() {
+shape_slices() {
   shape=(--tpu-topology="${flags[topology]}")
   has_policy || return 0
   if ! is_there gcloud compute resource-policies describe "${flags[name]}" \
@@ -226,7 +236,8 @@ render() {
   local text name argument list=""
   local -A words=(
     [NAME]=${flags[name]} [NAMESPACE]=${flags[namespace]} [NAMESPACE_ACCOUNT]=bert-jax
-    [MAX_RESTARTS]=${flags[max_restarts]} [HOSTS]=$hosts [CHIPS]=$(chips_per_host)
+    [MAX_RESTARTS]=${flags[max_restarts]} [SLICES]=${flags[slices]} [HOSTS]=$hosts
+    [CHIPS]=$(chips_per_host)
     [ACCELERATOR]=$accelerator [TOPOLOGY]=${flags[topology]} [IMAGE]=$(image)
     [BUCKET]=${flags[bucket]} [MOUNT]=$MOUNT
   )
@@ -319,7 +330,8 @@ train_by_xpk() {
     --workdir="$MOUNT/${flags[workdir]}" "${arguments[@]}"
   run xpk workload create --workload="${flags[name]}" --cluster="${flags[cluster]}" \
     --project="${flags[project]}" --zone="${flags[zone]}" \
-    --tpu-type="$xpk_name-${flags[topology]}" --num-slices=1 --docker-image="$(image)" \
+    --tpu-type="$xpk_name-${flags[topology]}" --num-slices="${flags[slices]}" \
+    --docker-image="$(image)" \
     --storage="${flags[storage]}" --restart-on-exit-codes=75,76 \
     --max-restarts="${flags[max_restarts]}" --termination-grace-period-seconds=120 \
     --command="${command% }" "${more[@]}"
@@ -405,15 +417,31 @@ save_logs() {
   [[ -n $dry_run || -s $file ]] || rm "$file"
 }
 
+# What cannot be deleted keeps nothing else from being deleted: all of it costs.
 delete_all() {
-  run_kube delete jobset "${flags[name]}" --ignore-not-found
-  run_kube delete job "${flags[name]}-prepare" --ignore-not-found
-  run gcloud container node-pools delete "${flags[name]}" "${place[@]}" \
-    --cluster="${flags[cluster]}" --quiet
+  local failed=0
+  run_kube delete jobset "${flags[name]}" --ignore-not-found || failed=1
+  run_kube delete job "${flags[name]}-prepare" --ignore-not-found || failed=1
+  delete_pools || failed=1
   ! has_policy || run gcloud compute resource-policies delete "${flags[name]}" \
-    --project="${flags[project]}" --region="$region" --quiet
+    --project="${flags[project]}" --region="$region" --quiet || failed=1
   [[ -z ${switches[with_cluster]} ]] ||
-    run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet
+    run gcloud container clusters delete "${flags[cluster]}" "${place[@]}" --quiet ||
+    failed=1
+  return "$failed"
+}
+
+# All of the run, whatever --slices says now.
+delete_pools() {
+  local made pool failed=0
+  made=$(query "${pools[*]}" gcloud container node-pools list "${place[@]}" \
+    --cluster="${flags[cluster]}" --filter="config.labels.bert_jax_run=${flags[name]}" \
+    --format='value(name)') || return
+  for pool in $made; do
+    run gcloud container node-pools delete "$pool" "${place[@]}" \
+      --cluster="${flags[cluster]}" --quiet || failed=1
+  done
+  return "$failed"
 }
 
 # A command of a second call may fail while training goes on since the first one. A pod
@@ -454,7 +482,7 @@ run_all() {
 split_subcommand "$@"
 parse_flags "${rest[@]}"
 needs gcloud
-check name '[a-z][a-z0-9-]{0,38}[a-z0-9]' bert-base # a node pool, and -prepare is added
+check name '[a-z][a-z0-9-]{0,35}[a-z0-9]' bert-base # of 40 for a node pool, -98 is added
 check_project
 check_zone
 check cluster '[a-z][a-z0-9-]{0,38}[a-z0-9]' bert-jax
@@ -470,10 +498,15 @@ check_asking
 name_chips
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
-check_training "$(devices_of_topology)"
+check slices '[1-9][0-9]?' 2
+((flags[slices] == 1 || hosts > 1)) || usage_error "--slices=${flags[slices]} are of" \
+  "several hosts each, and --topology=${flags[topology]} is one ${flags[type]}"
+mapfile -t pools < <(seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)))
+check_training $(($(devices_of_topology) * flags[slices]))
 place=(--project="${flags[project]}" --location="$region")
 of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}
-first_host=$of_jobset,batch.kubernetes.io/job-completion-index=0
+first_host=$of_jobset,jobset.sigs.k8s.io/job-index=0
+first_host+=,batch.kubernetes.io/job-completion-index=0
 of_prepare=batch.kubernetes.io/job-name=${flags[name]}-prepare
 context=gke_${flags[project]}_${region}_${flags[cluster]}
 case $command in

@@ -72,13 +72,13 @@ list_pods() {
   "${kubectl_line[@]}"
 }
 
-# count_pods: how many in each phase; what the first one waits for where none runs.
+# count_pods: how many in each phase, and what the first of those that wait waits for.
 count_pods() {
   awk 'NF {count[$2]++}
-       NR == 1 {first = $0}
+       $2 == "Pending" && first == "" {first = $0}
        END {for (phase in count) text = text ", " count[phase] " " phase
             if (text == "") text = ", none"
-            else if (!("Running" in count)) text = text " (" first ")"
+            if (first != "") text = text " (" first ")"
             print substr(text, 3)}'
 }
 
@@ -92,7 +92,7 @@ say_why_none_runs() {
       --output=jsonpath='{range .items[*]}{.reason}: {.message}{"\n"}{end}'
     "${kubectl_line[@]}" | tail -n 5 | sed 's/^/  /' >&2 || true
   fi
-  say "correct what these lines name and give $1 again; the node pool is paid for until" \
+  say "correct what these lines name and give $1 again; the node pools are paid for until" \
     "delete"
 }
 

@@ -69,6 +69,7 @@ FLAGS = {
     ),
     "gcloud container node-pools delete": "cluster= location=",
     "gcloud container node-pools describe": "cluster= location=",
+    "gcloud container node-pools list": "cluster= filter= location=",
     "gcloud iam service-accounts add-iam-policy-binding": "condition= member= role=",
     "gcloud iam service-accounts create": "display-name=",
     "gcloud iam service-accounts describe": "",

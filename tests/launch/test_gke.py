@@ -45,6 +45,7 @@ def gke(cloud):
     cloud.reply(BUCKET, "my-bucket")
     cloud.reply(SERVICE_ACCOUNT, ACCOUNT)
     cloud.reply("get (namespace|serviceaccount)", NOT_FOUND)
+    cloud.reply("node-pools list", "bert-base-0")
     cloud.reply("git .*rev-parse", "0123456789ab")
     cloud.reply(JOB, "Complete")
     cloud.reply(JOBSET, NOT_FOUND, "/false/0", "Completed/false/0")
@@ -89,6 +90,7 @@ def test_the_node_pool_is_the_slice(gke):
         "--machine-type=ct6e-standard-4t",
         "--tpu-topology=4x4",
         "--num-nodes=4",
+        "--node-labels=made-by=bert-jax,bert_jax_run=bert-base",
         "--spot",
         f"--service-account={ACCOUNT}",
     } <= set(pool)
@@ -324,7 +326,7 @@ def test_pods_that_never_start_end_the_run_and_its_costs(gke, step):
     result = gke.run(SCRIPT, "run", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="3")
     assert len(gke.calls(PODS)) == 3
     assert f"  {IMAGE_DENIED}\n  Failed: 403 of the image\n" in result.stderr
-    assert f"give {step} again; the node pool is paid for" in result.stderr
+    assert f"give {step} again; the node pools are paid for" in result.stderr
     assert words_in_order(gke.calls(), "storage rsync", "node-pools delete")
 
 
@@ -467,7 +469,7 @@ def test_a_failed_command_fails_the_subcommand(gke, command):
     "flag",
     [
         "--name=Bert",
-        "--name=" + "b" * 41,
+        "--name=" + "b" * 38,
         "--type=n2-standard-4t",
         "--topology=4x3x3",
         "--topology=2x2x",

@@ -242,7 +242,7 @@ def test_the_slice(manifests, kind, topology, hosts, chips, accelerator):
     assert pod["nodeSelector"] == {
         "cloud.google.com/gke-tpu-accelerator": accelerator,
         "cloud.google.com/gke-tpu-topology": topology,
-        "cloud.google.com/gke-nodepool": "bert-base",
+        "bert_jax_run": "bert-base",
     }
     tpu = {"google.com/tpu": chips}
     assert pod["containers"][0]["resources"] == {"requests": tpu, "limits": tpu}
