@@ -31,7 +31,8 @@
 #   --give_up_after=1h      on hosts that do not come up by then; run asks again
 #   --network=default --subnetwork=default
 #   --spot                  cheaper; may be taken away at any time
-#   --reservation=NAME      from this reservation of yours, not Spot; one that another
+#   --reservation=my-reservation
+#                           from this reservation of yours, not Spot; one that another
 #                           project shares is projects/PROJECT/reservations/NAME
 #   --external_ips          public addresses for the hosts. Without, the network needs
 #                           Cloud NAT for pip and a firewall rule for ssh through IAP
