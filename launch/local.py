@@ -8,11 +8,13 @@ The processes are real ones, with JAX's own coordination and CPU collectives bet
 them; what simulates is the devices. What is no flag of this file goes to
 `python -m bert_jax.train`, or to the other command. SIGTERM and Ctrl-C are passed on:
 the run is saved and ends with 75. When a process ends badly, the others notice by
-themselves; launch/README.md has the exit codes.
+themselves; launch/README.md has the exit codes. A mistake that all of them find is told
+once, and what XLA logs of a lost process only where the process itself does not say it.
 """
 
 import argparse
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +25,19 @@ from typing import TextIO
 # An exit code that says more about what to do comes before one that says less.
 SEVERITY = (2, 78, 77, 1, 76, 75)
 LOST = 76
+# After these a process has said in a line of its own why it ended.
+TOLD = (0, 2, 75, 76, 77, 78)
+# A line of XLA's log; those of its coordination service; and what they go on with.
+LOGGED = re.compile(r"[IWEF]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
+OF_LOST_PROCESS = re.compile(
+    r"\S+ \S+ +\d+ (coordination_\w+\.cc|preemption_sync_manager\.cc"
+    r"|client\.h:\d+\] Terminating process because the JAX distributed service)"
+)
+GOES_ON = re.compile(
+    r"Additional GRPC error|:UNKNOWN:Error received from peer|\d+(,\d+)*$"
+    r"|The tasks have crashed|RPC: /xla\.coordination"
+    r"|\*\*\* Check failure stack trace|    @ |$"
+)
 
 
 def main() -> int:
@@ -49,17 +64,22 @@ def main() -> int:
                 start_new_session=True,  # a terminal's Ctrl-C comes through `stop`
             )
         )
+    told: dict[str, int] = {}
+    errors = [Errors(i, told) for i in range(arguments.processes)]
     threads = []
-    for i, process in enumerate(processes):
-        for stream, to, prefix in (
-            (process.stdout, sys.stdout, ""),
-            (process.stderr, sys.stderr, f"[{i}] "),
+    for process, of_process in zip(processes, errors, strict=True):
+        for stream, read in (
+            (process.stdout, pass_on),
+            (process.stderr, of_process.pass_on),
         ):
-            threads.append(threading.Thread(target=pass_on, args=(stream, to, prefix)))
+            threads.append(threading.Thread(target=read, args=(stream,)))
             threads[-1].start()
     codes = [process.wait() for process in processes]
     for thread in threads:
         thread.join()
+    for code, of_process in zip(codes, errors, strict=True):
+        if code not in TOLD:
+            of_process.show_held_back()
     if any(codes):
         print(f"processes ended with {', '.join(map(str, codes))}", file=sys.stderr)
     return exit_code(codes)
@@ -100,12 +120,50 @@ def environment(i: int, arguments: argparse.Namespace, address: str) -> dict[str
     }
 
 
-def pass_on(stream: TextIO, to: TextIO, prefix: str) -> None:
+def pass_on(stream: TextIO) -> None:
     """Writes lines as they come, but those about connections that were made."""
     for line in stream:
         if "peer ranks" not in line:
-            to.write(prefix + line)
-            to.flush()
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+
+class Errors:
+    """What one process says on standard error."""
+
+    def __init__(self, i: int, told: dict[str, int]):
+        """Takes the number of the process, and who told which mistake, of all."""
+        self._i, self._told = i, told
+        self._held_back: list[str] = []
+        self._is_of_lost_process = False  # the last line of XLA's log
+
+    def pass_on(self, stream: TextIO) -> None:
+        """Writes lines as they come, but those that may be of no use."""
+        for line in stream:
+            if self._is_noise(line):
+                self._held_back.append(line)
+            elif not self._is_told(line):
+                self._write(line)
+
+    def show_held_back(self) -> None:
+        for line in self._held_back:
+            self._write(line)
+
+    def _is_noise(self, line: str) -> bool:
+        if LOGGED.match(line):
+            self._is_of_lost_process = bool(OF_LOST_PROCESS.match(line))
+            return self._is_of_lost_process
+        return self._is_of_lost_process and bool(GOES_ON.match(line))
+
+    def _is_told(self, line: str) -> bool:
+        """Returns whether another process has told this mistake."""
+        if not line.startswith("error: "):
+            return False
+        return self._told.setdefault(line, self._i) != self._i  # at once, for threads
+
+    def _write(self, line: str) -> None:
+        sys.stderr.write(f"[{self._i}] {line}")
+        sys.stderr.flush()
 
 
 def exit_code(codes: list[int]) -> int:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from bert_jax import mesh_fit, train
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, multiples_around
 from tests.conftest import make_config, use_mesh
 
 CONFIG = make_config(model__hidden_size=36, model__num_attention_heads=6)
@@ -18,6 +18,11 @@ def test_a_batch_that_does_not_divide():
         mesh_fit.check_batch("config.x", 20, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=5 must be .* = 12; try 12$"):
         mesh_fit.check_batch("config.x", 5, 3, mesh)
+
+
+def test_one_multiple_is_advised_once():
+    assert multiples_around(32, 64) == "64"
+    assert multiples_around(100, 64) == "64 or 128"
 
 
 def advised(error: ConfigError) -> list[int]:

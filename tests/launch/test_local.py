@@ -1,5 +1,6 @@
 """Several processes of one machine train as one does, and end as they should."""
 
+import io
 import json
 import os
 import pathlib
@@ -197,6 +198,9 @@ def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(text, straigh
     stderr = (text / "stderr.txt").read_text()
     assert loop.returncode == 0, stdout + stderr
     assert "processes ended with -9, 76" in stderr
+    assert stderr.count("another process of the run is gone") == 1
+    for noise in ("Traceback", "Check failure", "coordination"):
+        assert noise not in stderr
     assert "continuing at step" in stdout
     assert losses(text, workdir).keys() == straight.keys()
     assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
@@ -226,8 +230,69 @@ def test_a_mistake_ends_all_with_2_and_writes_nothing(text):
     )
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 2, stdout + stderr
-    assert "config.phases[0].global_batch_size=15" in stderr
+    assert stderr.count("config.phases[0].global_batch_size=15") == 1
+    assert stderr.endswith("processes ended with 2, 2\n")
     assert not (text / "mistake").exists()
+
+
+def test_what_all_find_is_told_once():
+    process = start(3, "--config=configs/tinny.py")
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 2, stdout + stderr
+    first, last = stderr.splitlines()
+    assert "] error: --config=configs/tinny.py is not a file" in first
+    assert last == "processes ended with 2, 2, 2"
+
+
+# As jaxlib 0.10 logged it in a process of which the first was killed.
+OF_A_LOST_PROCESS = """\
+W1123 10:30:16.652129   13824 preemption_sync_manager.cc:147] Failed to retrieve
+Additional GRPC error information from remote target coordination_service:
+:UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}.
+E1123 10:31:21.897596   14165 coordination_service.cc:1549] The following are unhealthy:
+1
+The tasks have crashed. Check the task logs for an earlier error, or scheduler events
+E1123 10:30:16.652294   13824 coordination_service_agent.cc:289] Polled an error
+F1123 10:30:16.652320   13824 client.h:80] Terminating process because the JAX \
+distributed service detected fatal errors.
+
+RPC: /xla.coordination.CoordinationService/PollForError
+*** Check failure stack trace: ***
+    @     0x7f4fc7440634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+"""
+UNKNOWN = """\
+F1123 10:30:16.652320   13824 client.h:80] Check failed: queue.Pop() == nullptr
+*** Check failure stack trace: ***
+    @     0x7f4fc7440634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+"""
+
+
+@pytest.mark.parametrize(
+    "unknown", [UNKNOWN, "Traceback (most recent call last):\n1\n"]
+)
+def test_no_line_of_an_unknown_failure_is_held_back(capsys, unknown):
+    errors = local.Errors(1, {})
+    errors.pass_on(io.StringIO(unknown + OF_A_LOST_PROCESS))
+    shown = "".join(f"[1] {line}\n" for line in unknown.splitlines())
+    assert capsys.readouterr().err == shown
+    errors.show_held_back()
+    held_back = "".join(f"[1] {line}\n" for line in OF_A_LOST_PROCESS.splitlines())
+    assert capsys.readouterr().err == held_back
+
+
+def test_other_lines_are_told_by_each_process(capsys):
+    told = {}
+    for i in range(2):
+        lines = io.StringIO("error: one\nerror: one\nnotice\n" + f"error: of {i}\n")
+        local.Errors(i, told).pass_on(lines)
+    assert capsys.readouterr().err.splitlines() == [
+        "[0] error: one",
+        "[0] error: one",
+        "[0] notice",
+        "[0] error: of 0",
+        "[1] notice",
+        "[1] error: of 1",
+    ]
 
 
 @pytest.mark.parametrize(
