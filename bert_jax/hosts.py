@@ -12,10 +12,12 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import secrets
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -46,6 +48,17 @@ SHARED_SECS = 60
 # How long process 0 may take over what the others wait for: a corpus, above all.
 AGREE_SECS = 24 * 3600
 
+# What a collective on CPUs and the coordination service say of a process that is gone.
+LOST_CONNECTION = re.compile(
+    r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)"
+    r"|UNAVAILABLE: .*coordination",
+    re.DOTALL,
+)
+LOST_WORDS = (
+    "error: another process of the run is gone; the same command goes on at the last"
+    " checkpoint"
+)
+
 T = TypeVar("T")
 
 
@@ -69,8 +82,8 @@ def join() -> None:
         "shutdown_timeout_seconds": SHUTDOWN_SECS,
     }
     _exit_when_aborted(
-        f"error: not all processes of the run came within {JOIN_SECS} s (above, in"
-        " XLA's words); start all of them, with the same JAX_COORDINATOR_ADDRESS"
+        f"error: not all processes of the run came within {JOIN_SECS} s; start all"
+        " of them, with the same JAX_COORDINATOR_ADDRESS"
     )
     try:
         jax.distributed.initialize(**given, **limits)
@@ -84,8 +97,8 @@ def join() -> None:
         return
     me = distributed.global_state.process_id
     _exit_when_aborted(
-        f"process {me}: aborted, most often because another process of the run is gone"
-        " (above, in XLA's words); the same command goes on at the last checkpoint"
+        f"process {me}: aborted, most often because another process of the run is gone;"
+        " the same command goes on at the last checkpoint"
     )
     if me:
         # The descriptor, since C++ libraries write to it as well.
@@ -169,13 +182,34 @@ def _exit_when_aborted(words: str) -> None:
     0.10), so the abort itself is caught; XLA has written why on standard error.
     """
 
-    def leave(_: int) -> None:
-        print(_abort.words, file=sys.stderr, flush=True)
-        os._exit(_abort.exit_code)
+    def aborted(_: int) -> None:
+        _say_and_exit(_abort.words, _abort.exit_code)
 
     _abort.words = words
-    _abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(leave)
+    _abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(aborted)
     ctypes.CDLL(None).signal(signal.SIGABRT, _abort.handler)
+
+
+_is_exiting = threading.Lock()
+
+
+def _say_and_exit(words: str, exit_code: int) -> NoReturn:
+    """Ends this process; of threads that find a reason the first one says it."""
+    if not _is_exiting.acquire(blocking=False):
+        threading.Event().wait()
+    print(words, file=sys.stderr, flush=True)
+    os._exit(exit_code)
+
+
+def may_miss_another(error: Exception) -> bool:
+    """Returns whether it may have been raised because another process is gone."""
+    is_of_runtime = isinstance(error, jax.errors.JaxRuntimeError)
+    return _num_processes() > 1 and (is_of_runtime or _is_lost_connection(error))
+
+
+def _is_lost_connection(error: Exception) -> bool:
+    # Of a collective it may be a ValueError.
+    return bool(LOST_CONNECTION.search(str(error)))
 
 
 @contextlib.contextmanager
@@ -195,8 +229,11 @@ def together() -> Iterator[None]:
             _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
             _abort.words = "the other processes of the run end as well"
             raise
+        sys.stdout.flush()
+        if _is_lost_connection(error):
+            _say_and_exit(LOST_WORDS, EXIT_LOST)
         traceback.print_exc()
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        if may_miss_another(error):
             # Maybe a connection to a process that is gone: the coordination service
             # knows in a while, and ends this one with EXIT_LOST.
             time.sleep(HEARTBEAT_SECS + 15)
@@ -210,12 +247,13 @@ def leave(exit_code: int) -> NoReturn:
     XLA cannot be interrupted. At its end Python waits for the thread that is in there,
     for minutes that whoever sent SIGTERM may not give; a daemon thread, which it does
     not wait for, makes it abort instead. So of what belongs to an end only this takes
-    place: the other processes are told, and what was printed is out.
+    place: what was printed is out, and the other processes are told.
     """
     try:
+        with contextlib.suppress(OSError):  # what reads it is gone
+            sys.stdout.flush()
+            sys.stderr.flush()
         jax.distributed.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
     finally:  # whether or not anybody listens
         os._exit(exit_code)
 

@@ -23,7 +23,7 @@ from bert_jax import (
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
 from bert_jax.held_out import HeldOut
@@ -169,9 +169,11 @@ class Loop:
             self._writer.write(error.step, self._clock.line())
             reason = guard.diagnosis(self._state.params, self._run.workdir)
             raise error.because(reason) from None
-        except ConfigError:
-            with contextlib.suppress(Exception):  # the first error is to be told
-                self._run.checkpoints.wait()
+        except Exception as error:
+            # No save ends where another process is gone.
+            if not hosts.may_miss_another(error):
+                with contextlib.suppress(Exception):  # the first error is to be told
+                    self._finish_saving()
             raise
         finally:
             self._progress.close()

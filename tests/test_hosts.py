@@ -156,6 +156,41 @@ def test_who_loses_another_leaves_with_76(victim):
     assert time.monotonic() - killed < 60
 
 
+@pytest.mark.parametrize(
+    ("victim", "waits"),
+    [
+        (1, "multihost_utils.process_allgather(np.ones(1))"),
+        pytest.param(
+            0,
+            "hosts.agree('never', lambda: time.sleep(300))",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_who_waits_for_one_that_is_lost_says_only_that(victim, waits):
+    program = f"""
+        import numpy as np
+        from jax.experimental import multihost_utils
+        multihost_utils.process_allgather(np.ones(1))
+        print("ready", file=sys.stderr, flush=True)
+        with hosts.together():
+            while True:
+                {waits}
+    """
+    processes = start(program, 2)
+    for process in processes:
+        while process.stderr.readline() != "ready\n":
+            assert process.poll() is None
+    killed = time.monotonic()
+    processes[victim].send_signal(signal.SIGKILL)
+    code, _, err = finish(processes)[1 - victim]
+    assert code == 76
+    assert time.monotonic() - killed < 9  # before the coordination service knows
+    assert "another process of the run is gone; the same command goes on" in err
+    assert "Traceback" not in err
+    assert victim == 0 or err == hosts.LOST_WORDS + "\n"  # else XLA says it as well
+
+
 def test_who_leaves_waits_for_no_thread_and_tells_the_others():
     program = """
         import threading
