@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,6 +121,23 @@ def run_with_rest(
         if flags.FLAGS.is_parsed():
             raise
         fail(_config_mistake(error, argv))
+
+
+def run_and_leave(main: Callable[[], None], doc: str | None) -> None:
+    """As `run`, but where something went wrong no thread is waited for at the end.
+
+    XLA may be compiling in one for minutes. What is to be saved has to be when main
+    raises.
+    """
+    try:
+        run(main, doc)
+    except SystemExit as end:
+        if isinstance(end.code, int) and end.code:
+            leave(end.code)
+        raise
+    except Exception:
+        traceback.print_exc()
+        leave(1)
 
 
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:

@@ -273,4 +273,4 @@ if __name__ == "__main__":
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where the run is kept; runs/NAME-OF-CONFIG if absent"
     )
-    command_line.run(main, __doc__)
+    command_line.run_and_leave(main, __doc__)

@@ -1,9 +1,12 @@
 """Tests of bert_jax.command_line through the commands that start by it."""
 
+import subprocess
+import sys
+
 import pytest
 
 from bert_jax import command_line
-from tests.commands import run, run_well
+from tests.commands import ENV, ROOT, run, run_well
 
 
 @pytest.mark.parametrize(
@@ -156,3 +159,35 @@ def test_tuning_names_configs_of_tasks():
 def test_keys_may_stand_before_the_config(before, after):
     found = command_line._config_first(["train", *before.split()])
     assert found == ["train", *after.split()]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        ("ConfigError('config.seed=x is wrong')", 2, "error: config.seed=x is wrong\n"),
+        ("KeyError('a fault of ours')", 1, "KeyError: 'a fault of ours'\n"),
+        ("KeyboardInterrupt()", 130, "stopped\n"),
+    ],
+)
+def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
+    program = f"""if True:
+        import threading
+        from bert_jax import command_line
+        from bert_jax.config import ConfigError
+        def main():
+            threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
+            print("said before")
+            raise {raised}
+        command_line.run_and_leave(main, "")
+    """
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (code, "said before\n")
+    assert result.stderr.endswith(message)
+    assert ("Traceback" in result.stderr) == (code == 1)

@@ -4,7 +4,8 @@ In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of ev
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
 a step; HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function,
 and no watchdog is as patient as usual; COMPUTE_WRONG=1 makes a chip faulty, as replays
-see it; COMPILE_FOR_EVER=1 never has the second phase compiled.
+see it; COMPILE_FOR_EVER=1 never has the second phase compiled; FAIL_AT="21" raises a
+KeyError after a step.
 """
 
 import functools
@@ -61,6 +62,17 @@ def send_signal() -> None:
     train_loop.wait_for_step = wait_for_step
 
 
+def fail() -> None:
+    real = train_loop.wait_for_step
+
+    def wait_for_step(state, last_metrics) -> None:
+        real(state, last_metrics)
+        if int(state.step) == int(os.environ["FAIL_AT"]):
+            raise KeyError("a fault of ours")
+
+    train_loop.wait_for_step = wait_for_step
+
+
 def hang() -> None:
     real = train_loop.wait_for_step
     watchdog.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
@@ -111,6 +123,8 @@ if KILL_AT:
     send_signal()
 if HANG_AT:
     hang()
+if os.environ.get("FAIL_AT"):
+    fail()
 if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
 if os.environ.get("COMPILE_FOR_EVER"):

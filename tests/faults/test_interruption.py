@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from bert_jax import checkpoint_files
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 
@@ -62,8 +63,8 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
     assert exact_lines(tmp_path) == exact_lines(straight)
 
 
-def test_a_stop_waits_for_no_compilation(text, tmp_path):
-    """That of the second phase never ends here."""
+def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
+    """Returns the end of a run of which the second phase is never compiled."""
     (tmp_path / "two_phases.py").write_text(
         "import copy\n"
         "from configs import tiny\n"
@@ -74,21 +75,46 @@ def test_a_stop_waits_for_no_compilation(text, tmp_path):
     )
     phase = {"sequence_length": 16, "max_predictions": 3, "num_steps": LAST}
     changes = {f"phases[1].{name}": value for name, value in phase.items()}
+    changes["checkpoint.every_steps"] = 20
     process = start(
         "tests.faults.faulty_train",
         f"--config={tmp_path}/two_phases.py",
         *arguments(text, tmp_path, **changes)[1:],
-        KILL_AT="20:SIGTERM",
         COMPILE_FOR_EVER="1",
+        **fault,
     )
     try:
         stdout, stderr = process.communicate(timeout=300)
     finally:
         process.kill()
-    assert process.returncode == 75, stdout + stderr
+    return process.returncode, stdout, stderr
+
+
+def test_a_stop_waits_for_no_compilation(text, tmp_path):
+    code, stdout, stderr = run_while_xla_compiles(text, tmp_path, KILL_AT="5:SIGTERM")
+    assert code == 75, stdout + stderr
     assert "Traceback" not in stderr
     (saved,) = (tmp_path / "checkpoints").iterdir()
     assert f"step {saved.name} is saved" in stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "message"),
+    [
+        ({"FAIL_AT": "21"}, 1, "KeyError: 'a fault of ours'"),
+        ({"POISON_BATCHES": "20-"}, 77, "error: "),
+    ],
+)
+def test_a_failure_waits_for_no_compilation_but_for_a_save(
+    text, tmp_path, fault, code, message
+):
+    found, stdout, stderr = run_while_xla_compiles(text, tmp_path, **fault)
+    assert found == code, stdout + stderr
+    assert message in stderr.splitlines()[-1]
+    assert checkpoint_files.steps(str(tmp_path)) == [20]
+    checkpoint_files.check(str(tmp_path), 20, "")
+    told = [line["step"] for line in lines(tmp_path) if "loss" in line]
+    assert told[:19] == list(range(1, 20))  # a line comes a step late
 
 
 def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
