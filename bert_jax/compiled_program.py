@@ -14,6 +14,9 @@ from typing import Any
 
 import jax
 
+# Operations that run another computation once; collectives of a TPU7x are begun so, on
+# its SparseCores.
+CALLS = ("call", "call-start", "async-start")
 # What libtpu writes for an operation that it cannot estimate is near 2^64.
 MAX_CYCLES = 2**62
 COLLECTIVES = (
@@ -109,7 +112,7 @@ class CompiledProgram:
             if instruction.opcode == "while":
                 trips = times * self.trips(computation, instruction)
                 yield from self._executed(instruction.called("body"), trips)
-            elif instruction.opcode in ("call", "async-start"):
+            elif instruction.opcode in CALLS:
                 for role in ("to_apply", "calls"):
                     yield from self._executed(instruction.called(role), times)
 
