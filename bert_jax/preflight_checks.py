@@ -31,7 +31,7 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             )
             epochs = phase.num_steps * phase.global_batch_size / rows
             found.append(
-                f"phase {i} takes {epochs:,.1f} epochs of {rows:,} rows of"
+                f"phase {i + 1} takes {epochs:,.1f} epochs of {rows:,} rows of"
                 f" {phase.sequence_length}"
             )
     else:

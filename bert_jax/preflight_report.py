@@ -3,9 +3,20 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax.topologies import GIB
+from bert_jax import quantities
 
-MEMORY = ("temporaries", "outputs", "aliased", "code", "total")
+# What each part of a device's memory is. The total is their sum.
+MEMORY = {
+    "parameters": "",
+    "optimizer_moments": "",
+    "batch": "",
+    "padding": "of these arguments, to whole tiles",
+    "temporaries": "activations, gradients, work space",
+    "outputs": "the new state, and metrics",
+    "aliased": "outputs that are written over the old state: not counted twice",
+    "code": "the program itself",
+}
+OVER = "less than the total, and yet libtpu takes the program"
 
 
 def table(report: dict[str, Any]) -> str:
@@ -32,21 +43,23 @@ def _head(report: dict[str, Any]) -> list[str]:
 
 
 def _phase(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
-    parts = phase["accumulation_steps"]
+    parts, compiled = phase["accumulation_steps"], phase["compiled"]
     lines = [
-        f"== phase {phase['phase']}: {phase['num_steps']:,} steps of"
+        f"== phase {phase['phase'] + 1} of {len(report['phases'])}:"
+        f" {phase['num_steps']:,} steps of"
         f" {phase['global_batch_size']:,} x {phase['sequence_length']} tokens,"
         f" {phase['micro_batch']:,} sequences a device at a time"
         + (f", {parts} times" if parts > 1 else ""),
         _verdict(phase),
-        "compiled (facts), of one device",
-        *_memory(phase["compiled"]),
-        *_collectives(phase["compiled"].get("collectives", ())),
+        f"{'compiled (facts)' if compiled else 'not compiled'}, of one device",
+        *_memory(compiled or phase["from_few_layers"]),
     ]
+    if compiled:
+        lines += _collectives(compiled.get("collectives", ()))
     lines.append("estimated")
     lines.append(f"  model FLOPs a step   {phase['model_flops']:.3e} over all devices")
     lines += _time(phase["estimated"])
-    lines += _search(phase, report)
+    lines += _search(phase)
     return lines
 
 
@@ -56,21 +69,36 @@ def _verdict(phase: dict[str, Any]) -> str:
     if phase["fits"]:
         return "FITS"
     compiled = phase["compiled"]
+    found = compiled or phase["from_few_layers"]
+    needed, hbm = (
+        quantities.memory(found[name]) for name in ("needed_bytes", "hbm_bytes")
+    )
+    if compiled:
+        return f"DOES NOT FIT: needs {needed} of {hbm}; the compiler refused it"
+    layers = " and ".join(map(str, found["layers"]))
     return (
-        f"DOES NOT FIT: needs {_gib(compiled['needed_bytes'])} of"
-        f" {_gib(compiled['hbm_bytes'])}; the compiler refused it"
+        f"DOES NOT FIT: needs about {needed} of {hbm}; estimated from {layers} layers,"
+        " not compiled"
     )
 
 
-def _memory(compiled: dict[str, Any]) -> list[str]:
-    rows = [(name, size) for name, size in compiled["arguments"].items()]
-    if memory := compiled.get("memory"):
-        padding = memory["arguments"] - sum(compiled["arguments"].values())
-        rows.append(("padding of arguments", padding))
-        rows += [(name, memory[name]) for name in MEMORY]
-    if hbm := compiled.get("hbm_bytes"):
-        rows.append(("memory there is", hbm))
-    return [f"  {name.replace('_', ' '):<20} {_gib(size):>12}" for name, size in rows]
+def _memory(found: dict[str, Any]) -> list[str]:
+    """Tells of the parts that add up to the total, or of arguments alone."""
+    parts, memory = dict(found["arguments"]), found.get("memory")
+    if memory:
+        parts |= {name: memory[name] for name in MEMORY if name in memory}
+        parts["padding"] = memory["arguments"] - sum(found["arguments"].values())
+        parts["aliased"] = -memory["aliased"]
+    rows = [(name, parts[name], MEMORY[name]) for name in MEMORY if name in parts]
+    if memory:
+        rows.append(("total", memory["total"], "the sum of these"))
+    if hbm := found.get("hbm_bytes"):
+        over = memory and memory["total"] > hbm
+        rows.append(("memory there is", hbm, OVER if over else ""))
+    return [
+        f"  {name.replace('_', ' '):<20} {quantities.memory(size):>12}  {what}".rstrip()
+        for name, size, what in rows
+    ]
 
 
 def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
@@ -81,7 +109,7 @@ def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
         number, size = totals.get(key, (0, 0))
         totals[key] = number + times, size + times * each["bytes"]
     return [
-        f"  {kind:<20} {size / 1e6:>9,.1f} MB a step, {number} times"
+        f"  {kind:<20} {quantities.traffic(size):>12} a step, {number} times"
         + (
             ", to another slice: in no estimate"
             if kind == "send"
@@ -101,22 +129,28 @@ def _time(estimated: dict[str, Any] | None) -> list[str]:
     for name, seconds in estimated["seconds"].items():
         cycles = estimated["cycles"].get(name)
         lines.append(
-            f"  {name:<20} {seconds * 1e3:>9.2f} ms  {seconds / total:>4.0%}"
-            + (f"  {cycles / 1e6:>9.2f} M cycles" if cycles is not None else "")
+            f"  {name:<20} {quantities.step_time(seconds):>12}  {seconds / total:>4.0%}"
+            + (f"  {cycles / 1e6:>10.3f} M cycles" if cycles is not None else "")
         )
-    return [*lines, f"  a step               {total * 1e3:>9.2f} ms", _rates(estimated)]
+    a_step = f"  {'a step':<20} {quantities.step_time(total):>12}"
+    return [*lines, a_step, _rates(estimated)]
 
 
 def _rates(estimated: dict[str, Any]) -> str:
-    cost = estimated["cost"]
     return (
         f"  {estimated['sequences_per_second']:,.0f} sequences/s, MFU"
-        f" {estimated['mfu']:.1%}, {estimated['hours']:,.1f} hours"
-        + (f", cost {cost:,.0f}" if cost is not None else "")
+        f" {estimated['mfu']:.1%}, {_hours_and_cost(estimated)}"
     )
 
 
-def _search(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
+def _hours_and_cost(found: dict[str, Any]) -> str:
+    cost = found["cost"]
+    return quantities.run_time(found["hours"]) + (
+        f", cost {quantities.money(cost)}" if cost is not None else ""
+    )
+
+
+def _search(phase: dict[str, Any]) -> list[str]:
     if "largest_micro_batch" not in phase:
         return []
     sequences, largest = phase["largest_micro_batch"], phase.get("largest")
@@ -125,14 +159,14 @@ def _search(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
     mfu = largest["estimated"]["mfu"] if largest["estimated"] else None
     lines = [
         f"  largest micro-batch  {sequences:,} sequences a device (compiled:"
-        f" {_gib(largest['total_bytes']).strip()})"
+        f" {quantities.memory(largest['total_bytes'])})"
         + (f", MFU {mfu:.1%}" if mfu is not None else "")
     ]
     for each in phase.get("remat", ()):
         lines.append(
-            f"  remat {each['remat']:<14} {_gib(each['total_bytes']):>12}, largest"
-            f" {each['largest_micro_batch']:,}"
-            + (f", {each['cycles'] / 1e6:,.1f} M cycles" if each["cycles"] else "")
+            f"  remat {each['remat']:<14} {quantities.memory(each['total_bytes']):>12},"
+            f" largest {each['largest_micro_batch']:,}"
+            + (f", {each['cycles'] / 1e6:,.3f} M cycles" if each["cycles"] else "")
             + (", compiled" if each is phase["remat"][0] else ", from few layers")
         )
     return lines
@@ -148,20 +182,13 @@ def _end(report: dict[str, Any]) -> list[str]:
             else "It does not fit, and no accumulation_steps makes it fit"
         )
         for each in filter(None, remedy["phases"] if remedy else ()):
-            lines.append(
-                f"{each['step_seconds'] * 1e3:>11.2f} ms a step:{_rates(each)}"
-            )
+            step = quantities.step_time(each["step_seconds"])
+            lines.append(f"{step:>14} a step:{_rates(each)}")
     elif report["fits"]:
         lines.append("It fits.")
     if report["hours"] is not None:
-        cost = report["cost"]
         lines.append(
-            f"The whole schedule: {report['hours']:,.1f} hours"
-            + (f", cost {cost:,.0f}" if cost is not None else "")
-            + ", an estimate without waiting, input and failures."
+            f"The whole schedule: {_hours_and_cost(report)}, an estimate without"
+            " waiting, input and failures."
         )
     return lines
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:,.3f} GiB"

@@ -15,7 +15,7 @@ def test_a_corpus_is_held_against_the_config(trained):
     config = config_lib.from_json(json.dumps(manifest))
     found = preflight_checks.check(config, None)
     assert "was made with this tokenizer" in found[0]
-    assert found[1].startswith("phase 0 takes ")
+    assert found[1].startswith("phase 1 takes ")
     manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
     other = config_lib.from_json(json.dumps(manifest))
     with pytest.raises(ConfigError, match="lowercase"):

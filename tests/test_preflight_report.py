@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -58,9 +59,42 @@ def test_collectives_of_a_kind_are_one_line(report):
         collective,
         collective | {"bytes": 2e6, "times_a_step": 1},
         collective | {"devices": 8},
-        collective | {"kind": "send", "devices": 2, "times_a_step": 1},
+        collective | {"kind": "send", "bytes": 1e3, "devices": 2, "times_a_step": 1},
     ]
     text = preflight_report.table(report)
     assert "all-gather                 5.0 MB a step, 4 times, over 4 devices" in text
     assert "all-gather                 3.0 MB a step, 3 times, over 8 devices" in text
-    assert "send                       1.0 MB a step, 1 times, to another slice" in text
+    assert "send                       1.0 kB a step, 1 times, to another slice" in text
+
+
+def test_the_parts_of_memory_that_are_shown_add_up_to_the_total(report):
+    units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    row = re.compile(r"  ([a-z ]+?) +(-?[\d.,]+) (B|KiB|MiB|GiB)\b")
+    text = preflight_report.table(report)
+    facts = text[text.index("compiled (facts)") : text.index("memory there is")]
+    shown = {
+        name: float(number.replace(",", "")) * units[unit]
+        for name, number, unit in row.findall(facts)
+    }
+    assert list(shown)[:4] == ["parameters", "optimizer moments", "batch", "padding"]
+    assert shown["aliased"] < 0 < shown["outputs"]
+    total = shown.pop("total")
+    assert sum(shown.values()) == pytest.approx(total, abs=3e6)  # of the last digits
+    memory = report["phases"][0]["compiled"]["memory"]
+    assert total == pytest.approx(memory["total"], abs=1e6)
+
+
+def test_numbers_of_small_runs_are_told_in_small_units(report):
+    (phase, _), small = report["phases"], 1e-5
+    estimated = phase["estimated"]
+    estimated |= {"step_seconds": 12e-6, "hours": 2e-4, "cost": small}
+    estimated["seconds"] = dict.fromkeys(estimated["seconds"], 1.5e-6)
+    phase["compiled"]["collectives"] = [
+        {"kind": "all-reduce", "bytes": 41_820, "devices": 4, "times_a_step": 1}
+    ]
+    report |= {"hours": 0.39, "cost": 0.0123}
+    text = preflight_report.table(report)
+    assert "all-reduce                41.8 kB a step, 1 times, over 4 devices" in text
+    assert "12.00 us" in text and "1.50 us" in text
+    assert "0.72 seconds, cost 0.000010" in text
+    assert "The whole schedule: 23.4 minutes, cost 0.012, an estimate" in text
