@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import optax
 from jax.sharding import NamedSharding
 
 from bert_jax import compiled_program, compiled_steps, optim, sharding, steps
@@ -27,14 +28,18 @@ FEW_ROWS = 8 * TILE
 # arrays have many GiB, and compilation takes minutes.
 FARTHEST = 32
 # Whole programs that a search compiles, beside one for each halving where all were
-# refused, and how much more must seem to fit for one.
+# refused, and how much more or less one takes than another that is worth it.
 MOST_TRIES = 4
 WORTH_A_TRY = 1.05
+# What needs that many times the memory there is, by few layers, is not compiled. Near
+# the limit libtpu computes again what it cannot keep: it was seen to take what needed
+# 1.28 times.
+FAR_TOO_LARGE = 1.5
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What came of compiling one step, on one device."""
+    """What came of compiling one step, on one device, or of not having to."""
 
     config: ExperimentConfig
     seconds: float  # it took to compile
@@ -43,7 +48,8 @@ class Trial:
     program: CompiledProgram | None = None
     flops: float = 0.0  # by the compiler, loops counted once
     refusal: str = ""
-    needed_bytes: int = 0  # by the refusal
+    needed_bytes: int = 0  # by the refusal, or where it was not compiled by few layers
+    compiled: bool = True
 
     @property
     def fits(self) -> bool:
@@ -65,22 +71,11 @@ def compile_step(
       options: for the compiler.
     """
     tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    state = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_layout(x, mesh)),
-        jax.eval_shape(init),
-    )
+    graphdef, state = _abstract_state(config, tx, mesh)
     train_step = compiled_steps.jit(
         steps.make_train_step(config, graphdef, tx, schedule)
     )
-    batch_shapes = steps.batch_shapes(config.phases[phase_index])
-    arguments = {
-        "parameters": compiled_program.device_bytes(state.params),
-        "optimizer_moments": compiled_program.device_bytes(state.opt_state),
-        "batch": compiled_program.device_bytes(
-            sharding.abstract_batch(batch_shapes, mesh)
-        ),
-    }
+    arguments = _argument_bytes(config, state, mesh, phase_index)
     start = time.perf_counter()
     try:
         compiled = compiled_steps.compile_phase(
@@ -104,6 +99,53 @@ def compile_step(
         CompiledProgram(compiled.as_text() or "", mesh.size),
         (costs or {}).get("flops", 0.0),
     )
+
+
+def uncompiled(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+    needed_bytes: float,
+) -> Trial:
+    """Returns the trial of a step of which few layers tell that it does not fit."""
+    tx, _ = optim.make_optimizer(config)
+    _, state = _abstract_state(config, tx, mesh)
+    return Trial(
+        config,
+        0.0,
+        _argument_bytes(config, state, mesh, phase_index),
+        needed_bytes=int(needed_bytes),
+        compiled=False,
+    )
+
+
+def _abstract_state(
+    config: ExperimentConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
+) -> tuple[Any, steps.TrainState]:
+    """Returns the graph, and shapes and layouts of the state's arrays."""
+    graphdef, init = steps.init_state(config, tx)
+    state = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_layout(x, mesh)),
+        jax.eval_shape(init),
+    )
+    return graphdef, state
+
+
+def _argument_bytes(
+    config: ExperimentConfig,
+    state: steps.TrainState,
+    mesh: jax.sharding.Mesh,
+    phase_index: int,
+) -> dict[str, int]:
+    batch_shapes = steps.batch_shapes(config.phases[phase_index])
+    arguments = {
+        "parameters": state.params,
+        "optimizer_moments": state.opt_state,
+        "batch": sharding.abstract_batch(batch_shapes, mesh),
+    }
+    return {
+        name: compiled_program.device_bytes(tree) for name, tree in arguments.items()
+    }
 
 
 def _layout(x: jax.ShapeDtypeStruct, mesh: jax.sharding.Mesh) -> NamedSharding:
@@ -233,37 +275,44 @@ def largest_that_fits(
     """
     config = trial.config
     wanted = micro_batch(config, mesh, phase_index)
-    # What the early number leaves out, as far as the wanted program has told.
-    if trial.memory:
-        guess = early.largest(hbm_bytes - trial.memory["total"] + early.of(wanted))
-        best, refused = (wanted, trial), None
-    else:
-        share = min(early.of(wanted) / trial.needed_bytes, 1.0)
-        guess = early.largest(hbm_bytes * share)
-        best, refused = (0, None), wanted
+    best, refused = ((wanted, trial), None) if trial.fits else ((0, None), wanted)
+    # From above: a refusal takes seconds and tells how far to go down, where a program
+    # that fits takes minutes.
+    guess = early.largest(FAR_TOO_LARGE * hbm_bytes)
+    if trial.compiled and not trial.fits:
+        guess = min(guess, _below(trial, early, wanted, hbm_bytes))
     for _ in range(MOST_TRIES):
         if refused is not None:
             guess = min(guess, _tiles(refused - 1))
-        if guess <= best[0]:
+        if guess <= best[0] or guess < best[0] * WORTH_A_TRY:
             break
         found = compile_(changed(config, mesh, phase_index, sequences=guess))
-        if found.memory:
+        if found.fits:
             best = (guess, found)
-            total = found.memory["total"]
-            room = (hbm_bytes - total) / (early.a_sequence * _over(total, early, guess))
-            more = _tiles(guess + room)
-            if more < guess * WORTH_A_TRY:
-                break
-            guess = more
+            guess = _above(found, early, guess, hbm_bytes)
         else:
             refused = guess
-            over = _over(found.needed_bytes, early, guess) * early.a_sequence
-            guess = _tiles(guess - (found.needed_bytes - hbm_bytes) / over)
+            guess = _below(found, early, guess, hbm_bytes)
     while best[1] is None and refused is not None and refused > 1:
         half = refused // 2  # so many guesses say nothing of it
         found = compile_(changed(config, mesh, phase_index, sequences=half))
-        best, refused = ((half, found) if found.memory else best), half
+        best, refused = ((half, found) if found.fits else best), half
     return best
+
+
+def _above(fitting: Trial, early: EarlyMemory, sequences: int, limit: int) -> int:
+    """Returns how many sequences would fill the memory."""
+    assert fitting.memory
+    total = fitting.memory["total"]
+    room = (limit - total) / (early.a_sequence * _over(total, early, sequences))
+    return _tiles(sequences + room)
+
+
+def _below(refused: Trial, early: EarlyMemory, sequences: int, limit: int) -> int:
+    """Returns how many sequences would come under the limit, so few as to differ."""
+    needed = refused.needed_bytes
+    excess = (needed - limit) / (early.a_sequence * _over(needed, early, sequences))
+    return _tiles(min(sequences - excess, sequences / WORTH_A_TRY))
 
 
 def _over(num_bytes: float, early: EarlyMemory, sequences: int) -> float:

@@ -18,10 +18,11 @@ def made_up(a_sequence, fixed=500):
         compile_.tried.append(config.phases[0].global_batch_size // 8)
         total = fixed + a_sequence * compile_.tried[-1]
         if total > HBM:
+            compile_.refused += 1
             return Trial(config, 0.0, {}, needed_bytes=total)
         return Trial(config, 0.0, {}, memory={"total": total})
 
-    compile_.tried = []
+    compile_.tried, compile_.refused = [], 0
     return compile_
 
 
@@ -38,6 +39,23 @@ def test_the_largest_is_found_and_was_compiled(wanted, a_sequence):
     assert 0.93 * best - trials.TILE <= largest <= max(best, wanted)
     assert trial.fits and trial.config.phases[0].global_batch_size == 8 * largest
     assert len(compile_.tried) <= 1 + trials.MOST_TRIES
+    # Those take minutes: the first, if it fits, and one or two.
+    assert len(compile_.tried) - compile_.refused <= first.fits + 2
+
+
+@pytest.mark.parametrize("a_sequence", [7, 10, 12])
+def test_the_largest_is_found_below_a_batch_that_was_not_compiled(a_sequence):
+    mesh = use_mesh(8, 1, 1)
+    config = make_config(phase={"global_batch_size": 8 * 100_000})
+    compile_ = made_up(a_sequence)
+    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    first = trials.uncompiled(config, mesh, 0, early.of(100_000))
+    assert not first.fits and first.needed_bytes == 1_000_000
+    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    best = (HBM - 500) // a_sequence
+    assert 0.93 * best - trials.TILE <= largest <= best and trial.fits
+    assert len(compile_.tried) <= trials.MOST_TRIES
+    assert len(compile_.tried) - compile_.refused <= 2
 
 
 @pytest.mark.parametrize("wanted", [8, 64])
