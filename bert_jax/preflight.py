@@ -8,8 +8,9 @@
 
 Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
 and reports memory, collectives and FLOPs, which are facts of the compiled program, and
-estimated time, MFU, hours and cost. Searches the largest batch, and what remat buys;
---nosearch leaves that out. The exit code is 0 whether it fits or not: see "fits".
+estimated time, MFU, hours and cost. A batch of which a few layers tell that it is far
+too large is not compiled. Searches the largest batch, and what remat buys; --nosearch
+leaves that out. The exit code is 0 whether it fits or not: see "fits".
 
 With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
 config, its arguments and its batches go onto N devices of any kind.
@@ -19,10 +20,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import sys
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -42,8 +39,15 @@ from bert_jax import (
 from bert_jax.config import REMAT, ConfigError, ExperimentConfig
 from bert_jax.topologies import GIB, Chip
 from bert_jax.trials import Trial
+from bert_jax.under_way import UnderWay
 
-TICK_SECS = 15.0
+# Programs that tell what the other kinds of remat do: of the own one, and two of each.
+REMAT_PROGRAMS = 1 + 2 * (len(REMAT) - 1)
+PLAN = (
+    "of each phase: few layers, whose memory tells of the rest; the config's batch; the"
+    f" largest batch, at most {trials.MOST_TRIES} programs of all layers, each as long"
+    f" as the config's; remat, at most {REMAT_PROGRAMS} steps of few layers"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Preflight:
     mesh: jax.sharding.Mesh
     chip: Chip | None  # None where there is no data sheet
     price: float | None  # of a chip and an hour
+    under_way: UnderWay = dataclasses.field(
+        default_factory=lambda: UnderWay("preflight"), compare=False
+    )
 
     @property
     def hbm_bytes(self) -> int:
@@ -66,7 +73,7 @@ class Preflight:
     def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
         phase = config.phases[phase_index]
         sequences = trials.micro_batch(config, self.mesh, phase_index)
-        with doing(
+        with self.under_way.doing(
             f"compiling {config.model.num_hidden_layers} layers,"
             f" {sequences} x {phase.sequence_length} tokens a device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
@@ -75,28 +82,65 @@ class Preflight:
 
     def early(self, config: ExperimentConfig, phase_index: int) -> trials.EarlyMemory:
         few = " and ".join(map(str, trials.FEW_LAYERS))
-        with doing(f"memory of {few} layers, remat={config.remat}"):
+        with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
             return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
+
+    def begin(self, phase_index: int, part: str, most: int = 1) -> None:
+        """Says of which part what follows is, which has `most` programs or fewer."""
+        phase = f"phase {phase_index + 1} of {len(self.config.phases)}"
+        self.under_way.begin(f"{phase}, {part}", most)
 
     def phase(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""
-        trial = self.compile(self.config, phase_index)
         phase = self.config.phases[phase_index]
+        sequences = trials.micro_batch(self.config, self.mesh, phase_index)
+        early = None
+        # Without a search it is worth its time only where a batch may be far too large.
+        if self.hbm_bytes and (search or sequences > trials.FEW_ROWS):
+            early = self.few_layers(phase_index)
+        trial = self.own(phase_index, early)
+        told_by = "compiler" if trial.compiled else "few_layers"
         report = {
             "phase": phase_index,
             "num_steps": phase.num_steps,
             "sequence_length": phase.sequence_length,
             "global_batch_size": phase.global_batch_size,
             "accumulation_steps": self.config.accumulation_steps,
-            "micro_batch": trials.micro_batch(self.config, self.mesh, phase_index),
+            "micro_batch": sequences,
             "fits": trial.fits if self.hbm_bytes else None,
-            "compiled": self.compiled(trial),
+            "fits_by": told_by if self.hbm_bytes else None,
+            "compiled": self.compiled(trial) if trial.compiled else None,
+            "from_few_layers": None if trial.compiled else self.uncompiled(trial),
             "model_flops": step_estimate.model_flops(self.config, phase_index),
             "estimated": self.estimated(trial, phase_index),
         }
         if self.hbm_bytes and (search or not trial.fits):
-            report |= self.searched(trial, phase_index, remats=search)
+            early = early or self.few_layers(phase_index)
+            report |= self.searched(trial, early, phase_index, remats=search)
         return report
+
+    def few_layers(self, phase_index: int) -> trials.EarlyMemory:
+        self.begin(phase_index, "few layers")
+        return self.early(self.config, phase_index)
+
+    def own(self, phase_index: int, early: trials.EarlyMemory | None) -> Trial:
+        """Returns what came of the config's own batch, compiled if it may fit."""
+        self.begin(phase_index, "the config's batch")
+        if early:
+            sequences = trials.micro_batch(self.config, self.mesh, phase_index)
+            needed = early.of(sequences)
+            if needed > trials.FAR_TOO_LARGE * self.hbm_bytes:
+                return trials.uncompiled(self.config, self.mesh, phase_index, needed)
+        return self.compile(self.config, phase_index)
+
+    def uncompiled(self, trial: Trial) -> dict[str, Any]:
+        """Returns what is known of a step of which few layers told enough."""
+        return {
+            "layers": list(trials.FEW_LAYERS),
+            "hbm_bytes": self.hbm_bytes,
+            "arguments": trial.arguments,
+            "needed_bytes": trial.needed_bytes,
+        }
 
     def compiled(self, trial: Trial) -> dict[str, Any]:
         """Returns the facts of a compiled program, of one device."""
@@ -139,10 +183,15 @@ class Preflight:
         )
 
     def searched(
-        self, trial: Trial, phase_index: int, *, remats: bool
+        self,
+        trial: Trial,
+        early: trials.EarlyMemory,
+        phase_index: int,
+        *,
+        remats: bool,
     ) -> dict[str, Any]:
         """Returns the largest micro-batch, compiled, and what remat would change."""
-        early = self.early(self.config, phase_index)
+        self.begin(phase_index, "the largest batch", trials.MOST_TRIES)
         sequences, largest = trials.largest_that_fits(
             trial,
             early,
@@ -160,6 +209,7 @@ class Preflight:
             "estimated": self.estimated(largest, phase_index),
         }
         if remats:
+            self.begin(phase_index, "remat", REMAT_PROGRAMS)
             at = trial if trial.fits else largest
             found["remat"] = self.remats(at, sequences, early, phase_index)
         return found
@@ -239,37 +289,16 @@ def accumulation_remedy(
         if most > parts:
             parts = most
             continue
+        flag = f"accumulation_steps={parts}"
+        flight.under_way.begin(f"all phases with {flag}", len(phases))
         split = dataclasses.replace(config, accumulation_steps=parts)
         tried = [flight.compile(split, i) for i in range(len(phases))]
         if all(trial.fits for trial in tried):
             return {
-                "flag": f"--config.accumulation_steps={parts}",
+                "flag": f"--config.{flag}",
                 "phases": [flight.estimated(trial, i) for i, trial in enumerate(tried)],
             }
         parts += 1
-
-
-@contextlib.contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Says on stderr what is under way, every now and then, and how long it took."""
-    start, over = time.monotonic(), threading.Event()
-
-    def say(how_long: str) -> None:
-        print(f"preflight: {what}{how_long}", file=sys.stderr, flush=True)
-
-    def tick() -> None:
-        while not over.wait(TICK_SECS):
-            say(f": {time.monotonic() - start:.0f} s so far")
-
-    say(" ...")
-    ticking = threading.Thread(target=tick, daemon=True)
-    ticking.start()
-    try:
-        yield
-    finally:
-        over.set()
-        ticking.join()
-    say(f": {time.monotonic() - start:.0f} s")
 
 
 def versions() -> dict[str, str]:
@@ -306,6 +335,8 @@ def preflight(
     jax.set_mesh(mesh)
     chip = topologies.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)
+    if search and flight.hbm_bytes:
+        flight.under_way.say(PLAN)
     phases = [flight.phase(i, search) for i in range(len(config.phases))]
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None

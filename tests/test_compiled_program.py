@@ -213,7 +213,7 @@ metadata={op_name="jit(step)/optimizer/dot_general"}
 
 
 def test_a_sum_that_another_core_begins_counts_as_any():
-    """As libtpu writes those of gradients for TPU7x; the tuple of a start is no size."""
+    """As libtpu writes those of gradients for TPU7x; what begins one has no size."""
     program = CompiledProgram(
         """
 %called (input: bf16[8,4]) -> bf16[8,4] {

@@ -32,7 +32,8 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
         f"--workdir={tmp_path / 'run'}",
     )
     assert result.returncode == 0, result.stderr
-    assert "compiling 1 layers, 16 x 64 tokens a device" in result.stderr
+    begun = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 16 x 64"
+    assert begun in result.stderr
     report = json.loads(result.stdout)
     assert report["fits"] is True
     assert (report["devices"], report["chips"]) == (4, 4)
@@ -50,6 +51,15 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     assert arguments["batch"] == 16 * 4 * (4 * 64 + 3 * 10 + 3 * 1)
     assert compiled["memory"]["arguments"] >= sum(arguments.values())
     assert compiled["memory"]["aliased"] > 3 * arguments["parameters"]
+    memory = compiled["memory"]
+    assert memory["total"] == (
+        memory["arguments"]
+        + memory["temporaries"]
+        + (memory["outputs"] - memory["aliased"])  # the metrics, and padding
+        + memory["code"]
+    )
+    assert 0 < memory["outputs"] - memory["aliased"] < 2**16
+    assert (phase["fits_by"], phase["from_few_layers"]) == ("compiler", None)
     assert {each["kind"] for each in compiled["collectives"]} == {"all-reduce"}
     step = sum(estimated["seconds"].values())
     assert estimated["step_seconds"] == pytest.approx(step)
@@ -118,7 +128,12 @@ def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
 
 @needs_libtpu
 @pytest.mark.slow
-def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(monkeypatch):
+@pytest.mark.parametrize(
+    ("sequences", "fits_by"), [(1600, "compiler"), (2**13, "few_layers")]
+)
+def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(
+    monkeypatch, sequences, fits_by
+):
     """The TPU's compiler, told of a chip of 128 MiB: small programs compile fast."""
     limit_mib = 128
 
@@ -132,20 +147,23 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(monkeypatc
     config = make_config(
         model__num_hidden_layers=1,
         model__hidden_size=128,
-        phase={"sequence_length": 32, "global_batch_size": 4 * 2**13},
+        phase={"sequence_length": 32, "global_batch_size": 4 * sequences},
     )
     report = preflight.preflight(config, "v5e:2x2", search=False)
     assert report["fits"] is False
     (phase,) = report["phases"]
-    hbm = phase["compiled"]["hbm_bytes"]
-    assert phase["compiled"]["needed_bytes"] > hbm == limit_mib * 2**20
+    assert phase["fits_by"] == fits_by
+    found = phase["compiled" if fits_by == "compiler" else "from_few_layers"]
+    hbm = found["hbm_bytes"]
+    assert found["needed_bytes"] > hbm == limit_mib * 2**20
     largest = phase["largest_micro_batch"]
-    assert trials.FEW_ROWS < largest < 2**13 and largest % trials.TILE == 0
+    assert trials.FEW_ROWS < largest < sequences and largest % trials.TILE == 0
     assert 0.7 * hbm < phase["largest"]["total_bytes"]
     remedy = report["remedy"]
     assert remedy["flag"].startswith("--config.accumulation_steps=")
     parts = int(remedy["flag"].partition("=")[2])
-    assert 2**13 / largest <= parts <= 2 * 2**13 / largest and 2**13 % parts == 0
+    assert sequences / largest <= parts <= 2 * sequences / largest
+    assert sequences % parts == 0
     text = preflight_report.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
     assert f"{largest:,} sequences a device" in text
@@ -155,6 +173,11 @@ class MadeUp(preflight.Preflight):
     """A compiler of programs of a thousand cycles a layer, or more under remat."""
 
     def compile(self, config, phase_index):
+        sequences = trials.micro_batch(config, self.mesh, phase_index)
+        needed = self.early(config, phase_index).of(sequences)
+        assert needed <= trials.FAR_TOO_LARGE * self.hbm_bytes
+        if needed > self.hbm_bytes:
+            return trials.Trial(config, 0.0, {}, needed_bytes=int(needed))
         cycles = config.model.num_hidden_layers * 1000
         cycles = cycles * {"none": 10, "matmuls": 11, "full": 13}[config.remat] // 10
         line = '  %a = f32[8] fusion(%b), backend_config={"estimated_cycles":"CYCLES"}'
@@ -163,7 +186,7 @@ class MadeUp(preflight.Preflight):
             config,
             0.0,
             {"parameters": 5},
-            {"arguments": 5, "total": 50 * 2**20},
+            {"arguments": 5, "total": int(needed)},
             CompiledProgram(program.replace("CYCLES", str(cycles))),
         )
 
@@ -187,3 +210,22 @@ def test_a_search_tells_what_remat_buys():
         more = (cycles - 10) * 100 * 3 / 2 * 4
         assert each["cycles"] == pytest.approx(5000 + more)
         assert each["total_bytes"] < none["total_bytes"]
+
+
+def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
+    config = make_config(phase={"global_batch_size": 8 * 40_000})
+    chip = topologies.CHIPS["TPU v5 lite"]
+    flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
+    for search in (False, True):
+        phase = flight.phase(0, search)
+        assert (phase["fits"], phase["fits_by"]) == (False, "few_layers")
+        assert phase["compiled"] is None and phase["estimated"] is None
+        found = phase["from_few_layers"]
+        assert found["needed_bytes"] == 40_000 * 4 * 2**20
+        # Arguments are known without a compiler; two moments, and a counter.
+        arguments = found["arguments"]
+        assert arguments["optimizer_moments"] == 2 * arguments["parameters"] + 4
+        assert 3900 < phase["largest_micro_batch"] < 4100
+        text = "\n".join(preflight_report._phase(phase, {"phases": [phase]}))
+        assert "needs about 156.250 GiB of 15.750 GiB; estimated from 2" in text
+        assert "not compiled, of one device" in text and "(facts)" not in text

@@ -1,0 +1,37 @@
+"""A person can tell from the lines what is done and how much is to come."""
+
+import time
+
+from bert_jax import under_way
+
+
+def lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_pieces_are_counted_within_their_part(capsys):
+    work = under_way.UnderWay("preflight")
+    work.begin("phase 1 of 2, its batch", 1)
+    with work.doing("compiling"):
+        pass
+    assert lines(capsys) == [
+        "preflight: phase 1 of 2, its batch: compiling ...",
+        "preflight: phase 1 of 2, its batch: compiling: 0 s",
+    ]
+    work.begin("phase 1 of 2, remat", 2)
+    for _ in range(3):
+        with work.doing("compiling"):
+            pass
+    first, _, second, _, third, _ = lines(capsys)
+    assert first == "preflight: phase 1 of 2, remat 1 of at most 2: compiling ..."
+    assert second == "preflight: phase 1 of 2, remat 2 of at most 2: compiling ..."
+    assert third == "preflight: phase 1 of 2, remat 3: compiling ..."
+
+
+def test_what_takes_long_is_said_again(capsys, monkeypatch):
+    monkeypatch.setattr(under_way, "TICK_SECS", 0.01)
+    work = under_way.UnderWay("preflight")
+    work.begin("phase 1 of 1", 1)
+    with work.doing("compiling"):
+        time.sleep(0.1)
+    assert "preflight: phase 1 of 1: compiling: 0 s so far" in lines(capsys)
