@@ -126,7 +126,8 @@ class Preflight:
     def own(self, phase_index: int, early: trials.EarlyMemory | None) -> Trial:
         """Returns what came of the config's own batch, compiled if it may fit."""
         self.begin(phase_index, "the config's batch")
-        if early:
+        # Of a model that has few layers itself the compiler tells as soon, and better.
+        if early and self.config.model.num_hidden_layers > trials.FEW_LAYERS[-1]:
             sequences = trials.micro_batch(self.config, self.mesh, phase_index)
             needed = early.of(sequences)
             if needed > trials.FAR_TOO_LARGE * self.hbm_bytes:

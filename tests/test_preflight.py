@@ -128,14 +128,9 @@ def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sequences", "fits_by"), [(1600, "compiler"), (2**13, "few_layers")]
-)
-def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(
-    monkeypatch, sequences, fits_by
-):
+def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(monkeypatch):
     """The TPU's compiler, told of a chip of 128 MiB: small programs compile fast."""
-    limit_mib = 128
+    limit_mib, sequences = 128, 2**13
 
     def compile_for_less(config, mesh, phase_index, options=None):
         options = options or {"xla_tpu_max_hbm_size_mib": limit_mib}
@@ -152,10 +147,9 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(
     report = preflight.preflight(config, "v5e:2x2", search=False)
     assert report["fits"] is False
     (phase,) = report["phases"]
-    assert phase["fits_by"] == fits_by
-    found = phase["compiled" if fits_by == "compiler" else "from_few_layers"]
-    hbm = found["hbm_bytes"]
-    assert found["needed_bytes"] > hbm == limit_mib * 2**20
+    assert (phase["fits_by"], phase["from_few_layers"]) == ("compiler", None)
+    hbm = phase["compiled"]["hbm_bytes"]
+    assert phase["compiled"]["needed_bytes"] > hbm == limit_mib * 2**20
     largest = phase["largest_micro_batch"]
     assert trials.FEW_ROWS < largest < sequences and largest % trials.TILE == 0
     assert 0.7 * hbm < phase["largest"]["total_bytes"]
@@ -167,6 +161,28 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(
     text = preflight_report.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
     assert f"{largest:,} sequences a device" in text
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_what_few_layers_tell_is_near_what_the_compiler_says():
+    config = make_config(
+        model__num_hidden_layers=4,
+        model__hidden_size=128,
+        phase={"sequence_length": 32, "global_batch_size": 4 * 40_960},
+    )
+    devices = topologies.devices("v5e:2x2")
+    chip = topologies.chip_of(devices[0].device_kind)
+    flight = preflight.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
+    early = flight.few_layers(0)
+    told, refused = flight.own(0, early), flight.compile(config, 0)
+    assert not told.compiled and refused.compiled and not refused.fits
+    assert told.needed_bytes == pytest.approx(refused.needed_bytes, rel=0.25)
+    assert told.arguments == refused.arguments
+    # A batch that may fit is for the compiler to judge.
+    few = trials.changed(config, flight.mesh, 0, sequences=8)
+    flight = preflight.Preflight(few, flight.mesh, chip, price=None)
+    assert flight.own(0, early).fits
 
 
 class MadeUp(preflight.Preflight):
@@ -213,7 +229,9 @@ def test_a_search_tells_what_remat_buys():
 
 
 def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
-    config = make_config(phase={"global_batch_size": 8 * 40_000})
+    config = make_config(
+        model__num_hidden_layers=5, phase={"global_batch_size": 8 * 40_000}
+    )
     chip = topologies.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
     for search in (False, True):
