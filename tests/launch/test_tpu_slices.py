@@ -83,7 +83,7 @@ def test_slices_that_are_not_there_are_refused_with_the_nearest():
         "v4-100": "v4-64 or v4-128",
         "v4-16384": "v4-4096",
         "v5p-24": "v5p-16 or v5p-32",
-        "v5p-20480": "v5p-8192",
+        "v5p-20480": "v5p-12288",
         "ct6e-standard-4t:3x4": "2x4 or 4x4",
         "ct6e-standard-4t:4x2": "2x4",
         "ct6e-standard-4t:2x2x2": "2x4",
