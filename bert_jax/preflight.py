@@ -17,10 +17,14 @@ config, its arguments and its batches go onto N devices of any kind.
 """
 
 import contextlib
+import copy
 import dataclasses
 import importlib.metadata
 import json
-from typing import Any
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import jax
 from absl import flags
@@ -48,6 +52,7 @@ PLAN = (
     f" largest batch, at most {trials.MOST_TRIES} programs of all layers, each as long"
     f" as the config's; remat, at most {REMAT_PROGRAMS} steps of few layers"
 )
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +89,24 @@ class Preflight:
         few = " and ".join(map(str, trials.FEW_LAYERS))
         with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
             return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
+
+    def of_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
+        """Returns a result of each phase, side by side: a compilation takes one core.
+
+        Args:
+          result: called in a thread, with a copy that tells of its own work, and the
+            phase's index.
+        """
+
+        def in_thread(phase_index: int) -> T:
+            under_way = copy.copy(self.under_way)
+            with jax.set_mesh(self.mesh):  # of this thread
+                own = dataclasses.replace(self, under_way=under_way)
+                return result(own, phase_index)
+
+        phases = range(len(self.config.phases))
+        with ThreadPoolExecutor(min(len(phases), os.cpu_count() or 1)) as threads:
+            return list(threads.map(in_thread, phases))
 
     def begin(self, phase_index: int, part: str, most: int = 1) -> None:
         """Says of which part what follows is, which has `most` programs or fewer."""
@@ -291,9 +314,11 @@ def accumulation_remedy(
             parts = most
             continue
         flag = f"accumulation_steps={parts}"
-        flight.under_way.begin(f"all phases with {flag}", len(phases))
+        flight.under_way.begin(f"all phases with {flag}", 1)
         split = dataclasses.replace(config, accumulation_steps=parts)
-        tried = [flight.compile(split, i) for i in range(len(phases))]
+        tried = dataclasses.replace(flight, config=split).of_phases(
+            lambda own, i: own.compile(own.config, i)
+        )
         if all(trial.fits for trial in tried):
             return {
                 "flag": f"--config.{flag}",
@@ -338,7 +363,7 @@ def preflight(
     flight = Preflight(config, mesh, chip, price)
     if search and flight.hbm_bytes:
         flight.under_way.say(PLAN)
-    phases = [flight.phase(i, search) for i in range(len(config.phases))]
+    phases = flight.of_phases(lambda own, i: own.phase(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None
     taken = remedy["phases"] if remedy else [each["estimated"] for each in phases]
