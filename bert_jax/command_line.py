@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ KINDS: dict[type, str] = {
     float: "a number",
     tuple: "values with commas between them, in brackets",
 }
+HELP_COLUMNS = 88  # as wide as what stands above the flags
 EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
 
@@ -162,6 +164,21 @@ def load_config(
     if not isinstance(holder.value, ml_collections.ConfigDict):
         raise ConfigError(_no_config_dict(path, holder.value))
     return build(holder.value)
+
+
+def require(*names: str) -> list[str]:
+    """Returns the values of flags.
+
+    Raises:
+      ConfigError: for the first that is absent or empty.
+    """
+    values = []
+    for name in names:
+        flag = flags.FLAGS[name]
+        if not flag.value:
+            raise ConfigError(f"--{name} is missing; give --{name}=VALUE: {flag.help}")
+        values.append(flag.value)
+    return values
 
 
 def local_directory(flag: str, path: str) -> str:
@@ -325,9 +342,27 @@ def _help(doc: str) -> str:
     shared = flags.FLAGS.get_key_flags_for_module(sys.modules[__name__])
     lines = [doc.strip(), "", "flags:"]
     for flag in (*shared, *own):
-        default = f" (default: {flag.default})" if flag.default is not None else ""
-        lines.append(f"  --{flag.name}: {flag.help}{default}")
+        lines.append(_help_entry(flag))
         if flag.name == "config":
             lines.append("  --config.KEY=VALUE: overrides a key of the config file")
-            lines.append(f"  config files here: {_configs_here()}")
+            lines.append(_wrapped(f"config files here: {_configs_here()}"))
     return "\n".join(lines)
+
+
+def _help_entry(flag: flags.Flag) -> str:
+    values, text = "", flag.help or ""
+    if isinstance(flag, flags.EnumFlag):  # absl puts "<a|b>: " before its help
+        values, _, text = text.partition(": ")
+    default = f" (default: {flag.default})" if flag.default is not None else ""
+    return _wrapped(f"--{flag.name}{values and '='}{values}: {text}{default}")
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(
+        text,
+        HELP_COLUMNS,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -115,10 +115,9 @@ def next_sentence_majority(batches: list[pipeline.Batch]) -> float | None:
 
 
 def main() -> None:
-    if not _WORKDIR.value:
-        raise ConfigError("--workdir is missing; give it the directory of a run")
-    command_line.local_directory("workdir", _WORKDIR.value)
-    run = runs.open_run(_WORKDIR.value, _STEP.value, _CORPUS_DIR.value)
+    (workdir,) = command_line.require("workdir")
+    command_line.local_directory("workdir", workdir)
+    run = runs.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
@@ -143,7 +142,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
+    flags.DEFINE_string("workdir", None, "directory of a training run")
     _STEP = flags.DEFINE_integer(
         "step", None, "checkpoint to use; the newest if absent"
     )

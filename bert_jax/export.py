@@ -146,14 +146,12 @@ def logits_of_random_pairs(
 
 
 def main() -> None:
-    if not _WORKDIR.value or not _OUTPUT.value:
-        missing = "output" if _WORKDIR.value else "workdir"
-        raise ConfigError(f"--{missing} is missing; see --help")
-    command_line.local_directory("workdir", _WORKDIR.value)
-    command_line.local_directory("output", _OUTPUT.value)
+    workdir, output = command_line.require("workdir", "output")
+    command_line.local_directory("workdir", workdir)
+    command_line.local_directory("output", output)
     export(
-        _WORKDIR.value,
-        _OUTPUT.value,
+        workdir,
+        output,
         _FORMAT.value,
         _DTYPE.value,
         _STEP.value,
@@ -162,8 +160,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a training run")
-    _OUTPUT = flags.DEFINE_string("output", None, "new directory to write")
+    flags.DEFINE_string("workdir", None, "directory of a training run")
+    flags.DEFINE_string("output", None, "new directory to write")
     _FORMAT = flags.DEFINE_enum("format", "huggingface", list(FORMATS), "what to write")
     _DTYPE = flags.DEFINE_enum(
         "dtype", "float32", list(MAX_DIFFERENCE), "of the weights written"

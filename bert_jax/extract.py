@@ -155,23 +155,20 @@ def difference(exact: list[Features], found: list[Features]) -> str:
 
 
 def main() -> None:
-    if not _MODEL.value or not _INPUT.value or not _OUTPUT.value:
-        names = ("model", "input", "output")
-        missing = [name for name in names if not flags.FLAGS[name].value]
-        raise ConfigError(f"--{missing[0]} is missing; see --help")
-    output = Path(_OUTPUT.value)
+    model, source, path = command_line.require("model", "input", "output")
+    output = Path(path)
     if output.suffix not in WRITERS:
         raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
-    output_file.check(output, _INPUT.value)
+    output_file.check(output, source)
     devices.open_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(sharding.make_mesh(mesh))
-    compute, extractor, tokenizer = open_model(_MODEL.value)
+    compute, extractor, tokenizer = open_model(model)
     begin = time.monotonic()
     is_pooled = _POOLING.value in contextual.OF_TEXTS
     with writing(output, tokenizer, is_pooled) as write:
         max_parts = 1 if _POOLING.value == "words" else 2
-        num_texts = extract(compute, _INPUT.value, write, max_parts)
+        num_texts = extract(compute, source, write, max_parts)
     secs = time.monotonic() - begin
     if isinstance(compute, int8.Compared):
         print(f"int8 weights: {compute.said}")
@@ -187,9 +184,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _MODEL = flags.DEFINE_string("model", None, "directory of a trained model")
-    _INPUT = flags.DEFINE_string("input", None, "file, a text a line; - for stdin")
-    _OUTPUT = flags.DEFINE_string("output", None, "file to write: .npz or .jsonl")
+    flags.DEFINE_string("model", None, "directory of a trained model")
+    flags.DEFINE_string("input", None, "file, a text a line; - for stdin")
+    flags.DEFINE_string("output", None, "file to write: .npz or .jsonl")
     _LAYERS = flags.DEFINE_enum(
         "layers", "last", list(contextual.LAYERS), "which, and how to combine them"
     )

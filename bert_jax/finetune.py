@@ -420,8 +420,7 @@ def _digest(model: Encoder | Opened) -> str:
 
 def main() -> None:
     config = command_line.load_config(_CONFIG, config_lib.from_config_dict)
-    if not _MODEL.value:
-        raise ConfigError("--model is missing; see --help")
+    (model,) = command_line.require("model")
     name = command_line.config_name(_CONFIG)
     workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value
     command_line.local_directory("workdir", workdir)
@@ -441,7 +440,7 @@ def main() -> None:
             "--seeds and config.recipe.learning_rates name a run twice"
             f" ({max(asked, key=asked.count).rpartition('/')[2]}); name each once"
         )
-    start = Start(_MODEL.value, _FROM_SCRATCH.value, _LOWERCASE.value)
+    start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
     hosts.join()
     with hosts.together():
         finetune(config, start, workdir, learning_rates, seeds)
@@ -449,7 +448,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = command_line.define_config("configs/finetune")
-    _MODEL = flags.DEFINE_string("model", None, "what to tune: a trained model")
+    flags.DEFINE_string("model", None, "what to tune: a trained model")
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where runs are kept; runs/finetune-NAME-OF-CONFIG if absent"
     )

@@ -126,8 +126,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()
-    _WORKDIR = flags.DEFINE_string("workdir", None, "of a run, instead of --config")
-    _STEP = flags.DEFINE_integer("step", 1, "which, as train logs it")
+    _WORKDIR = flags.DEFINE_string(
+        "workdir", None, "directory of a training run, instead of --config"
+    )
+    _STEP = flags.DEFINE_integer("step", 1, "which step, by the number that train logs")
     _ROWS = flags.DEFINE_integer(
         "rows", 8, "how many rows of the batch to show", lower_bound=1
     )

@@ -364,19 +364,17 @@ def writing(path: str | None) -> Iterator[Any]:
 
 
 def main() -> None:
-    if not _MODEL.value or not _INPUT.value:
-        missing = "input" if _MODEL.value else "model"
-        raise ConfigError(f"--{missing} is missing; see --help")
+    model, source = command_line.require("model", "input")
     if _OUTPUT.value is not None:
-        output_file.check(Path(_OUTPUT.value), _INPUT.value)
+        output_file.check(Path(_OUTPUT.value), source)
     devices.open_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)
-    tell, teller, max_parts = open_model(_MODEL.value, mesh)
+    tell, teller, max_parts = open_model(model, mesh)
     begin, num_texts = time.monotonic(), 0
     with writing(_OUTPUT.value) as file:
-        for texts in text_lines.batches(_INPUT.value, max_parts):
+        for texts in text_lines.batches(source, max_parts):
             for row in tell(texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             num_texts += len(texts)
@@ -393,8 +391,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _MODEL = flags.DEFINE_string("model", None, "directory of a tuned model")
-    _INPUT = flags.DEFINE_string("input", None, "file, an example a line; - for stdin")
+    flags.DEFINE_string("model", None, "directory of a tuned model")
+    flags.DEFINE_string("input", None, "file, an example a line; - for stdin")
     _OUTPUT = flags.DEFINE_string(
         "output", None, "file to write; standard output if absent"
     )

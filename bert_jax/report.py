@@ -193,7 +193,7 @@ def closing_words(
     unigram_entropy: float | None,
     next_sentence_majority: float | None,
 ) -> str:
-    """Returns one paragraph: what happened, and what to do next."""
+    """Returns a few lines: what happened, and commands for what to do next."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
     words += [text for text in [goodput.words(lines)] if text]
@@ -216,11 +216,15 @@ def closing_words(
             words.append("So far it has not even learnt word frequencies.")
         elif loss > unigram_entropy - 0.1:
             words.append("So far it has learnt word frequencies and little else.")
-    argument = shlex.quote(f"--workdir={workdir}")
-    words.append(
-        f"Curves: {workdir}/{CURVES_FILE}. Next: `python -m bert_jax.evaluate"
-        f" {argument}` measures it again, `python -m bert_jax.export"
-        f" {argument} --output=DIR` writes it for Hugging Face transformers,"
-        " and `python -m bert_jax.finetune` tunes it on labelled data."
+    argument, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
+    return "\n".join(
+        [
+            " ".join(words),
+            f"Curves: {workdir}/{CURVES_FILE}",
+            "Next, to measure it again, to write it for Hugging Face transformers, or"
+            " to tune it on labelled data:",
+            f"  python -m bert_jax.evaluate {argument}",
+            f"  python -m bert_jax.export {argument} --output=DIR",
+            f"  python -m bert_jax.finetune --config=configs/finetune/X.py {model}",
+        ]
     )
-    return " ".join(words)

@@ -101,7 +101,7 @@ def watched(
     watchdog.begin("the steps")
     state = train_loop.take_steps(run, state, first_step, position)
 
-    # ---- The end: everything sound on disk, a picture and a paragraph.
+    # ---- The end: everything sound on disk, a picture and a few words.
     interruption.ignore()
     watchdog.begin("the end")
     checkpoints.close()
@@ -189,7 +189,7 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
 def show_end(
     config: ExperimentConfig, workdir: str, held_out: HeldOut, seconds: float
 ) -> None:
-    """Draws the curves and prints the closing paragraph."""
+    """Draws the curves and prints the closing words."""
     lines = metrics.read(workdir)
     report.plot_curves(workdir, lines, held_out.unigram_entropy)
     print(

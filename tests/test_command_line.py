@@ -140,6 +140,12 @@ def test_tuning_names_configs_of_tasks():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "configs/finetune/sst2.py" in stdout and "configs/tiny.py" not in stdout
     assert "recipe.py" not in stdout
+    assert max(map(len, stdout.splitlines())) <= 88
+
+
+def test_help_tells_what_a_flag_takes():
+    stdout = run_well("bert_jax.export", "--help")
+    assert "  --format=<huggingface|google>: what to write (default: hugg" in stdout
 
 
 @pytest.mark.parametrize(

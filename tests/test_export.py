@@ -176,7 +176,10 @@ def test_sentence_transformers_encodes_with_it(exported):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workdir=RUN"], "--output is missing"),
+        (
+            ["--workdir=RUN"],
+            "--output is missing; give --output=VALUE: new directory to write",
+        ),
         (["--workdir=RUN", "--output=O", "--format=onnx"], "huggingface"),
     ],
 )

@@ -40,7 +40,13 @@ def test_durations_read_well(seconds, text):
 def test_closing_words_compare_with_guessing():
     words = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57)
     assert "4.50 nats, against 6.00" in words and "80% of the time" in words
-    assert "--workdir=runs/x" in words
+    assert words.splitlines()[-4:] == [
+        "Next, to measure it again, to write it for Hugging Face transformers, or to"
+        " tune it on labelled data:",
+        "  python -m bert_jax.evaluate --workdir=runs/x",
+        "  python -m bert_jax.export --workdir=runs/x --output=DIR",
+        "  python -m bert_jax.finetune --config=configs/finetune/X.py --model=runs/x",
+    ]
     assert "little else" not in words
     poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57)
     assert "word frequencies and little else" in poor

@@ -34,7 +34,7 @@ def make(
         return tokenizers.load(config.tokenizer), None
     print(
         f"tokenizer: training {config.tokenizer.vocab_size:,} pieces on"
-        f" {', '.join(config.data.sources)}",
+        f" {', '.join(map(repr, config.data.sources))}",
         flush=True,
     )
     trained_on = TrainedOn()
