@@ -46,6 +46,7 @@ def test_writes_every_file_with_every_tensor(trained, exported):
     assert again.returncode == 2 and "is in use" in again.stderr
 
 
+@pytest.mark.slow
 def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
     output = tmp_path / "exported"
     arguments = [f"--workdir={trained / 'run'}", f"--output={output}"]

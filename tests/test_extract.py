@@ -106,6 +106,7 @@ def test_nothing_is_left_of_what_failed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
     for flags, message in (
         ({"model": tmp_path}, "has no config.json; give a directory of python -m"),

@@ -128,9 +128,8 @@ def test_states_at_positions_are_those_of_the_whole_row():
     np.testing.assert_allclose(some, whole, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "mesh_shape", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
 def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
     """Rows as one matrix on a CPU, [B, T, D] elsewhere; own gradients on a GPU."""
     mesh = use_mesh(*mesh_shape)

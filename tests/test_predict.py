@@ -184,6 +184,7 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path):
     assert [json.loads(line)["text"] for line in stdout.splitlines()] == ["w1 w2", "w3"]
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
     write(tmp_path, "classification")
     (tmp_path / "empty.txt").touch()

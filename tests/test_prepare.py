@@ -76,8 +76,9 @@ def test_the_corpus_is_that_of_the_sources_documents(source):
     "num_workers, small_bytes",
     [
         (4, prepare.SMALL_BYTES),
-        (2, 0),  # runs and shards are written by processes
-        pytest.param(4, 0, marks=pytest.mark.slow),
+        *(  # runs and shards are written by processes
+            pytest.param(number, 0, marks=pytest.mark.slow) for number in (2, 4)
+        ),
     ],
 )
 def test_any_number_of_workers_makes_the_same_files(
@@ -355,7 +356,8 @@ def num_finished(config):
     return sum(re.search(r"\d\.json$", name) is not None for name in names)
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kills", [2, 6])
 def test_sigkill_of_all_processes_at_random_moments(
     source, tmp_path, monkeypatch, num_kills
 ):

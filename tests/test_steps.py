@@ -195,9 +195,8 @@ def test_an_optimizer_with_norms_is_the_same_when_sharded():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "mesh_shape", [(2, 1, 1), pytest.param((1, 1, 1), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh_shape", [(2, 1, 1), (1, 1, 1)])
 def test_accumulation_is_the_whole_batch(mesh_shape):
     """Microbatches have different numbers of masks: only a global division agrees."""
     batches = [make_batch(make_config(), seed) for seed in range(5)]

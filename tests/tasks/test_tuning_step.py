@@ -101,9 +101,8 @@ def test_rows_that_fill_a_batch_count_for_nothing():
     assert_near(take_step("classification", batch), take_step("classification", half))
 
 
-@pytest.mark.parametrize(
-    "mesh", [pytest.param((4, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(4, 1, 1), (2, 2, 2)])
 def test_any_mesh_takes_the_same_step(mesh):
     batch = tuned.make_batch("classification")
     changes = {"dropout": 0.1, "mesh__shard_optimizer": True}
