@@ -118,16 +118,23 @@ node_state() {
   esac
 }
 
+# reach COMMAND...: gcloud leaves out a TPU that it cannot reach, warns, and ends well.
+reach() {
+  { "$@" 2>&1 >&4 | awk '{print >"/dev/stderr"; fflush("/dev/stderr")}
+    /Could not prepare all/ {left_out = 1}
+    END {exit left_out}'; } 4>&1
+}
+
 copy_to_hosts() {
   queue scp "$1" "${flags[name]}:$2" --worker=all --quiet "${through[@]}"
-  run "${command_line[@]}"
+  reach run "${command_line[@]}"
 }
 
 on_hosts() {
   local worker=all
   [[ $1 == all ]] || worker=0
   queue ssh "${flags[name]}" --worker="$worker" --command="$2" --quiet "${through[@]}"
-  "${@:3}" "${command_line[@]}"
+  reach "${@:3}" "${command_line[@]}"
 }
 
 split_subcommand "$@"
