@@ -8,7 +8,8 @@
 #   machine_state     one word: absent waiting ready lost refused unknown
 #   copy_to_hosts FILE NAME                  to the home directory of every host
 #   on_hosts all|first COMMAND VIA...        runs `VIA... gcloud ... COMMAND` for each;
-#                                            VIA is `run` or `query ANSWER`
+#                                            VIA is `run` or `query ANSWER`. The first
+#                                            is process 0, of the first slice
 
 # shellcheck source=launch/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

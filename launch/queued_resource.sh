@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A run on a Cloud TPU slice, asked for through the queue (TPU v2 to v6e).
+# A run on Cloud TPU slices, asked for through the queue (TPU v2 to v6e).
 #
 #   launch/queued_resource.sh SUBCOMMAND FLAGS [-- FLAGS OF bert_jax.train]
 #
@@ -15,9 +15,12 @@
 #   delete   gives the TPU back: the costs of it end. The bucket stays
 #   run      all of that in order, with a new TPU after a preemption
 #
-#   --name=bert-base        of the TPU and of the run
+#   --name=bert-base        of the TPU and of the run; of several slices at most 60
+#                           characters, and the TPUs are NAME-0, NAME-1, ...
 #   --project=my-project-123 --zone=us-central1-a
 #   --type=v5litepod-16     accelerator type; its hosts are used all
+#   --slices=1              as many alike, v4 or newer, joined by the data centre's
+#                           network (Multislice)
 #   --bucket=my-bert-bucket
 #   --service_account=bert-train@my-project-123.iam.gserviceaccount.com
 #                           both by launch/service_account.sh
@@ -40,7 +43,7 @@ set -euo pipefail
 # shellcheck source=launch/machines.sh
 . "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 
-flags+=([type]="" [runtime]="")
+flags+=([type]="" [runtime]="" [slices]=1)
 switches+=([reserved]="")
 
 # Runtime versions by https://cloud.google.com/tpu/docs/runtimes.
@@ -61,7 +64,9 @@ queue() {
 }
 
 create_machines() {
-  local more=(--shielded-secure-boot)
+  local more=(--shielded-secure-boot) named=(--node-id="${flags[name]}")
+  ((flags[slices] == 1)) ||
+    named=(--node-count="${flags[slices]}" --node-prefix="${flags[name]}")
   [[ -n ${switches[external_ips]} ]] || more+=(--internal-ips)
   [[ -z ${switches[spot]} ]] || more+=(--spot)
   [[ -z ${switches[reserved]} ]] || more+=(--reserved)
@@ -69,7 +74,7 @@ create_machines() {
   [[ -z ${flags[subnetwork]} ]] || more+=(--subnetwork="${flags[subnetwork]}")
   [[ -z ${flags[give_up_after]} ]] ||
     more+=(--valid-until-duration="${flags[give_up_after]}")
-  queue create "${flags[name]}" --node-id="${flags[name]}" \
+  queue create "${flags[name]}" "${named[@]}" \
     --accelerator-type="${flags[type]}" --runtime-version="${flags[runtime]}" \
     --service-account="${flags[service_account]}" \
     --scopes=https://www.googleapis.com/auth/cloud-platform \
@@ -104,18 +109,25 @@ machine_state() {
   esac
 }
 
-# A TPU may be gone while its request still says ACTIVE.
+# A TPU may be gone while its request still says ACTIVE. One of several that is lost loses
+# all: training needs every slice, and a new request brings them up together.
 node_state() {
-  local node
-  node=$(query READY gcloud compute tpus tpu-vm describe "${flags[name]}" \
-    --project="${flags[project]}" --zone="${flags[zone]}" --format='value(state)') ||
-    node=""
-  case $node in
-    "") echo unknown ;;
-    READY) echo ready ;;
-    PREEMPTED | TERMINATED | STOPPED | STOPPING | DELETING | HIDDEN) echo lost ;;
-    *) echo waiting ;;
-  esac
+  local node state all=ready
+  for node in "${nodes[@]}"; do
+    state=$(query READY gcloud compute tpus tpu-vm describe "$node" \
+      --project="${flags[project]}" --zone="${flags[zone]}" --format='value(state)') ||
+      state=""
+    case $state in
+      "") all=unknown ;;
+      READY) ;;
+      PREEMPTED | TERMINATED | STOPPED | STOPPING | DELETING | HIDDEN)
+        echo lost
+        return
+        ;;
+      *) [[ $all == unknown ]] || all=waiting ;;
+    esac
+  done
+  echo "$all"
 }
 
 # reach COMMAND...: gcloud leaves out a TPU that it cannot reach, warns, and ends well.
@@ -126,14 +138,15 @@ reach() {
 }
 
 copy_to_hosts() {
-  queue scp "$1" "${flags[name]}:$2" --worker=all --quiet "${through[@]}"
+  queue scp "$1" "${flags[name]}:$2" --node=all --worker=all --quiet "${through[@]}"
   reach run "${command_line[@]}"
 }
 
 on_hosts() {
-  local worker=all
-  [[ $1 == all ]] || worker=0
-  queue ssh "${flags[name]}" --worker="$worker" --command="$2" --quiet "${through[@]}"
+  local which=all
+  [[ $1 == all ]] || which=0
+  queue ssh "${flags[name]}" --node="$which" --worker="$which" --command="$2" --quiet \
+    "${through[@]}"
   reach "${@:3}" "${command_line[@]}"
 }
 
@@ -142,6 +155,14 @@ read_common_flags "${rest[@]}"
 check_tpu_type ""
 [[ -z ${switches[reserved]} || -z ${switches[spot]} ]] ||
   usage_error "--reserved and --spot are two kinds of capacity: give one of them"
+check slices '[1-9][0-9]?' 2
+nodes=("${flags[name]}")
+if ((flags[slices] > 1)); then
+  [[ ${flags[type]} != v[23]-* ]] || usage_error "--slices=${flags[slices]}:" \
+    "--type=${flags[type]} cannot be joined; v4 and newer can"
+  check name '[a-z][a-z0-9-]{0,58}[a-z0-9]' bert-base # of 63 for a TPU, -98 is added
+  mapfile -t nodes < <(seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)))
+fi
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite
 check_training "$(devices_of_type "")"

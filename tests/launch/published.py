@@ -42,15 +42,17 @@ FLAGS = {
     "gcloud compute scp": "tunnel-through-iap zone=",
     "gcloud compute ssh": "command= tunnel-through-iap zone=",
     "gcloud compute tpus queued-resources create": (
-        "accelerator-type= internal-ips labels= network= node-id= reserved "
-        "runtime-version= scopes= service-account= shielded-secure-boot spot "
-        "subnetwork= valid-until-duration= zone="
+        "accelerator-type= internal-ips labels= network= node-count= node-id= "
+        "node-prefix= reserved runtime-version= scopes= service-account= "
+        "shielded-secure-boot spot subnetwork= valid-until-duration= zone="
     ),
     "gcloud compute tpus queued-resources delete": "force zone=",
     "gcloud compute tpus queued-resources describe": "zone=",
-    "gcloud compute tpus queued-resources scp": "tunnel-through-iap worker= zone=",
+    "gcloud compute tpus queued-resources scp": (
+        "node= tunnel-through-iap worker= zone="
+    ),
     "gcloud compute tpus queued-resources ssh": (
-        "command= tunnel-through-iap worker= zone="
+        "command= node= tunnel-through-iap worker= zone="
     ),
     "gcloud compute tpus tpu-vm describe": "zone=",
     "gcloud container clusters create": (

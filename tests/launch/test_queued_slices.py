@@ -1,11 +1,15 @@
 """Several slices of a queued Cloud TPU, and slices that gcloud does not reach."""
 
+import itertools
+
 import pytest
+from jax._src.clusters import cloud_tpu_cluster
 
 from tests.launch import test_queued_resource
-from tests.launch.fakes import Answer
-from tests.launch.test_queued_resource import SCRIPT, STATE
+from tests.launch.fakes import Answer, words_in_order
+from tests.launch.test_queued_resource import CREATE, DELETE, NODE, SCRIPT, STATE
 
+FLAGS = [*test_queued_resource.FLAGS, "--slices=2"]
 tpu = test_queued_resource.tpu
 ready = test_queued_resource.ready
 LEFT_OUT = "WARNING: Could not prepare all 2 nodes, attempting to ssh into the rest."
@@ -27,3 +31,116 @@ def test_output_and_code_of_what_gcloud_reaches_stay(ready):
     ready.reply("on_host.sh log", Answer("step 1", err="Connecting", code=5))
     result = ready.run(SCRIPT, "logs", *test_queued_resource.FLAGS, code=5)
     assert (result.stdout, result.stderr) == ("step 1\n", "Connecting\n")
+
+
+def test_slices_are_asked_for_together(tpu):
+    tpu.run(SCRIPT, "create", *FLAGS)
+    (words,) = tpu.calls(CREATE)
+    assert {"--node-count=2", "--node-prefix=bert-base"} <= set(words)
+    assert not [word for word in words if word.startswith("--node-id")]
+    described = [words[5] for words in tpu.calls(NODE)]
+    assert described == ["bert-base-0", "bert-base-1"]
+
+
+def test_one_slice_is_asked_for_by_its_name(tpu):
+    tpu.run(SCRIPT, "create", *test_queued_resource.FLAGS)
+    (words,) = tpu.calls(CREATE)
+    assert "--node-id=bert-base" in words
+    assert not [word for word in words if word.startswith(("--node-c", "--node-p"))]
+    assert [words[5] for words in tpu.calls(NODE)] == ["bert-base"]
+
+
+def test_create_waits_for_every_slice(tpu):
+    tpu.reply(NODE + " bert-base-1", "CREATING", "CREATING", "READY")
+    tpu.run(SCRIPT, "create", *FLAGS)
+    assert len(tpu.calls(NODE + " bert-base-1")) == 3
+
+
+def test_a_run_of_two_slices(tpu):
+    dry = tpu.run(SCRIPT, "run", *FLAGS, "--dry_run")
+    tpu.run(SCRIPT, "run", *FLAGS)
+    calls = tpu.calls()
+    assert tpu.printed(dry.stdout) == calls
+    life = [CREATE, " scp ", "install", "bert_jax.prepare", "bert_jax.train", STATE]
+    assert words_in_order(
+        calls, *life, "save_log", "storage rsync", DELETE + ".*--force"
+    )
+    assert len(tpu.calls(DELETE)) == 1  # the request, with all of its TPUs
+    for words in tpu.calls(" (ssh|scp) "):
+        place = {"--node=all", "--worker=all"}
+        if "bert-jax-prepare" in " ".join(words):
+            place = {"--node=0", "--worker=0"}
+        assert place <= set(words)
+
+
+def test_the_log_is_that_of_the_first_host_of_the_first_slice(ready):
+    ready.run(SCRIPT, "logs", *FLAGS)
+    (words,) = ready.calls("on_host.sh log")
+    assert {"--node=0", "--worker=0"} <= set(words)
+
+
+@pytest.mark.parametrize("answers, code", [("ended 76\nended 1", 1), ("ended 0", 0)])
+def test_codes_of_all_slices_are_weighed(ready, answers, code):
+    ready.reply(STATE, "running\nended 76", answers)
+    ready.run(SCRIPT, "wait", *FLAGS, code=code)
+
+
+def test_a_lost_slice_is_asked_for_anew_with_the_others(tpu):
+    states = ["READY", "READY", "PREEMPTED", "PREEMPTED", "READY"]
+    tpu.reply(NODE + " bert-base-1", *states)
+    tpu.reply(STATE, "running", "ended 0")
+    tpu.run(SCRIPT, "run", *FLAGS, "--skip_prepare")
+    life = [CREATE, "bert_jax.train"]
+    assert words_in_order(tpu.calls(), *life, DELETE, *life, DELETE)
+    assert len(tpu.calls(CREATE)) == 2
+
+
+def test_a_slice_that_nobody_knows_of_is_not_waited_for_without_end(ready):
+    ready.reply(NODE + " bert-base-0", Answer(err="ERROR: 503", code=1))
+    ready.reply(NODE + " bert-base-1", "CREATING")
+    said = ready.run(SCRIPT, "wait", *FLAGS, code=69, BERT_JAX_MISSES="2").stderr
+    assert "bert-base was unknown" in said
+
+
+def test_rebooted_hosts_of_one_slice_are_told_to_train_again(tpu):
+    tpu.reply(STATE, "running\nabsent", "ended 0")
+    tpu.run(SCRIPT, "run", *FLAGS)
+    assert len(tpu.calls("bert_jax.train")) == 2 and len(tpu.calls(CREATE)) == 1
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--slices=0",
+        "--slices=100",
+        "--slices=two",
+        "--type=v3-32",
+        "--name=" + "b" * 61,
+    ],
+)
+def test_slices_that_cannot_be(tpu, flag):
+    said = tpu.run(SCRIPT, "run", *FLAGS, flag, code=2).stderr
+    assert said.count("\n") == 1 and flag.removeprefix("--").split("=")[1] in said
+    assert tpu.calls() == []
+
+
+def test_jax_finds_all_hosts_of_all_slices(monkeypatch):
+    """As a TPU VM's metadata tell it, in the format that jax expects of tpu-env."""
+    hosts, ids = 4, []
+    cluster = cloud_tpu_cluster.GceTpuCluster
+    for number, host in itertools.product(range(2), range(hosts)):
+        told = {
+            "agent-worker-number": str(host),
+            "worker-network-endpoints": ",".join(
+                f"x:{i}:10.0.{number}.{i}" for i in range(hosts)
+            ),
+            "tpu-env": "MEGASCALE_COORDINATOR_ADDRESS: '10.0.0.0:8080'\n"
+            f"MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '{number}'",
+        }
+        monkeypatch.setattr(
+            cloud_tpu_cluster, "get_metadata", lambda key, told=told: (told[key], 200)
+        )
+        assert cluster.get_process_count() == 8
+        assert cluster.get_coordinator_address(1, None) == "10.0.0.0:8482"
+        ids.append(cluster.get_process_id())
+    assert ids == list(range(8))  # the first host of the first slice is process 0
