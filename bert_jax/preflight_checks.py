@@ -59,7 +59,7 @@ def check_devices(config: ExperimentConfig, num_devices: int) -> str:
     axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
     parts = sharding.batch_divisor(mesh) * config.accumulation_steps
     batches = "; ".join(
-        f"phase {i}: {phase.global_batch_size} sequences,"
+        f"phase {i + 1}: {phase.global_batch_size} sequences,"
         f" {phase.global_batch_size // parts} a device at a time"
         for i, phase in enumerate(config.phases)
     )

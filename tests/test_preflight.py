@@ -104,7 +104,7 @@ def test_with_a_number_of_devices_nothing_is_compiled():
     assert result.returncode == 0 and not result.stderr
     assert result.stdout == (
         "the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
-        " phase 0: 64 sequences, 4 a device at a time\n"
+        " phase 1: 64 sequences, 4 a device at a time\n"
     )
 
 
