@@ -138,8 +138,10 @@ def run_and_leave(main: Callable[[], None], doc: str | None) -> None:
             leave(end.code)
         raise
     except Exception:
-        traceback.print_exc()
-        leave(1)
+        try:
+            traceback.print_exc()
+        finally:  # whether or not anybody listens
+            leave(1)
 
 
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:

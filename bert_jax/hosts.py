@@ -197,8 +197,10 @@ def _say_and_exit(words: str, exit_code: int) -> NoReturn:
     """Ends this process; of threads that find a reason the first one says it."""
     if not _is_exiting.acquire(blocking=False):
         threading.Event().wait()
-    print(words, file=sys.stderr, flush=True)
-    os._exit(exit_code)
+    try:
+        print(words, file=sys.stderr, flush=True)
+    finally:  # whether or not anybody listens
+        os._exit(exit_code)
 
 
 def may_miss_another(error: Exception) -> bool:
@@ -229,16 +231,25 @@ def together() -> Iterator[None]:
             _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
             _abort.words = "the other processes of the run end as well"
             raise
-        sys.stdout.flush()
+        _flush()
         if _is_lost_connection(error):
             _say_and_exit(LOST_WORDS, EXIT_LOST)
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         if may_miss_another(error):
             # Maybe a connection to a process that is gone: the coordination service
             # knows in a while, and ends this one with EXIT_LOST.
             time.sleep(HEARTBEAT_SECS + 15)
-        sys.stderr.flush()
+        _flush()
         os._exit(1)
+
+
+def _flush() -> None:
+    """Lets out what was printed, but where those who read it are gone."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
 
 
 def leave(exit_code: int) -> NoReturn:
@@ -250,9 +261,7 @@ def leave(exit_code: int) -> NoReturn:
     place: what was printed is out, and the other processes are told.
     """
     try:
-        with contextlib.suppress(OSError):  # what reads it is gone
-            sys.stdout.flush()
-            sys.stderr.flush()
+        _flush()
         jax.distributed.shutdown()
     finally:  # whether or not anybody listens
         os._exit(exit_code)

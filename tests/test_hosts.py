@@ -221,6 +221,27 @@ def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
         hosts.leave(75)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "hosts._say_and_exit('another is gone', 76)",
+        "hosts._num_processes = lambda: 2\n"
+        "with hosts.together():\n"
+        "    raise ValueError('Gloo AllReduce: Connection closed by peer [::1]:1')",
+    ],
+)
+def test_who_loses_another_leaves_with_76_though_nobody_listens(lost):
+    """Not with Python's code for that, after which no loop starts again."""
+    program = f"""
+import os
+from bert_jax import hosts
+print("said before")
+os.close(1), os.close(2)
+{lost}
+"""
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 76
+
+
 @pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_comes_alone_leaves_with_76(who_comes):
     program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"
