@@ -10,7 +10,8 @@ Compiles the step that `train` would run, for each phase, with the TPU's own com
 and reports memory, collectives and FLOPs, which are facts of the compiled program, and
 estimated time, MFU, hours and cost. A batch of which a few layers tell that it is far
 too large is not compiled. Searches the largest batch, and what remat buys; --nosearch
-leaves that out. The exit code is 0 whether it fits or not: see "fits".
+leaves that out. The exit code is 0 whether it fits or not: see "fits". Phases are
+compiled side by side, where there are cores: each takes its own memory of this host.
 
 With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
 config, its arguments and its batches go onto N devices of any kind.
@@ -23,7 +24,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 import jax
@@ -45,12 +46,13 @@ from bert_jax.topologies import GIB, Chip
 from bert_jax.trials import Trial
 from bert_jax.under_way import UnderWay
 
-# Programs that tell what the other kinds of remat do: of the own one, and two of each.
-REMAT_PROGRAMS = 1 + 2 * (len(REMAT) - 1)
+# Pieces of work that tell what the other kinds of remat do: of the own one a step of
+# few layers, of each other one that and its memory.
+REMAT_PIECES = 1 + 2 * (len(REMAT) - 1)
 PLAN = (
-    "of each phase: few layers, whose memory tells of the rest; the config's batch; the"
-    f" largest batch, at most {trials.MOST_TRIES} programs of all layers, each as long"
-    f" as the config's; remat, at most {REMAT_PROGRAMS} steps of few layers"
+    "of each phase, side by side: few layers, whose memory tells of the rest; the"
+    f" config's batch; the largest batch, some {trials.MOST_TRIES} programs of all"
+    " layers or fewer, each as long as the config's; remat, by few layers"
 )
 T = TypeVar("T")
 
@@ -91,7 +93,10 @@ class Preflight:
             return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
     def of_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
-        """Returns a result of each phase, side by side: a compilation takes one core.
+        """Returns a result of each phase, side by side: libtpu compiles on one core.
+
+        What one raises is raised at once; the others' threads may be in a compilation,
+        which `command_line.run_and_leave` does not wait for.
 
         Args:
           result: called in a thread, with a copy that tells of its own work, and the
@@ -105,8 +110,14 @@ class Preflight:
                 return result(own, phase_index)
 
         phases = range(len(self.config.phases))
-        with ThreadPoolExecutor(min(len(phases), os.cpu_count() or 1)) as threads:
-            return list(threads.map(in_thread, phases))
+        threads = ThreadPoolExecutor(min(len(phases), os.cpu_count() or 1))
+        try:
+            begun = [threads.submit(in_thread, i) for i in phases]
+            for done in as_completed(begun):
+                done.result()
+            return [each.result() for each in begun]
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, phase_index: int, part: str, most: int = 1) -> None:
         """Says of which part what follows is, which has `most` programs or fewer."""
@@ -233,7 +244,7 @@ class Preflight:
             "estimated": self.estimated(largest, phase_index),
         }
         if remats:
-            self.begin(phase_index, "remat", REMAT_PROGRAMS)
+            self.begin(phase_index, "remat", REMAT_PIECES)
             at = trial if trial.fits else largest
             found["remat"] = self.remats(at, sequences, early, phase_index)
         return found
@@ -428,4 +439,4 @@ if __name__ == "__main__":
     _SEARCH = flags.DEFINE_bool(
         "search", True, "find the largest batch and what remat buys"
     )
-    command_line.run(main, __doc__)
+    command_line.run_and_leave(main, __doc__)

@@ -22,7 +22,9 @@ class UnderWay:
         self._part, self._most, self._number = part, most, 0
 
     def say(self, text: str) -> None:
-        print(f"{self._command}: {text}", file=sys.stderr, flush=True)
+        # In one piece: there may be another in another thread.
+        sys.stderr.write(f"{self._command}: {text}\n")
+        sys.stderr.flush()
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:

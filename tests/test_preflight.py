@@ -1,13 +1,19 @@
 """The report as people and programs get it, and its numbers against arithmetic."""
 
+import dataclasses
 import importlib.util
 import json
+import signal
+import threading
+import time
 
+import jax
 import pytest
 
 from bert_jax import preflight, preflight_report, topologies, trials
 from bert_jax.compiled_program import CompiledProgram
-from tests.commands import run, run_well
+from bert_jax.config import ConfigError
+from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
 
 needs_libtpu = pytest.mark.skipif(
@@ -183,6 +189,41 @@ def test_what_few_layers_tell_is_near_what_the_compiler_says():
     few = trials.changed(config, flight.mesh, 0, sequences=8)
     flight = preflight.Preflight(few, flight.mesh, chip, price=None)
     assert flight.own(0, early).fits
+
+
+def test_what_is_wrong_with_one_phase_is_told_while_another_is_compiled():
+    config, over = make_config(), threading.Event()
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    flight = preflight.Preflight(config, use_mesh(2, 1, 1), None, None)
+
+    def result(own, phase_index):
+        assert own.mesh.shape == jax.sharding.get_abstract_mesh().shape
+        if phase_index == 0:
+            raise ConfigError("wrong")
+        assert over.wait(60)
+
+    try:
+        with pytest.raises(ConfigError, match="wrong"):
+            flight.of_phases(result)
+        assert not over.is_set()
+    finally:
+        over.set()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_in_the_middle_of_a_compilation():
+    flags = ["--config=configs/large.py", "--topology=local", "--nosearch"]
+    process = start("bert_jax.preflight", *flags)
+    assert process.stderr is not None
+    while "compiling 24 layers" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(5)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 130 and err.endswith("stopped\n")
 
 
 class MadeUp(preflight.Preflight):
