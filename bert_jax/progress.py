@@ -75,7 +75,11 @@ class Progress:
         # The total is a guess: markup is text of a file but not of its documents.
         if self._total is not None and self._done <= self._total:
             line += f" of {self._total:,.0f}"
-        line += f" {self._unit}, {rate:,.1f} {self._unit}/s"
-        if self._total is not None and self._done <= self._total and rate > 0:
+        line += f" {self._unit}"
+        if not rate:  # nothing was timed yet
+            return line
+        line += f", {rate:,.1f}" if rate >= 1 else f", {rate:.2g}"
+        line += f" {self._unit}/s"
+        if self._total is not None and self._done <= self._total:
             line += f", {(self._total - self._done) / rate:,.0f} s left"
         return line

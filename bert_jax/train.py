@@ -1,9 +1,9 @@
-"""Pretrains BERT: config -> mesh -> data -> state -> loop.
+"""Pretrains BERT on the text that a config file names.
 
     python -m bert_jax.train --config=configs/X.py [--workdir=DIR]
         [--config.KEY=VALUE ...]
 
-Continues by itself when the workdir holds a checkpoint.
+Continues by itself when the workdir holds a checkpoint. Ctrl-C and SIGTERM save one.
 """
 
 import dataclasses
@@ -242,7 +242,9 @@ def describe(
     num_processes = jax.process_count()
     processes = f" in {num_processes} processes" if num_processes > 1 else ""
     start = "from new weights"
-    if first_step:
+    if first_step == config.num_steps:
+        start = "all of them taken before"
+    elif first_step:
         start = f"continuing at step {first_step:,}"
     elif config.init_from:
         start = f"from the weights in {config.init_from} with a new optimizer"

@@ -34,10 +34,17 @@ def test_a_line_now_and_then_with_rate_and_time_left(clock, capsys):
 def test_what_was_found_done_is_not_speed(clock):
     shown = progress.Progress("writing", 100, "shards")
     shown.add(60, found_done=True)
-    assert shown.line() == "writing: 60 of 100 shards, 0.0 shards/s"
+    assert shown.line() == "writing: 60 of 100 shards"
     clock.now += 5
     shown.add(10)
     assert shown.line() == "writing: 70 of 100 shards, 2.0 shards/s, 15 s left"
+
+
+def test_slow_work_has_a_speed_too(clock):
+    shown = progress.Progress("writing", 2, "shards")
+    clock.now += 20
+    shown.add(1)
+    assert shown.line() == "writing: 1 of 2 shards, 0.05 shards/s, 20 s left"
 
 
 @pytest.mark.parametrize("total", [None, 10])

@@ -91,6 +91,7 @@ def test_killed_and_resumed_equals_straight(straight, text):
 def test_a_finished_run_is_left_as_it_is(straight, text):
     before = lines(straight)
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
+    assert "all of them taken before" in stdout and "continuing" not in stdout
     assert "Trained to step 60" in stdout and "On held-out text" in stdout
     assert lines(straight) == before
 
