@@ -77,12 +77,14 @@ def run_with_rest(
     host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv[:] = _config_first(sys.argv)  # config_flags reads sys.argv
-    if any(arg in ("-h", "--help", "-help") for arg in argv[1:]):
-        print(_help(doc or ""))
-        sys.exit(0)
-    if sum(map(_is_config_file, argv[1:])) > 1:  # absl takes the last, with its keys
+    is_help = any(arg in ("-h", "--help", "-help") for arg in argv[1:])
+    num_configs = sum(map(_is_config_file, argv[1:]))
+    if num_configs > 1 and not is_help:  # absl takes the last, with its keys
         fail("--config is given more than once; give it once")
     try:
+        if is_help:
+            print(_help(doc or ""), flush=True)
+            sys.exit(0)
         main(flags.FLAGS(argv, known_only=known_only)[1:])
     except flags.IllegalFlagValueError as error:
         # "flag --config=FILE: Error whilst parsing config file: TRACEBACK"

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bert_jax import command_line
-from tests.commands import ENV, ROOT, run, run_well
+from tests.commands import ENV, ROOT, run, run_well, start
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,15 @@ def test_tuning_names_configs_of_tasks():
     assert "configs/finetune/sst2.py" in stdout and "configs/tiny.py" not in stdout
     assert "recipe.py" not in stdout
     assert max(map(len, stdout.splitlines())) <= 88
+
+
+def test_a_reader_of_help_may_want_no_more():
+    process = start("bert_jax.inspect_batch", "--help")
+    assert process.stdout is not None
+    process.stdout.close()  # before it is written, as Python imports first
+    process.stdout = None
+    _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stderr) == (command_line.EXIT_BROKEN_PIPE, "")
 
 
 def test_help_tells_what_a_flag_takes():
