@@ -132,9 +132,18 @@ node_state() {
 
 # reach COMMAND...: gcloud leaves out a TPU that it cannot reach, warns, and ends well.
 reach() {
-  { "$@" 2>&1 >&4 | awk '{print >"/dev/stderr"; fflush("/dev/stderr")}
-    /Could not prepare all/ {left_out = 1}
-    END {exit left_out}'; } 4>&1
+  { "$@" 2>&1 >&4 | pass_on; } 4>&1
+}
+
+# Line by line, since an awk may hold lines back until the end. Fails where a TPU was left
+# out.
+pass_on() {
+  local line left_out=0
+  while IFS= read -r line || [[ -n $line ]]; do
+    printf '%s\n' "$line" >&2
+    [[ $line != *"Could not prepare all"* ]] || left_out=1
+  done
+  return "$left_out"
 }
 
 copy_to_hosts() {

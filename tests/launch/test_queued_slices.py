@@ -33,6 +33,25 @@ def test_output_and_code_of_what_gcloud_reaches_stay(ready):
     assert (result.stdout, result.stderr) == ("step 1\n", "Connecting\n")
 
 
+SLOW = r"""#!/usr/bin/env bash
+echo Connecting >&2
+for ((i = 0; i < 50; i++)); do
+  [[ ! -e $FAKES/seen ]] || exit 0
+  sleep 0.1
+done
+exit 9
+"""
+
+
+def test_what_gcloud_says_arrives_while_it_goes_on(ready):
+    ready.add_program("gcloud", SLOW)
+    process = ready.start(SCRIPT, "logs", *test_queued_resource.FLAGS, "--follow")
+    assert process.stderr.readline() == "Connecting\n"
+    (ready.fakes / "seen").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 def test_slices_are_asked_for_together(tpu):
     tpu.run(SCRIPT, "create", *FLAGS)
     (words,) = tpu.calls(CREATE)
