@@ -4,11 +4,11 @@
 
 : "${BERT_JAX_POLL:=30}"        # seconds between two questions to the cluster
 : "${BERT_JAX_MISSES:=10}"      # unanswered questions in a row, then nothing is known
-: "${BERT_JAX_NOT_RUNNING:=30}" # answers in a row without a running pod, then none comes
+: "${BERT_JAX_NOT_RUNNING:=30}" # answers in a row with too few pods, then none comes
 : "${BERT_JAX_HEARTBEAT:=20}"   # answers between two lines on what the pods do
 
 readonly UNANSWERED=72  # our own code: the cluster does not say what is there
-readonly NOT_RUNNING=73 # our own code: no pod began to run
+readonly NOT_RUNNING=73 # our own code: pods did not begin to run
 
 check_asking() {
   local number
@@ -42,13 +42,15 @@ may_ask_again() {
 }
 
 # follow_pods WHAT SELECTOR: there was an answer; now and then says what the pods do. Ends
-# with NOT_RUNNING where none has run for so many answers. Counts in the caller's
-# `misses`, `answers` and `idle`; `began` is set once one has run.
+# with NOT_RUNNING where for so many answers none has run, or at first not all: they wait
+# for each other. Counts in the caller's `misses`, `answers` and `idle`; `began` is set once
+# all have run.
 follow_pods() {
-  local pods
+  local pods phases
   misses=0
   pods=$(list_pods "$2") || return 0
-  if grep -q '^[^ ]* Running' <<<"$pods"; then
+  phases=$(cut -d' ' -f2 <<<"$pods")
+  if [[ $phases == *Running* && (-n $began || $phases != *Pending*) ]]; then
     began=yes idle=0
   elif [[ -n $began ]] && ! grep -qv Unschedulable <<<"$pods"; then
     idle=0 # nodes that were taken away cost nothing, and GKE brings them back
@@ -57,7 +59,7 @@ follow_pods() {
   fi
   ((++answers % BERT_JAX_HEARTBEAT)) || say "$1 goes on, pods: $(count_pods <<<"$pods")"
   ((idle >= BERT_JAX_NOT_RUNNING)) || return 0
-  say_why_none_runs "$1"
+  say_why_they_wait "$1"
   return "$NOT_RUNNING"
 }
 
@@ -83,10 +85,12 @@ count_pods() {
 }
 
 # An image or bucket that is denied is told by events alone.
-say_why_none_runs() {
-  local pod=${pods%% *}
-  say "no pod of $1 runs, asked $idle times, every $BERT_JAX_POLL s:"
-  sed -n '1,16s/^/  /p' <<<"${pods:-there is no pod}" >&2
+say_why_they_wait() {
+  local waiting pod
+  waiting=$(awk '$2 != "Running"' <<<"$pods")
+  pod=${waiting%% *}
+  say "pods of $1 do not run, asked $idle times, every $BERT_JAX_POLL s:"
+  sed -n '1,16s/^/  /p' <<<"${waiting:-there is no pod}" >&2
   if [[ -n $pod ]]; then
     kube get events --field-selector="type=Warning,involvedObject.name=$pod" \
       --output=jsonpath='{range .items[*]}{.reason}: {.message}{"\n"}{end}'

@@ -98,6 +98,16 @@ def test_a_slice_that_was_taken_away_is_waited_for(slices):
     assert f"({test_gke.UNSCHEDULABLE})" in said
 
 
+def test_a_slice_that_never_arrives_ends_the_wait(slices):
+    slices.reply(JOBSET, "/false/0")
+    late = "bert-base-slice-1-0-y Pending   ImagePullBackOff"
+    slices.reply(PODS, f"bert-base-slice-0-0-x Running\n{late}")
+    slices.reply("get events .*bert-base-slice-1-0-y", "Failed: 403 of the image")
+    said = slices.run(SCRIPT, "wait", *FLAGS, code=73, BERT_JAX_NOT_RUNNING="3").stderr
+    assert len(slices.calls(PODS)) == 3
+    assert f"  {late}\n  Failed: 403 of the image\n" in said
+
+
 def test_where_one_slice_is_not_to_be_had_the_other_is_deleted(slices):
     slices.reply("node-pools create bert-base-1", Answer(err="stockout", code=1))
     slices.reply("node-pools list", "bert-base-0")
@@ -164,13 +174,16 @@ def test_a_retryable_code_of_one_slice_restarts_all(jobset):
     assert all("targetReplicatedJobs" not in rule for rule in policy["rules"])
 
 
-def start_host(cloud, jobset, sleep=fakes.FAKE):
-    """Runs the command of a pod with its arguments; returns its exit code."""
+def start_host(cloud, jobset, sleep=fakes.FAKE, shell=""):
+    """Runs a pod's command with its arguments in a shell that was told `shell` before.
+
+    Returns its exit code.
+    """
     (container,) = test_jobset.pod_of(jobset)["containers"]
     for program in ("getent", "python"):
         cloud.add_program(program, fakes.FAKE)
     cloud.add_program("sleep", sleep)
-    (cloud.home / "bashrc").write_text("ulimit() { :; }")  # root's in a pod
+    (cloud.home / "bashrc").write_text(f"ulimit() {{ :; }}\n{shell}")  # root's in a pod
     env = cloud.env | {"BASH_ENV": str(cloud.home / "bashrc")}
     return subprocess.run(container["command"] + container["args"], env=env).returncode
 
@@ -190,6 +203,14 @@ def test_a_host_waits_for_the_first_of_every_slice(slices, jobset):
 def test_a_host_that_is_stopped_while_it_waits_wants_a_restart(slices, jobset):
     slices.reply("getent hosts bert-base-slice-1", Answer(code=2))
     assert start_host(slices, jobset, "#!/bin/sh\nkill -TERM $PPID\n") == 75
+    assert not slices.calls("^python")
+
+
+def test_a_host_does_not_wait_without_end(slices, jobset):
+    slices.reply("getent hosts bert-base-slice-1", Answer(code=2))
+    quarter = "sleep() { ((SECONDS += 900)); }"
+    assert start_host(slices, jobset, shell=quarter) == 76
+    assert len(slices.calls("getent hosts bert-base-slice-1")) == 4 + 1
     assert not slices.calls("^python")
 
 
