@@ -4,7 +4,7 @@
         [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
         [--config.KEY=VALUE ...]
     python -m bert_jax.preflight --config=configs/X.py --devices=N
-        [--config.KEY=VALUE ...]
+        [--slices=1] [--config.KEY=VALUE ...]
 
 Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
 and reports memory, collectives and FLOPs, which are facts of the compiled program, and
@@ -14,7 +14,8 @@ leaves that out. The exit code is 0 whether it fits or not: see "fits". Phases a
 compiled side by side, where there are cores: each takes its own memory of this host.
 
 With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
-config, its arguments and its batches go onto N devices of any kind.
+config, its arguments and its batches go onto N devices of any kind, all --slices of
+them together.
 """
 
 import contextlib
@@ -410,8 +411,12 @@ def main() -> None:
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
             raise ConfigError("--devices and --topology exclude each other; give one")
-        print(preflight_checks.check_devices(config, _DEVICES.value))
+        print(preflight_checks.check_devices(config, _DEVICES.value, _SLICES.value))
         return
+    if _SLICES.value > 1:
+        raise ConfigError(
+            f"--slices={_SLICES.value} goes with --devices; a --topology is one slice"
+        )
     if _TOPOLOGY.value is None:
         raise ConfigError(
             "--topology is missing; give it one of"
@@ -430,6 +435,9 @@ if __name__ == "__main__":
     )
     _DEVICES = flags.DEFINE_integer(
         "devices", None, "compile nothing: does it go onto so many?", lower_bound=1
+    )
+    _SLICES = flags.DEFINE_integer(
+        "slices", 1, "TPU slices that --devices are in", lower_bound=1
     )
     _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
     _PRICE = flags.DEFINE_float(

@@ -47,13 +47,21 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
     return found
 
 
-def check_devices(config: ExperimentConfig, num_devices: int) -> str:
+def check_devices(
+    config: ExperimentConfig, num_devices: int, num_slices: int = 1
+) -> str:
     """Returns a line on how batches are spread over so many devices; none is opened.
+
+    Args:
+      config: of the run.
+      num_devices: of all slices.
+      num_slices: that the devices are in, equal parts.
 
     Raises:
       ConfigError: as `train` would there. It knows more: the hosts that devices are on.
     """
     shape = sharding.resolve_mesh_shape(config.mesh, num_devices)
+    sharding.check_slices(shape[0], num_slices)
     mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
     mesh_fit.check(config, mesh)
     axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())

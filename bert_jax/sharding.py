@@ -103,6 +103,16 @@ def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def check_slices(data: int, num_slices: int) -> None:
+    """Raises ConfigError unless slices can be laid along a data axis of that size."""
+    if data % num_slices:
+        raise ConfigError(
+            f"config.mesh.data={data} must be a multiple of the {num_slices} slices"
+            " that the devices are in: between slices the network is slow, and fsdp and"
+            " tensor stay within one"
+        )
+
+
 def make_mesh(
     config: MeshConfig, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
@@ -118,12 +128,7 @@ def make_mesh(
     devices = jax.devices() if devices is None else devices
     shape = resolve_mesh_shape(config, len(devices))
     num_slices = len({getattr(device, "slice_index", 0) for device in devices})
-    if shape[0] % num_slices:
-        raise ConfigError(
-            f"config.mesh.data={shape[0]} must be a multiple of the {num_slices} slices"
-            " that the devices are in: between slices the network is slow, and fsdp and"
-            " tensor stay within one"
-        )
+    check_slices(shape[0], num_slices)
     # Where a size is no product of a torus' sides, a part of one is better than none.
     options = {"devices": devices, "allow_split_physical_axes": True}
     per_slice = (shape[0] // num_slices, *shape[1:])

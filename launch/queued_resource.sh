@@ -174,5 +174,5 @@ if ((flags[slices] > 1)); then
 fi
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite
-check_training $(($(devices_of_type "") * flags[slices]))
+check_training $(($(devices_of_type "") * flags[slices])) "${flags[slices]}"
 main_with "$command"

@@ -44,24 +44,27 @@ def user(cloud):
 
 
 @pytest.mark.parametrize(
-    ("script", "flags", "num_devices"),
+    ("script", "flags", "num_devices", "num_slices"),
     [
-        (*TPU, 16),
-        (TPU[0], [*TPU[1], "--type=v3-32"], 32),
-        (TPU[0], [*TPU[1], "--type=v4-32"], 16),
-        (test_instance_group.SCRIPT, test_instance_group.FLAGS, 8),
-        (test_gke.SCRIPT, test_gke.FLAGS, 16),
+        (*TPU, 16, 1),
+        (TPU[0], [*TPU[1], "--type=v3-32"], 32, 1),
+        (TPU[0], [*TPU[1], "--type=v4-32"], 16, 1),
+        (TPU[0], [*TPU[1], "--slices=2"], 32, 2),
+        (test_instance_group.SCRIPT, test_instance_group.FLAGS, 8, 1),
+        (test_gke.SCRIPT, test_gke.FLAGS, 16, 1),
         (
             test_gke.SCRIPT,
             [*test_gke.FLAGS, "--type=tpu7x-standard-4t", "--topology=2x2x2"],
             16,
+            1,
         ),
-        (test_skypilot.SCRIPT, [*test_skypilot.FLAGS, "--type=tpu-v6e-8"], 8),
-        ("slurm.sh", SLURM, 8),
+        (test_gke.SCRIPT, [*test_gke.FLAGS, "--slices=2"], 32, 2),
+        (test_skypilot.SCRIPT, [*test_skypilot.FLAGS, "--type=tpu-v6e-8"], 8, 1),
+        ("slurm.sh", SLURM, 8, 1),
     ],
 )
 def test_each_launcher_checks_once_against_its_devices(
-    user, script, flags, num_devices
+    user, script, flags, num_devices, num_slices
 ):
     source = "--config.data.sources=('text:/a b/*.txt',)"
     user.run(script, "run", *flags, "--dry_run", "--", source)
@@ -72,6 +75,7 @@ def test_each_launcher_checks_once_against_its_devices(
         "bert_jax.preflight",
         "--config=configs/base.py",
         f"--devices={num_devices}",
+        f"--slices={num_slices}",
         source,
     ]
 
@@ -152,6 +156,14 @@ def test_the_real_check_of_a_mistake(real, module, argument, words):
     result = real.run(module.SCRIPT, "run", *module.FLAGS, "--", argument, code=2)
     assert words in result.stderr and result.stderr.count("\n") == 1
     assert real.calls() == []
+
+
+def test_the_real_check_of_slices(real):
+    mesh = ["--config.mesh.data=1", "--config.mesh.fsdp=32"]
+    flags = [*TPU[1], "--slices=2"]
+    said = real.run(TPU[0], "run", *flags, "--", *mesh, code=2).stderr
+    assert "config.mesh.data=1 must be a multiple of the 2 slices" in said
+    assert said.count("\n") == 1 and real.calls() == []
 
 
 def test_what_is_no_key_of_the_config_is_no_flag_of_train(cloud):
