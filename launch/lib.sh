@@ -128,9 +128,10 @@ needs() {
 
 # Command lines are visible to everyone on a machine, and in its logs.
 check_train_args() {
-  local argument
+  local argument i value
   local secret='^--([a-z_.]*[._])?(api_?key|password|secret|access_?token|hf_?token|token)='
-  for argument in "${train_args[@]}"; do
+  for i in "${!train_args[@]}"; do
+    argument=${train_args[i]}
     [[ ! ${argument,,} =~ $secret ]] ||
       usage_error "${argument%%=*} looks like a secret; a command line is no place for it"
     [[ ! $argument =~ ://[^/@]*:[^/@]*@ ]] ||
@@ -138,11 +139,17 @@ check_train_args() {
     [[ $argument != *[[:cntrl:]]* ]] ||
       usage_error "an argument of train has a line break or a control character"
     case $argument in
-      --config=* | --workdir=* | --workdir | --config.data.corpus_dir=*)
+      --config | --config=* | --workdir | --workdir=* | --config.data.corpus_dir | \
+        --config.data.corpus_dir=*)
         usage_error "${argument%%=*} is set by the launcher: give it before --"
         ;;
-      --config.* | --noconfig.*) ;;
-      -*)
+      --config.*=* | --noconfig.*) ;;
+      --config.*) # absl would take the next word, which is not checked here
+        value=${train_args[i + 1]-VALUE}
+        [[ $value != --* ]] || value=VALUE
+        usage_error "$argument and its value are one word: write $argument=$value"
+        ;;
+      *)
         usage_error "${argument%%=*} is no flag of bert_jax.train:" \
           "--config.KEY=VALUE is what may follow --"
         ;;

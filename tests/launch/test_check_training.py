@@ -166,6 +166,24 @@ def test_the_real_check_of_slices(real):
     assert said.count("\n") == 1 and real.calls() == []
 
 
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--config.mesh.data", "-1"], "write --config.mesh.data=-1"),
+        (["--config.remat", "full"], "write --config.remat=full"),
+        (["--config.remat", "--config.seed=3"], "write --config.remat=VALUE"),
+        (["--config.remat"], "write --config.remat=VALUE"),
+        (["--config.data.corpus_dir", "/x"], "give it before --"),
+        (["--config", "configs/tiny.py"], "give it before --"),
+        (["full"], "full is no flag of bert_jax.train"),
+    ],
+)
+def test_a_key_and_its_value_are_one_word(cloud, words, advice):
+    said = cloud.run(TPU[0], "run", *TPU[1], "--", *words, code=2).stderr
+    assert said.count("\n") == 1 and advice in said
+    assert cloud.calls() == []
+
+
 def test_what_is_no_key_of_the_config_is_no_flag_of_train(cloud):
     for flag in ("--num_steps", "-config.data.corpus_dir"):
         said = cloud.run(TPU[0], "run", *TPU[1], "--", f"{flag}=3", code=2).stderr
