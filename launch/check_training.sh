@@ -3,7 +3,8 @@
 # lib.sh.
 
 # check_training DEVICES [SLICES]: --config and what follows -- are sound and go onto so
-# many devices, of all slices. Wants a Python with requirements.txt: that of the clone's .venv, or python3.
+# many devices, of all slices. Wants a Python with requirements.txt: that of the clone's
+# .venv, or python3.
 # BERT_JAX_CHECKED=yes leaves it out, as the steps of a `run` do, processes of their own.
 check_training() {
   local python="$ROOT/.venv/bin/python" said code=0
@@ -14,7 +15,8 @@ check_training() {
   [[ -z ${BERT_JAX_CHECKED-} ]] || return 0
   [[ -x $python ]] || python=python3
   said=$(cd "$ROOT" && JAX_PLATFORMS=cpu "$python" -m bert_jax.preflight \
-    --config="${flags[config]}" --devices="$1" --slices="${2-1}" "${train_args[@]}" 2>&1) || code=$?
+    --config="${flags[config]}" --devices="$1" --slices="${2-1}" \
+    "${train_args[@]}" 2>&1) || code=$?
   said=${said##*$'\n'} # warnings, or a traceback, may stand before it
   case $code in
     0) say "$said" ;;
