@@ -53,6 +53,8 @@ set -euo pipefail
 . "$ROOT/launch/slice.sh"
 # shellcheck source=launch/pods.sh
 . "$ROOT/launch/pods.sh"
+# shellcheck source=launch/at_once.sh
+. "$ROOT/launch/at_once.sh"
 
 readonly NOT_MADE=74 # our own code: there is no cluster that could train
 readonly JOBSET=https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0
@@ -96,7 +98,7 @@ is_there() { [[ -n $(query "" "$@" 2>/dev/null) ]]; }
 
 # ---- The cluster: private nodes, reached through its name in Google's DNS.
 create() {
-  local state pool
+  local state
   check_bucket_and_account "${flags[bucket]}" "${flags[project]}" \
     "${flags[service_account]}"
   state=$(cluster_state)
@@ -105,10 +107,7 @@ create() {
   fi
   create_account
   shape_slices
-  for pool in "${pools[@]}"; do
-    is_there gcloud container node-pools describe "$pool" "${place[@]}" \
-      --cluster="${flags[cluster]}" --format='value(name)' || make_pool "$pool"
-  done
+  at_once "$(printf '%s\n' "${pools[@]}")" make_pool %NAME%
 }
 
 # cluster_state: nothing where there is none; fails where nobody knows.
@@ -152,9 +151,12 @@ say_what_is_left() {
   return "$NOT_MADE"
 }
 
-# make_pool POOL: one slice. Pods and delete find the pools of a run by its label.
+# make_pool POOL: one slice, if it is not there. Pods and delete find the pools of a run by
+# its label.
 make_pool() {
   local more=()
+  ! is_there gcloud container node-pools describe "$1" "${place[@]}" \
+    --cluster="${flags[cluster]}" --format='value(name)' || return 0
   [[ -z ${switches[spot]} ]] || more+=(--spot)
   run gcloud container node-pools create "$1" "${place[@]}" \
     --cluster="${flags[cluster]}" --node-locations="${flags[zone]}" \
@@ -433,15 +435,12 @@ delete_all() {
 
 # All of the run, whatever --slices says now.
 delete_pools() {
-  local made pool failed=0
-  made=$(query "${pools[*]}" gcloud container node-pools list "${place[@]}" \
-    --cluster="${flags[cluster]}" --filter="config.labels.bert_jax_run=${flags[name]}" \
-    --format='value(name)') || return
-  for pool in $made; do
-    run gcloud container node-pools delete "$pool" "${place[@]}" \
-      --cluster="${flags[cluster]}" --quiet || failed=1
-  done
-  return "$failed"
+  local made
+  made=$(query "$(printf '%s\n' "${pools[@]}")" \
+    gcloud container node-pools list "${place[@]}" --cluster="${flags[cluster]}" \
+    --filter="config.labels.bert_jax_run=${flags[name]}" --format='value(name)') || return
+  [[ -z $made ]] || at_once "$made" run gcloud container node-pools delete %NAME% \
+    "${place[@]}" --cluster="${flags[cluster]}" --quiet
 }
 
 # A command of a second call may fail while training goes on since the first one. A pod

@@ -47,6 +47,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/machines.sh"
 # shellcheck source=launch/slice.sh
 . "$ROOT/launch/slice.sh"
+# shellcheck source=launch/at_once.sh
+. "$ROOT/launch/at_once.sh"
 
 flags[give_up_after]=1h
 flags+=(
@@ -144,37 +146,15 @@ find_instances() {
 
 copy_to_hosts() {
   find_instances || return
-  at_once run gcloud compute scp "$1" "%INSTANCE%:$2" "${place[@]}" --quiet \
+  at_once "$instances" run gcloud compute scp "$1" "%NAME%:$2" "${place[@]}" --quiet \
     "${through[@]}"
 }
 
 on_hosts() {
   find_instances || return
   [[ $1 == all ]] || instances=${instances%%$'\n'*}
-  at_once "${@:3}" gcloud compute ssh %INSTANCE% "${place[@]}" --command="$2" \
-    --quiet "${through[@]}"
-}
-
-# A gcloud for each of 64 hosts is more than a laptop bears at once.
-readonly AT_ONCE=8
-
-# at_once COMMAND...: for each of `instances`, in the place of the word %INSTANCE%, and for
-# AT_ONCE of them at the same time; fails if one of them fails.
-at_once() {
-  local instance pid failed=0 pids=() most=$AT_ONCE
-  [[ -z $dry_run ]] || most=1 # printed in order
-  while read -r instance; do
-    if ((${#pids[@]} >= most)); then
-      wait "${pids[0]}" || failed=1
-      pids=("${pids[@]:1}")
-    fi
-    "${@//%INSTANCE%/$instance}" </dev/null &
-    pids+=("$!")
-  done <<<"$instances"
-  for pid in "${pids[@]}"; do
-    wait "$pid" || failed=1
-  done
-  return "$failed"
+  at_once "$instances" "${@:3}" gcloud compute ssh %NAME% "${place[@]}" \
+    --command="$2" --quiet "${through[@]}"
 }
 
 split_subcommand "$@"

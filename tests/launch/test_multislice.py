@@ -32,19 +32,38 @@ def jobset(slices):
 
 
 def deleted(cloud):
-    return [words[4] for words in cloud.calls("node-pools delete")]
+    return sorted(words[4] for words in cloud.calls("node-pools delete"))
 
 
 def test_a_slice_is_a_node_pool(slices):
     slices.run(SCRIPT, "create", *FLAGS)
     pools = slices.calls("node-pools create")
-    assert [words[4] for words in pools] == ["bert-base-0", "bert-base-1"]
+    assert sorted(words[4] for words in pools) == ["bert-base-0", "bert-base-1"]
     for words in pools:
         assert {
             "--num-nodes=4",
             "--tpu-topology=4x4",
             "--node-labels=made-by=bert-jax,bert_jax_run=bert-base",
         } <= set(words)
+
+
+MEETING = r"""#!/usr/bin/env bash
+[[ $* != *"node-pools list"* ]] || printf '%s\n' bert-base-0 bert-base-1
+[[ "$2 $3" == "node-pools create" || "$2 $3" == "node-pools delete" ]] || exit 0
+touch "$FAKES/$3.$4"
+for ((i = 0; i < 50; i++)); do
+  [[ ! -e $FAKES/$3.bert-base-0 || ! -e $FAKES/$3.bert-base-1 ]] || exit 0
+  sleep 0.1
+done
+exit 9
+"""
+
+
+@pytest.mark.parametrize("command", ["create", "delete"])
+def test_slices_are_made_and_deleted_side_by_side(slices, command):
+    slices.add_program("gcloud", MEETING)
+    slices.run(SCRIPT, command, *FLAGS)
+    assert len(list(slices.fakes.glob(f"{command}.bert-base-*"))) == 2
 
 
 def test_a_pool_that_is_there_is_not_made_again(slices):
@@ -67,7 +86,8 @@ def test_a_run_of_two_slices(slices):
     (slices.fakes / "calls").unlink()
     slices.run(SCRIPT, "run", *FLAGS)
     done = [words for words in slices.calls() if "rev-parse" not in words]
-    assert slices.printed(dry.stdout) == done
+    # Node pools are made and deleted at the same time, so in any order.
+    assert sorted(slices.printed(dry.stdout)) == sorted(done)
     order = ["create .*jobset.yaml", "storage rsync", "delete jobset", "pools delete"]
     assert words_in_order(done, *order)
     assert deleted(slices) == ["bert-base-0", "bert-base-1"]
