@@ -1,9 +1,6 @@
 """Several slices of a queued Cloud TPU, and slices that gcloud does not reach."""
 
-import itertools
-
 import pytest
-from jax._src.clusters import cloud_tpu_cluster
 
 from tests.launch import test_queued_resource
 from tests.launch.fakes import Answer, words_in_order
@@ -141,25 +138,3 @@ def test_slices_that_cannot_be(tpu, flag):
     said = tpu.run(SCRIPT, "run", *FLAGS, flag, code=2).stderr
     assert said.count("\n") == 1 and flag.removeprefix("--").split("=")[1] in said
     assert tpu.calls() == []
-
-
-def test_jax_finds_all_hosts_of_all_slices(monkeypatch):
-    """As a TPU VM's metadata tell it, in the format that jax expects of tpu-env."""
-    hosts, ids = 4, []
-    cluster = cloud_tpu_cluster.GceTpuCluster
-    for number, host in itertools.product(range(2), range(hosts)):
-        told = {
-            "agent-worker-number": str(host),
-            "worker-network-endpoints": ",".join(
-                f"x:{i}:10.0.{number}.{i}" for i in range(hosts)
-            ),
-            "tpu-env": "MEGASCALE_COORDINATOR_ADDRESS: '10.0.0.0:8080'\n"
-            f"MEGASCALE_NUM_SLICES: '2'\nMEGASCALE_SLICE_ID: '{number}'",
-        }
-        monkeypatch.setattr(
-            cloud_tpu_cluster, "get_metadata", lambda key, told=told: (told[key], 200)
-        )
-        assert cluster.get_process_count() == 8
-        assert cluster.get_coordinator_address(1, None) == "10.0.0.0:8482"
-        ids.append(cluster.get_process_id())
-    assert ids == list(range(8))  # the first host of the first slice is process 0
