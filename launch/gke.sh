@@ -497,10 +497,9 @@ check_asking
 name_chips
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
-check slices '[1-9][0-9]?' 2
+slices_named pools
 ((flags[slices] == 1 || hosts > 1)) || usage_error "--slices=${flags[slices]} are of" \
   "several hosts each, and --topology=${flags[topology]} is one ${flags[type]}"
-mapfile -t pools < <(seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)))
 check_training $(($(devices_of_topology) * flags[slices])) "${flags[slices]}"
 place=(--project="${flags[project]}" --location="$region")
 of_jobset=jobset.sigs.k8s.io/jobset-name=${flags[name]}

@@ -101,3 +101,9 @@ devices_of_topology() {
   [[ ${flags[type]} != tpu7x-* ]] || chips=$((2 * chips))
   echo "$chips"
 }
+
+# slices_named ARRAY: --slices is a number of them; ARRAY gets NAME-0, NAME-1 and so on.
+slices_named() {
+  check slices '[1-9][0-9]?' 2
+  mapfile -t "$1" < <(seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)))
+}

@@ -44,6 +44,18 @@ def run_well(module: str, *args: str, **kwargs) -> str:
     return result.stdout
 
 
+def run_code(code: str) -> subprocess.CompletedProcess:
+    """Runs Python code in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
 def write_text(path: pathlib.Path, num_documents: int = 60) -> None:
     """Writes documents of made-up sentences, a sentence a line."""
     source = random.Random(0)

@@ -1,12 +1,9 @@
 """Tests of bert_jax.command_line through the commands that start by it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from bert_jax import command_line
-from tests.commands import ENV, ROOT, run, run_well, start
+from tests.commands import run, run_code, run_well, start
 
 
 @pytest.mark.parametrize(
@@ -195,14 +192,7 @@ def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
             raise {raised}
         command_line.run_and_leave(main, "")
     """
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    result = run_code(program)
     assert (result.returncode, result.stdout) == (code, "said before\n")
     assert result.stderr.endswith(message)
     assert ("Traceback" in result.stderr) == (code == 1)

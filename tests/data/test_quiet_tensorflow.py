@@ -1,26 +1,12 @@
 """Tests of bert_jax.data.quiet_tensorflow in processes of their own."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.commands import ENV, ROOT
-
-
-def python(code: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        env=ENV,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+from tests.commands import run_code
 
 
 def test_it_is_imported_at_its_first_use_and_says_nothing():
-    done = python(
+    done = run_code(
         "import sys\n"
         "from bert_jax.data.quiet_tensorflow import tf\n"
         "assert 'tensorflow' not in sys.modules\n"
@@ -32,7 +18,7 @@ def test_it_is_imported_at_its_first_use_and_says_nothing():
 
 
 def test_commands_and_tensorboard_do_without(tmp_path):
-    done = python(
+    done = run_code(
         "import sys\n"
         "import bert_jax.train, bert_jax.evaluate, bert_jax.export, bert_jax.finetune\n"
         "from bert_jax import metrics\n"
@@ -45,7 +31,7 @@ def test_commands_and_tensorboard_do_without(tmp_path):
 
 @pytest.mark.slow
 def test_what_others_print_meanwhile_is_heard():
-    done = python(
+    done = run_code(
         "import sys, threading\n"
         "from bert_jax.data.quiet_tensorflow import tf\n"
         "thread = threading.Thread(target=lambda: tf.constant)\n"
@@ -60,7 +46,7 @@ def test_what_others_print_meanwhile_is_heard():
 
 
 def test_a_failing_import_is_not_hidden():
-    done = python(
+    done = run_code(
         "import sys\n"
         "sys.modules['tensorflow'] = None\n"
         "from bert_jax.data.quiet_tensorflow import tf\n"
