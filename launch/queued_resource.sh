@@ -164,7 +164,8 @@ read_common_flags "${rest[@]}"
 check_tpu_type ""
 [[ -z ${switches[reserved]} || -z ${switches[spot]} ]] ||
   usage_error "--reserved and --spot are two kinds of capacity: give one of them"
-slices_named nodes
+check slices '[1-9][0-9]?' 2
+mapfile -t nodes < <(slice_names)
 ((flags[slices] > 1)) || nodes=("${flags[name]}")
 if ((flags[slices] > 1)); then
   [[ ${flags[type]} != v[23]-* ]] || usage_error "--slices=${flags[slices]}:" \

@@ -102,8 +102,5 @@ devices_of_topology() {
   echo "$chips"
 }
 
-# slices_named ARRAY: --slices is a number of them; ARRAY gets NAME-0, NAME-1 and so on.
-slices_named() {
-  check slices '[1-9][0-9]?' 2
-  mapfile -t "$1" < <(seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)))
-}
+# slice_names: NAME-0, NAME-1 and so on, a line each; --slices has been checked.
+slice_names() { seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)); }

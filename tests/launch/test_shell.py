@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +16,16 @@ SCRIPTS = sorted(
     path for path in (ROOT / "launch").iterdir() if path.suffix in (".sh", ".sbatch")
 )
 CANARY = "canary-3141592653"
+# Requirements put it beside the Python, which need not be on PATH.
+BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+SHELLCHECK = shutil.which("shellcheck", path=BESIDE_PYTHON)
 
 
 def test_shellcheck():
-    if not shutil.which("shellcheck"):
+    if not SHELLCHECK:
         pytest.skip("shellcheck is not installed")
     result = subprocess.run(
-        ["shellcheck", "-x", *SCRIPTS], cwd=ROOT, capture_output=True, text=True
+        [SHELLCHECK, "-x", *SCRIPTS], cwd=ROOT, capture_output=True, text=True
     )
     assert result.returncode == 0, result.stdout
 
@@ -37,11 +42,11 @@ def test_what_is_run_is_executable_and_strict(path):
 
 
 def test_shellcheck_can_fail(tmp_path):
-    if not shutil.which("shellcheck"):
+    if not SHELLCHECK:
         pytest.skip("shellcheck is not installed")
     bad = tmp_path / "bad.sh"
     bad.write_text("#!/usr/bin/env bash\nrm -rf $1\n")
-    assert subprocess.run(["shellcheck", bad], capture_output=True).returncode == 1
+    assert subprocess.run([SHELLCHECK, bad], capture_output=True).returncode == 1
 
 
 @pytest.mark.parametrize(
