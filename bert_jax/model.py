@@ -22,7 +22,7 @@ from bert_jax import sharding
 from bert_jax.config import ModelConfig
 from bert_jax.dropout import dropout
 from bert_jax.lookup import rows_of
-from bert_jax.products import einsum_float32
+from bert_jax.products import einsum_float32, times_kernel
 
 # What a layer keeps for its backward pass; the rest it computes again there.
 REMAT_POLICIES = {
@@ -71,7 +71,7 @@ class Linear(nnx.Module):
             x = jnp.reshape(
                 x, (-1, shape[-1]), out_sharding=sharding.spec("batch", input_dim)
             )
-        y = jnp.dot(x, kernel, out_sharding=self._layout(x.ndim))
+        y = times_kernel(x, kernel, self._layout(x.ndim))
         # In float32, and with it the bias gradient: a sum over every row of the batch.
         bias = jnp.expand_dims(self.bias[...], range(x.ndim - 1))
         y = (y.astype(jnp.float32) + bias).astype(x.dtype)

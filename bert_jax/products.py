@@ -1,9 +1,51 @@
-"""Products of low-precision arrays that are kept in float32, and so are not rounded."""
+"""Products whose gradients JAX's own rules would make in a slower way."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax import sharding
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def times_kernel(
+    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None = None
+) -> jax.Array:
+    """Returns x @ kernel, [..., input] and [input, output] -> [..., output].
+
+    The gradient of the kernel is computed as it is stored. By itself JAX multiplies the
+    other way round and transposes; the TPU's compiler then lays out the update across,
+    and copies the parameter and its moments to that and back: 12% of a large step at 32
+    sequences of 128 tokens a chip, by preflight's estimate.
+
+    Args:
+      x, kernel: the factors, of one dtype.
+      out_sharding: of the result, where JAX cannot tell.
+    """
+    return jnp.dot(x, kernel, out_sharding=out_sharding)
+
+
+def _times_kernel_forward(x, kernel, out_sharding):
+    return times_kernel(x, kernel, out_sharding), (x, kernel)
+
+
+def _times_kernel_backward(out_sharding, factors, gradient):
+    del out_sharding
+    x, kernel = factors
+    rows, last = tuple(range(x.ndim - 1)), x.ndim - 1
+
+    def product(a, b, dims, like):
+        out = jax.typeof(like).sharding
+        return jax.lax.dot_general(a, b, (dims, ((), ())), out_sharding=out)
+
+    return (
+        product(gradient, kernel, ((last,), (1,)), x),
+        product(x, gradient, (rows, rows), kernel),
+    )
+
+
+times_kernel.defvjp(_times_kernel_forward, _times_kernel_backward)
 
 
 def einsum_float32(
@@ -12,7 +54,7 @@ def einsum_float32(
     y: jax.Array,
     out_sharding: jax.P | None = None,
 ) -> jax.Array:
-    """Returns float32, the einsum of x and y, which are of one dtype.
+    """Returns the einsum of x and y, which are of one dtype, as float32: not rounded.
 
     On a GPU, the factors of what goes back to x and y are of their dtype. By itself JAX
     multiplies the float32 gradient as it is: there at half the rate, after copying the

@@ -304,15 +304,16 @@ def accumulate(
 
     microbatches = {name: split(rows) for name, rows in batch.items()}
 
-    def body(i: jax.Array, total: tuple[Any, Metrics]) -> tuple[Any, Metrics]:
+    def of_microbatch(i: jax.Array | int) -> tuple[Any, Metrics]:
         microbatch = {name: rows[:, i] for name, rows in microbatches.items()}
-        return jax.tree.map(
-            jnp.add, total, grad(params, microbatch, jax.random.fold_in(key, i))
-        )
+        return grad(params, microbatch, jax.random.fold_in(key, i))
 
-    first = grad(
-        params,
-        {name: rows[:, 0] for name, rows in microbatches.items()},
-        jax.random.fold_in(key, 0),
+    # From zeros: the first one ahead of the loop would be a second copy of the program,
+    # and a second sum over devices, which XLA moves out of the loop.
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding),
+        jax.eval_shape(of_microbatch, 0),
     )
-    return jax.lax.fori_loop(1, num, body, first)
+    return jax.lax.fori_loop(
+        0, num, lambda i, total: jax.tree.map(jnp.add, total, of_microbatch(i)), zeros
+    )

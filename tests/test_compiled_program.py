@@ -276,6 +276,13 @@ def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
 
 
 @needs_libtpu
+def test_parameters_and_moments_are_updated_as_they_lie():
+    """A step was an eighth longer where each was copied across, and back after it."""
+    program, _ = tpu_program()
+    assert program.cycles["copies"] < 0.02 * sum(program.cycles.values())
+
+
+@needs_libtpu
 @pytest.mark.parametrize(
     "mesh", [{"fsdp": 4, "data": 1}, {"data": 4, "shard_optimizer": True}]
 )
@@ -304,10 +311,10 @@ def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
     program, num_parameters = tpu_program(accumulation_steps=4)
     assert {c.kind for c in program.collectives} == {"all-reduce"}
     inside = [c for c in program.collectives if c.times > 1]
-    assert [(c.num_bytes, c.times) for c in inside] == [(1000 * 128 * 4, 3)]
+    assert [(c.num_bytes, c.times) for c in inside] == [(1000 * 128 * 4, 4)]
     once = sum(c.num_bytes for c in program.collectives if c.times == 1)
     assert 2 * num_parameters < once <= 4 * num_parameters + 4096
-    assert any(times == 3 for _, times in program.executed())
+    assert any(times == 4 for _, times in program.executed())
 
 
 @needs_libtpu

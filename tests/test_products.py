@@ -1,4 +1,4 @@
-"""Products kept in float32, and what their gradients are computed in."""
+"""Products, and what and how their gradients are computed."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import sharding
-from bert_jax.products import einsum_float32
+from bert_jax.products import einsum_float32, times_kernel
 from tests.conftest import use_mesh
 
 EQUATION = "BTNH,BSNH->BNTS"
@@ -76,3 +76,57 @@ def test_a_gpus_gradient_is_summed_over_devices_in_float32(monkeypatch):
     reduced = [line for line in program.splitlines() if " all-reduce(" in line]
     assert reduced and all("= f32[" in line for line in reduced)
     assert gradient(x, y).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_times_kernel_is_the_product_with_its_gradients(shape, dtype):
+    random = np.random.default_rng(0)
+    x, kernel, weights = (
+        jnp.asarray(random.normal(size=size), dtype)
+        for size in (shape, (4, 5), (*shape[:-1], 5))
+    )
+    found, gradients = jax.vjp(times_kernel, x, kernel)
+    exact, exact_gradients = jax.vjp(jnp.dot, x, kernel)
+    np.testing.assert_array_equal(found, exact)
+    tolerance = 1e-6 if dtype == "float32" else 1e-2
+    for ours, theirs in zip(gradients(weights), exact_gradients(weights), strict=True):
+        assert ours.dtype == dtype
+        ours, theirs = (np.asarray(each, np.float64) for each in (ours, theirs))
+        np.testing.assert_allclose(ours, theirs, tolerance, tolerance)
+
+
+def test_the_gradient_of_a_kernel_is_not_transposed():
+    def total(x, kernel):
+        return jnp.sum(times_kernel(x, kernel))
+
+    x, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
+    program = jax.make_jaxpr(jax.grad(total, 1))(x, kernel)
+    assert "dot_general" in str(program) and "transpose" not in str(program)
+    of_jax = jax.make_jaxpr(jax.grad(lambda x, y: jnp.sum(jnp.dot(x, y)), 1))(x, kernel)
+    assert "transpose" in str(of_jax)  # otherwise times_kernel is needed no more
+
+
+@pytest.mark.parametrize("kernel_spec", [("fsdp", "tensor"), ("tensor", "fsdp")])
+def test_gradients_are_laid_out_as_their_factors(kernel_spec):
+    use_mesh(2, 2, 2)
+    rows, kernel_spec = ("data", "fsdp"), jax.P(*kernel_spec)
+    out = jax.P(rows, None, "tensor" if kernel_spec[1] == "tensor" else None)
+    split = jax.P(rows, None, "tensor" if kernel_spec[0] == "tensor" else None)
+    random = np.random.default_rng(0)
+    x = random.normal(size=(8, 3, 4)).astype(np.float32)
+    kernel = random.normal(size=(4, 6)).astype(np.float32)
+
+    @jax.jit
+    def gradients(x, kernel):
+        def total(x, kernel):
+            return jnp.sum(jnp.square(times_kernel(x, kernel, out)))
+
+        return jax.grad(total, (0, 1))(x, kernel)
+
+    found = gradients(jax.device_put(x, split), jax.device_put(kernel, kernel_spec))
+    assert jax.typeof(found[0]).sharding.spec == split
+    assert jax.typeof(found[1]).sharding.spec == kernel_spec
+    y = x @ kernel
+    np.testing.assert_allclose(found[0], 2 * y @ kernel.T, rtol=1e-5)
+    np.testing.assert_allclose(found[1], 2 * np.einsum("btd,btf->df", x, y), rtol=1e-5)
