@@ -415,7 +415,8 @@ def main() -> None:
         return
     if _SLICES.value > 1:
         raise ConfigError(
-            f"--slices={_SLICES.value} goes with --devices; a --topology is one slice"
+            f"--slices={_SLICES.value} goes with --devices; a --topology names them"
+            f" itself: {_SLICES.value}*v5e:16x16"
         )
     if _TOPOLOGY.value is None:
         raise ConfigError(
@@ -431,7 +432,7 @@ def main() -> None:
 if __name__ == "__main__":
     _CONFIG = command_line.define_config()
     _TOPOLOGY = flags.DEFINE_string(
-        "topology", None, "TPU slice, for example v5e:16x16, or local"
+        "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
     )
     _DEVICES = flags.DEFINE_integer(
         "devices", None, "compile nothing: does it go onto so many?", lower_bound=1

@@ -304,16 +304,16 @@ def accumulate(
 
     microbatches = {name: split(rows) for name, rows in batch.items()}
 
-    def of_microbatch(i: jax.Array | int) -> tuple[Any, Metrics]:
+    def grad_of(i: jax.Array) -> tuple[Any, Metrics]:
         microbatch = {name: rows[:, i] for name, rows in microbatches.items()}
         return grad(params, microbatch, jax.random.fold_in(key, i))
 
     # From zeros: the first one ahead of the loop would be a second copy of the program,
-    # and a second sum over devices, which XLA moves out of the loop.
+    # with a sum over devices of its own, where XLA moves the loop's to behind the loop.
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding),
-        jax.eval_shape(of_microbatch, 0),
+        jax.eval_shape(grad_of, 0),
     )
     return jax.lax.fori_loop(
-        0, num, lambda i, total: jax.tree.map(jnp.add, total, of_microbatch(i)), zeros
+        0, num, lambda i, total: jax.tree.map(jnp.add, total, grad_of(i)), zeros
     )

@@ -497,7 +497,7 @@ check_asking
 name_chips
 region=${flags[zone]%-*}
 hosts=$(num_hosts)
-check slices '[1-9][0-9]?' 2
+check_slices
 mapfile -t pools < <(slice_names)
 ((flags[slices] == 1 || hosts > 1)) || usage_error "--slices=${flags[slices]} are of" \
   "several hosts each, and --topology=${flags[topology]} is one ${flags[type]}"

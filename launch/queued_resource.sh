@@ -164,13 +164,13 @@ read_common_flags "${rest[@]}"
 check_tpu_type ""
 [[ -z ${switches[reserved]} || -z ${switches[spot]} ]] ||
   usage_error "--reserved and --spot are two kinds of capacity: give one of them"
-check slices '[1-9][0-9]?' 2
-mapfile -t nodes < <(slice_names)
-((flags[slices] > 1)) || nodes=("${flags[name]}")
+check_slices
+nodes=("${flags[name]}")
 if ((flags[slices] > 1)); then
   [[ ${flags[type]} != v[23]-* ]] || usage_error "--slices=${flags[slices]}:" \
     "--type=${flags[type]} cannot be joined; v4 and newer can"
   check name '[a-z][a-z0-9-]{0,58}[a-z0-9]' bert-base # of 63 for a TPU, -98 is added
+  mapfile -t nodes < <(slice_names)
 fi
 : "${flags[runtime]:=$(runtime_of "${flags[type]}")}"
 check runtime '[a-z0-9][a-z0-9.-]*' v2-alpha-tpuv5-lite

@@ -102,5 +102,7 @@ devices_of_topology() {
   echo "$chips"
 }
 
-# slice_names: NAME-0, NAME-1 and so on, a line each; --slices has been checked.
+check_slices() { check slices '[1-9][0-9]?' 2; } # names have room for -98
+
+# slice_names: NAME-0, NAME-1 and so on, a line each.
 slice_names() { seq -f "${flags[name]}-%g" 0 $((flags[slices] - 1)); }

@@ -91,7 +91,10 @@ def test_local_has_no_cycles_but_memory_flops_and_collectives():
     [
         ([], ["--topology is missing", "v5e:16x16", "local"]),
         (["--topology=local", "--devices=2"], ["--devices and --topology exclude"]),
-        (["--topology=local", "--slices=2"], ["--slices=2 goes with --devices"]),
+        (
+            ["--topology=local", "--slices=2"],
+            ["--slices=2 goes with --devices", "2*v5e:16x16"],
+        ),
         (["--topology=v9:2x2"], ["--topology=v9:2x2 is not known", "tpu7x:4x4x4"]),
         (
             ["--topology=local", "--config.phases[0].global_batch_size=65"],

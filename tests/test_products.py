@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import sharding
+from bert_jax.model import REMAT_POLICIES
 from bert_jax.products import einsum_float32, times_kernel
 from tests.conftest import use_mesh
 
@@ -30,7 +31,9 @@ def gradients(product, q, k, weights):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2)]
 )
-def test_it_is_the_einsum_with_its_gradients(monkeypatch, dtype, tolerance, platform):
+def test_einsum_float32_is_the_einsum_with_its_gradients(
+    monkeypatch, dtype, tolerance, platform
+):
     monkeypatch.setattr(sharding, "platform", lambda: platform)
     q, k, weights = arrays(dtype)
     exact = jnp.einsum(EQUATION, q, k, preferred_element_type=jnp.float32)
@@ -130,3 +133,15 @@ def test_gradients_are_laid_out_as_their_factors(kernel_spec):
     y = x @ kernel
     np.testing.assert_allclose(found[0], 2 * y @ kernel.T, rtol=1e-5)
     np.testing.assert_allclose(found[1], 2 * np.einsum("btd,btf->df", x, y), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("remat", "num_products"), [("matmuls", 3), ("full", 4)])
+def test_remat_keeps_the_product_where_it_says_so(remat, num_products):
+    def layer(x, kernel):
+        return jnp.sin(times_kernel(x, kernel))
+
+    kept = jax.checkpoint(layer, policy=REMAT_POLICIES[remat])
+    total = lambda x, kernel: jnp.sum(kept(x, kernel))  # noqa: E731
+    x, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
+    program = jax.make_jaxpr(jax.grad(total, (0, 1)))(x, kernel)
+    assert str(program).count("dot_general[") == num_products
