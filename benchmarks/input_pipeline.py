@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peers", type=int, default=1, help="0 leaves them out")
     args = parser.parse_args()
-    host_memory.keep_freed_memory()  # as every command of ours begins
+    host_memory.keep_freed_memory()  # as every command begins on a CPU
     with tempfile.TemporaryDirectory() as directory:
         corpus = make_corpus(args, directory)
         for case, changes in cases().items():

@@ -110,7 +110,8 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
 
 
 def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
-    host_memory.keep_freed_memory()  # as every command of ours begins
+    if not host_memory.has_accelerator():  # as every command begins
+        host_memory.keep_freed_memory()
     mesh = sharding.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     tx, schedule = optim.make_optimizer(config)

@@ -59,22 +59,33 @@ def define_config(directory: str = "configs") -> flags.FlagHolder:
     )
 
 
-def run(main: Callable[[], None], doc: str | None) -> None:
-    """Parses the flags, calls main, and exits with the code of what went wrong."""
+def run(main: Callable[[], None], doc: str | None, *, computes: bool = True) -> None:
+    """Parses the flags, calls main, and exits with the code of what went wrong.
+
+    Args:
+      main: the command.
+      doc: what --help begins with.
+      computes: whether the command may compute on the CPU, rather than compile alone.
+    """
 
     def without_rest(rest: list[str]) -> None:
         if rest:
             raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
         main()
 
-    run_with_rest(without_rest, doc, known_only=False)
+    run_with_rest(without_rest, doc, known_only=False, computes=computes)
 
 
 def run_with_rest(
-    main: Callable[[list[str]], None], doc: str | None, *, known_only: bool = True
+    main: Callable[[list[str]], None],
+    doc: str | None,
+    *,
+    known_only: bool = True,
+    computes: bool = True,
 ) -> None:
     """As `run`, but main gets the arguments that are no flags of ours."""
-    host_memory.keep_freed_memory()
+    if computes and not host_memory.has_accelerator():
+        host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
     argv = sys.argv[:] = _config_first(sys.argv)  # config_flags reads sys.argv
     is_help = any(arg in ("-h", "--help", "-help") for arg in argv[1:])
@@ -127,14 +138,16 @@ def run_with_rest(
         fail(_config_mistake(error, argv))
 
 
-def run_and_leave(main: Callable[[], None], doc: str | None) -> None:
+def run_and_leave(
+    main: Callable[[], None], doc: str | None, *, computes: bool = True
+) -> None:
     """As `run`, but where something went wrong no thread is waited for at the end.
 
     XLA may be compiling in one for minutes. What is to be saved has to be when main
     raises.
     """
     try:
-        run(main, doc)
+        run(main, doc, computes=computes)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code:
             leave(end.code)

@@ -448,4 +448,4 @@ if __name__ == "__main__":
     _SEARCH = flags.DEFINE_bool(
         "search", True, "find the largest batch and what remat buys"
     )
-    command_line.run_and_leave(main, __doc__)
+    command_line.run_and_leave(main, __doc__, computes=False)

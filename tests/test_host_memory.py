@@ -1,9 +1,11 @@
-"""Freed memory is not mapped and zeroed anew."""
+"""Freed memory is not mapped and zeroed anew where that costs."""
 
 import subprocess
 import sys
 
 import pytest
+
+from bert_jax import command_line, host_memory
 
 COUNT_FAULTS = """
 import ctypes, resource, sys, threading
@@ -51,3 +53,28 @@ def faults(mode):
 def test_a_second_block_reuses_the_pages_of_the_first():
     assert faults("default") > 1000  # what the setting is for: else it is not needed
     assert faults("keep") < 100
+
+
+@pytest.mark.parametrize(
+    ("platforms", "installed", "computes", "keeps"),
+    [
+        ("cpu", "libtpu", True, True),
+        ("cpu", "libtpu", False, False),
+        ("tpu", None, True, False),
+        ("", None, True, True),
+        ("", "libtpu", True, False),
+        ("", "jax_plugins", True, False),
+    ],
+)
+def test_only_what_computes_on_a_cpu_keeps_memory(
+    monkeypatch, platforms, installed, computes, keeps
+):
+    calls = []
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(
+        host_memory.importlib.util, "find_spec", lambda name: name == installed or None
+    )
+    monkeypatch.setattr(host_memory, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(sys, "argv", ["command"])
+    command_line.run(lambda: None, "", computes=computes)
+    assert bool(calls) == keeps
