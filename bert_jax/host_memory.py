@@ -1,12 +1,25 @@
-"""What the C library does with memory that is freed."""
+"""This machine's memory: how much there is, and what becomes of what is freed."""
 
 import ctypes
 import importlib.util
 import os
+import re
 import sys
+from pathlib import Path
 
 # mallopt(3) of glibc, by the numbers in malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Returns the memory that processes can still take; None where Linux is not."""
+    try:
+        found = re.search(
+            r"^MemAvailable: *(\d+) kB$", meminfo.read_text(), re.MULTILINE
+        )
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
 
 
 def has_accelerator() -> bool:

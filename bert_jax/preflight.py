@@ -11,7 +11,7 @@ and reports memory, collectives and FLOPs, which are facts of the compiled progr
 estimated time, MFU, hours and cost. A batch of which a few layers tell that it is far
 too large is not compiled. Searches the largest batch, and what remat buys; --nosearch
 leaves that out. The exit code is 0 whether it fits or not: see "fits". Phases are
-compiled side by side, where there are cores: each takes its own memory of this host.
+compiled side by side where this machine's cores and memory allow it.
 
 With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
 config, its arguments and its batches go onto N devices of any kind, all --slices of
@@ -33,8 +33,10 @@ from absl import flags
 
 from bert_jax import (
     command_line,
+    host_memory,
     preflight_checks,
     preflight_report,
+    quantities,
     sharding,
     step_estimate,
     steps,
@@ -51,7 +53,7 @@ from bert_jax.under_way import UnderWay
 # few layers, of each other one that and its memory.
 REMAT_PIECES = 1 + 2 * (len(REMAT) - 1)
 PLAN = (
-    "of each phase, side by side: few layers, whose memory tells of the rest; the"
+    "of each phase: few layers, whose memory tells of the rest; the"
     f" config's batch; the largest batch, some {trials.MOST_TRIES} programs of all"
     " layers or fewer, each as long as the config's; remat, by few layers"
 )
@@ -94,7 +96,7 @@ class Preflight:
             return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
     def of_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
-        """Returns a result of each phase, side by side: libtpu compiles on one core.
+        """Returns a result of each phase, side by side as far as `num_at_once` says.
 
         What one raises is raised at once; the others' threads may be in a compilation,
         which `command_line.run_and_leave` does not wait for.
@@ -111,7 +113,7 @@ class Preflight:
                 return result(own, phase_index)
 
         phases = range(len(self.config.phases))
-        threads = ThreadPoolExecutor(min(len(phases), os.cpu_count() or 1))
+        threads = ThreadPoolExecutor(self.num_at_once())
         try:
             begun = [threads.submit(in_thread, i) for i in phases]
             for done in as_completed(begun):
@@ -119,6 +121,26 @@ class Preflight:
             return [each.result() for each in begun]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
+
+    def num_at_once(self) -> int:
+        """Returns how many phases this machine compiles at a time, and says if few.
+
+        The most of libtpu's work on a program is done by one thread.
+        """
+        most = min(len(self.config.phases), os.cpu_count() or 1)
+        free = host_memory.available_bytes()
+        if not self.chip or not self.chip.gib_to_compile or free is None:
+            return most
+        layers = self.config.model.num_hidden_layers / topologies.LAYERS_TO_COMPILE
+        each = self.chip.gib_to_compile * GIB * layers
+        num = max(min(most, int(free / each)), 1)
+        if num < most or free < each:
+            self.under_way.say(
+                f"compiling {num} of {most} phases at a time: each may take"
+                f" {quantities.memory(each)} of this machine's memory, of which"
+                f" {quantities.memory(free)} are free"
+            )
+        return num
 
     def begin(self, phase_index: int, part: str, most: int = 1) -> None:
         """Says of which part what follows is, which has `most` programs or fewer."""

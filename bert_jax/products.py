@@ -1,14 +1,11 @@
 """Products whose gradients JAX's own rules would make in a slower way."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 
 from bert_jax import sharding
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def times_kernel(
     x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None = None
 ) -> jax.Array:
@@ -23,12 +20,21 @@ def times_kernel(
       x, kernel: the factors, of one dtype.
       out_sharding: of the result, where JAX cannot tell.
     """
+    return _with_gradient_as_stored(x, kernel, out_sharding)
+
+
+def _times_kernel(
+    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None
+) -> jax.Array:
     return jnp.dot(x, kernel, out_sharding=out_sharding)
 
 
+_with_gradient_as_stored = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
+
+
 def _times_kernel_forward(x, kernel, out_sharding):
-    # Not `times_kernel`: config.remat would see a call there, and not keep the product.
-    return jnp.dot(x, kernel, out_sharding=out_sharding), (x, kernel)
+    # Not the wrapped one: remat would see a call there, and not keep the product.
+    return _times_kernel(x, kernel, out_sharding), (x, kernel)
 
 
 def _times_kernel_backward(out_sharding, factors, gradient):
@@ -46,7 +52,7 @@ def _times_kernel_backward(out_sharding, factors, gradient):
     )
 
 
-times_kernel.defvjp(_times_kernel_forward, _times_kernel_backward)
+_with_gradient_as_stored.defvjp(_times_kernel_forward, _times_kernel_backward)
 
 
 def einsum_float32(

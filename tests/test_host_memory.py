@@ -55,6 +55,13 @@ def test_a_second_block_reuses_the_pages_of_the_first():
     assert faults("keep") < 100
 
 
+def test_what_is_available_is_read_from_linux(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    assert host_memory.available_bytes(meminfo) is None
+    meminfo.write_text("MemTotal:  4000 kB\nMemAvailable:    3000 kB\nSwap: 1 kB\n")
+    assert host_memory.available_bytes(meminfo) == 3000 * 1024
+
+
 @pytest.mark.parametrize(
     ("platforms", "installed", "computes", "keeps"),
     [

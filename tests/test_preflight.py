@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ import time
 import jax
 import pytest
 
-from bert_jax import preflight, preflight_report, topologies, trials
+from bert_jax import host_memory, preflight, preflight_report, topologies, trials
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ConfigError
 from tests.commands import run, run_well, start
@@ -218,6 +219,22 @@ def test_what_is_wrong_with_one_phase_is_told_while_another_is_compiled():
         assert not over.is_set()
     finally:
         over.set()
+
+
+@pytest.mark.parametrize(("free_gib", "num"), [(5, 1), (12, 1), (14, 2), (None, 2)])
+def test_phases_are_compiled_side_by_side_where_memory_allows_it(
+    monkeypatch, capsys, free_gib, num
+):
+    config = make_config(model__num_hidden_layers=12)
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    chip = topologies.CHIPS["TPU v4"]  # 6.5 GiB for 12 layers
+    flight = preflight.Preflight(config, use_mesh(2, 1, 1), chip, None)
+    free = free_gib and free_gib * 2**30
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert flight.num_at_once() == num
+    said = capsys.readouterr().err
+    assert ("1 of 2 phases at a time: each may take 6.500 GiB" in said) == (num == 1)
 
 
 @pytest.mark.slow
