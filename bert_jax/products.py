@@ -40,7 +40,8 @@ def _times_kernel_forward(x, kernel, out_sharding):
 def _times_kernel_backward(out_sharding, factors, gradient):
     del out_sharding
     x, kernel = factors
-    of_x, of_kernel = jax.typeof(x).sharding, jax.typeof(kernel).sharding
+    # Specs: arrays that no mesh has laid out yet are of this one, too.
+    of_x, of_kernel = jax.typeof(x).sharding.spec, jax.typeof(kernel).sharding.spec
     rows, last = tuple(range(x.ndim - 1)), x.ndim - 1
     return (
         jax.lax.dot_general(

@@ -145,3 +145,14 @@ def test_remat_keeps_the_product_where_it_says_so(remat, num_products):
     x, kernel = jnp.ones((2, 3, 4)), jnp.ones((4, 5))
     program = jax.make_jaxpr(jax.grad(total, (0, 1)))(x, kernel)
     assert str(program).count("dot_general[") == num_products
+
+
+def test_a_kernel_that_is_on_no_mesh_yet_has_a_gradient():
+    use_mesh(4, 2, 1)
+    x = jax.device_put(jnp.ones((8, 3, 4)), jax.P(("data", "fsdp"), None, None))
+
+    @jax.jit
+    def gradient(x, kernel):
+        return jax.grad(lambda kernel: jnp.sum(times_kernel(x, kernel)))(kernel)
+
+    np.testing.assert_array_equal(gradient(x, np.ones((4, 5), np.float32)), 24.0)
