@@ -378,7 +378,7 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     if not steps:
         raise ConfigError(f"--workdir={workdir} has no checkpoint")
     table = rich.table.Table(box=None)
-    for name in ("step", "MiB", "saved", "held-out loss", "files"):
+    for name in ("step", "MiB", "saved", "held-out total loss", "files"):
         table.add_column(name, justify="left" if name == "files" else "right")
     damaged: dict[int, list[str]] = {}
     for step in steps:

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import shlex
+import signal
 import sys
 import textwrap
 import traceback
@@ -42,6 +43,7 @@ KINDS: dict[type, str] = {
     float: "a number",
     tuple: "values with commas between them, in brackets",
 }
+LIKE = 0.6  # of 1; as difflib has it, of keys that may be meant
 HELP_COLUMNS = 88  # as wide as what stands above the flags
 EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
@@ -84,6 +86,8 @@ def run_with_rest(
     computes: bool = True,
 ) -> None:
     """As `run`, but main gets the arguments that are no flags of ours."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # see bert_jax
     if computes and not host_memory.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
@@ -266,9 +270,24 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
             continue
         known = list(_keys(config, "config"))
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
-            return f"--{key} is not a config key; the nearest is --{close}"
+            close = _nearest(key, known)
+            remedy = f"the nearest is --{close}" if close else f"{path} has them"
+            return f"--{key} is not a config key; {remedy}"
     return f"--config={path} failed to load: {error}"
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    """Returns the key most like it, by the whole or its last part, or "" if none is."""
+
+    def likeness(other: str) -> float:
+        wholes = key.removeprefix("config."), other.removeprefix("config.")
+        lasts = [whole.rpartition(".")[2] for whole in wholes]
+        return max(
+            difflib.SequenceMatcher(None, a, b).ratio() for a, b in (wholes, lasts)
+        )
+
+    best = max(known, key=likeness)
+    return best if likeness(best) >= LIKE else ""
 
 
 def _no_python(file: str) -> str:

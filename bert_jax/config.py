@@ -192,6 +192,13 @@ class ExperimentConfig:
     def num_steps(self) -> int:
         return sum(phase.num_steps for phase in self.phases)
 
+    @property
+    def schedule_steps(self) -> int:
+        """The steps of the learning rate's schedule; of the shortest if it has more."""
+        if self.optimizer.schedule_by_phase:
+            return min(phase.num_steps for phase in self.phases)
+        return self.num_steps
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
 
@@ -312,9 +319,7 @@ def _validate(config: ExperimentConfig) -> None:
 
 
 def _validate_schedule(config: ExperimentConfig) -> None:
-    optimizer, num_steps = config.optimizer, config.num_steps
-    if optimizer.schedule_by_phase:
-        num_steps = min(phase.num_steps for phase in config.phases)
+    optimizer, num_steps = config.optimizer, config.schedule_steps
     # The released line only ends early; a cosine has no room for its descent.
     _require(
         optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,

@@ -51,14 +51,14 @@ def export(
     """Writes a checkpoint of the run, see `runs.open_run`.
 
     Raises:
-      ConfigError: when the output is in use or there is no such checkpoint.
+      ConfigError: when the output exists or there is no such checkpoint.
       ExportError: when what was written, read back, is another model.
     """
     target = Path(output).expanduser().absolute()
     is_new = not os.path.lexists(target)
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if not is_new and not is_empty:
-        raise ConfigError(f"--output={output} is in use; give a new directory")
+        raise ConfigError(f"--output={output} exists already; give a new directory")
     if target.is_relative_to(Path(workdir).expanduser().absolute()):
         raise ConfigError(
             f"--output={output} is in the run's own directory; give another"

@@ -442,6 +442,7 @@ def main() -> None:
         )
     start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
     hosts.join()
+    interruption.stop_at_once()
     with hosts.together():
         finetune(config, start, workdir, learning_rates, seeds)
 

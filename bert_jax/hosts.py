@@ -91,7 +91,7 @@ def join() -> None:
         if "coordinator_address should be defined" not in str(error):
             raise
         jax.distributed.initialize(**_alone(), **limits)
-    if _num_processes() == 1:
+    if num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # then it is a fault of ours
         _leave_service_running()
         return
@@ -157,8 +157,8 @@ def _leave_service_running() -> None:
     state.service = None
 
 
-def _num_processes() -> int:
-    """As jax.process_count(), without looking for devices."""
+def num_processes() -> int:
+    """Returns jax.process_count(), without looking for devices."""
     return distributed.global_state.num_processes or 1
 
 
@@ -206,7 +206,7 @@ def _say_and_exit(words: str, exit_code: int) -> NoReturn:
 def may_miss_another(error: Exception) -> bool:
     """Returns whether it may have been raised because another process is gone."""
     is_of_runtime = isinstance(error, jax.errors.JaxRuntimeError)
-    return _num_processes() > 1 and (is_of_runtime or _is_lost_connection(error))
+    return num_processes() > 1 and (is_of_runtime or _is_lost_connection(error))
 
 
 def _is_lost_connection(error: Exception) -> bool:
@@ -225,7 +225,7 @@ def together() -> Iterator[None]:
         _abort.words = "the other processes of the run end as well"
         raise
     except Exception as error:
-        if _num_processes() == 1 or isinstance(error, Interrupted | StorageError):
+        if num_processes() == 1 or isinstance(error, Interrupted | StorageError):
             raise
         if isinstance(error, OSError) and error.errno in (*FULL_DISK, *USERS_ERRORS):
             _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
@@ -290,14 +290,14 @@ def interrupted() -> bool:
 
 def any_says(answer: bool) -> bool:
     """Returns whether a process says so, in all processes, which ask together."""
-    if _num_processes() == 1:
+    if num_processes() == 1:
         return answer
     return bool(np.any(multihost_utils.process_allgather(np.array(answer))))
 
 
 def first_says(answer: bool) -> bool:
     """Returns process 0's answer in all processes, which ask together."""
-    if _num_processes() == 1:
+    if num_processes() == 1:
         return answer
     return bool(multihost_utils.broadcast_one_to_all(np.array(answer)))
 
@@ -320,7 +320,7 @@ def agree(name: str, make: Callable[[], str]) -> str:
     Raises:
       ConfigError: in every process, when `make` raised it; DamagedError likewise.
     """
-    if _num_processes() == 1:
+    if num_processes() == 1:
         return make()
     client, key = distributed.global_state.client, f"bert_jax/{name}"
     assert client is not None
@@ -372,7 +372,7 @@ def make_shared(flag: str, directory: str) -> None:
         name = f".shared-{secrets.token_hex(8)}"
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
-            if _num_processes() > 1:
+            if num_processes() > 1:
                 (Path(directory) / name).touch()
         except OSError as error:
             raise ConfigError(
@@ -381,7 +381,7 @@ def make_shared(flag: str, directory: str) -> None:
         return name
 
     marker = Path(directory) / agree(f"directory {flag}", mark)
-    if _num_processes() == 1:
+    if num_processes() == 1:
         return
     try:
         if not wait_for(marker.exists):
@@ -408,5 +408,5 @@ def wait_for(is_there: Callable[[], bool]) -> bool:
 def barrier(name: str) -> None:
     """Waits for all processes; a name serves once."""
     client = distributed.global_state.client
-    if client is not None and _num_processes() > 1:
+    if client is not None and num_processes() > 1:
         client.wait_at_barrier(f"bert_jax/{name}", 2 * SHARED_SECS * 1000)

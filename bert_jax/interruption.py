@@ -4,6 +4,7 @@ All come down to SIGTERM, which JAX's coordination service tells every process o
 run at one step, see `hosts.interrupted`.
 """
 
+import ctypes
 import http.client
 import os
 import signal
@@ -12,6 +13,9 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from typing import NoReturn
+
+from bert_jax import hosts
 
 EXIT_FORCED = 128 + signal.SIGINT  # as shells tell of a process that SIGINT ended
 
@@ -27,11 +31,44 @@ POLL_SECS = 2.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+_jax_handler: int | None = None  # of SIGTERM, its address, while it is put aside
+
+
+def stop_at_once() -> None:
+    """Makes SIGTERM end a run of one process where it stands, until `listen`.
+
+    To be called when `hosts.join` was: JAX's handler only takes a note, which is looked
+    at after a step, and before there is one a corpus may be prepared, or fetched.
+    Several processes leave it to JAX, so that they all end alike.
+    """
+    global _jax_handler
+    if hosts.num_processes() == 1:
+        _jax_handler = _set_handler(None)
+        signal.signal(signal.SIGTERM, _stop)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise hosts.Interrupted("no step was taken")
+
+
+def _set_handler(address: int | None) -> int | None:
+    """Sets what C calls at SIGTERM, None for its default; returns what was set.
+
+    Python's own signal module cannot put back a handler that is not Python's.
+    """
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+    return libc.signal(signal.SIGTERM, address)
+
+
 def listen() -> None:
-    """Makes Ctrl-C and notices of the machine ask for the end of the run.
+    """Makes SIGTERM, Ctrl-C and notices of the machine ask for the end of the run.
 
     From the main thread, when there is something to save; once in a process.
     """
+    if _jax_handler is not None:
+        _set_handler(_jax_handler)
     _listen_to_interrupts()
     if _is_google_machine():
         threading.Thread(target=_watch_notices, name="notices", daemon=True).start()

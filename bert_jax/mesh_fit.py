@@ -49,10 +49,12 @@ def check_batch(
     data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
     rows = sharding.batch_divisor(mesh) * accumulation_steps
     if size % rows:
+        both = math.lcm(rows, num_streams)
+        streams = f" (and of data.num_streams={num_streams})" if both > rows else ""
         raise ConfigError(
             f"{key}={size} must be a multiple of mesh.data * mesh.fsdp *"
-            f" accumulation_steps = {data} * {fsdp} * {accumulation_steps} = {rows};"
-            f" try {multiples_around(size, math.lcm(rows, num_streams))}"
+            f" accumulation_steps = {data} * {fsdp} * {accumulation_steps} = {rows}"
+            f"{streams}; try {multiples_around(size, both)}"
         )
 
 

@@ -36,6 +36,8 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             )
     else:
         found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
+    if config.init_from:
+        found.append(f"config.init_from={config.init_from!r} is not looked for")
     if config.guard.replay_every_steps:
         found.append(
             "config.guard.replay_every_steps needs room for two more states (parameters"
@@ -71,7 +73,10 @@ def check_devices(
         f" {phase.global_batch_size // parts} a device at a time"
         for i, phase in enumerate(config.phases)
     )
-    return f"the config goes onto {num_devices} device(s), mesh {axes}; {batches}"
+    weights = "; config.init_from is not looked for" if config.init_from else ""
+    return (
+        f"the config goes onto {num_devices} device(s), mesh {axes}; {batches}{weights}"
+    )
 
 
 def check_writable(workdir: str) -> None:

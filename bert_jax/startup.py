@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+import bert_jax
 from bert_jax.config import ConfigError
 
 
@@ -15,9 +16,8 @@ class Startup:
     """The seconds of each part of a start, in the order they came."""
 
     def __init__(self):
-        self._seconds = {"import": seconds_of_this_process()}
-        # When the process began, in seconds since 1970.
-        self.began = time.time() - self._seconds["import"]
+        self.began = bert_jax.BEGAN  # in seconds since 1970
+        self._seconds = {"import": time.time() - self.began}
         self._marked = time.perf_counter()
         self._is_over = False
 
@@ -39,18 +39,6 @@ class Startup:
     def words(self) -> str:
         parts = (f"{part} {seconds:.1f} s" for part, seconds in self._seconds.items())
         return f"start:  {', '.join(parts)}"
-
-
-def seconds_of_this_process() -> float:
-    """Returns how long ago the process began, where Linux tells, else 0."""
-    try:
-        with open("/proc/self/stat") as file:
-            # The second field, the name, may hold spaces; the 22nd is the start.
-            started = int(file.read().rpartition(")")[2].split()[19])
-        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return since_boot - started / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError):
-        return 0.0
 
 
 def keep_compiled(compilation_cache_dir: str) -> None:

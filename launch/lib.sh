@@ -83,7 +83,8 @@ given_flags() {
 check() {
   local value=${flags[$1]}
   [[ -n $value ]] || usage_error "--$1 is needed, for example --$1=$3"
-  [[ $value =~ ^($2)$ ]] || usage_error "--$1='$value' cannot be; for example --$1=$3"
+  [[ $value =~ ^($2)$ ]] || usage_error "--$1='$value' cannot be; for example --$1=$3" \
+    "(all of it must match $2)"
 }
 
 # The same for a flag that may be left out.

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 # An exit code that says more about what to do comes before one that says less.
 SEVERITY = (2, 78, 77, 1, 76, 75)
@@ -85,8 +85,15 @@ def main() -> int:
     return exit_code(codes)
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, as the commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see --help\n")
+
+
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", type=positive, default=2, metavar="N")

@@ -1,5 +1,10 @@
 """Tests of bert_jax.command_line through the commands that start by it."""
 
+import pathlib
+import signal
+import sys
+import time
+
 import pytest
 
 from bert_jax import command_line
@@ -51,6 +56,15 @@ from tests.commands import run, run_code, run_well, start
         (
             ["--config=configs/tiny.py", "--config.seed=abc"],
             "--config.seed=abc does not fit: it must be a whole number",
+        ),
+        (
+            ["--config=configs/tiny.py", "--config.optimiser.learning_rat=1"],
+            "the nearest is --config.optimizer.learning_rate",
+        ),
+        pytest.param(
+            ["--config=configs/tiny.py", "--config.zzz=1"],
+            "--config.zzz is not a config key; configs/tiny.py has them",
+            marks=pytest.mark.slow,
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
@@ -196,3 +210,26 @@ def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
     assert (result.returncode, result.stdout) == (code, "said before\n")
     assert result.stderr.endswith(message)
     assert ("Traceback" in result.stderr) == (code == 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_ctrl_c_among_imports_is_a_word():
+    process = start("bert_jax.train", "--config=configs/tiny.py")
+    maps = pathlib.Path(f"/proc/{process.pid}/maps")
+    while "jaxlib" not in maps.read_text():  # for seconds it imports more
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60) == ("", "stopped\n")
+    assert process.returncode == 130
+
+
+def test_a_key_is_known_by_its_last_part_too():
+    known = [
+        "config.seed",
+        "config.optimizer.learning_rate",
+        "config.phases[0].global_batch_size",
+    ]
+    assert command_line._nearest("config.batch_size", known) == known[2]
+    assert command_line._nearest("config.optimizer.lerning_rate", known) == known[1]
+    assert command_line._nearest("config.zzz", known) == ""

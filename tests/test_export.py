@@ -43,7 +43,7 @@ def test_writes_every_file_with_every_tensor(trained, exported):
     # embeddings 3 + norm 2, a layer 16, pooler 2, transform 4, bias 1, next sentence 2
     assert len(tensors) == 5 + 2 * 16 + 2 + 4 + 1 + 2
     again = run("bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}")
-    assert again.returncode == 2 and "is in use" in again.stderr
+    assert again.returncode == 2 and "exists already" in again.stderr
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_an_output_that_is_something_already_is_refused(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("")
     for name in ("file", "link", "lost", "full"):
-        with pytest.raises(ConfigError, match=f"{name} is in use; give a new"):
+        with pytest.raises(ConfigError, match=f"{name} exists already; give a new"):
             export.export("run", str(tmp_path / name), "huggingface")
     with pytest.raises(ConfigError, match="in the run's own directory"):
         export.export(str(tmp_path), f"{tmp_path}/checkpoints/7", "huggingface")

@@ -225,7 +225,7 @@ def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
     "lost",
     [
         "hosts._say_and_exit('another is gone', 76)",
-        "hosts._num_processes = lambda: 2\n"
+        "hosts.num_processes = lambda: 2\n"
         "with hosts.together():\n"
         "    raise ValueError('Gloo AllReduce: Connection closed by peer [::1]:1')",
     ],

@@ -38,6 +38,7 @@ def test_a_batch_is_held_against_a_number_of_devices():
     )
     said = preflight_checks.check_devices(config, 16)
     assert "mesh data 4 x fsdp 4 x tensor 1" in said
+    assert "init_from" not in said
     assert "64 sequences, 2 a device at a time" in said
     for num_devices, message in (
         (24, "global_batch_size=64 must .* = 48; try 48 or 96"),
@@ -45,3 +46,11 @@ def test_a_batch_is_held_against_a_number_of_devices():
     ):
         with pytest.raises(ConfigError, match=message):
             preflight_checks.check_devices(config, num_devices)
+
+
+def test_weights_that_may_be_elsewhere_are_not_looked_for_and_it_says_so(tmp_path):
+    config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
+    said = preflight_checks.check_devices(config, 8)
+    assert said.endswith("; config.init_from is not looked for")
+    found = preflight_checks.check(config, None)
+    assert f"config.init_from='{tmp_path}/nope' is not looked for" in found

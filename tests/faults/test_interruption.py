@@ -137,6 +137,25 @@ def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path):
     assert process.returncode in (75, 130)
 
 
+def test_sigterm_while_a_corpus_is_prepared_is_heard_at_once(tmp_path):
+    write_text(tmp_path / "documents.txt", num_documents=20_000)  # takes seconds
+    run_of_it = arguments(tmp_path, tmp_path / "run", **{"phases[0].num_steps": 3})
+    process = start("bert_jax.train", *run_of_it)
+    while not (tmp_path / "corpus").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert (
+        stdout
+        == "interrupted: no step was taken; the same command goes on from there\n"
+    )
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "run").exists()
+    assert "Trained to step 3" in run_well("bert_jax.train", *run_of_it)
+
+
 class Metadata(http.server.BaseHTTPRequestHandler):
     """What Google's machines tell about themselves."""
 

@@ -324,6 +324,7 @@ def test_numbers_are_checked(value):
     )
     assert result.returncode == 2
     assert "is not a whole number above 0" in result.stderr
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("error: ")
 
 
 def test_help_names_the_flags():
