@@ -196,7 +196,11 @@ def _validate(config: FinetuneConfig) -> None:
     ):
         _require(value in allowed, key, value, f"must be one of {', '.join(allowed)}")
     _validate_numbers(config)
-    distill = config.distill
+    _validate_distill(config.distill)
+    _validate_task(config)
+
+
+def _validate_distill(distill: DistillConfig) -> None:
     if distill.teacher:
         _require(
             distill.logits_weight + distill.states_weight > 0,
@@ -213,6 +217,10 @@ def _validate(config: FinetuneConfig) -> None:
             "has to name a tuned model where config.distill has other weights than 1 of"
             " the labels",
         )
+
+
+def _validate_task(config: FinetuneConfig) -> None:
+    task = config.task
     if isinstance(task, TextTask):
         _require(
             len(task.glue) in (0, len(config.data.test))
