@@ -5,16 +5,26 @@ import signal
 import sys
 import time
 
-BEGAN = time.time()  # when Python had started, in seconds since 1970
+# When this was imported, in seconds since 1970: of a command, when Python had started.
+BEGAN = time.time()
+EXIT_FORCED = 128 + signal.SIGINT  # as shells tell of a process that SIGINT ended
 
 
-def _stop(*_: object) -> None:
-    os.write(2, b"stopped\n")
-    os._exit(128 + signal.SIGINT)
+def stop(*_: object) -> None:
+    """Ends this process: nothing is begun that would have to be finished."""
+    try:
+        os.write(2, b"stopped\n")
+    finally:  # whether or not anybody listens
+        os._exit(EXIT_FORCED)
 
 
-# `python -m bert_jax.X` comes here first, and Python has not set sys.argv[0] by then.
-# Ctrl-C would raise wherever it hits in the seconds of imports that follow, even in a
-# callback of JAX's, which swallows it. `command_line` ends this.
-if sys.argv[0] == "-m" and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-    signal.signal(signal.SIGINT, _stop)
+def _is_command() -> bool:
+    """Returns whether Python is looking for a `python -m bert_jax.X` just now."""
+    is_ours = any(argument.startswith("bert_jax.") for argument in sys.orig_argv)
+    return is_ours and sys.argv[0] == "-m"
+
+
+# Else Ctrl-C raises wherever it hits in the seconds of imports that follow, often in a
+# callback that swallows it. `command_line` puts another handler in the place of this.
+if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, stop)

@@ -10,7 +10,6 @@ import glob
 import os
 import re
 import shlex
-import signal
 import sys
 import textwrap
 import traceback
@@ -23,14 +22,19 @@ from absl import flags, logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-from bert_jax import host_memory, storage
+from bert_jax import EXIT_FORCED, host_memory, interruption, storage
 from bert_jax.config import (
     EXIT_USAGE,
     ConfigError,
     from_config_dict,
 )
-from bert_jax.hosts import EXIT_INTERRUPTED, EXIT_LOST, Interrupted, leave
-from bert_jax.interruption import EXIT_FORCED
+from bert_jax.hosts import (
+    EXIT_INTERRUPTED,
+    EXIT_LOST,
+    INTERRUPTED,
+    Interrupted,
+    leave,
+)
 from bert_jax.storage import StorageError
 
 T = TypeVar("T")
@@ -43,7 +47,7 @@ KINDS: dict[type, str] = {
     float: "a number",
     tuple: "values with commas between them, in brackets",
 }
-LIKE = 0.6  # of 1; as difflib has it, of keys that may be meant
+LIKE = 0.6  # of 1: a key that may be meant
 HELP_COLUMNS = 88  # as wide as what stands above the flags
 EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
@@ -86,8 +90,6 @@ def run_with_rest(
     computes: bool = True,
 ) -> None:
     """As `run`, but main gets the arguments that are no flags of ours."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # see bert_jax
     if computes and not host_memory.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax tells of every file it touches
@@ -97,6 +99,7 @@ def run_with_rest(
     if num_configs > 1 and not is_help:  # absl takes the last, with its keys
         fail("--config is given more than once; give it once")
     try:
+        interruption.raise_interrupts()
         if is_help:
             print(_help(doc or ""), flush=True)
             sys.exit(0)
@@ -120,9 +123,7 @@ def run_with_rest(
         fail(str(error), EXIT_LOST)
     except Interrupted as error:
         with contextlib.suppress(OSError):  # a terminal that is gone
-            print(
-                f"interrupted: {error}; the same command goes on from there", flush=True
-            )
+            print(INTERRUPTED.format(error), flush=True)
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:  # what reads our output wants no more, as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -271,20 +272,21 @@ def _config_mistake(error: Exception, argv: list[str]) -> str:
         known = list(_keys(config, "config"))
         if key not in known:
             close = _nearest(key, known)
-            remedy = f"the nearest is --{close}" if close else f"{path} has them"
+            remedy = f"the nearest is --{close}" if close else f"its keys are in {path}"
             return f"--{key} is not a config key; {remedy}"
     return f"--config={path} failed to load: {error}"
 
 
 def _nearest(key: str, known: list[str]) -> str:
-    """Returns the key most like it, by the whole or its last part, or "" if none is."""
+    """Returns the key most like it as a whole and in its last part; "" if none is."""
 
     def likeness(other: str) -> float:
         wholes = key.removeprefix("config."), other.removeprefix("config.")
         lasts = [whole.rpartition(".")[2] for whole in wholes]
-        return max(
+        ratios = [
             difflib.SequenceMatcher(None, a, b).ratio() for a, b in (wholes, lasts)
-        )
+        ]
+        return sum(ratios) / 2
 
     best = max(known, key=likeness)
     return best if likeness(best) >= LIKE else ""

@@ -33,6 +33,7 @@ from bert_jax.config import EXIT_USAGE, ConfigError, DamagedError
 from bert_jax.storage import FULL_DISK, USERS_ERRORS, StorageError
 
 EXIT_INTERRUPTED = 75  # saved; the same command goes on
+INTERRUPTED = "interrupted: {}; the same command goes on from there"
 EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
 
 # Of process 0 (host:port), how many, and which of them.

@@ -5,19 +5,20 @@ run at one step, see `hosts.interrupted`.
 """
 
 import ctypes
+import gc
 import http.client
 import os
 import signal
 import sys
 import threading
 import time
+import types
 import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+import bert_jax
 from bert_jax import hosts
-
-EXIT_FORCED = 128 + signal.SIGINT  # as shells tell of a process that SIGINT ended
 
 # Of Google's machines: https://cloud.google.com/compute/docs/metadata/overview. A Spot
 # machine has 30 s from the notice on.
@@ -31,83 +32,118 @@ POLL_SECS = 2.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+def raise_interrupts() -> None:
+    """Makes Ctrl-C raise KeyboardInterrupt, but where that would be swallowed.
+
+    JAX looks after its own at each garbage collection, in a callback; what is raised
+    there Python prints and forgets. A command that reads text collects all the time.
+    """
+    if signal.getsignal(signal.SIGINT) in (bert_jax.stop, signal.default_int_handler):
+        for number in (signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, _raise_interrupt)
+
+
+def _raise_interrupt(_: int, frame: types.FrameType | None) -> None:
+    callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
+    while frame is not None:
+        if frame.f_code in callbacks:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM comes here again
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+_is_listening: bool | None = None  # None: before `stop_at_once`, or never called
 _jax_handler: int | None = None  # of SIGTERM, its address, while it is put aside
 
 
 def stop_at_once() -> None:
-    """Makes SIGTERM end a run of one process where it stands, until `listen`.
+    """Makes SIGTERM and Ctrl-C end a run where it stands, until `listen`.
 
-    To be called when `hosts.join` was: JAX's handler only takes a note, which is looked
-    at after a step, and before there is one a corpus may be prepared, or fetched.
-    Several processes leave it to JAX, so that they all end alike.
+    When `hosts.join` was called, from the main thread; once in a process. JAX's handler
+    of SIGTERM only takes a note, which is looked at after a step, and before there is
+    one a corpus may be prepared, or fetched. Several processes leave SIGTERM to JAX, so
+    that they all end alike.
     """
-    global _jax_handler
+    global _is_listening, _jax_handler
+    _is_listening = False
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    signal.signal(signal.SIGINT, lambda number, frame: None)
     if hosts.num_processes() == 1:
-        _jax_handler = _set_handler(None)
-        signal.signal(signal.SIGTERM, _stop)
-
-
-def _stop(*_: object) -> NoReturn:
-    raise hosts.Interrupted("no step was taken")
-
-
-def _set_handler(address: int | None) -> int | None:
-    """Sets what C calls at SIGTERM, None for its default; returns what was set.
-
-    Python's own signal module cannot put back a handler that is not Python's.
-    """
-    libc = ctypes.CDLL(None)
-    libc.signal.restype = ctypes.c_void_p
-    libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
-    return libc.signal(signal.SIGTERM, address)
+        # Python's signal module gives back no handler that is not Python's.
+        _jax_handler = _libc().signal(signal.SIGTERM, None) or 0
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+    # In a thread: the main one may be inside XLA for minutes.
+    threading.Thread(
+        target=_answer_signals, args=(reader,), name="signals", daemon=True
+    ).start()
 
 
 def listen() -> None:
     """Makes SIGTERM, Ctrl-C and notices of the machine ask for the end of the run.
 
-    From the main thread, when there is something to save; once in a process.
+    When there is something to save, after `stop_at_once`; without it, as in a notebook
+    that calls `train`, signals stay as they are.
     """
+    global _is_listening
+    if _is_listening is None:
+        return
+    _is_listening = True
     if _jax_handler is not None:
-        _set_handler(_jax_handler)
-    _listen_to_interrupts()
+        _libc().signal(signal.SIGTERM, _jax_handler)
     if _is_google_machine():
         threading.Thread(target=_watch_notices, name="notices", daemon=True).start()
 
 
 def ignore() -> None:
     """Ends `listen` for Ctrl-C, which then stops the process: all is saved."""
+    if _is_listening is None:
+        return
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise_interrupts()
 
 
-def _listen_to_interrupts() -> None:
-    """Handles SIGINT in a thread: the main one may be inside XLA for minutes."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, lambda number, frame: None)
-    threading.Thread(
-        target=_answer_interrupts, args=(reader,), name="interrupts", daemon=True
-    ).start()
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+    return libc
 
 
-def _answer_interrupts(reader: int) -> None:
-    """The first asks to save and stop, the second stops."""
+def _answer_signals(reader: int) -> None:
+    """The first Ctrl-C asks to save and stop, the second stops, as all do before."""
     is_asked = False
     while True:
         (number,) = os.read(reader, 1)
-        if number != signal.SIGINT:
-            continue
-        if is_asked:
-            print("stopped without saving", file=sys.stderr, flush=True)
-            os._exit(EXIT_FORCED)
-        is_asked = True
-        print(
-            "interrupt: saving after this step, then stopping; once more stops at once",
-            file=sys.stderr,
-            flush=True,
-        )
-        os.kill(os.getpid(), signal.SIGTERM)
+        if not _is_listening:
+            if number == signal.SIGINT:
+                bert_jax.stop()
+            if number == signal.SIGTERM:
+                _end("no step was taken by this call")
+        elif number == signal.SIGTERM:  # it came while `listen` was called
+            os.kill(os.getpid(), signal.SIGTERM)
+        elif number == signal.SIGINT:
+            if is_asked:
+                print("stopped without saving", file=sys.stderr, flush=True)
+                os._exit(bert_jax.EXIT_FORCED)
+            is_asked = True
+            print(
+                "interrupt: saving after this step, then stopping; once more stops at"
+                " once",
+                file=sys.stderr,
+                flush=True,
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end(done: str) -> NoReturn:
+    try:
+        print(hosts.INTERRUPTED.format(done), flush=True)
+    finally:  # whether or not anybody listens
+        os._exit(hosts.EXIT_INTERRUPTED)
 
 
 def _is_google_machine() -> bool:

@@ -79,6 +79,17 @@ def make_schedule(config: ExperimentConfig) -> optax.Schedule:
     )
 
 
+def schedule_notes(config: ExperimentConfig) -> list[str]:
+    """Returns a line where a schedule is all warmup, rarely meant, else none."""
+    warmup_steps, num_steps = config.optimizer.warmup_steps, config.schedule_steps
+    if warmup_steps < num_steps:
+        return []
+    return [
+        f"config.optimizer.warmup_steps={warmup_steps} takes all {num_steps} steps of"
+        " the shortest schedule: its learning rate only rises"
+    ]
+
+
 def reset_moments(opt_state: Any, when: jax.Array) -> Any:
     """Returns the state with moments, and the count that corrects them, at 0 again.
 

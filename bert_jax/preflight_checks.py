@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from bert_jax import command_line, mesh_fit, sharding
+from bert_jax import command_line, mesh_fit, optim, sharding
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 
@@ -36,8 +36,7 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             )
     else:
         found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
-    if config.init_from:
-        found.append(f"config.init_from={config.init_from!r} is not looked for")
+    found += [*optim.schedule_notes(config), *_unchecked(config)]
     if config.guard.replay_every_steps:
         found.append(
             "config.guard.replay_every_steps needs room for two more states (parameters"
@@ -73,10 +72,17 @@ def check_devices(
         f" {phase.global_batch_size // parts} a device at a time"
         for i, phase in enumerate(config.phases)
     )
-    weights = "; config.init_from is not looked for" if config.init_from else ""
-    return (
-        f"the config goes onto {num_devices} device(s), mesh {axes}; {batches}{weights}"
+    notes = [*optim.schedule_notes(config), *_unchecked(config)]
+    return "; ".join(
+        [f"the config goes onto {num_devices} device(s), mesh {axes}", batches, *notes]
     )
+
+
+def _unchecked(config: ExperimentConfig) -> list[str]:
+    """Says what only the machines that train may have."""
+    if not config.init_from:
+        return []
+    return [f"config.init_from={config.init_from!r} was not looked for"]
 
 
 def check_writable(workdir: str) -> None:

@@ -75,7 +75,7 @@ def watched(
     if hosts.is_first():
         runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
-    for note in (*schedule_notes(config), *(weights.notes if weights else ())):
+    for note in (*optim.schedule_notes(config), *(weights.notes if weights else ())):
         print(f"        {note}", flush=True)
     del weights  # as large as the parameters
     startup.mark("state")
@@ -258,18 +258,6 @@ def describe(
             f"train:  {phases} tokens, {start}, workdir {workdir}",
         ]
     )
-
-
-def schedule_notes(config: ExperimentConfig) -> list[str]:
-    """Returns a line where the learning rate cannot come to its peak, else none."""
-    optimizer = config.optimizer
-    if optimizer.warmup_steps < config.schedule_steps:
-        return []
-    return [
-        f"config.optimizer.warmup_steps={optimizer.warmup_steps} are not below the"
-        f" {config.schedule_steps} steps of the schedule: the learning rate stays below"
-        f" its peak of {optimizer.learning_rate:g}"
-    ]
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ from tests.commands import run, run_code, run_well, start
         ),
         pytest.param(
             ["--config=configs/tiny.py", "--config.zzz=1"],
-            "--config.zzz is not a config key; configs/tiny.py has them",
+            "--config.zzz is not a config key; its keys are in configs/tiny.py",
             marks=pytest.mark.slow,
         ),
         (
@@ -224,12 +224,56 @@ def test_ctrl_c_among_imports_is_a_word():
     assert process.returncode == 130
 
 
-def test_a_key_is_known_by_its_last_part_too():
-    known = [
-        "config.seed",
-        "config.optimizer.learning_rate",
-        "config.phases[0].global_batch_size",
-    ]
-    assert command_line._nearest("config.batch_size", known) == known[2]
-    assert command_line._nearest("config.optimizer.lerning_rate", known) == known[1]
-    assert command_line._nearest("config.zzz", known) == ""
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("batch_size", "phases[0].global_batch_size"),
+        ("learning_rate", "optimizer.learning_rate"),
+        ("optimizer.lerning_rate", "optimizer.learning_rate"),
+        ("evals.every_steps", "eval.every_steps"),
+        ("optimizer.lr", ""),
+        ("zzz", ""),
+    ],
+)
+def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
+    keys = """seed optimizer.learning_rate optimizer.clip_norm checkpoint.every_steps
+        eval.every_steps phases[0].global_batch_size""".split()
+    known = [f"config.{name}" for name in keys]
+    found = command_line._nearest(f"config.{key}", known)
+    assert found.removeprefix("config.") == nearest
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
+def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
+    """JAX's is one, in which Python only prints an exception and goes on."""
+    program = f"""if True:
+        import gc, os, signal, time
+        from bert_jax import command_line
+        def main():
+            asked = []
+            def callback(phase, info):
+                if not asked:
+                    asked.append(os.kill(os.getpid(), signal.{number}))
+            gc.callbacks.append(callback)
+            gc.collect()
+            assert asked
+            print("went on", flush=True)
+            for _ in range(500):
+                time.sleep(0.01)
+            print("swallowed")
+        command_line.run(main, "")
+    """
+    result = run_code(program)
+    assert (result.returncode, result.stdout) == (130, "went on\n")
+    assert result.stderr == "stopped\n"
+
+
+@pytest.mark.parametrize("module", ["bert_jax.command_line", "json.tool"])
+def test_only_commands_of_ours_stop_at_once(module):
+    program = f"""if True:
+        import signal, sys
+        sys.argv[0], sys.orig_argv = "-m", ["python", "-m", "{module}"]
+        import bert_jax
+        print(signal.getsignal(signal.SIGINT) is bert_jax.stop)
+    """
+    assert run_code(program).stdout == f"{module.startswith('bert_jax')}\n"

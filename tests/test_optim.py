@@ -231,3 +231,14 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
         "transform.kernel",
         "next_sentence.kernel",
     }
+
+
+def test_a_schedule_that_is_all_warmup_is_told():
+    def notes(warmup_steps: int) -> list[str]:
+        return optim.schedule_notes(
+            make_config(optimizer__warmup_steps=warmup_steps, phase={"num_steps": 8})
+        )
+
+    assert not notes(7)
+    (note,) = notes(8)
+    assert "warmup_steps=8 takes all 8 steps" in note

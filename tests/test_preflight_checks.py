@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import preflight_checks
+from bert_jax import optim, preflight_checks
 from bert_jax.config import ConfigError
 from tests.conftest import make_config
 
@@ -51,6 +51,14 @@ def test_a_batch_is_held_against_a_number_of_devices():
 def test_weights_that_may_be_elsewhere_are_not_looked_for_and_it_says_so(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
     said = preflight_checks.check_devices(config, 8)
-    assert said.endswith("; config.init_from is not looked for")
-    found = preflight_checks.check(config, None)
-    assert f"config.init_from='{tmp_path}/nope' is not looked for" in found
+    note = f"config.init_from='{tmp_path}/nope' was not looked for"
+    assert said.endswith(f"; {note}")
+    assert note in preflight_checks.check(config, None)
+
+
+def test_a_schedule_that_is_all_warmup_is_told():
+    phase = {"global_batch_size": 8, "num_steps": 3}
+    config = make_config(optimizer__warmup_steps=3, phase=phase)
+    (note,) = optim.schedule_notes(config)
+    assert preflight_checks.check_devices(config, 8).endswith(f"; {note}")
+    assert note in preflight_checks.check(config, None)

@@ -2,7 +2,8 @@
 
 In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
 phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
-a step; HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function,
+a step, KILL_AT="bert_jax.MODULE.NAME:SIGTERM" in a function, which then hangs;
+HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function,
 and no watchdog is as patient as usual; COMPUTE_WRONG=1 makes a chip faulty, as replays
 see it; COMPILE_FOR_EVER=1 never has the second phase compiled; FAIL_AT="21" raises a
 KeyError after a step.
@@ -53,13 +54,20 @@ def send_signal() -> None:
     step_to_kill, _, name = KILL_AT.partition(":")
     real = train_loop.wait_for_step
 
+    def is_killed_and_hangs(*_, **__) -> None:
+        os.kill(os.getpid(), getattr(signal, name))
+        time.sleep(1e6)
+
     def wait_for_step(state, last_metrics) -> None:
         real(state, last_metrics)
         if int(state.step) == int(step_to_kill):
             os.kill(os.getpid(), getattr(signal, name))
             time.sleep(NOTICE_SECS)
 
-    train_loop.wait_for_step = wait_for_step
+    if step_to_kill.isdigit():
+        train_loop.wait_for_step = wait_for_step
+    else:
+        mock.patch(step_to_kill, is_killed_and_hangs).start()
 
 
 def fail() -> None:

@@ -137,23 +137,52 @@ def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path):
     assert process.returncode in (75, 130)
 
 
-def test_sigterm_while_a_corpus_is_prepared_is_heard_at_once(tmp_path):
+NO_STEP = (
+    "interrupted: no step was taken by this call; the same command goes on from there\n"
+)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    "place",
+    ["bert_jax.devices.open_devices", "bert_jax.checkpoint.Checkpoints.restore"],
+)
+def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name):
+    workdir = shutil.copytree(straight, tmp_path / "straight")
+    fault = {"KILL_AT": f"{place}:{name}"}
+    result = run("tests.faults.faulty_train", *arguments(text, workdir), **fault)
+    expected = (75, NO_STEP, "") if name == "SIGTERM" else (130, "", "stopped\n")
+    assert (result.returncode, result.stdout, result.stderr) == expected
+    assert checkpoint_files.steps(str(workdir)) == [LAST]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_while_a_corpus_is_prepared_it_ends_at_once(tmp_path, name):
     write_text(tmp_path / "documents.txt", num_documents=20_000)  # takes seconds
     run_of_it = arguments(tmp_path, tmp_path / "run", **{"phases[0].num_steps": 3})
     process = start("bert_jax.train", *run_of_it)
     while not (tmp_path / "corpus").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(getattr(signal, name))
     stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 75, stdout + stderr
-    assert (
-        stdout
-        == "interrupted: no step was taken; the same command goes on from there\n"
-    )
-    assert "Traceback" not in stderr
+    expected = (75, NO_STEP, "") if name == "SIGTERM" else (130, "", "stopped\n")
+    assert (process.returncode, stdout, stderr) == expected
     assert not (tmp_path / "run").exists()
     assert "Trained to step 3" in run_well("bert_jax.train", *run_of_it)
+
+
+def test_ctrl_c_while_prepare_collects_garbage_all_the_time(tmp_path):
+    write_text(tmp_path / "documents.txt", num_documents=20_000)
+    process = start("bert_jax.prepare", *small_run(tmp_path))
+    while not (tmp_path / "corpus").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130 and stderr.endswith("stopped\n"), stderr
+    assert "Traceback" not in stderr and "ignored" not in stderr
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):

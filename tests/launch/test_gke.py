@@ -481,4 +481,9 @@ def test_a_mistake_is_one_line_and_code_2(gke, flag):
     flags = [*FLAGS, "--type=ct6e-standard-8t"] if flag.endswith("3x3") else FLAGS
     result = gke.run(SCRIPT, "run", *flags, flag, code=2)
     assert result.stderr.count("\n") == 1
+    if flag == "--name=Bert":
+        rule = (
+            "for example --name=bert-base (all of it must match [a-z][a-z0-9-]{0,61})"
+        )
+        assert rule in result.stderr
     assert gke.calls() == []
