@@ -1,6 +1,7 @@
 """Opens the devices of a run: those that were asked for, never a CPU in their place."""
 
 import importlib.util
+import os
 
 import jax
 from jax._src import hardware_utils  # what JAX itself looks for TPUs with
@@ -14,6 +15,18 @@ RUNTIMES = {
     "jax_plugins.xla_cuda12": "cuda",
 }
 
+# libtpu's compiler looks into fusions within fusions, 10 KB of stack each. Those of
+# remat=full at 512 tokens, for v5e, overflow what its threads have, and it crashes
+# (libtpu 0.0.42).
+STACK_FLAG, STACK_BYTES = "--fibers_default_thread_stack_size", 2**20
+
+
+def give_libtpu_stack() -> None:
+    """Gives libtpu's threads room, before it is loaded, unless told how much."""
+    given = os.environ.get("LIBTPU_INIT_ARGS", "")
+    if STACK_FLAG not in given:
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {STACK_FLAG}={STACK_BYTES}".strip()
+
 
 def open_devices() -> None:
     """Opens the devices, which takes a while on a TPU.
@@ -23,6 +36,7 @@ def open_devices() -> None:
         it is absent or busy; or when none is named, and there is a TPU, or the runtime
         of an accelerator, but only the CPU could be opened.
     """
+    give_libtpu_stack()
     asked = getattr(jax.config, "jax_platforms")  # noqa: B009, made at import
     try:
         backend = jax.default_backend()

@@ -14,7 +14,7 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.config import ConfigError
-from bert_jax.devices import open_devices
+from bert_jax.devices import give_libtpu_stack, open_devices
 
 GIB = 2**30
 LAYERS_TO_COMPILE = 24
@@ -187,6 +187,7 @@ def _options(generation: str, sides: str) -> dict[str, Any]:
 
 def _prepare_libtpu() -> None:
     """Makes libtpu a compiler alone: it opens no device, asks no metadata server."""
+    give_libtpu_stack()
     jax.config.update("jax_platforms", "cpu")
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",

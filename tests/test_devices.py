@@ -1,6 +1,7 @@
 """A run gets the devices it was meant for, or none."""
 
 import importlib.util
+import os
 import types
 
 import jax
@@ -54,6 +55,26 @@ def test_with_the_runtime_of_a_tpu_none_trains_on_a_cpu_unasked(tmp_path, monkey
     assert result.returncode == 2
     assert "error: libtpu is installed but its devices" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, "--fibers_default_thread_stack_size=1048576"),
+        ("--a=1", "--a=1 --fibers_default_thread_stack_size=1048576"),
+        (
+            "--fibers_default_thread_stack_size=9",
+            "--fibers_default_thread_stack_size=9",
+        ),
+    ],
+)
+def test_libtpu_gets_stack_unless_told_how_much(monkeypatch, given, expected):
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", given)
+    devices.give_libtpu_stack()
+    devices.give_libtpu_stack()
+    assert os.environ["LIBTPU_INIT_ARGS"] == expected
 
 
 def test_a_busy_tpu_is_named(monkeypatch):

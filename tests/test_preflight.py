@@ -119,6 +119,22 @@ def test_with_a_number_of_devices_nothing_is_compiled():
     )
 
 
+@pytest.mark.slow
+@needs_libtpu
+def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
+    """libtpu ended with signal 11 where its threads had the stack it gives them."""
+    changes = {
+        "model.num_hidden_layers": 1,
+        "remat": "full",
+        "data.corpus_dir": "nowhere",
+        "phases[0].global_batch_size": 64,
+        "phases[1].global_batch_size": 64,
+    }
+    flags = [f"--config.{key}={value}" for key, value in changes.items()]
+    where = ["--config=configs/base.py", "--topology=v5e:2x2", "--nosearch"]
+    assert "It fits." in run_well("bert_jax.preflight", *where, *flags)
+
+
 @needs_libtpu
 def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
     plain, split = (
