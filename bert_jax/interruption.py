@@ -70,7 +70,8 @@ def stop_at_once() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGINT, lambda number, frame: None)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: None)
     if hosts.num_processes() == 1:
         # Python's signal module gives back no handler that is not Python's.
         _jax_handler = _libc().signal(signal.SIGTERM, None) or 0
@@ -102,7 +103,8 @@ def ignore() -> None:
     if _is_listening is None:
         return
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     raise_interrupts()
 
 

@@ -15,9 +15,10 @@ def has_terminal() -> bool:
     """Returns whether a line that changes can be shown.
 
     A notebook is a terminal to its commands, but keeps every change as a line;
-    TERM=dumb tells of such.
+    TERM=dumb tells of such. A closed standard output is None.
     """
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and os.environ.get("TERM") != "dumb"
 
 
 class Progress:

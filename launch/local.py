@@ -7,9 +7,10 @@
 The processes are real ones, with JAX's own coordination and CPU collectives between
 them; what simulates is the devices. What is no flag of this file goes to
 `python -m bert_jax.train`, or to the other command. SIGTERM and Ctrl-C are passed on:
-the run is saved and ends with 75. When a process ends badly, the others notice by
-themselves; launch/README.md has the exit codes. A mistake that all of them find is told
-once, and what XLA logs of a lost process only where the process itself does not say it.
+the run is saved and ends with 75; a second one ends it at once. When a process ends
+badly, the others notice by themselves; launch/README.md has the exit codes. A mistake
+that all of them find is told once, and what XLA logs of a lost process only where the
+process itself does not say it.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import NoReturn, TextIO
 
 # An exit code that says more about what to do comes before one that says less.
@@ -45,10 +47,13 @@ def main() -> int:
     command = [sys.executable, "-m", f"bert_jax.{arguments.command}", *rest]
     address = f"localhost:{free_port()}"
     processes: list[subprocess.Popen] = []
+    asked: list[bool] = []
 
     def stop(*_: object) -> None:
-        for process in processes[:1]:  # which tells the others
-            process.send_signal(signal.SIGTERM)
+        """Asks all to save and stop; asked again, stops them."""
+        for process in processes:
+            process.send_signal(signal.SIGKILL if asked else signal.SIGTERM)
+        asked.append(True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
@@ -74,7 +79,7 @@ def main() -> int:
         ):
             threads.append(threading.Thread(target=read, args=(stream,)))
             threads[-1].start()
-    codes = [process.wait() for process in processes]
+    codes = wait(processes)
     for thread in threads:
         thread.join()
     for code, of_process in zip(codes, errors, strict=True):
@@ -125,6 +130,20 @@ def environment(i: int, arguments: argparse.Namespace, address: str) -> dict[str
         "JAX_NUM_PROCESSES": str(arguments.processes),
         "JAX_PROCESS_ID": str(i),
     }
+
+
+def wait(processes: list[subprocess.Popen]) -> list[int]:
+    """Returns the codes that the processes end with.
+
+    One that SIGTERM ended among its imports has not joined the others, who would wait
+    for it for minutes, and have nothing to save: they are ended.
+    """
+    while any(process.poll() is None for process in processes):
+        if any(process.returncode == -signal.SIGTERM for process in processes):
+            for process in processes:
+                process.kill()
+        time.sleep(0.1)
+    return [process.returncode for process in processes]
 
 
 def pass_on(stream: TextIO) -> None:

@@ -73,3 +73,8 @@ def test_lines_where_a_terminal_is_dumb(clock, monkeypatch):
         clock.now += 10
         shown.add(40)
     assert terminal.getvalue() == "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left\n"
+
+
+def test_a_closed_standard_output_is_no_terminal(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert not progress.has_terminal()

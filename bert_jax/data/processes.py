@@ -69,7 +69,6 @@ def run(
 
 
 def _start_worker(start: Callable[..., None] | None, args: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the parent, which stops us
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # Of the tokenizers library: its threads would compete with the other processes.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -92,12 +91,25 @@ class _LightProcess(multiprocessing.context.SpawnProcess):
     """
 
     def start(self) -> None:
-        with _no_main():
+        with _no_main(), _no_interrupt():
             super().start()
 
 
 class _LightContext(multiprocessing.context.SpawnContext):
     Process = _LightProcess  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Ctrl-C is for this process, which ends those that it starts.
+
+    They inherit what is blocked, and so do not hear it among their imports either.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

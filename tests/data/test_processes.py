@@ -29,6 +29,10 @@ def fail_at_three(item):
     return item
 
 
+def hears_ctrl_c(item):
+    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
 def take_long(item):
     time.sleep(600)
 
@@ -46,6 +50,11 @@ def test_results_are_those_of_all_items(num_workers):
 def test_a_single_item_starts_no_process(items):
     found = list(processes.run(add_to_state, items, 4, remember, (1,)))
     assert found == [(os.getpid(), 1 + item) for item in items]
+
+
+def test_ctrl_c_is_for_the_parent_alone():
+    assert list(processes.run(hears_ctrl_c, range(4), 2)) == [False] * 4
+    assert hears_ctrl_c(0)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

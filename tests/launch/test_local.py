@@ -146,6 +146,20 @@ def test_ctrl_c_is_passed_on_and_the_run_is_saved(text):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_ctrl_c_in_the_first_seconds_leaves_no_process(text, seconds):
+    process = start(2, *arguments(text, "early", **LONG), start_new_session=True)
+    while len(started := children(process.pid)) < 2:
+        time.sleep(0.01)
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode in (75, 76), stdout + stderr
+    assert "processes ended with -" in stderr or "processes ended with 7" in stderr
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
+
+
+@pytest.mark.slow
 def test_four_processes_save_and_one_or_two_go_on(text):
     """SIGTERM to the third of four: all save one step and end with 75."""
     run_well("bert_jax.train", *arguments(text, "straight_long", **LONG))
