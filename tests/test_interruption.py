@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from bert_jax import interruption
+from tests.commands import run_code
 
 ANSWERS: dict[str, tuple[int, bytes]] = {}
 
@@ -58,3 +59,20 @@ def test_no_server_is_no_notice(server):
     server.shutdown()
     server.server_close()
     assert interruption._notices() == set()
+
+
+def test_who_is_started_to_ignore_ctrl_c_ignores_it():
+    """As a shell starts what goes to the background of a script."""
+    program = """if True:
+        import os, signal, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from bert_jax import interruption
+        for begin in ("raise_interrupts", "stop_at_once", "listen", "ignore"):
+            getattr(interruption, begin)()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            print(begin)
+    """
+    result = run_code(program)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split()[-1] == "ignore" and not result.stderr
