@@ -62,8 +62,8 @@ def stop_at_once() -> None:
 
     When `hosts.join` was called, from the main thread; once in a process. JAX's handler
     of SIGTERM only takes a note, which is looked at after a step, and before there is
-    one a corpus may be prepared, or fetched. Several processes leave SIGTERM to JAX, so
-    that they all end alike.
+    one a corpus may be prepared, or fetched. Several processes leave it to JAX, so that
+    they all end alike.
     """
     global _is_listening, _jax_handler
     _is_listening = False
@@ -116,11 +116,14 @@ def _libc() -> ctypes.CDLL:
 
 
 def _answer_signals(reader: int) -> None:
-    """The first Ctrl-C asks to save and stop, the second stops, as all do before."""
+    """The first Ctrl-C asks to save and stop, the second stops.
+
+    Before there is something to save the first one does, of a run of one process.
+    """
     is_asked = False
     while True:
         (number,) = os.read(reader, 1)
-        if not _is_listening:
+        if not _is_listening and hosts.num_processes() == 1:
             if number == signal.SIGINT:
                 bert_jax.stop()
             if number == signal.SIGTERM:

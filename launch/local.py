@@ -7,10 +7,10 @@
 The processes are real ones, with JAX's own coordination and CPU collectives between
 them; what simulates is the devices. What is no flag of this file goes to
 `python -m bert_jax.train`, or to the other command. SIGTERM and Ctrl-C are passed on:
-the run is saved and ends with 75; a second one ends it at once. When a process ends
-badly, the others notice by themselves; launch/README.md has the exit codes. A mistake
-that all of them find is told once, and what XLA logs of a lost process only where the
-process itself does not say it.
+the run is saved and ends with 75; a second one ends it at once, as does the first where
+processes have not joined yet (76). When a process ends badly, the others notice by
+themselves; launch/README.md has the exit codes. A mistake that all of them find is told
+once, and what XLA logs of a lost process only where the process itself does not say it.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def main() -> int:
         """Asks all to save and stop; asked again, stops them."""
         for process in processes:
             process.send_signal(signal.SIGKILL if asked else signal.SIGTERM)
-        asked.append(True)
+        if processes:
+            asked.append(True)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)

@@ -69,9 +69,7 @@ def test_with_the_runtime_of_a_tpu_none_trains_on_a_cpu_unasked(tmp_path, monkey
     ],
 )
 def test_libtpu_gets_stack_unless_told_how_much(monkeypatch, given, expected):
-    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("LIBTPU_INIT_ARGS", given)
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", given or "")  # and put back afterwards
     devices.give_libtpu_stack()
     devices.give_libtpu_stack()
     assert os.environ["LIBTPU_INIT_ARGS"] == expected

@@ -54,7 +54,8 @@ def run(
         pending: set[concurrent.futures.Future[Result]] = set()
         try:
             for item in itertools.chain(first, items):
-                pending.add(pool.submit(task, item))
+                with _no_interrupt():  # it starts the processes
+                    pending.add(pool.submit(task, item))
                 if len(pending) >= num_workers + LOOK_AHEAD:
                     done, pending = concurrent.futures.wait(
                         pending, return_when=concurrent.futures.FIRST_COMPLETED
@@ -91,7 +92,7 @@ class _LightProcess(multiprocessing.context.SpawnProcess):
     """
 
     def start(self) -> None:
-        with _no_main(), _no_interrupt():
+        with _no_main():
             super().start()
 
 
