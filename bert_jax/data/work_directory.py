@@ -7,7 +7,6 @@ anything else, it is emptied.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import storage, workdir_lock
 from bert_jax.config import ConfigError
 from bert_jax.data import corpus
 
@@ -101,13 +100,11 @@ def _locked(corpus_dir: str, path: str) -> Iterator[None]:
             " name a directory that can"
         ) from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not workdir_lock.acquire(lock.fileno()):
             raise ConfigError(
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
                 " process; wait until that is done"
-            ) from None
+            )
         yield
 
 

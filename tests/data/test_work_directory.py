@@ -1,9 +1,11 @@
 """Tests of bert_jax.data.work_directory."""
 
+import errno
 import os
 
 import pytest
 
+from bert_jax import workdir_lock
 from bert_jax.config import ConfigError
 from bert_jax.data import work_directory
 
@@ -73,6 +75,29 @@ def test_only_one_process_at_a_time(corpus_dir):
         assert own_files(work) == ["run-000000"]
     with work_directory.opened(corpus_dir, {}) as work:
         assert own_files(work) == ["run-000000"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_used_without_a_lock(
+    corpus_dir, monkeypatch, number
+):
+    def refuse(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(workdir_lock.fcntl, "flock", refuse)
+    with work_directory.opened(corpus_dir, {}) as work:
+        touch(work, "run-000000")
+    assert own_files(work) == ["run-000000"]
+
+
+def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
+    def fail(*args):
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(workdir_lock.fcntl, "flock", fail)
+    with pytest.raises(OSError, match="input/output error"):
+        with work_directory.opened(corpus_dir, {}):
+            pass
 
 
 def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
