@@ -27,6 +27,7 @@ from bert_jax.data import (
     encoding,
     processes,
     sorted_runs,
+    source_files,
     sources,
     tokenizer_training,
     tokenizers,
@@ -62,11 +63,19 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
     """
     directory = config.data.corpus_dir
     if corpus.exists(directory):
-        found = corpus.read(config)
+        existing = corpus.read(config)
         work_directory.remove(directory)
         print(f"corpus: {directory} is prepared already", flush=True)
-        return found
-    sources.check(config.data.sources)
+        return existing
+    return _prepare(config, source_files.find(config.data.sources), num_workers)
+
+
+def _prepare(
+    config: ExperimentConfig,
+    found: tuple[source_files.Source, ...],
+    num_workers: int | None,
+) -> corpus.Corpus:
+    directory = config.data.corpus_dir
     if config.init_from and not config.tokenizer.vocab_file:
         raise ConfigError(
             "config.tokenizer.vocab_file='', so the corpus would get a vocabulary of"
@@ -74,13 +83,13 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
         )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
-    with work_directory.opened(directory, _made_for(config)) as work:
+    with work_directory.opened(directory, _made_for(config, found)) as work:
         reading: collections.Counter[str] = collections.Counter()
-        kept = small_text(config, reading)
+        kept = small_text(config, found, reading)
         tokenizer, trained_on = _tokenizer(config, work, kept)
         documents = documents_of(config, reading) if kept is None else kept
-        runs = _write_runs(config, tokenizer, documents, work, num_workers)
-        if is_small(config):
+        runs = _write_runs(config, found, tokenizer, documents, work, num_workers)
+        if is_small(found):
             num_workers = 1  # is done before processes have imported TensorFlow
         written = _write_shards(config, tokenizer, list(runs), work, num_workers)
         counts = sum(map(collections.Counter, runs.values()), reading)
@@ -102,23 +111,25 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
     """Opens the corpus; prepares a small local one if it is not there yet."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.read(config)
-    if not is_small(config):
+    found = source_files.find(config.data.sources)
+    if not is_small(found):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
             " the sources are too large to prepare unasked; run:"
             f" python -m bert_jax.prepare {command_line.config_arguments()}"
         )
-    return prepare(config)
+    return _prepare(config, found, None)
 
 
-def is_small(config: ExperimentConfig) -> bool:
+def is_small(found: tuple[source_files.Source, ...]) -> bool:
     """Returns whether the sources are local and few enough to prepare unasked."""
-    return _is_local(config, SMALL_BYTES)
+    return _is_local(found, SMALL_BYTES)
 
 
-def _is_local(config: ExperimentConfig, max_bytes: int) -> bool:
-    num_bytes = sources.size_bytes(config.data.sources)
-    return num_bytes is not None and num_bytes <= max_bytes
+def _is_local(found: tuple[source_files.Source, ...], max_bytes: int) -> bool:
+    num_bytes = source_files.total_bytes(found)
+    is_remote = any(source.is_remote for source in found)
+    return not is_remote and num_bytes is not None and num_bytes <= max_bytes
 
 
 def documents_of(
@@ -131,15 +142,19 @@ def documents_of(
 
 
 def small_text(
-    config: ExperimentConfig, counts: collections.Counter[str]
+    config: ExperimentConfig,
+    found: tuple[source_files.Source, ...],
+    counts: collections.Counter[str],
 ) -> list[tuple[int, sources.Document]] | None:
     """Returns all documents if they must be gone through twice and can be kept."""
-    if config.tokenizer.vocab_file or not _is_local(config, KEPT_BYTES):
+    if config.tokenizer.vocab_file or not _is_local(found, KEPT_BYTES):
         return None
     return list(documents_of(config, counts))
 
 
-def _made_for(config: ExperimentConfig) -> dict[str, Any]:
+def _made_for(
+    config: ExperimentConfig, found: tuple[source_files.Source, ...]
+) -> dict[str, Any]:
     """Returns what everything in a work directory depends on."""
     given = config.tokenizer.vocab_file and tokenizers.load(config.tokenizer).digest
     return {
@@ -147,7 +162,7 @@ def _made_for(config: ExperimentConfig) -> dict[str, Any]:
         "recipe": corpus.recipe(config),
         "vocabulary": given,
         "tokenizers": tokenizers_lib.__version__,
-        "inputs": sources.fingerprint(config.data.sources),
+        "inputs": [dataclasses.asdict(source) for source in found],
         "batch_bytes": BATCH_BYTES,
     }
 
@@ -169,6 +184,7 @@ def _tokenizer(
 
 def _write_runs(
     config: ExperimentConfig,
+    found: tuple[source_files.Source, ...],
     tokenizer: tokenizers.Tokenizer,
     documents: Documents,
     work: str,
@@ -177,7 +193,7 @@ def _write_runs(
     """Encodes all documents and returns the runs' paths, each with its counts."""
     finished = sorted_runs.finished(work)
     paths = []
-    num_bytes = sources.size_bytes(config.data.sources)
+    num_bytes = source_files.total_bytes(found)
     total = num_bytes / 2**20 if num_bytes else None
 
     def missing() -> Iterator[sorted_runs.Batch]:

@@ -28,6 +28,7 @@ from bert_jax.data import (
     corpus_writer,
     encoding,
     sorted_runs,
+    source_files,
     sources,
     tokenizer_training,
     tokenizers,
@@ -68,14 +69,14 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         corpus.read(config)
         print(f"corpus: {directory} is prepared already", flush=True)
         return
-    sources.check(config.data.sources)
+    found = source_files.find(config.data.sources)
     facts = os.path.join(directory, FACTS)
     # Runners do not take up what was killed: this is found by no other call.
     with work_directory.opened(directory, {"beam": uuid.uuid4().hex}):
         try:
             storage.make_directory(facts)
             unused: collections.Counter[str] = collections.Counter()
-            kept = prepare.small_text(config, unused)
+            kept = prepare.small_text(config, found, unused)
             tokenizer, trained_on = tokenizer_training.make(config, kept)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
@@ -83,15 +84,15 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             counts, written = _read_facts(facts, config.data)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
-                    raise sources.no_text(source)
+                    raise source_files.no_text(source)
             corpus_writer.finish(config, tokenizer, trained, counts, written)
         finally:
             storage.remove_directory(facts)
     work_directory.remove(directory)
-    found = corpus.read(config)
+    made = corpus.read(config)
     print(
-        f"corpus: {sum(s.num_tokens for s in found.shards['train']):,} tokens to train"
-        f" on, {sum(s.num_tokens for s in found.shards['validation']):,} held out"
+        f"corpus: {sum(s.num_tokens for s in made.shards['train']):,} tokens to train"
+        f" on, {sum(s.num_tokens for s in made.shards['validation']):,} held out"
         f" -> {directory}",
         flush=True,
     )
@@ -116,7 +117,7 @@ def _build(
     parts = [
         (number, part)
         for number, spec in enumerate(data.sources)
-        for part in sources.by_file(spec)
+        for part in source_files.by_file(spec)
     ]
     documents = (
         pipeline

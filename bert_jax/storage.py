@@ -15,17 +15,21 @@ import os
 import random
 import re
 import shutil
+import stat as stat_lib
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple, TypeVar
 
 from bert_jax.config import ConfigError
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
 FIRST_DELAY_SECS = 1.0
+# A stat on a network file system or of a bucket's object takes milliseconds of waiting.
+STAT_THREADS = 32
 TRANSIENT = {
     errno.EIO,
     errno.EAGAIN,
@@ -218,13 +222,40 @@ def glob(pattern: str) -> list[str]:
     return retried(lambda: _gfile().glob(pattern), pattern)
 
 
-def stat(path: str) -> tuple[int, int]:
-    """Returns a file's size in bytes and its time of change in nanoseconds."""
+class Stat(NamedTuple):
+    num_bytes: int
+    changed_ns: int
+
+
+def stat(path: str) -> Stat:
+    """Returns a file's size and time of change."""
     if not _is_remote(path):
         found = retried(lambda: os.stat(path), path)
-        return found.st_size, found.st_mtime_ns
+        return Stat(found.st_size, found.st_mtime_ns)
     found = retried(lambda: _gfile().stat(path), path)
-    return found.length, found.mtime_nsec
+    return Stat(found.length, found.mtime_nsec)
+
+
+def stat_all(paths: Sequence[str]) -> list[Stat | None]:
+    """Returns what `stat` returns for each path, STAT_THREADS at a time.
+
+    None stands for a local path that is no file: a directory, or a broken link.
+    """
+    if len(paths) < 2:
+        return list(map(_stat_file, paths))
+    with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
+        return list(pool.map(_stat_file, paths))
+
+
+def _stat_file(path: str) -> Stat | None:
+    if _is_remote(path):
+        return stat(path)
+    try:
+        found = retried(lambda: os.stat(path), path)
+    except OSError:
+        return None
+    is_file = stat_lib.S_ISREG(found.st_mode)
+    return Stat(found.st_size, found.st_mtime_ns) if is_file else None
 
 
 # -------------------------------------------------------------------------- writing

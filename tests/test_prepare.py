@@ -14,7 +14,7 @@ import pytest
 
 from bert_jax import prepare, storage
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, sorted_runs, tokenizers
+from bert_jax.data import corpus, sorted_runs, source_files, tokenizers
 from tests.commands import ROOT
 from tests.corpora import (
     WORDS,
@@ -186,17 +186,16 @@ def test_again_does_nothing(source, capsys):
 def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
     config = trains(source[0])
     expected = made(config, 1)
-    assert prepare.small_text(config, Counter()) is not None
     monkeypatch.setattr(prepare, "KEPT_BYTES", 100)
-    assert prepare.small_text(config, Counter()) is None
     assert made(elsewhere(config, "not_kept"), 1) == expected
 
 
 def test_is_small(source, monkeypatch):
-    config, _ = source
-    assert prepare.is_small(config)
+    found = source_files.find(source[0].data.sources)
+    assert prepare.is_small(found)
     monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
-    assert not prepare.is_small(config)
+    assert not prepare.is_small(found)
+    assert not prepare.is_small(source_files.find(("tfds:any#text",)))
 
 
 # ------------------------------------------------------------- killed and resumed

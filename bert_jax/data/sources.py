@@ -13,26 +13,19 @@ sentences of them.
 
 import collections
 import dataclasses
-import glob
-import importlib.metadata
 import itertools
 import json
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_jax import storage
 from bert_jax.config import ConfigError, DataConfig
-from bert_jax.data import embedded, lines, text_layout, tfds_splits
+from bert_jax.data import embedded, lines, source_files, text_layout, tfds_splits
 
 # A JSON line may be so much longer than the text in it: escapes, other fields.
 JSON_OVERHEAD = 4
-# gzip leaves 36% of English novels, bzip2 26% (measured on 28 MB of them).
-COMPRESSED_RATIO = 3
 
 _DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
 
@@ -73,15 +66,24 @@ def documents(
         has_text = has_text or bool(document.lines)
         yield document
     if not has_text:
-        raise no_text(source)
+        raise source_files.no_text(source)
 
 
 def read(
-    source: str, data_config: DataConfig, counts: collections.Counter[str]
+    source: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    paths: Sequence[str] | None = None,
 ) -> Iterator[Document]:
-    """As `documents`, but of a part of a source, which may be without text."""
-    kind, argument = _parse(source)
-    for document in _READERS[kind](argument, data_config, counts):
+    """Yields documents like `documents`, but a source without text is no error.
+
+    Args:
+      source: see `documents`.
+      data_config: see `documents`.
+      counts: see `documents`.
+      paths: files of the source, to read only these.
+    """
+    for document in _read(source, data_config, counts, paths):
         if data_config.invalid_utf8 == "skip":
             if not all(map(lines.is_utf8, document.lines)):
                 counts["documents_not_utf8"] += 1
@@ -89,119 +91,19 @@ def read(
         yield document
 
 
-def no_text(source: str) -> ConfigError:
-    """Returns what to raise when there is no text in any document of a source."""
-    return ConfigError(f"config.data.sources: no text in {_described(source)}")
-
-
-def check(specs: tuple[str, ...]) -> None:
-    """Raises ConfigError when a spec is malformed or names no file."""
-    for spec in specs:
-        kind, argument = _parse(spec)
-        if kind in _FILE_KINDS:
-            _files(_pattern(kind, argument))
-        if kind == "jsonl" and not argument.partition("#")[2]:
-            raise ConfigError(
-                f"config.data.sources has {spec!r} without a field;"
-                f" write {spec}#text (or the field that holds the text)"
-            )
-
-
-def size_bytes(specs: tuple[str, ...]) -> int | None:
-    """Returns about how much text local files hold, None when a source is not local."""
-    total = 0
-    for spec in specs:
-        kind, argument = _parse(spec)
-        if kind in _FILE_KINDS:
-            pattern = _pattern(kind, argument)
-            if "://" in pattern:
-                return None
-            for path in _files(pattern):
-                ratio = COMPRESSED_RATIO if path.endswith((".gz", ".bz2")) else 1
-                total += ratio * os.path.getsize(path)
-        elif kind != "embedded":
-            return None
-    return total
-
-
-def by_file(spec: str) -> list[str]:
-    """Returns specs that together give the documents of one, a spec a file."""
-    kind, argument = _parse(spec)
-    if kind not in _FILE_KINDS:
-        return [spec]
-    pattern = _pattern(kind, argument)
-    field = argument.removeprefix(pattern)
-    return [f"{kind}:{_escaped(path)}{field}" for path in _files(pattern)]
-
-
-def _escaped(path: str) -> str:
-    """Returns a pattern that only this path matches; buckets have their own rules."""
-    return path if "://" in path else glob.escape(path)
-
-
-def fingerprint(specs: tuple[str, ...]) -> list[list[Any]]:
-    """Returns JSON values that change when the text behind the sources does.
-
-    Of files path, size and time of change, of the embedded text the versions of what it
-    stands in. A dataset is named with its version by who wants to be sure.
-    """
-    found: list[list[Any]] = []
-    for spec in specs:
-        kind, argument = _parse(spec)
-        if kind in _FILE_KINDS:
-            found += [_stat(path) for path in _files(_pattern(kind, argument))]
-        elif kind == "embedded":
-            installed = importlib.metadata.packages_distributions()
-            names = {name for p in embedded.PACKAGES for name in installed.get(p, [])}
-            versions = [f"{n} {importlib.metadata.version(n)}" for n in sorted(names)]
-            found.append([sys.version, *versions])
-    return found
-
-
-def _stat(path: str) -> list[Any]:
-    return [path if "://" in path else os.path.abspath(path), *storage.stat(path)]
-
-
-def _parse(spec: str) -> tuple[str, str]:
-    kind, colon, argument = spec.partition(":")
-    if kind not in _READERS or not colon or not (argument or kind == "embedded"):
-        raise ConfigError(
-            f"config.data.sources has {spec!r}; a source is one of embedded:,"
-            " text:GLOB, files:GLOB, jsonl:GLOB#field, wikiextractor:GLOB,"
-            " tfds:NAME[:SPLIT][#field]"
-        )
-    return kind, argument
-
-
-def _pattern(kind: str, argument: str) -> str:
-    return argument.partition("#")[0] if kind == "jsonl" else argument
-
-
-def _files(pattern: str) -> list[str]:
-    paths = storage.glob(pattern)
-    if "://" not in pattern:
-        found, paths = paths, list(filter(os.path.isfile, paths))
-        if not paths and found:
-            raise ConfigError(
-                f"config.data.sources: {pattern!r} is a directory; to read the files"
-                f" in it write {pattern.rstrip('/')}/**/*.txt, for example"
-            )
-    if not paths:
-        raise ConfigError(
-            f"config.data.sources: no file matches {pattern!r}"
-            f" (looked from {os.getcwd()})"
-        )
-    return sorted(paths)
-
-
-def _described(source: str) -> str:
-    """Returns the source with the number and names of its files."""
-    kind, argument = _parse(source)
-    if kind not in _FILE_KINDS:
-        return repr(source)
-    paths = _files(_pattern(kind, argument))
-    names = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-    return f"{source!r}: 0 documents in {len(paths)} file(s), {names}"
+def _read(
+    source: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    paths: Sequence[str] | None,
+) -> Iterator[Document]:
+    kind, argument = source_files.parse(source)
+    if kind not in source_files.FILE_KINDS:
+        yield from _DATASET_READERS[kind](argument, data_config, counts)
+        return
+    pattern = source_files.pattern(kind, argument)
+    for path in source_files.paths(pattern) if paths is None else paths:
+        yield from _FILE_READERS[kind](path, argument, data_config, counts)
 
 
 def _assemble(
@@ -235,21 +137,17 @@ def _assemble(
 
 
 def _text(
-    pattern: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    for path in _files(pattern):
-        stream, is_split = text_layout.documents_of(
-            _plain_lines(path, data_config, counts)
-        )
-        yield from _assemble(stream, path, data_config, counts, is_split=is_split)
+    stream, is_split = text_layout.documents_of(_plain_lines(path, data_config, counts))
+    yield from _assemble(stream, path, data_config, counts, is_split=is_split)
 
 
 def _one_a_file(
-    pattern: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    for path in _files(pattern):
-        stream = text_layout.one_document(_plain_lines(path, data_config, counts))
-        yield from _assemble(stream, path, data_config, counts)
+    stream = text_layout.one_document(_plain_lines(path, data_config, counts))
+    yield from _assemble(stream, path, data_config, counts)
 
 
 def _plain_lines(
@@ -272,12 +170,11 @@ def _plain_lines(
 
 
 def _jsonl(
-    argument: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str, argument: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    pattern, _, field = argument.partition("#")
-    for path in _files(pattern):
-        stream = _json_stream(path, field, data_config, counts)
-        yield from _assemble(stream, path, data_config, counts)
+    _, _, field = argument.partition("#")
+    stream = _json_stream(path, field, data_config, counts)
+    yield from _assemble(stream, path, data_config, counts)
 
 
 def _json_stream(
@@ -341,19 +238,18 @@ def _field_of(found: dict[str, Any], field: str, where: str) -> str:
 
 
 def _wikiextractor(
-    pattern: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    for path in _files(pattern):
-        # Opened twice, so nothing of the first look is counted.
-        source_lines = _plain_lines(path, data_config, collections.Counter())
-        first = next((line for line in source_lines if line.strip()), "")
-        if first.lstrip().startswith("{"):
-            stream = _wiki_json_stream(path, data_config, counts)
-        else:
-            source_lines = _plain_lines(path, data_config, counts)
-            stream = _wiki_stream(source_lines, path, pattern)
-        unescaped = (line and _unescaped(line) for line in stream)
-        yield from _assemble(unescaped, path, data_config, counts)
+    # The file is opened twice, so the first look counts nothing.
+    source_lines = _plain_lines(path, data_config, collections.Counter())
+    first = next((line for line in source_lines if line.strip()), "")
+    if first.lstrip().startswith("{"):
+        stream = _wiki_json_stream(path, data_config, counts)
+    else:
+        source_lines = _plain_lines(path, data_config, counts)
+        stream = _wiki_stream(source_lines, path, pattern)
+    unescaped = (line and _unescaped(line) for line in stream)
+    yield from _assemble(unescaped, path, data_config, counts)
 
 
 def _wiki_json_stream(
@@ -473,14 +369,15 @@ def _embedded(
         yield from _assemble(stream, name, data_config, counts, is_split=True)
 
 
-_READERS: dict[
+_DATASET_READERS: dict[
     str, Callable[[str, DataConfig, collections.Counter[str]], Iterator[Document]]
+] = {"embedded": _embedded, "tfds": _tfds}
+# Called with a path and the spec's argument.
+_FILE_READERS: dict[
+    str, Callable[[str, str, DataConfig, collections.Counter[str]], Iterator[Document]]
 ] = {
-    "embedded": _embedded,
     "text": _text,
     "files": _one_a_file,
     "jsonl": _jsonl,
     "wikiextractor": _wikiextractor,
-    "tfds": _tfds,
 }
-_FILE_KINDS = ("text", "files", "jsonl", "wikiextractor")

@@ -624,29 +624,13 @@ def test_embedded_takes_no_argument():
 def test_unknown_kind(spec):
     with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
         raw(spec)
-    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
-        sources.check((spec,))
 
 
 @pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
 def test_no_file_matches(tmp_path, kind):
     spec = f"{kind}:{tmp_path}/none*#text"
     with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
-        sources.check((spec,))
-    with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
         raw(spec)
-
-
-@pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
-def test_a_directory_is_not_a_file(tmp_path, kind):
-    with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
-        sources.check((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
-
-
-def test_check_asks_for_the_field(tmp_path):
-    path = write(tmp_path / "x.jsonl", "{}")
-    with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
-        sources.check((f"jsonl:{path}",))
 
 
 @pytest.mark.parametrize("content", ["", " \n\n\t\n"])
@@ -661,30 +645,6 @@ def test_no_text_names_the_files(tmp_path, kind, content):
 def test_headings_alone_are_no_text(tmp_path):
     with pytest.raises(ConfigError, match="no text in 'files:"):
         read("files", write(tmp_path / "a.md", "# Title\n\n## Author\n\n---\n"))
-
-
-def test_check_passes_what_can_be_read(tmp_path):
-    path = write(tmp_path / "x.txt", "One.")
-    sources.check(("embedded:", f"text:{path}", f"jsonl:{path}#a", "tfds:any#text"))
-
-
-def test_check_and_size_read_the_pattern_as_the_reader_does(tmp_path):
-    """Only jsonl and tfds have a field: elsewhere # is a letter of the name."""
-    path = write(tmp_path / "c#.txt", "One.\nTwo.")
-    assert read("text", path) == [["One.", "Two."]]
-    sources.check((f"text:{path}",))
-    assert sources.size_bytes((f"text:{path}",)) == 9
-
-
-def test_size_of_local_sources(tmp_path):
-    for name, size in (("a.txt", 10), ("b.txt", 5)):
-        write(tmp_path / name, "x" * size)
-    text, jsonl = f"text:{tmp_path}/*.txt", f"jsonl:{tmp_path}/a.txt#text"
-    assert sources.size_bytes((text, "embedded:", jsonl)) == 25
-    (tmp_path / "a.txt.gz").write_bytes(b"x" * 10)
-    assert sources.size_bytes((f"files:{tmp_path}/*.gz",)) == 30
-    assert sources.size_bytes((text, "tfds:any#text")) is None
-    assert sources.size_bytes(("text:gs://bucket/*.txt",)) is None
 
 
 def test_bytes_of_a_document_are_those_of_utf_8():
