@@ -3,16 +3,23 @@
     python -m bert_jax.prepare --config=configs/X.py [--config.KEY=VALUE ...]
 
 Reads config.data.sources, trains a vocabulary (or takes config.tokenizer.vocab_file)
-and writes the corpus to config.data.corpus_dir, with --workers processes. Killed, it
-goes on where it was when it is called again. A finished corpus is left alone.
+and writes the corpus to config.data.corpus_dir, with --workers processes. Rerun the
+same command to resume after an interruption or an error: text that was tokenized is
+kept, and a corrected input file is the only one that is tokenized again. A finished
+corpus is left alone.
+
+The corpus depends on the text and the config only. A vocabulary depends on all sources,
+so it is trained again when any input file changed; tokenized text is kept when the new
+vocabulary equals the old one.
 """
 
-import collections
+import contextlib
 import dataclasses
+import functools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
@@ -25,10 +32,13 @@ from bert_jax.data import (
     corpus,
     corpus_writer,
     encoding,
+    input_groups,
+    lines,
+    merging,
     processes,
+    shard_plan,
     sorted_runs,
     source_files,
-    sources,
     tokenizer_training,
     tokenizers,
     work_directory,
@@ -45,18 +55,23 @@ KEPT_BYTES = 16 * 2**20
 # waits for 64 processes is under 1 GB.
 BATCH_BYTES = 8 * 2**20
 
-Documents = Iterable[tuple[int, sources.Document]]  # with the number of their source
+Sources = tuple[source_files.Source, ...]
 
 
-def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.Corpus:
+def prepare(
+    config: ExperimentConfig,
+    num_workers: int | None = None,
+    scratch_dir: str | None = None,
+) -> corpus.Corpus:
     """Makes the config's corpus, unless it is there already, and opens it.
 
     The files are the same for any number of workers, and any order of the documents
     under a given vocabulary.
 
     Args:
-      config: what to make of what, and where.
+      config: of the corpus.
       num_workers: processes; None for one a core.
+      scratch_dir: directory for temporary files, see `work_directory`.
 
     Raises:
       ConfigError: when a source, the vocabulary or the directory does not allow it.
@@ -67,13 +82,15 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
         work_directory.remove(directory)
         print(f"corpus: {directory} is prepared already", flush=True)
         return existing
-    return _prepare(config, source_files.find(config.data.sources), num_workers)
+    found = source_files.find(config.data.sources)
+    return _prepare(config, found, num_workers, scratch_dir)
 
 
 def _prepare(
     config: ExperimentConfig,
-    found: tuple[source_files.Source, ...],
-    num_workers: int | None,
+    found: Sources,
+    num_workers: int | None = None,
+    scratch_dir: str | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
     if config.init_from and not config.tokenizer.vocab_file:
@@ -83,17 +100,16 @@ def _prepare(
         )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
-    with work_directory.opened(directory, _made_for(config, found)) as work:
-        reading: collections.Counter[str] = collections.Counter()
-        kept = small_text(config, found, reading)
-        tokenizer, trained_on = _tokenizer(config, work, kept)
-        documents = documents_of(config, reading) if kept is None else kept
-        runs = _write_runs(config, found, tokenizer, documents, work, num_workers)
+    with work_directory.opened(directory, scratch_dir) as work, _kept(work):
+        groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
+        reader = input_groups.Reader(groups, config.data)
+        tokenizer, trained_on = _tokenizer(config, found, work, reader)
+        runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
+        plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
         if is_small(found):
             num_workers = 1  # is done before processes have imported TensorFlow
-        written = _write_shards(config, tokenizer, list(runs), work, num_workers)
-        counts = sum(map(collections.Counter, runs.values()), reading)
-        corpus_writer.finish(config, tokenizer, trained_on, counts, written)
+        written = _write_shards(config, tokenizer, plan, work, num_workers)
+        corpus_writer.finish(config, tokenizer, trained_on, plan.counts, written)
     work_directory.remove(directory)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
@@ -107,6 +123,20 @@ def _prepare(
     return made
 
 
+@contextlib.contextmanager
+def _kept(work: str) -> Iterator[None]:
+    """Adds to an error that finished work is kept, if there is any."""
+    try:
+        yield
+    except ConfigError as error:
+        if not work_directory.has_work(work):
+            raise
+        raise type(error)(
+            f"{error} (finished work is kept in {work}: rerun the same command with"
+            " this corrected to resume)"
+        ) from None
+
+
 def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
     """Opens the corpus; prepares a small local one if it is not there yet."""
     if corpus.exists(config.data.corpus_dir):
@@ -118,91 +148,107 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
             " the sources are too large to prepare unasked; run:"
             f" python -m bert_jax.prepare {command_line.config_arguments()}"
         )
-    return _prepare(config, found, None)
+    return _prepare(config, found)
 
 
-def is_small(found: tuple[source_files.Source, ...]) -> bool:
+def is_small(found: Sources) -> bool:
     """Returns whether the sources are local and few enough to prepare unasked."""
     return _is_local(found, SMALL_BYTES)
 
 
-def _is_local(found: tuple[source_files.Source, ...], max_bytes: int) -> bool:
+def _is_local(found: Sources, max_bytes: int) -> bool:
     num_bytes = source_files.total_bytes(found)
     is_remote = any(source.is_remote for source in found)
     return not is_remote and num_bytes is not None and num_bytes <= max_bytes
 
 
-def documents_of(
-    config: ExperimentConfig, counts: collections.Counter[str]
-) -> Iterator[tuple[int, sources.Document]]:
-    """Yields all documents with the number of their source; see `sources.documents`."""
-    for number, spec in enumerate(config.data.sources):
-        for document in sources.documents(spec, config.data, counts):
-            yield number, document
+def keeps_text(config: ExperimentConfig, found: Sources) -> bool:
+    """Returns whether the text has to be read twice and fits in memory."""
+    return not config.tokenizer.vocab_file and _is_local(found, KEPT_BYTES)
 
 
-def small_text(
-    config: ExperimentConfig,
-    found: tuple[source_files.Source, ...],
-    counts: collections.Counter[str],
-) -> list[tuple[int, sources.Document]] | None:
-    """Returns all documents if they must be gone through twice and can be kept."""
-    if config.tokenizer.vocab_file or not _is_local(found, KEPT_BYTES):
-        return None
-    return list(documents_of(config, counts))
+# Settings that neither the vocabulary nor the tokenized text depends on. Weights and
+# the held-out share are in the names of `input_groups`.
+_OF_SHARDS = ("data.num_shards", "data.validation_fraction")
+_OF_GROUPS = ("data.sources", "data.source_weights")
+_OF_VOCABULARY = ("tokenizer.vocab_size", "tokenizer.trained")
 
 
-def _made_for(
-    config: ExperimentConfig, found: tuple[source_files.Source, ...]
-) -> dict[str, Any]:
-    """Returns what everything in a work directory depends on."""
-    given = config.tokenizer.vocab_file and tokenizers.load(config.tokenizer).digest
+def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
+    """Returns versions, and the settings of the corpus but for some."""
+    recipe = corpus.recipe(config)
     return {
         "format_version": corpus.FORMAT_VERSION,
-        "recipe": corpus.recipe(config),
-        "vocabulary": given,
         "tokenizers": tokenizers_lib.__version__,
-        "inputs": [dataclasses.asdict(source) for source in found],
-        "batch_bytes": BATCH_BYTES,
+        "recipe": {key: recipe[key] for key in recipe.keys() - set(without)},
     }
 
 
 def _tokenizer(
-    config: ExperimentConfig, work: str, documents: Documents | None
+    config: ExperimentConfig, found: Sources, work: str, reader: input_groups.Reader
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
-    """Makes the tokenizer, or finds the one that was trained before we were killed."""
-    path = os.path.join(work, "trained_on.json")  # written after the tokenizer
+    """Loads the tokenizer, or trains one unless an interrupted call has done that."""
+    if config.tokenizer.vocab_file:
+        return tokenizers.load(config.tokenizer), None
+    inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
+    made_for = _recipe(config, *_OF_SHARDS) | inputs
+    directory = work_directory.stage(work, "tokenizer", made_for)
+    path = os.path.join(directory, "trained_on.json")  # written after the tokenizer
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
-            return tokenizers.read(work, config.tokenizer), json.load(file)
-    tokenizer, trained_on = tokenizer_training.make(config, documents)
+            return tokenizers.read(directory, config.tokenizer), json.load(file)
+    documents = reader.keep() if keeps_text(config, found) else None
+    try:
+        tokenizer, trained_on = tokenizer_training.make(config, documents)
+    except ConfigError:
+        reader.check()  # reports everything that cannot be read, not the first alone
+        raise
     facts = trained_on and dataclasses.asdict(trained_on)
-    tokenizer.save(work)
+    tokenizer.save(directory)
     storage.write(path, json.dumps(facts).encode())
     return tokenizer, facts
 
 
 def _write_runs(
     config: ExperimentConfig,
-    found: tuple[source_files.Source, ...],
+    found: Sources,
     tokenizer: tokenizers.Tokenizer,
-    documents: Documents,
+    reader: input_groups.Reader,
     work: str,
     num_workers: int,
-) -> dict[str, dict[str, int]]:
-    """Encodes all documents and returns the runs' paths, each with its counts."""
-    finished = sorted_runs.finished(work)
-    paths = []
+) -> str:
+    """Encodes all documents that are not encoded yet.
+
+    Returns:
+      The directory of the runs.
+
+    Raises:
+      ConfigError: when something cannot be read; names all of it.
+    """
+    id_dtype = encoding.id_dtype(tokenizer, config.data)
+    directory = _runs_directory(config, tokenizer, work)
+    runs = merging.Finished(directory, id_dtype)
+    runs.remove_all_but({group.name for group in reader.groups})
     num_bytes = source_files.total_bytes(found)
     total = num_bytes / 2**20 if num_bytes else None
+    all_counts: list[lines.ReadCounts] = []
 
     def missing() -> Iterator[sorted_runs.Batch]:
-        for batch in sorted_runs.batches(documents, BATCH_BYTES):
-            paths.append(sorted_runs.run_path(work, batch.number))
-            if paths[-1] in finished:
-                progress.add(batch.num_bytes / 2**20, found_done=True)
-            else:
-                yield batch
+        for group in reader.groups:
+            if runs.has_group(group.name):
+                progress.add(group.text_bytes / 2**20, found_done=True)
+                continue
+            documents, counts = reader.read(group)
+            all_counts.append(counts)
+            for batch in sorted_runs.batches(
+                group.name, group.source, documents, counts, BATCH_BYTES
+            ):
+                if counts.num_bad:
+                    continue
+                if batch.name in runs.batches:
+                    progress.add(batch.num_bytes / 2**20, found_done=True)
+                else:
+                    yield batch
 
     with Progress("tokenizing", total, "MB") as progress:
         for done in processes.run(
@@ -210,44 +256,111 @@ def _write_runs(
             missing(),
             num_workers,
             sorted_runs.start,
-            (work, config.data, tokenizer),
+            (directory, config.data, tokenizer),
         ):
             progress.add(done / 2**20)
-    finished = sorted_runs.finished(work)
-    return {path: finished[path] for path in paths}
+    input_groups.raise_bad(all_counts)
+    return directory
+
+
+def _runs_directory(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, work: str
+) -> str:
+    key = "data.invalid_utf8"
+    without = (*_OF_SHARDS, *_OF_GROUPS, *_OF_VOCABULARY, key)
+    made_for = _recipe(config, *without) | {
+        "vocabulary": tokenizer.digest,
+        "batch_bytes": BATCH_BYTES,
+    }
+
+    def fits(before: dict[str, Any]) -> bool:
+        # Under "error" a group with other text than UTF-8 has no complete run.
+        setting = before.pop(key)
+        return before == made_for and setting == "error"
+
+    setting = {key: config.data.invalid_utf8}
+    return work_directory.stage(work, "runs", made_for | setting, fits=fits)
+
+
+def _plan_shards(
+    config: ExperimentConfig,
+    groups: list[input_groups.Group],
+    tokenizer: tokenizers.Tokenizer,
+    runs: str,
+    num_workers: int,
+) -> shard_plan.ShardPlan:
+    """Decides which documents each shard gets.
+
+    Raises:
+      ConfigError: when there are too few documents, or too many for a shard.
+    """
+    id_dtype = encoding.id_dtype(tokenizer, config.data)
+    num_shards = config.data.num_shards
+    paths = merging.reduce(runs, num_shards, id_dtype, num_workers)
+    plan = shard_plan.make(paths, config.data, id_dtype)
+    with_text: dict[str, int] = {}
+    for batch, count in plan.batches.items():
+        group = sorted_runs.group_of(batch)
+        with_text[group] = with_text.get(group, 0) + count
+    input_groups.check_text(groups, with_text)
+    totals = dict(zip(plan.files, plan.totals().tolist(), strict=True))
+    sizes = {
+        file: corpus_writer.ShardSize(num_documents, num_copies)
+        for file, (num_documents, _, _, num_copies) in totals.items()
+    }
+    corpus_writer.check_enough(config, plan.counts, sizes)
+    largest = max(totals, key=lambda file: totals[file][2])
+    num_bytes = totals[largest][2] * id_dtype.itemsize
+    path = os.path.join(config.data.corpus_dir, largest)
+    corpus_writer.check_size(path, num_bytes)
+    return plan
 
 
 def _write_shards(
     config: ExperimentConfig,
     tokenizer: tokenizers.Tokenizer,
-    runs: list[str],
+    plan: shard_plan.ShardPlan,
     work: str,
     num_workers: int,
-) -> dict[int, corpus_writer.WrittenShard]:
-    """Makes the shards of the runs, those that are not finished, and returns all."""
-    numbers = range(encoding.validation_shard(config.data) + 1)
-    files = [corpus_writer.file_name(config.data, number) for number in numbers]
-    results = [os.path.join(work, file + ".json") for file in files]
-    id_dtype = encoding.id_dtype(tokenizer, config.data)
+) -> dict[str, corpus_writer.WrittenShard]:
+    """Makes the shards that are not finished, and returns all by file name."""
+    corpus_dir = config.data.corpus_dir
+    made_for = {
+        "files": [len(plan.files), plan.files[0]],
+        "validation_fraction": config.data.validation_fraction,
+        "vocabulary": tokenizer.digest,
+        "documents": plan.digest(),
+    }
+    clear = functools.partial(work_directory.remove_shards, corpus_dir)
+    directory = work_directory.stage(work, "shards", made_for, clear=clear)
+    results = {file: os.path.join(directory, file + ".json") for file in plan.files}
 
-    def missing() -> Iterator[corpus_writer.Merge]:
-        for number, file, result in zip(numbers, files, results, strict=True):
+    def missing() -> Iterator[corpus_writer.ShardTask]:
+        for number, (file, result) in enumerate(results.items()):
             if os.path.exists(result):
                 progress.add(1, found_done=True)
             else:
-                path = os.path.join(config.data.corpus_dir, file)
-                yield corpus_writer.Merge(path, number, tuple(runs), id_dtype, result)
+                path = os.path.join(corpus_dir, file)
+                yield corpus_writer.ShardTask(path, plan.pieces(number), result)
 
-    with Progress("writing", len(files), "shards") as progress:
-        for _ in processes.run(corpus_writer.merge, missing(), num_workers):
+    with Progress("writing", len(results), "shards") as progress:
+        for _ in processes.run(
+            corpus_writer.write,
+            missing(),
+            num_workers,
+            corpus_writer.start,
+            (plan.runs, encoding.id_dtype(tokenizer, config.data)),
+        ):
             progress.add(1)
-    return dict(enumerate(map(corpus_writer.read_written, results)))
+    return {
+        file: corpus_writer.read_written(result) for file, result in results.items()
+    }
 
 
 def main() -> None:
     config = command_line.load_config(_CONFIG)
     try:
-        prepare(config, _WORKERS.value)
+        prepare(config, _WORKERS.value, _SCRATCH_DIR.value)
     except BrokenProcessPool:
         raise ConfigError(
             "a process was killed, most likely for want of memory; what is finished is"
@@ -262,5 +375,12 @@ if __name__ == "__main__":
         None,
         "processes that tokenise and write; one a core if not given",
         lower_bound=1,
+    )
+    _SCRATCH_DIR = flags.DEFINE_string(
+        "scratch_dir",
+        None,
+        "directory on a local disk for temporary files, about as large as the corpus"
+        " twice; if not given, corpus_dir, or the system's temporary directory when"
+        " corpus_dir is a bucket or on a network file system",
     )
     command_line.run(main, __doc__)

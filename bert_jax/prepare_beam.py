@@ -12,6 +12,7 @@ reaches them, in a bucket for example. Needs requirements-beam.txt.
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -27,7 +28,9 @@ from bert_jax.data import (
     corpus,
     corpus_writer,
     encoding,
-    sorted_runs,
+    input_groups,
+    key_ranges,
+    segments,
     source_files,
     sources,
     tokenizer_training,
@@ -71,17 +74,21 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         return
     found = source_files.find(config.data.sources)
     facts = os.path.join(directory, FACTS)
-    # Runners do not take up what was killed: this is found by no other call.
-    with work_directory.opened(directory, {"beam": uuid.uuid4().hex}):
+    with work_directory.opened(directory) as work:
+        # Runners do not resume: no other call can use the shards of this one.
+        made_for = {"beam": uuid.uuid4().hex}
+        clear = functools.partial(work_directory.remove_shards, directory)
+        work_directory.stage(work, "shards", made_for, clear=clear)
         try:
             storage.make_directory(facts)
-            unused: collections.Counter[str] = collections.Counter()
-            kept = prepare.small_text(config, found, unused)
+            groups = input_groups.plan(found, config.data, work, prepare.BATCH_BYTES)
+            reader = input_groups.Reader(groups, config.data)
+            kept = reader.keep() if prepare.keeps_text(config, found) else None
             tokenizer, trained_on = tokenizer_training.make(config, kept)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
             trained = trained_on and dataclasses.asdict(trained_on)
-            counts, written = _read_facts(facts, config.data)
+            counts, written = _read_facts(facts)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise source_files.no_text(source)
@@ -132,17 +139,18 @@ def _build(
         >> beam.ParDo(_Encode(data, tokenizer)).with_outputs("counts", main="entries")
     )
     facts = os.path.join(data.corpus_dir, FACTS)
-    _ = (
+    id_dtype = encoding.id_dtype(tokenizer, data).str
+    counts = (
         (documents["counts"], encoded["counts"])
         | "together" >> beam.Flatten()
         | "count" >> beam.CombineGlobally(_sum)
-        | "write counts" >> beam.Map(_write_counts, os.path.join(facts, COUNTS))
     )
+    _ = counts | "write counts" >> beam.Map(_write_counts, os.path.join(facts, COUNTS))
     _ = (
         encoded["entries"]
+        | "place" >> beam.Map(_place, data, id_dtype, beam.pvalue.AsSingleton(counts))
         | "by shard" >> beam.GroupByKey()
-        | "write"
-        >> beam.Map(_write_shard, data, encoding.id_dtype(tokenizer, data).str, facts)
+        | "write" >> beam.Map(_write_shard, data, id_dtype, facts)
     )
 
 
@@ -167,7 +175,7 @@ def _with_text(number: int) -> str:
 
 
 class _Encode(beam.DoFn):
-    """Documents to (shard, entry); an entry is a plain tuple, which Beam knows."""
+    """Documents to entries; an entry is a plain tuple, which Beam can encode."""
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data, self._tokenizer = data, tokenizer
@@ -178,8 +186,8 @@ class _Encode(beam.DoFn):
     def process(self, element: tuple[int, sources.Document]) -> Iterator[Any]:
         source, document = element
         counts: collections.Counter[str] = collections.Counter()
-        for shard, entry in self._encoder(document, source, counts):
-            yield shard, tuple(entry)
+        for entry in self._encoder(document, source, counts):
+            yield tuple(entry)
         yield beam.pvalue.TaggedOutput("counts", dict(counts))
 
 
@@ -194,29 +202,45 @@ def _write_counts(counts: dict[str, int], path: str) -> None:
     storage.write(path, json.dumps(counts).encode())
 
 
+def _place(
+    entry: tuple, data: DataConfig, id_dtype: str, counts: dict[str, int]
+) -> tuple[str, tuple]:
+    """Returns the file name of the shard that an entry belongs to, and the entry."""
+    ranges = _ranges(data, id_dtype, counts[encoding.TOKENS])
+    return ranges.files[ranges.index(encoding.Entry(*entry).key)], entry
+
+
+@functools.lru_cache(1)
+def _ranges(data: DataConfig, id_dtype: str, num_tokens: int) -> key_ranges.KeyRanges:
+    num_validation = key_ranges.num_validation_shards(
+        data, num_tokens, np.dtype(id_dtype)
+    )
+    return key_ranges.KeyRanges(data, num_validation)
+
+
 def _write_shard(
-    group: tuple[int, Iterable[tuple]], data: DataConfig, id_dtype: str, facts: str
+    group: tuple[str, Iterable[tuple]], data: DataConfig, id_dtype: str, facts: str
 ) -> None:
-    shard, entries = group
-    segment = sorted_runs.to_segment(
+    file, entries = group
+    piece = segments.from_entries(
         [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
     )
-    file = corpus_writer.file_name(data, shard)
-    written = corpus_writer.write_shard(os.path.join(data.corpus_dir, file), [segment])
-    path = os.path.join(facts, f"{shard}.json")
-    storage.write(path, written.to_json().encode())
+    written = corpus_writer.write_shard(os.path.join(data.corpus_dir, file), [piece])
+    storage.write(os.path.join(facts, f"{file}.json"), written.to_json().encode())
 
 
 def _read_facts(
-    facts: str, data: DataConfig
-) -> tuple[dict[str, int], dict[int, corpus_writer.WrittenShard]]:
-    """Returns the counts of documents and the shards that got any."""
-    counts = json.loads(storage.read(os.path.join(facts, COUNTS)))
-    written = {}
-    for shard in range(encoding.validation_shard(data) + 1):
-        path = os.path.join(facts, f"{shard}.json")
-        if storage.exists(path):
-            written[shard] = corpus_writer.read_written(path)
+    facts: str,
+) -> tuple[collections.Counter[str], dict[str, corpus_writer.WrittenShard]]:
+    """Returns the counts of documents and the shards that have any."""
+    counts = collections.Counter(json.loads(storage.read(os.path.join(facts, COUNTS))))
+    written = {
+        name.removesuffix(".json"): corpus_writer.read_written(
+            os.path.join(facts, name)
+        )
+        for name in storage.names(facts)
+        if name.endswith(".json") and name != COUNTS
+    }
     return counts, written
 
 

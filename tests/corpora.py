@@ -10,7 +10,8 @@ from bert_jax.data import (
     corpus,
     corpus_writer,
     encoding,
-    sorted_runs,
+    key_ranges,
+    segments,
     sources,
     tokenizers,
 )
@@ -77,21 +78,23 @@ def write_documents(path, documents):
 def write(config, documents, tokenizer=None):
     """Makes the corpus of documents in memory and opens it."""
     tokenizer = tokenizer or tokenizers.load(config.tokenizer)
+    dtype = encoding.id_dtype(tokenizer, config.data)
     counts = collections.Counter()
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
+    entries = [e for document in documents for e in encoder(raw(document), 0, counts)]
+    num_validation = key_ranges.num_validation_shards(
+        config.data, counts[encoding.TOKENS], dtype
+    )
+    ranges = key_ranges.KeyRanges(config.data, num_validation)
     by_shard = collections.defaultdict(list)
-    for document in documents:
-        for shard, entry in encoder(raw(document), 0, counts):
-            by_shard[shard].append(entry)
+    for entry in entries:
+        by_shard[ranges.files[ranges.index(entry.key)]].append(entry)
     os.makedirs(config.data.corpus_dir, exist_ok=True)
     written = {}
-    for shard, entries in by_shard.items():
-        file = corpus_writer.file_name(config.data, shard)
-        segment = sorted_runs.to_segment(
-            entries, encoding.id_dtype(tokenizer, config.data)
-        )
+    for file, of_shard in by_shard.items():
+        piece = segments.from_entries(of_shard, dtype)
         path = os.path.join(config.data.corpus_dir, file)
-        written[shard] = corpus_writer.write_shard(path, [segment])
+        written[file] = corpus_writer.write_shard(path, [piece])
     corpus_writer.finish(config, tokenizer, None, counts, written)
     return corpus.read(config)
 

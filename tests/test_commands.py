@@ -13,7 +13,7 @@ def test_a_sentence_between_blank_lines_each_is_refused(tmp_path):
     assert result.returncode == 2
     assert "at least 2 are needed" in result.stderr
     assert result.stderr.count("\n") == 1
-    assert not (tmp_path / "corpus").exists()
+    assert not (tmp_path / "corpus" / "manifest.json").exists()
 
 
 def test_vocabulary_without_mask_is_refused(tmp_path):

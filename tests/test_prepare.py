@@ -14,7 +14,16 @@ import pytest
 
 from bert_jax import prepare, storage
 from bert_jax.config import ConfigError
-from bert_jax.data import corpus, sorted_runs, source_files, tokenizers
+from bert_jax.data import (
+    corpus,
+    corpus_writer,
+    key_ranges,
+    merging,
+    sorted_runs,
+    source_files,
+    sources,
+    tokenizers,
+)
 from tests.commands import ROOT
 from tests.corpora import (
     WORDS,
@@ -25,6 +34,7 @@ from tests.corpora import (
     make_documents,
     places,
     write,
+    write_documents,
     write_source,
 )
 
@@ -183,6 +193,20 @@ def test_again_does_nothing(source, capsys):
     assert "prepared already" in capsys.readouterr().out
 
 
+def test_an_input_file_is_stated_once(source, monkeypatch):
+    """With a vocabulary to train, the trainer looks for the files itself."""
+    config, _ = source
+    path, stated, stat = config.data.sources[0].removeprefix("text:"), [], os.stat
+
+    def noted(found, *args, **kwargs):
+        stated.append(found)
+        return stat(found, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", noted)
+    prepare.prepare(config, 1)
+    assert stated.count(path) == 1
+
+
 def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
     config = trains(source[0])
     expected = made(config, 1)
@@ -229,33 +253,34 @@ def killed_at(monkeypatch, config, count):
 
 
 def encoded_batches(monkeypatch, config):
-    """Prepares and returns the numbers of the batches that were encoded."""
-    numbers = []
+    """Prepares and returns the names of the batches that were encoded."""
+    names = []
     write = sorted_runs.RunWriter.write
 
     def noted(self, batch):
-        numbers.append(batch.number)
+        names.append(batch.name)
         return write(self, batch)
 
     with monkeypatch.context() as patch:
         patch.setattr(sorted_runs.RunWriter, "write", noted)
         prepare.prepare(config, 1)
-    return numbers
+    return names
 
 
-def test_killed_before_any_file_it_goes_on_where_it_was(source, monkeypatch):
+def test_killed_before_any_file_it_resumes(source, monkeypatch):
     config, _ = source
     expected = made(elsewhere(config, "straight"))
-    numbers = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert len(numbers) > 5
-    # Made for, tokenizer and its text, two a run, two a shard, vocabulary, manifest.
-    count = 3 + 2 * len(numbers) + 2 * 3 + 2
+    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    assert len(names) > 5
+    # The scratch path, groups, and settings of the runs; the runs; the settings of the
+    # shards, and two files for each; vocabulary and manifest.
+    count = 3 + len(names) + 1 + 2 * 3 + 2
     for i in range(1, count + 1):
         again = elsewhere(config, f"again{i}")
         assert killed_at(monkeypatch, again, i)
         assert not corpus.exists(again.data.corpus_dir)
-        finished = max(0, min(len(numbers), (i - 4) // 2))
-        assert encoded_batches(monkeypatch, again) == numbers[finished:]
+        finished = max(0, min(len(names), i - 4))
+        assert encoded_batches(monkeypatch, again) == names[finished:]
         assert files(again.data.corpus_dir) == expected
     again = elsewhere(config, "whole")
     assert not killed_at(monkeypatch, again, count + 1)
@@ -289,7 +314,7 @@ def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
 def test_a_trained_vocabulary_is_not_trained_again(source, monkeypatch):
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"))
-    killed_at(monkeypatch, config, 8)
+    assert killed_at(monkeypatch, config, 9)
     monkeypatch.delattr(tokenizers, "train")
     assert made(config) == expected
 
@@ -297,7 +322,6 @@ def test_a_trained_vocabulary_is_not_trained_again(source, monkeypatch):
 CHANGES = {
     "text": lambda config: write_source(config, make_documents(120, seed=5)),
     "touched": lambda config: os.utime(config.data.sources[0].removeprefix("text:")),
-    "shards": lambda config: changed(config, "data", num_shards=4),
     "weights": lambda config: changed(config, "data", source_weights=(2.0,)),
     "vocabulary": lambda config: trains(config),
 }
@@ -308,11 +332,24 @@ CHANGES = {
 def test_what_was_made_of_anything_else_is_not_used(source, monkeypatch, name, count):
     """Killed while runs are written, and when the first shards stand."""
     config, _ = source
-    numbers = encoded_batches(monkeypatch, elsewhere(config, "counted"))
-    assert killed_at(monkeypatch, config, count % (2 * len(numbers) + 2 * 3 + 4))
+    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 6))
     time.sleep(0.01)  # times of change are that coarse
     config = CHANGES[name](config) or config
     assert len(encoded_batches(monkeypatch, config)) >= 5  # all, from the first
+    assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
+
+
+@pytest.mark.parametrize("values", [{"num_shards": 4}, {"validation_fraction": 0.4}])
+@pytest.mark.parametrize("count", [9, -3])
+def test_tokenized_text_is_used_for_other_shards(source, monkeypatch, values, count):
+    config, _ = source
+    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    count %= len(names) + 2 * 3 + 6
+    assert killed_at(monkeypatch, config, count)
+    config = changed(config, "data", **values)
+    left = names[max(0, count - 4) :]
+    assert encoded_batches(monkeypatch, config) == left
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
@@ -351,8 +388,9 @@ def start(config, path, *args):
 def num_finished(config):
     """Returns how many runs and shards are finished."""
     work = os.path.join(config.data.corpus_dir, "unfinished")
-    names = os.listdir(work) if os.path.exists(work) else []
-    return sum(re.search(r"\d\.json$", name) is not None for name in names)
+    names = [name for _, _, of_one in os.walk(work) for name in of_one]
+    pattern = r"run-[0-9a-f]+-\d+(-last)?|(train|validation)-.*\.json"
+    return sum(re.fullmatch(pattern, name) is not None for name in names)
 
 
 @pytest.mark.slow
@@ -368,8 +406,8 @@ def test_sigkill_of_all_processes_at_random_moments(
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"), 1)
     monkeypatch.setattr(prepare, "BATCH_BYTES", 100)
-    batches = sorted_runs.batches(prepare.documents_of(config, Counter()), 100)
-    num_runs = len(list(batches))
+    documents = sources.documents(config.data.sources[0], config.data, Counter())
+    num_runs = len(list(sorted_runs.batches("group", 0, documents, {}, 100)))
     most = num_runs // (num_kills - 1) - 4
     assert most >= 3
     moments = random.Random(num_kills)
@@ -394,40 +432,209 @@ def test_sigkill_of_all_processes_at_random_moments(
 # ----------------------------------------------------------------- mistakes
 
 
-def fails(config, message):
-    """Checks that no trace is left, not even the directory."""
-    with pytest.raises(ConfigError, match=message):
-        prepare.prepare(config)
+def fails(config, message, num_workers=1):
+    """Prepares, and checks that finished work is kept and mentioned."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare.prepare(config, num_workers)
+    assert "rerun the same command with this corrected to resume" in str(caught.value)
+    assert os.listdir(config.data.corpus_dir) == ["unfinished"]
+
+
+def fails_at_once(config, message):
+    """Prepares, and checks that no trace is left, not even the directory."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare.prepare(config, 1)
+    assert "resume" not in str(caught.value)
     assert not os.path.exists(config.data.corpus_dir)
 
 
-def test_too_little_text_leaves_nothing(source):
+def test_an_error_before_any_text_is_read_leaves_nothing(source):
+    config, _ = source
+    fails_at_once(changed(config, "tokenizer", vocab_file="/nowhere"), "is not a file")
+    config = changed(config, "data", sources=("text:/nowhere/*.txt",))
+    fails_at_once(config, "no file matches")
+
+
+def test_too_little_text(source):
     config, _ = source
     write_source(config, [])
     fails(config, "no text in")
     write_source(config, [["w1", "w2", "w3"]])
     fails(config, r"gave [01] training document\(s\)")
-    os.mkdir(config.data.corpus_dir)
-    with pytest.raises(ConfigError):
-        prepare.prepare(config)
-    assert os.listdir(config.data.corpus_dir) == []
 
 
-def test_a_mistake_in_a_later_file_leaves_nothing(source, tmp_path):
-    config, documents = source
-    lines = [json.dumps({"text": "\n".join(document)}) for document in documents]
-    (tmp_path / "1.jsonl").write_text("\n".join(lines))
-    (tmp_path / "2.jsonl").write_text('{"text": 1}\n')
-    config = changed(config, "data", sources=[f"jsonl:{tmp_path}/*.jsonl#text"])
-    fails(config, "2.jsonl:1 has int in the field 'text', not text")
-    fails(changed(config, "tokenizer", vocab_file="/nowhere"), "is not a file")
+@pytest.fixture
+def five_files(tmp_path):
+    """A config whose sources are five files of several batches each."""
+    for i in range(5):
+        documents = [[f"w{i}", *d] for d in make_documents(60, seed=i)]
+        write_documents(tmp_path / f"{i}.txt", documents)
+    return make_config(tmp_path, sources=(f"text:{tmp_path}/[0-4].txt",))
 
 
-def test_text_that_is_not_utf8_leaves_nothing(source, tmp_path):
-    config, _ = source
-    with open(tmp_path / "text.txt", "ab") as file:
+def mends(config, monkeypatch, num_encoded):
+    """Prepares again; checks how much is encoded again, and the corpus."""
+    assert len(encoded_batches(monkeypatch, config)) == num_encoded
+    assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
+
+
+def num_batches(monkeypatch, config):
+    """Returns the number of batches of each file."""
+    found = Counter()
+    for name in encoded_batches(monkeypatch, elsewhere(config, "counted")):
+        found[sorted_runs.group_of(name)] += 1
+    return list(found.values())
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_bad_lines_are_reported_together_and_cost_their_files(
+    five_files, tmp_path, monkeypatch, num_workers
+):
+    config = five_files
+    counts = num_batches(monkeypatch, config)
+    assert len(counts) == 5 and min(counts) > 1
+    good = {i: (tmp_path / f"{i}.txt").read_bytes() for i in (1, 4)}
+    for i, content in good.items():
+        bad = content.replace(b"w7", b"w\xff", 2)
+        (tmp_path / f"{i}.txt").write_bytes(bad)
+    message = r"^4 lines or files .*\(1\) /.*/1.txt:\d+ is not UTF-8.*/4.txt:\d+ is"
+    fails(config, message, num_workers)
+    for i, content in good.items():
+        (tmp_path / f"{i}.txt").write_bytes(content)
+    mends(config, monkeypatch, counts[1] + counts[4])
+
+
+def test_the_setting_that_allows_bad_lines_costs_their_files(
+    five_files, tmp_path, monkeypatch
+):
+    config = five_files
+    counts = num_batches(monkeypatch, config)
+    with open(tmp_path / "3.txt", "ab") as file:
         file.write(b"\n\nw1 caf\xe9 w2\n")
-    fails(config, r"text.txt:\d+ is not UTF-8")
+    fails(config, r"3.txt:\d+ is not UTF-8.* or set config.data.invalid_utf8")
+    config = changed(config, "data", invalid_utf8="replace")
+    mends(config, monkeypatch, counts[3])
+    manifest = json.loads(files(config.data.corpus_dir)["manifest.json"])
+    assert manifest["cleaning"] == {"lines_repaired": 1}
+
+
+def test_bad_json_lines_are_reported_together(source, tmp_path, monkeypatch):
+    config, documents = source
+    good = [json.dumps({"text": "\n".join(document)}) for document in documents]
+    (tmp_path / "1.jsonl").write_text("\n".join(good))
+    (tmp_path / "2.jsonl").write_text('{"text": 1}\nno\n{"text": "w1 w2"}\n')
+    config = changed(config, "data", sources=[f"jsonl:{tmp_path}/*.jsonl#text"])
+    fails(config, "2.jsonl:1 has int in the field 'text'.*2.jsonl:2 is not JSON")
+    (tmp_path / "2.jsonl").write_text('{"text": "w1 w2"}\n')
+    mends(config, monkeypatch, 1)
+
+
+def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
+    config = changed(five_files, "data", num_shards=200, num_streams=1)
+    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
+    fails(config, r"num_shards=200 leaves \d+ shard")
+    config = changed(config, "data", num_shards=2)
+    os.remove(tmp_path / "0.txt")
+    write_documents(tmp_path / "00.txt", make_documents(5))
+    config = changed(config, "data", sources=[f"text:{tmp_path}/[0-4]*.txt"])
+    assert sum(counts) > 10
+    mends(config, monkeypatch, 1)
+
+
+BAD_SETTINGS = {
+    "num_shards": ({"num_shards": 500, "num_streams": 1}, "num_shards=500 leaves"),
+    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 held out none of 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SETTINGS)
+def test_a_setting_that_does_not_fit_is_an_error_before_a_shard(
+    source, monkeypatch, name
+):
+    config, _ = source
+    values, message = BAD_SETTINGS[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_write_shards", None)
+        fails(changed(config, "data", **values), message)
+    mends(config, monkeypatch, 0)
+
+
+def test_too_large_a_shard_is_an_error_before_a_shard(source, monkeypatch):
+    config, _ = source
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare, "_write_shards", None)
+        patch.setattr(corpus_writer, "MAX_SHARD_BYTES", 1000)
+        fails(config, r"/train-\d+-of-00002 would hold .*num_shards \d\.\d times")
+    mends(config, monkeypatch, 0)
+
+
+def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
+    config, documents = source
+    one = places(prepare.prepare(elsewhere(config, "one"), 1))
+    monkeypatch.setattr(key_ranges, "VALIDATION_BYTES", 300)
+    found = prepare.prepare(config, 1)
+    shards = found.shards["validation"]
+    assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
+    several = places(found)
+    assert several.keys() == one.keys()
+    for document, (split, file) in one.items():
+        assert several[document][0] == split
+        assert split == "validation" or several[document][1] == file
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_merging_runs_first_makes_the_same_files(source, monkeypatch, num_workers):
+    config, _ = source
+    expected = made(elsewhere(config, "straight"), 1)
+    monkeypatch.setattr(merging, "MAX_PIECES", 6)
+    monkeypatch.setattr(merging, "FAN_IN", 3)
+    assert made(config, num_workers) == expected
+
+
+def test_a_file_mended_after_a_merge_costs_the_runs_merged_with_it(
+    five_files, tmp_path, monkeypatch
+):
+    config = changed(five_files, "data", num_shards=200, num_streams=1)
+    counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
+    monkeypatch.setattr(merging, "MAX_PIECES", 201 * 8)
+    fails(config, "num_shards=200 leaves")
+    config = changed(config, "data", num_shards=2)
+    os.utime(tmp_path / "0.txt", ns=(0, 1))
+    encoded = encoded_batches(monkeypatch, config)
+    assert counts[0] <= len(encoded) < sum(counts)
+    assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
+
+
+def test_a_scratch_directory_elsewhere(source, tmp_path):
+    config, _ = source
+    expected = made(elsewhere(config, "straight"))
+    scratch = tmp_path / "scratch"
+    prepare.prepare(config, 1, str(scratch))
+    assert files(config.data.corpus_dir) == expected
+    assert os.listdir(scratch) == []
+
+
+def test_a_bad_line_found_by_the_vocabularys_training_is_reported_with_all(
+    source, tmp_path, monkeypatch
+):
+    config = trains(source[0])
+    monkeypatch.setattr(prepare, "KEPT_BYTES", 0)
+    with open(tmp_path / "text.txt", "ab") as file:
+        file.write(b"\n\nw1 \xff\nw1 \xfe\n")
+    fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
+
+
+def test_a_vocabulary_that_changes_with_the_text_encodes_everything_again(
+    source, monkeypatch
+):
+    config, documents = source
+    config = changed(trains(config), "data", num_shards=500, num_streams=1)
+    fails(config, "num_shards=500 leaves")
+    config = changed(config, "data", num_shards=2)
+    write_source(config, [["banana " * 9] * 9, *documents])
+    time.sleep(0.01)
+    batches = num_batches(monkeypatch, config)
+    mends(config, monkeypatch, sum(batches))
 
 
 def test_one_document_names_the_alternative(tmp_path):

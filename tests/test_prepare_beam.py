@@ -9,6 +9,7 @@ pytest.importorskip("apache_beam")
 
 from bert_jax import prepare, prepare_beam
 from bert_jax.config import ConfigError
+from bert_jax.data import key_ranges
 from tests.commands import run, small_run, write_text
 from tests.corpora import (
     changed,
@@ -82,6 +83,16 @@ def test_mistakes_leave_nothing(two_sources, tmp_path):
     with pytest.raises(ConfigError, match="^config.data.sources: no text in 'text:.*c"):
         prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
     assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_a_large_held_out_set_gets_the_same_shards(two_sources, monkeypatch):
+    config = two_sources
+    monkeypatch.setattr(key_ranges, "VALIDATION_BYTES", 400)
+    prepare.prepare(config)
+    prepare_beam.run(elsewhere(config), IN_MEMORY)
+    expected = files(config.data.corpus_dir)
+    assert len([name for name in expected if name.startswith("validation")]) > 2
+    assert files(elsewhere(config).data.corpus_dir) == expected
 
 
 def test_a_file_without_text_beside_others_is_nothing_wrong(two_sources, tmp_path):

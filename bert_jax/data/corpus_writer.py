@@ -4,6 +4,7 @@ Each shard is written on its own from the documents that belong to it, so it doe
 matter who writes which; the manifest comes last.
 """
 
+import collections
 import dataclasses
 import json
 import os
@@ -13,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import storage
-from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
+from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import (
     corpus,
     encoding,
     packing,
     pairs,
+    segments,
     shard_file,
     sorted_runs,
     tokenizers,
@@ -54,59 +56,68 @@ def read_written(path: str) -> WrittenShard:
     return WrittenShard(shard and corpus.Shard(**shard), **values)
 
 
-def file_name(data: DataConfig, shard: int) -> str:
-    if shard == encoding.validation_shard(data):
-        return "validation-00000-of-00001"
-    return f"train-{shard:05d}-of-{data.num_shards:05d}"
+class ShardTask(NamedTuple):
+    """A task for a worker: one shard, from a piece of each run.
+
+    Attributes:
+      path: of the shard.
+      pieces: int64[R, 2, 4], for each run where its piece begins and ends, see
+        `sorted_runs.positions`.
+      result: path of the file that marks the shard as finished.
+    """
+
+    path: str
+    pieces: np.ndarray
+    result: str
 
 
-class Merge(NamedTuple):
-    """What makes one shard of runs: a task for a process."""
-
-    path: str  # of the shard
-    shard: int
-    runs: tuple[str, ...]
-    id_dtype: np.dtype
-    result: str  # path of the file that says that the shard is finished
+# The state of a worker process; `start` is called once in each.
+_runs: list[sorted_runs.Run] = []
 
 
-def merge(task: Merge) -> None:
-    """Writes a shard from the runs, then what it is to its result file."""
-    segments = [
-        sorted_runs.read_segment(run, task.shard, task.id_dtype) for run in task.runs
+def start(runs: list[str], id_dtype: np.dtype) -> None:
+    global _runs
+    _runs = [sorted_runs.Run(path, id_dtype) for path in runs]
+
+
+def write(task: ShardTask) -> None:
+    """Writes a shard in a process that was started, then its result file."""
+    pieces = [
+        run.read(first, end)
+        for run, (first, end) in zip(_runs, task.pieces, strict=True)
     ]
-    written = write_shard(task.path, segments)
+    written = write_shard(task.path, pieces)
     storage.write(task.result, written.to_json().encode())
 
 
-def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
+def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     """Writes one shard, its documents ordered by key, repeated ones left out.
 
-    The same documents make the same file, however they are spread over segments.
+    The same documents make the same file, however they are spread over pieces.
 
     Args:
       path: of the shard; nothing is written when there is no document.
-      segments: all that belongs to the shard.
+      pieces: all documents of the shard.
 
     Raises:
       ConfigError: when that is too much for one shard.
     """
-    _check_size(path, segments)
-    everything = sorted_runs.Segment(*map(np.concatenate, zip(*segments, strict=True)))
-    order, num_repeated = _distinct(everything)
+    check_size(path, sum(piece.token_ids.nbytes for piece in pieces))
+    everything = segments.concatenate(pieces)
+    order, num_repeated = segments.distinct(everything.records)
     if not len(order):
         return WrittenShard(None, 0, 0)
-    documents = pairs.Documents.from_lengths(
-        everything.sentence_lengths, everything.document_lengths
-    )
 
     def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
-            for block in _blocks(documents, order):
-                file.write(_to_record(_gather(everything, documents, block)))
+            for block in segments.blocks(everything.records, order, BLOCK_TOKENS):
+                file.write(_to_record(segments.select(everything, block)))
         return shard_file.digest(tmp)
 
     num_bytes, sha256 = storage.write_with(path, fill)
+    documents = pairs.Documents.from_lengths(
+        everything.sentence_lengths, everything.records["num_sentences"]
+    )
     written = _shape(documents, order)
     shard = corpus.Shard(
         file=os.path.basename(path),
@@ -129,70 +140,33 @@ def write_shard(path: str, segments: list[sorted_runs.Segment]) -> WrittenShard:
     return WrittenShard(
         shard=shard,
         num_repeated=num_repeated,
-        num_copies=int(np.count_nonzero(everything.copies[order])),
+        num_copies=int(np.count_nonzero(everything.records["copy"][order])),
     )
 
 
-def _check_size(path: str, segments: list[sorted_runs.Segment]) -> None:
-    num_bytes = sum(segment.token_ids.nbytes for segment in segments)
+def check_size(path: str, num_bytes: int) -> None:
+    """Raises ConfigError when the token ids of a shard take too many bytes."""
     if num_bytes > MAX_SHARD_BYTES:
         factor = num_bytes / MAX_SHARD_BYTES
+        key = (
+            "make config.data.validation_fraction smaller"
+            if os.path.basename(path).startswith("validation")
+            else f"make config.data.num_shards {factor:.1f} times what it is"
+        )
         raise ConfigError(
             f"{path} would hold {num_bytes / 2**20:,.0f} MB of token ids, and readers"
             f" keep a whole shard in memory: at most {MAX_SHARD_BYTES / 2**20:,.0f} MB;"
-            f" make config.data.num_shards {factor:.1f} times what it is, or"
-            " config.data.validation_fraction smaller if it is the held-out shard"
+            f" {key}"
         )
-
-
-def _distinct(segment: sorted_runs.Segment) -> tuple[np.ndarray, int]:
-    """Returns the first document of every key, by key, and how many repeat another."""
-    high, low = segment.keys.T
-    order = np.lexsort((low, high))
-    is_first = np.ones(len(order), bool)
-    is_first[1:] = np.any(np.diff(segment.keys[order], axis=0) != 0, axis=1)
-    # A repeated document repeats its further copies too; it is counted once.
-    num_repeated = np.count_nonzero(segment.copies[order[~is_first]] == 0)
-    return order[is_first], int(num_repeated)
-
-
-def _blocks(documents: pairs.Documents, order: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields runs of `order` of a record each."""
-    first_tokens = documents.token_offsets[documents.sentence_offsets]
-    ends = np.cumsum(np.diff(first_tokens)[order])
-    start = done = 0
-    while start < len(order):
-        stop = int(np.searchsorted(ends, done + BLOCK_TOKENS)) + 1
-        yield order[start:stop]
-        start, done = stop, int(ends[min(stop, len(order)) - 1])
-
-
-def _gather(
-    segment: sorted_runs.Segment, documents: pairs.Documents, order: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Returns the arrays of a record that holds the documents of `order`."""
-    sentences = _ranges(documents.sentence_offsets, order)
-    return {
-        "token_ids": segment.token_ids[_ranges(documents.token_offsets, sentences)],
-        "sentence_lengths": segment.sentence_lengths[sentences],
-        "document_lengths": segment.document_lengths[order],
-    }
 
 
 def _shape(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
     """Returns the lengths of the documents of `order`, in that order."""
-    sentences = _ranges(documents.sentence_offsets, order)
+    sentences = segments.ranges(np.diff(documents.sentence_offsets), order)
     return pairs.Documents.from_lengths(
         np.diff(documents.token_offsets)[sentences],
         np.diff(documents.sentence_offsets)[order],
     )
-
-
-def _ranges(offsets: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns offsets[i], ..., offsets[i + 1] - 1 for each i of `order`."""
-    lengths = np.diff(offsets)[order]
-    ends = np.cumsum(lengths)
-    return np.repeat(offsets[order] - ends + lengths, lengths) + np.arange(ends[-1])
 
 
 def _reference_passes(
@@ -257,10 +231,13 @@ def _padding_efficiency(
     return result
 
 
-def _to_record(arrays: dict[str, np.ndarray]) -> bytes:
+def _to_record(block: segments.Segment) -> bytes:
     features = {
-        "dtype": np.frombuffer(arrays["token_ids"].dtype.name.encode(), np.uint8)
-    } | arrays
+        "dtype": np.frombuffer(block.token_ids.dtype.name.encode(), np.uint8),
+        "token_ids": block.token_ids,
+        "sentence_lengths": block.sentence_lengths,
+        "document_lengths": block.records["num_sentences"],
+    }
     return tf.train.Example(
         features=tf.train.Features(
             feature={
@@ -277,8 +254,8 @@ def finish(
     config: ExperimentConfig,
     tokenizer: tokenizers.Tokenizer,
     trained_on: dict[str, Any] | None,
-    counts: dict[str, int],
-    written: dict[int, WrittenShard],
+    counts: collections.Counter[str],
+    written: dict[str, WrittenShard],
 ) -> None:
     """Writes vocabulary and manifest, with which the corpus is complete.
 
@@ -286,32 +263,38 @@ def finish(
       config: what `corpus.recipe` lists and where the shards are.
       tokenizer: what the documents were encoded with.
       trained_on: how much text the vocabulary was trained on; None if it was given.
-      counts: of documents: `encoding.COUNTS`; and by other names of what reading and
-        cleaning changed or dropped.
-      written: by number, shards without a document may be missing.
+      counts: of documents: `encoding.COUNTS` and "repeated"; `encoding.TOKENS`; and by
+        other names what reading and cleaning changed or dropped.
+      written: by file name; shards without a document may be missing.
 
     Raises:
       ConfigError: when the documents give too little to draw pairs from.
     """
-    written = dict(sorted(written.items()))
-    held_out = encoding.validation_shard(config.data)
-    cleaning_counts = {n: counts[n] for n in sorted(counts.keys() - encoding.COUNTS)}
-    counts = {name: counts.get(name, 0) for name in encoding.COUNTS} | {
-        "repeated": sum(shard.num_repeated for shard in written.values()),
+    not_cleaning = {*encoding.COUNTS, encoding.TOKENS, "repeated"}
+    cleaning_counts = {
+        name: counts[name] for name in sorted(counts.keys() - not_cleaning)
+    }
+    num_repeated = sum(shard.num_repeated for shard in written.values())
+    check_enough(
+        config,
+        counts,
+        {name: ShardSize.of(result) for name, result in written.items()},
+    )
+    document_counts = {name: counts[name] for name in encoding.COUNTS} | {
+        "repeated": counts["repeated"] + num_repeated,
         "copies": sum(shard.num_copies for shard in written.values()),
     }
-    _check_enough(config, written, counts)
     splits: dict[str, list[corpus.Shard]] = {"train": [], "validation": []}
-    for number, result in written.items():
-        if result.shard is not None:
-            split = "validation" if number == held_out else "train"
-            splits[split].append(result.shard)
+    # Names of one split with more digits are of later shards.
+    for name in sorted(written, key=lambda name: (len(name), name)):
+        if (shard := written[name].shard) is not None:
+            splits[_split(name)].append(shard)
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "tokenizer_trained_on": trained_on,
-        "documents": counts,
+        "documents": document_counts,
         "cleaning": cleaning_counts,
         "padding_efficiency": _padding_efficiency(
             splits["train"], config.data.short_seq_prob
@@ -328,12 +311,37 @@ def finish(
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
 
 
-def _check_enough(
+def _split(name: str) -> str:
+    """Returns the split of a shard's file name."""
+    return name.partition("-")[0]
+
+
+class ShardSize(NamedTuple):
+    num_documents: int
+    num_copies: int  # of them, further copies by source weights
+
+    @classmethod
+    def of(cls, written: WrittenShard) -> "ShardSize":
+        shard = written.shard
+        return cls(shard.num_documents if shard else 0, written.num_copies)
+
+
+def check_enough(
     config: ExperimentConfig,
-    written: dict[int, WrittenShard],
-    counts: dict[str, int],
+    counts: collections.Counter[str],
+    sizes: dict[str, ShardSize],
 ) -> None:
-    """Raises ConfigError when the documents do not allow what rows are made of."""
+    """Checks that the documents suffice to draw training rows from.
+
+    Args:
+      config: names the sources, shards and held-out share.
+      counts: `encoding.COUNTS`.
+      sizes: of the shards, by file name; empty ones may be missing. Repeated documents
+        may be counted: then the check passes some corpora that have too little.
+
+    Raises:
+      ConfigError: when they do not.
+    """
     sources = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     if kept == 0:
@@ -342,13 +350,12 @@ def _check_enough(
             " with text in it"
         )
     num_shards = config.data.num_shards
-    train = [written[i] for i in range(num_shards) if i in written]
-    sizes = [result.shard.num_documents for result in train if result.shard]
-    num_train = sum(sizes) - sum(result.num_copies for result in train)
+    train = [size for name, size in sizes.items() if _split(name) == "train"]
+    num_train = sum(size.num_documents - size.num_copies for size in train)
     if config.data.next_sentence:
         _check_pairs(sources, kept, counts["of_one_sentence"], num_train)
     needed = 2 if config.data.next_sentence else 1
-    poor = num_shards - sum(size >= needed for size in sizes)
+    poor = num_shards - sum(size.num_documents >= needed for size in train)
     if poor:
         reason = (
             f"fewer than 2 of the {num_train} training documents, and a random next"
@@ -361,8 +368,10 @@ def _check_enough(
             " set config.data.num_shards=1 and config.data.num_streams=1"
         )
     fraction = config.data.validation_fraction
-    held_out = written.get(encoding.validation_shard(config.data))
-    if fraction and (held_out is None or held_out.shard is None):
+    num_held_out = sum(
+        size.num_documents for name, size in sizes.items() if _split(name) != "train"
+    )
+    if fraction and not num_held_out:
         raise ConfigError(
             f"config.data.validation_fraction={fraction} held out none of {kept}"
             " documents; raise it, for example to"

@@ -1,4 +1,4 @@
-"""A raw document on its own: its sentences, token ids, split and shards.
+"""A raw document on its own: its sentences, token ids and keys.
 
 Nothing here looks at another document, so it does not matter where, when and in which
 order documents are encoded. Runs in worker processes: no TensorFlow.
@@ -13,16 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, sources, tokenizers, wordpiece
+from bert_jax.data import cleaning, key_ranges, sources, tokenizers, wordpiece
 
-# What is counted of documents. "left_out" is by a weight below 1.
+# Counts of documents. A source weight below 1 makes documents "left_out".
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
+# Counts the tokens of all documents, also of those left out.
+TOKENS = "tokens"
 
 
 class Entry(NamedTuple):
     """A document, or a further copy of one, on its way to a shard."""
 
-    key: bytes  # 16; its place in the shard, and what makes it distinct
+    key: bytes  # 16, see `key_ranges`; equal documents have equal keys
     copy: int  # 0 for the document itself
     sentence_lengths: bytes  # uint32, tokens
     token_ids: bytes  # uint16 or uint32, see `id_dtype`
@@ -48,17 +50,13 @@ def _mark(dtype: np.dtype) -> np.integer:
     return dtype.type(1 << (8 * dtype.itemsize - 1))
 
 
-def validation_shard(data: DataConfig) -> int:
-    """Returns the number of the held-out shard, which comes after the training ones."""
-    return data.num_shards
-
-
 class DocumentEncoder:
     """Encodes documents, one a call, and counts them."""
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
         self._dtype = id_dtype(tokenizer, data)
+        self._held_out_end = key_ranges.held_out_end(data)
         self._encode = tokenizer.encoder()
         if data.word_segmented:
             self._is_ideograph = np.array(
@@ -70,13 +68,13 @@ class DocumentEncoder:
         document: sources.Document,
         source: int,
         counts: collections.Counter[str],
-    ) -> Iterator[tuple[int, Entry]]:
-        """Yields the shards that the document goes to, and what goes there.
+    ) -> Iterator[Entry]:
+        """Yields the document and its further copies.
 
         Args:
           document: as a source gives it.
           source: the position of its source in config.data.sources.
-          counts: `COUNTS` are added to, and those of `cleaning.sentences`.
+          counts: adds to `COUNTS`, `TOKENS` and the counts of `cleaning.sentences`.
         """
         counts["read"] += 1
         sentences = cleaning.sentences(document, self._data, counts)
@@ -89,17 +87,22 @@ class DocumentEncoder:
             counts["of_one_sentence"] += 1
         lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
         token_ids = np.concatenate(ids).astype(self._dtype).tobytes()
-        digest = _digest("\n".join(sentences).encode())
-        if _number(digest) < self._data.validation_fraction * 2**64:
-            yield validation_shard(self._data), Entry(digest, 0, lengths, token_ids)
+        counts[TOKENS] += sum(map(len, ids))
+        key = _digest("\n".join(sentences).encode())
+        if key_ranges.number(key) < self._held_out_end:
+            yield Entry(key, 0, lengths, token_ids)
             return
-        num_copies = self._num_copies(digest, source)
+        num_copies = self._num_copies(key, source)
         if not num_copies:
             counts["left_out"] += 1
         for copy in range(num_copies):
-            key = _digest(digest + copy.to_bytes(4, "little")) if copy else digest
-            shard = _number(key) % self._data.num_shards
-            yield shard, Entry(key, copy, lengths, token_ids)
+            yield Entry(self._key_of_copy(key, copy), copy, lengths, token_ids)
+
+    def _key_of_copy(self, key: bytes, copy: int) -> bytes:
+        if not copy:
+            return key
+        digest = _digest(key + copy.to_bytes(4, "little"))
+        return key_ranges.training_key(digest, self._data)
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
         """Returns ids with marks, see `id_dtype`."""
@@ -130,12 +133,8 @@ class DocumentEncoder:
         weight = self._data.source_weights[source] if self._data.source_weights else 1.0
         whole = math.floor(weight)
         # The first half of the digest decides on split and shard.
-        return whole + (_number(digest[8:]) < (weight - whole) * 2**64)
+        return whole + (key_ranges.number(digest[8:]) < (weight - whole) * 2**64)
 
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
-
-
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest[:8], "little")

@@ -19,6 +19,9 @@ from bert_jax import storage
 from bert_jax.config import ConfigError
 
 CHUNK_BYTES = 2**20
+# Bad lines that are kept for a report, of one file and of all.
+LISTED_OF_FILE = 3
+LISTED = 20
 # Byte order marks; UTF-32's begins with UTF-16's.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -28,6 +31,40 @@ _MARKS = {
 }
 # Bytes that are not UTF-8, as the decoder hands them on ("surrogateescape").
 _WRONG_BYTES = re.compile("[\udc80-\udcff]+")
+
+
+class ReadCounts(collections.Counter[str]):
+    """Counts what reading changed, and collects the lines that cannot be read.
+
+    Given to a reader instead of a plain Counter: the reader then drops a bad line and
+    continues, where it would raise ConfigError.
+
+    Attributes:
+      num_bad: number of bad lines.
+      bad: the first messages, at most LISTED_OF_FILE of each file.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.num_bad = 0
+        self.bad: list[str] = []
+        self._num_of_file = 0
+
+    def start_file(self) -> None:
+        self._num_of_file = 0
+
+    def reject(self, error: ConfigError) -> None:
+        self.num_bad += 1
+        self._num_of_file += 1
+        if self._num_of_file <= LISTED_OF_FILE and len(self.bad) < LISTED:
+            self.bad.append(str(error))
+
+
+def reject(counts: collections.Counter[str], error: ConfigError) -> None:
+    """Collects the error of a bad line in ReadCounts, or raises it."""
+    if not isinstance(counts, ReadCounts):
+        raise error
+    counts.reject(error)
 
 
 def read(
@@ -105,13 +142,12 @@ def repair(
     if is_utf8(text) or invalid_utf8 == "skip":
         return text
     if invalid_utf8 == "error":
-        raise ConfigError(
-            f"{_describe(text, where)}, or set config.data.invalid_utf8 to replace or"
-            " skip"
-        )
-    if invalid_utf8 is None:
+        hint = ", or set config.data.invalid_utf8 to replace or skip"
+        reject(counts, ConfigError(_describe(text, where) + hint))
+    elif invalid_utf8 is None:
         raise ConfigError(_describe(text, where))
-    counts["lines_repaired"] += 1
+    else:
+        counts["lines_repaired"] += 1
     return _WRONG_BYTES.sub("\ufffd", text)
 
 

@@ -1,14 +1,13 @@
-"""Between documents and shards: batches of documents, each encoded to a sorted run.
+"""Runs: files of encoded documents ordered by key, between tokenizing and shards.
 
-A run file begins with a table, int64[num_shards + 1, 4], that tells for each shard
-where its segment begins and how many documents, sentences and tokens it has. A segment
-holds keys (16 bytes each), copy numbers (uint32), document lengths (uint32, sentences),
-sentence lengths (uint32, tokens) and token ids, ordered by key. Beside every run stands
-a JSON file of what was counted on the way; it is written last and so says that the run
-is complete. Runs in worker processes: no TensorFlow.
+A run is independent of the number of shards. The file holds the length of its header
+(uint64), the header (JSON, see `Header`), and three columns: a `segments.RECORD` for
+each document, sentence lengths (uint32) and token ids. A range of keys is therefore
+three contiguous reads. Runs in worker processes: no TensorFlow.
 """
 
 import collections
+import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -18,49 +17,159 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import encoding, sources, tokenizers
+from bert_jax.data import encoding, segments, sources, tokenizers
+
+# Ends the name of the last batch of a group.
+LAST = "-last"
+_PREFIX = "run-"
 
 
 class Batch(NamedTuple):
-    """Neighbouring documents of one source."""
+    """Neighbouring documents of one group of input files."""
 
-    number: int
-    source: int
+    name: str  # unique among all batches
+    source: int  # position in config.data.sources
     num_bytes: int
     documents: list[sources.Document]
-
-
-class Segment(NamedTuple):
-    """The documents of one shard, by key, as columns."""
-
-    keys: np.ndarray  # uint64[n, 2]
-    copies: np.ndarray  # uint32[n]
-    document_lengths: np.ndarray  # uint32[n], sentences
-    sentence_lengths: np.ndarray  # uint32, tokens
-    token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
+    counts: dict[str, int]  # of reading: of the whole group, in its last batch
 
 
 def batches(
-    documents: Iterable[tuple[int, sources.Document]], max_bytes: int
+    group: str,
+    source: int,
+    documents: Iterable[sources.Document],
+    counts: dict[str, int],
+    max_bytes: int,
 ) -> Iterator[Batch]:
-    """Yields (source, document) pairs in batches of max_bytes and the last document.
+    """Yields the documents of a group in batches of max_bytes and the last document.
 
-    Where a batch ends depends on the documents only, so a number means the same batch
-    when reading starts again.
+    Batches depend on the documents only, so a name means the same batch when the group
+    is read again. The last batch, which may be empty, is marked in its name: a group is
+    complete when all names up to that one are there.
+
+    Args:
+      group: name of the group.
+      source: position of the group's source in config.data.sources.
+      documents: of the group.
+      counts: filled while `documents` is read.
+      max_bytes: of text.
     """
-    batch = Batch(0, 0, 0, [])
-    for source, document in documents:
-        if batch.documents and source != batch.source:
-            yield batch
-            batch = Batch(batch.number + 1, source, 0, [])
-        batch.documents.append(document)
-        num_bytes = batch.num_bytes + document.num_bytes
-        batch = Batch(batch.number, source, num_bytes, batch.documents)
+    number, held, num_bytes = 0, [], 0
+    for document in documents:
         if num_bytes >= max_bytes:
-            yield batch
-            batch = Batch(batch.number + 1, source, 0, [])
-    if batch.documents:
-        yield batch
+            yield Batch(batch_name(group, number), source, num_bytes, held, {})
+            number, held, num_bytes = number + 1, [], 0
+        held.append(document)
+        num_bytes += document.num_bytes
+    name = batch_name(group, number) + LAST
+    yield Batch(name, source, num_bytes, held, dict(counts))
+
+
+def batch_name(group: str, number: int) -> str:
+    return f"{group}-{number:06d}"
+
+
+def group_of(batch: str) -> str:
+    """Returns the group of a batch by its name."""
+    return batch.partition("-")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What a run holds.
+
+    Attributes:
+      num_documents, num_sentences, num_tokens: lengths of the three columns.
+      counts: `encoding.COUNTS`, "repeated" and other counts of the documents read.
+      batches: how many documents with text each batch had, by its name.
+    """
+
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    counts: dict[str, int]
+    batches: dict[str, int]
+
+    def to_bytes(self) -> bytes:
+        text = json.dumps(vars(self)).encode()
+        return np.uint64(len(text)).tobytes() + text
+
+
+class Run:
+    """Reads a run file; it is open only while something is read."""
+
+    def __init__(self, path: str, id_dtype: np.dtype):
+        self.path, self._id_dtype = path, id_dtype
+        with open(path, "rb") as file:
+            length = int(np.frombuffer(file.read(8), np.uint64)[0])
+            self.header = Header(**json.loads(file.read(length)))
+        # Offsets of the columns in bytes, and bytes an item.
+        self._records = 8 + length
+        self._lengths = self._records + segments.RECORD.itemsize * (
+            self.header.num_documents
+        )
+        self._tokens = self._lengths + 4 * self.header.num_sentences
+
+    def records(self) -> np.ndarray:
+        """Returns the records of all documents."""
+        with open(self.path, "rb", buffering=0) as file:
+            return _read(
+                file.fileno(),
+                segments.RECORD,
+                self._records,
+                0,
+                self.header.num_documents,
+            )
+
+    def read(self, start: np.ndarray, stop: np.ndarray) -> segments.Segment:
+        """Returns the documents between two rows of `positions`."""
+        with open(self.path, "rb", buffering=0) as file:
+            return segments.Segment(
+                *(
+                    _read(file.fileno(), dtype, offset, int(first), int(end))
+                    for dtype, offset, first, end in (
+                        (segments.RECORD, self._records, start[0], stop[0]),
+                        (np.dtype(np.uint32), self._lengths, start[1], stop[1]),
+                        (self._id_dtype, self._tokens, start[2], stop[2]),
+                    )
+                )
+            )
+
+
+def _read(file: int, dtype: np.dtype, offset: int, start: int, stop: int) -> np.ndarray:
+    data = bytearray((stop - start) * dtype.itemsize)
+    view, offset = memoryview(data), offset + start * dtype.itemsize
+    while view:  # a read returns at most 2 GiB
+        count = os.preadv(file, [view], offset)
+        if not count:
+            raise EOFError("a run file is cut off")
+        view, offset = view[count:], offset + count
+    return np.frombuffer(data, dtype)
+
+
+def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
+    """Returns where key ranges begin in the columns of a run.
+
+    Args:
+      records: of the run.
+      inner_edges: uint64[R - 1], first key number of each range but the first.
+
+    Returns:
+      int64[R + 1, 4]: documents, sentences, tokens and further copies of documents
+      before each range; the last row has those of the whole run.
+    """
+    inner = np.searchsorted(segments.key_numbers(records), inner_edges)
+    rows = np.concatenate([[0], inner, [len(records)]])
+    columns = [rows]
+    for counts in (
+        records["num_sentences"],
+        records["num_tokens"],
+        records["copy"] > 0,
+    ):
+        before = np.zeros(len(records) + 1, np.int64)
+        np.cumsum(counts, dtype=np.int64, out=before[1:])
+        columns.append(before[rows])
+    return np.stack(columns, axis=1)
 
 
 class RunWriter:
@@ -70,93 +179,44 @@ class RunWriter:
         self, directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer
     ):
         self._directory = directory
-        self._num_segments = encoding.validation_shard(data) + 1
         self._id_dtype = encoding.id_dtype(tokenizer, data)
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def write(self, batch: Batch) -> int:
         """Writes the run of a batch and returns the batch's bytes of text."""
-        counts: collections.Counter[str] = collections.Counter()
-        by_shard: dict[int, list[encoding.Entry]] = collections.defaultdict(list)
-        for document in batch.documents:
-            for shard, entry in self._encoder(document, batch.source, counts):
-                by_shard[shard].append(entry)
-        table = np.zeros((self._num_segments, 4), np.int64)
-        segments, offset = [], table.nbytes
-        for shard, entries in by_shard.items():
-            segments.append(_pack(entries))
-            num_sentences = sum(len(entry.sentence_lengths) for entry in entries) // 4
-            num_id_bytes = sum(len(entry.token_ids) for entry in entries)
-            num_tokens = num_id_bytes // self._id_dtype.itemsize
-            table[shard] = (offset, len(entries), num_sentences, num_tokens)
-            offset += len(segments[-1])
-        path = run_path(self._directory, batch.number)
-        storage.write(path, table.tobytes() + b"".join(segments))
-        storage.write(path + ".json", json.dumps(counts).encode())
+        counts = collections.Counter(batch.counts)
+        entries = [
+            entry
+            for document in batch.documents
+            for entry in self._encoder(document, batch.source, counts)
+        ]
+        segment = segments.from_entries(entries, self._id_dtype)
+        order, num_repeated = segments.distinct(segment.records)
+        if len(order) < len(entries):
+            segment = segments.select(segment, order)
+        counts["repeated"] += num_repeated
+        num_with_text = sum(bool(document.lines) for document in batch.documents)
+        num_documents, num_sentences, num_tokens = map(len, segment)
+        header = Header(
+            num_documents,
+            num_sentences,
+            num_tokens,
+            counts,
+            {batch.name: num_with_text},
+        )
+        data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
+        storage.write(run_path(self._directory, batch.name), data)
         return batch.num_bytes
 
 
-def run_path(directory: str, number: int) -> str:
-    return os.path.join(directory, f"run-{number:06d}")
+def run_path(directory: str, batch: str) -> str:
+    return os.path.join(directory, _PREFIX + batch)
 
 
-def finished(directory: str) -> dict[str, dict[str, int]]:
-    """Returns the paths of the complete runs, each with what was counted."""
-    found = {}
-    for name in os.listdir(directory):
-        if name.startswith("run-") and name.endswith(".json"):
-            path = os.path.join(directory, name)
-            with open(path, "rb") as file:
-                found[path.removesuffix(".json")] = json.load(file)
-    return found
-
-
-def read_segment(path: str, shard: int, id_dtype: np.dtype) -> Segment:
-    """Returns what a run holds for a shard, which may be nothing."""
-    with open(path, "rb") as file:
-        file.seek(shard * 4 * 8)  # a row of the table
-        row = np.frombuffer(file.read(4 * 8), np.int64)
-        offset, num_documents, num_sentences, num_tokens = row.tolist()
-        file.seek(offset)
-        num_bytes = 24 * num_documents + 4 * num_sentences
-        data = file.read(num_bytes + num_tokens * id_dtype.itemsize)
-    return _unpack(data, num_documents, num_sentences, id_dtype)
-
-
-def to_segment(entries: list[encoding.Entry], id_dtype: np.dtype) -> Segment:
-    """Returns the documents of one shard as columns."""
-    num_sentences = sum(len(entry.sentence_lengths) // 4 for entry in entries)
-    return _unpack(_pack(entries), len(entries), num_sentences, id_dtype)
-
-
-def _pack(entries: list[encoding.Entry]) -> bytes:
-    entries = sorted(entries)
-    copies = np.array([entry.copy for entry in entries], np.uint32)
-    lengths = np.array([len(e.sentence_lengths) // 4 for e in entries], np.uint32)
-    return b"".join(
-        (
-            *(entry.key for entry in entries),
-            copies.tobytes(),
-            lengths.tobytes(),
-            *(entry.sentence_lengths for entry in entries),
-            *(entry.token_ids for entry in entries),
-        )
-    )
-
-
-def _unpack(
-    data: bytes, num_documents: int, num_sentences: int, id_dtype: np.dtype
-) -> Segment:
-    n, m = num_documents, num_sentences
-    # Big-endian, so that numbers are ordered as the bytes are.
-    keys = np.frombuffer(data, ">u8", 2 * n).astype(np.uint64).reshape(n, 2)
-    return Segment(
-        keys,
-        np.frombuffer(data, np.uint32, n, 16 * n),
-        np.frombuffer(data, np.uint32, n, 20 * n),
-        np.frombuffer(data, np.uint32, m, 24 * n),
-        np.frombuffer(data, id_dtype, offset=24 * n + 4 * m),
-    )
+def batch_of(file: str) -> str | None:
+    """Returns the batch whose run has this file name; None when it is no such file."""
+    is_run = file.startswith(_PREFIX) and not storage.is_temporary(file)
+    return file.removeprefix(_PREFIX) if is_run else None
 
 
 # The state of a worker process; `start` is called once in each.

@@ -181,7 +181,7 @@ def _json_stream(
     path: str, field: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> text_layout.Stream:
     for where, found in _json_objects(path, data_config, counts):
-        yield from _field_of(found, field, where).splitlines()
+        yield from _field_of(found, field, where, counts).splitlines()
         yield None
 
 
@@ -198,7 +198,13 @@ def _json_objects(
         elif not lines.is_utf8(line):  # "skip", and no object is to hide it
             counts["documents_not_utf8"] += 1
         elif line.strip():
-            yield f"{path}:{number}", _json_object(line, f"{path}:{number}")
+            where = f"{path}:{number}"
+            try:
+                found = _json_object(line, where)
+            except ConfigError as error:
+                lines.reject(counts, error)
+            else:
+                yield where, found
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -214,26 +220,33 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _field_of(found: dict[str, Any], field: str, where: str) -> str:
-    """Returns the text at a dotted path of an object.
+def _field_of(
+    found: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
+) -> str:
+    """Returns the text at a dotted path of an object, "" when it was rejected.
 
     Raises:
-      ConfigError: when there is none, with the names that are there.
+      ConfigError: when there is none, with the names that are there; see
+        `lines.reject`.
     """
     value: Any = found
     for name in (field,) if field in found else field.split("."):
         if not isinstance(value, dict) or name not in value:
             names = ", ".join(value) if isinstance(value, dict) else "no fields"
-            raise ConfigError(
+            problem = (
                 f"{where} has no field {field!r}; at {name!r} there is: {names}; name"
                 " the field in config.data.sources as #field or #outer.inner"
             )
+            lines.reject(counts, ConfigError(problem))
+            return ""
         value = value[name]
     if not isinstance(value, str):
-        raise ConfigError(
+        problem = (
             f"{where} has {type(value).__name__} in the field {field!r}, not text; its"
             f" fields are {', '.join(found)}"
         )
+        lines.reject(counts, ConfigError(problem))
+        return ""
     return lines.whole_characters(value)
 
 
@@ -256,7 +269,7 @@ def _wiki_json_stream(
     path: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> text_layout.Stream:
     for where, found in _json_objects(path, data_config, counts):
-        text_lines = _field_of(found, "text", where).splitlines()
+        text_lines = _field_of(found, "text", where, counts).splitlines()
         # Some versions repeat the title on the first line, some do not.
         yield from text_lines[found.get("title") in text_lines[:1] :]
         yield None

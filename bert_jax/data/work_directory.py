@@ -1,9 +1,13 @@
-"""What an unfinished corpus is made in, so that a killed `prepare` can be taken up.
+"""The directories in which an unfinished corpus is made, so that `prepare` can resume.
 
-The directory stands inside the corpus directory; for a corpus in a bucket, under the
-machine's temporary directory. It holds the runs, the facts of every shard that is
-finished, and made_for.json, which says what all this belongs to: found again with
-anything else, it is emptied.
+`unfinished/` in the corpus directory holds the lock and the path of the scratch
+directory; for a corpus in a bucket it is under the system's temporary directory. The
+scratch directory holds everything else, which may be as large as the corpus twice. It
+is `unfinished/` itself on a local disk. Where the corpus directory is on a network or
+FUSE file system, it is under the system's temporary directory.
+
+Each stage of the work has a subdirectory with a file that lists the settings that its
+content depends on. A stage is emptied when these settings change.
 """
 
 import contextlib
@@ -12,65 +16,149 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax import storage, workdir_lock
+from bert_jax import file_systems, storage, workdir_lock
 from bert_jax.config import ConfigError
 from bert_jax.data import corpus
 
 NAME = "unfinished"
+_FACTS = "facts.json"
+_MADE_FOR = "made_for.json"
 
 
 @contextlib.contextmanager
-def opened(corpus_dir: str, made_for: dict[str, Any]) -> Iterator[str]:
-    """Gives the path of the work directory of a corpus to this process alone.
+def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
+    """Gives the scratch directory of a corpus to this process alone.
 
-    It is removed with all else that was written when a ConfigError ends the work, and
-    kept when anything else does.
+    Nothing is left of work that raises ConfigError before a stage has any content. All
+    is kept after that, and after every other error.
 
     Args:
-      corpus_dir: made if it is not there.
-      made_for: JSON values; what is found was made for equal ones.
+      corpus_dir: created if it does not exist.
+      scratch_dir: directory for the scratch directory, instead of the default.
 
     Raises:
-      ConfigError: when another process has it, or corpus_dir cannot be written or
-        holds shards that are not of this work.
+      ConfigError: when another process prepares the corpus, a directory cannot be
+        written, or corpus_dir holds shards that are not of this work.
     """
-    path = _path(corpus_dir)
-    _refuse_shards_of_others(corpus_dir, _facts(path))
-    facts = {
-        "made_directory": not storage.exists(corpus_dir),
-        "made_for": json.loads(json.dumps(made_for)),
-    }
-    with _locked(corpus_dir, path):
-        found = _facts(path)
+    state = _state(corpus_dir)
+    _refuse_shards_of_others(corpus_dir, _facts(state))
+    made_directory = not storage.exists(corpus_dir)
+    with _locked(corpus_dir, state):
+        found = _facts(state)
         try:  # again: who had the lock may have finished since
             _refuse_shards_of_others(corpus_dir, found)
         except ConfigError:
-            shutil.rmtree(path)
+            shutil.rmtree(state)
             raise
-        if found is None or found["made_for"] != facts["made_for"]:
-            _start_afresh(corpus_dir, path, found or facts, facts["made_for"])
-        _remove_leavings(corpus_dir, path)
+        scratch = _scratch(corpus_dir, state, scratch_dir, found)
+        facts = {"made_directory": made_directory} | (found or {})
+        if found != (facts := facts | {"scratch": scratch}):
+            text = json.dumps(facts, indent=2)
+            storage.write(os.path.join(state, _FACTS), text.encode())
+        _remove_leavings(corpus_dir, scratch)
         try:
-            yield path
+            yield scratch
         except ConfigError:
-            _discard(corpus_dir, path)
+            if not has_work(scratch):
+                _discard(corpus_dir)
             raise
-        _remove_leavings(corpus_dir, path)  # of writes that a bucket refused
+        _remove_leavings(corpus_dir, scratch)  # of writes that a bucket refused
+
+
+def stage(
+    scratch: str,
+    name: str,
+    made_for: dict[str, Any],
+    *,
+    clear: Callable[[], None] = lambda: None,
+    fits: Callable[[dict[str, Any]], bool] | None = None,
+) -> str:
+    """Returns the directory of a stage, emptied unless it was made for the same.
+
+    Args:
+      scratch: see `opened`.
+      name: of the stage.
+      made_for: JSON values that its content depends on.
+      clear: called before the stage is emptied.
+      fits: returns whether content made for other values can be used too.
+    """
+    path = os.path.join(scratch, name)
+    made_for = json.loads(json.dumps(made_for))
+    found = _read_json(os.path.join(path, _MADE_FOR))
+    if found != made_for:
+        if found is None or fits is None or not fits(found):
+            clear()
+            shutil.rmtree(path, ignore_errors=True)
+        os.makedirs(path, exist_ok=True)
+        text = json.dumps(made_for, indent=2)
+        storage.write(os.path.join(path, _MADE_FOR), text.encode())
+    return path
+
+
+def has_work(scratch: str) -> bool:
+    """Returns whether any stage has content."""
+    return any(
+        set(os.listdir(entry.path)) - {_MADE_FOR}
+        for entry in os.scandir(scratch)
+        if entry.is_dir()
+    )
 
 
 def remove(corpus_dir: str) -> None:
-    """Removes the work directory of a finished corpus, if it is still there."""
-    shutil.rmtree(_path(corpus_dir), ignore_errors=True)
+    """Removes all that was made for a finished corpus, if it is still there."""
+    state = _state(corpus_dir)
+    if facts := _facts(state):
+        shutil.rmtree(facts["scratch"], ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)
 
 
-def _path(corpus_dir: str) -> str:
-    if "://" not in corpus_dir:
-        return os.path.join(corpus_dir, NAME)
-    name = "bert_jax-" + hashlib.sha256(corpus_dir.encode()).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), name)
+def remove_shards(corpus_dir: str) -> None:
+    for name in corpus.shard_files(corpus_dir):
+        storage.remove(os.path.join(corpus_dir, name))
+
+
+def _state(corpus_dir: str) -> str:
+    if "://" in corpus_dir:
+        return _elsewhere(tempfile.gettempdir(), corpus_dir)
+    return os.path.join(corpus_dir, NAME)
+
+
+def _elsewhere(directory: str, corpus_dir: str) -> str:
+    is_remote = "://" in corpus_dir
+    identity = corpus_dir if is_remote else os.path.realpath(corpus_dir)
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return os.path.join(directory, f"bert_jax-{digest[:16]}")
+
+
+def _scratch(
+    corpus_dir: str, state: str, scratch_dir: str | None, found: dict[str, Any] | None
+) -> str:
+    """Creates the scratch directory, or returns the one that was used before."""
+    before = found["scratch"] if found else None
+    if scratch_dir:
+        scratch = _elsewhere(os.path.abspath(scratch_dir), corpus_dir)
+    elif before and os.path.isdir(before):
+        scratch = before
+    elif file_systems.is_networked(state):
+        scratch = _elsewhere(tempfile.gettempdir(), corpus_dir)
+    else:
+        scratch = state
+    if before and before != scratch and before != state:
+        shutil.rmtree(before, ignore_errors=True)
+    try:
+        os.makedirs(scratch, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--scratch_dir={scratch_dir or os.path.dirname(scratch)} cannot be written"
+            f" ({error}); give a directory that can, on a local disk"
+        ) from None
+    if scratch != os.path.join(corpus_dir, NAME):
+        free = shutil.disk_usage(scratch).free / 1e9
+        print(f"scratch: {scratch} ({free:,.0f} GB free)", flush=True)
+    return scratch
 
 
 def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> None:
@@ -88,12 +176,12 @@ def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> N
 
 
 @contextlib.contextmanager
-def _locked(corpus_dir: str, path: str) -> Iterator[None]:
-    """Makes the directories and holds the work directory; a killed process lets go."""
+def _locked(corpus_dir: str, state: str) -> Iterator[None]:
+    """Creates the directories and locks them; the lock ends with the process."""
     try:
         storage.make_directory(corpus_dir)
-        os.makedirs(path, exist_ok=True)
-        lock = open(os.path.join(path, "lock"), "w")
+        os.makedirs(state, exist_ok=True)
+        lock = open(os.path.join(state, "lock"), "w")
     except OSError as error:
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} cannot be written ({error});"
@@ -108,46 +196,35 @@ def _locked(corpus_dir: str, path: str) -> Iterator[None]:
         yield
 
 
-def _facts(path: str) -> dict[str, Any] | None:
-    """Returns whether we made the corpus directory, and what for; None if not known."""
+def _facts(state: str) -> dict[str, Any] | None:
+    """Returns whether the corpus directory is ours, and the scratch directory.
+
+    None when nothing was begun.
+    """
+    return _read_json(os.path.join(state, _FACTS))
+
+
+def _read_json(path: str) -> dict[str, Any] | None:
     try:
-        with open(os.path.join(path, "made_for.json")) as file:
+        with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _start_afresh(
-    corpus_dir: str, path: str, found: dict[str, Any], made_for: dict[str, Any]
-) -> None:
-    """Removes all that was made for anything else; what for is forgotten last."""
-    _remove_shards(corpus_dir)
-    for name in os.listdir(path):
-        if name not in ("lock", "made_for.json"):
-            os.remove(os.path.join(path, name))
-    facts = json.dumps(found | {"made_for": made_for}, indent=2)
-    storage.write(os.path.join(path, "made_for.json"), facts.encode())
-
-
-def _remove_shards(corpus_dir: str) -> None:
-    for name in corpus.shard_files(corpus_dir):
-        storage.remove(os.path.join(corpus_dir, name))
-
-
-def _remove_leavings(corpus_dir: str, path: str) -> None:
-    """Removes what was being written when a process was killed or storage failed."""
-    for name in os.listdir(path):
-        if name.endswith(".tmp"):
-            os.remove(os.path.join(path, name))
+def _remove_leavings(corpus_dir: str, scratch: str) -> None:
+    """Removes files that were being written when a process or storage failed."""
+    for directory, _, names in os.walk(scratch):
+        for name in filter(storage.is_temporary, names):
+            os.remove(os.path.join(directory, name))
     for name in storage.names(corpus_dir):
         if storage.is_temporary(name):
             storage.remove(os.path.join(corpus_dir, name))
 
 
-def _discard(corpus_dir: str, path: str) -> None:
-    facts = _facts(path)
-    _remove_shards(corpus_dir)
-    _remove_leavings(corpus_dir, path)
-    shutil.rmtree(path)
+def _discard(corpus_dir: str) -> None:
+    facts = _facts(_state(corpus_dir))
+    remove_shards(corpus_dir)
+    remove(corpus_dir)
     if facts and facts["made_directory"] and not storage.names(corpus_dir):
         storage.remove_directory(corpus_dir)

@@ -13,8 +13,8 @@ from bert_jax.config import ConfigError
 from bert_jax.data import (
     corpus_writer,
     encoding,
+    segments,
     shard_file,
-    sorted_runs,
     tokenizers,
 )
 from tests.corpora import (
@@ -142,15 +142,15 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
     dtype = encoding.id_dtype(tokenizer, config.data)
     documents = make_documents(50) + make_documents(20)  # 20 repeated
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
-    entries = [e for d in documents for _, e in encoder(raw(d), 0, Counter())]
+    entries = [e for d in documents for e in encoder(raw(d), 0, Counter())]
     by_key = sorted({entry.key: entry for entry in entries}.values())
     for num_segments in (1, 2, 7, 70):
-        segments = [
-            sorted_runs.to_segment(entries[i::num_segments], dtype)
+        pieces = [
+            segments.from_entries(entries[i::num_segments], dtype)
             for i in range(num_segments)
         ]
         path = tmp_path / f"{num_segments}"
-        result = corpus_writer.write_shard(str(path), segments)
+        result = corpus_writer.write_shard(str(path), pieces)
         assert result.num_repeated == 20
         tokens, sentence_lengths, _ = shard_file.read(str(path))
         assert tokens.tobytes() == b"".join(e.token_ids for e in by_key)

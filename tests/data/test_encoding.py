@@ -6,12 +6,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, tokenizers
+from bert_jax.data import encoding, key_ranges, tokenizers
 from tests.corpora import changed, make_config, make_documents, raw
 
 
 def encode(config, documents, source=0):
-    """Returns what each document becomes, [(shard, entry), ...], and the counts."""
+    """Returns the entries of each document, and the counts."""
     counts = collections.Counter()
     encoder = encoding.DocumentEncoder(config.data, tokenizers.load(config.tokenizer))
     return [list(encoder(raw(d), source, counts)) for d in documents], counts
@@ -27,18 +27,18 @@ def weighted(tmp_path):
     return make
 
 
-def test_place_and_ids_are_those_of_a_plain_reference(tmp_path):
-    config = make_config(tmp_path, num_shards=3, num_streams=1)
+def test_keys_and_ids_are_those_of_a_plain_reference(tmp_path):
+    config = make_config(tmp_path)
     vocab = tokenizers.load(config.tokenizer).vocab
     documents = make_documents(200)
     encoded, counts = encode(config, documents)
     single = sum(len(document) == 1 for document in documents)
-    assert counts == {"read": 200, "of_one_sentence": single}
-    for document, [(shard, entry)] in zip(documents, encoded, strict=True):
+    num_tokens = sum(len(s.split()) for d in documents for s in d)
+    expected = {"read": 200, "of_one_sentence": single, "tokens": num_tokens}
+    assert counts == expected
+    for document, [entry] in zip(documents, encoded, strict=True):
         digest = hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()
-        number = sum(byte << (8 * i) for i, byte in enumerate(digest[:8]))
         assert entry.key == digest and entry.copy == 0
-        assert shard == (3 if number / 2**64 < 0.2 else number % 3)
         ids = [vocab.index(word) for s in document for word in s.split()]
         assert np.frombuffer(entry.token_ids, np.uint16).tolist() == ids
         lengths = np.frombuffer(entry.sentence_lengths, np.uint32).tolist()
@@ -59,14 +59,15 @@ def test_documents_count_as_often_as_their_source_weighs(weighted, weight):
 
 
 def is_held_out(entries):
-    return any(shard == 4 for shard, _ in entries)
+    """The held-out share of `weighted` is 0.2."""
+    return any(key_ranges.number(entry.key) < 0.2 * 2**64 for entry in entries)
 
 
 def test_held_out_documents_are_neither_copied_nor_left_out(weighted):
     documents = make_documents(500)
     held_out = [
-        [[entry for _, entry in entries] for entries in encoded if is_held_out(entries)]
-        for encoded, _ in (encode(weighted(w), documents) for w in (0.1, 1.0, 3.5))
+        list(filter(is_held_out, encode(weighted(w), documents)[0]))
+        for w in (0.1, 1.0, 3.5)
     ]
     assert held_out[0] == held_out[1] == held_out[2]
     assert 60 < len(held_out[0]) < 140  # a fifth of 500, binomial
@@ -81,20 +82,24 @@ def test_a_larger_weight_only_adds_copies(weighted):
 
 
 def test_copies_are_distinct_and_dealt_over_all_shards(weighted):
-    encoded, _ = encode(weighted(4.0), make_documents(600))
+    config = weighted(4.0)
+    ranges = key_ranges.KeyRanges(config.data, 1)
+    encoded, _ = encode(config, make_documents(600))
     train = [entries for entries in encoded if not is_held_out(entries)]
-    keys = {entry.key for entries in train for _, entry in entries}
+    keys = {entry.key for entries in train for entry in entries}
     assert len(keys) == 4 * len(train)
+    shards = np.array(
+        [[ranges.index(entry.key) - 1 for entry in entries] for entries in train]
+    )
     for copy in range(4):
-        shards = np.bincount([entries[copy][0] for entries in train], minlength=4)
-        assert abs(shards - len(train) / 4).max() < 60  # sd 9.5
+        counts = np.bincount(shards[:, copy], minlength=4)
+        assert abs(counts - len(train) / 4).max() < 60  # sd 9.5
     for entries in train:
-        assert [entry.copy for _, entry in entries] == [0, 1, 2, 3]
-        assert len({entry.token_ids for _, entry in entries}) == 1
+        assert [entry.copy for entry in entries] == [0, 1, 2, 3]
+        assert len({entry.token_ids for entry in entries}) == 1
     # Where the copies of a document go does not depend on where it goes itself.
     pairs = np.zeros((4, 4))
-    for entries in train:
-        pairs[entries[0][0], entries[1][0]] += 1
+    np.add.at(pairs, (shards[:, 0], shards[:, 1]), 1)
     assert pairs.min() > len(train) / 16 / 3
 
 
@@ -117,8 +122,9 @@ def test_documents_without_a_token_are_counted(tmp_path):
         "empty": 2,
         "of_one_sentence": 1,
         "documents_empty": 2,
+        "tokens": 1,
     }
-    assert np.frombuffer(encoded[2][0][1].sentence_lengths, np.uint32).tolist() == [1]
+    assert np.frombuffer(encoded[2][0].sentence_lengths, np.uint32).tolist() == [1]
 
 
 # ------------------------------------------------------------ words of ideographs
@@ -154,7 +160,7 @@ def test_marks_say_where_an_ideograph_continues_a_word(tmp_path, num_spare, dtyp
     marked, _ = encode(config, SEGMENTED)
     unmarked, _ = encode(plain, SEGMENTED)
     texts = []
-    for [(_, entry)], [(_, expected)] in zip(marked, unmarked, strict=True):
+    for [entry], [expected] in zip(marked, unmarked, strict=True):
         assert entry.key == expected.key
         assert entry.sentence_lengths == expected.sentence_lengths
         ids, continues = encoding.split_marks(np.frombuffer(entry.token_ids, dtype))

@@ -8,91 +8,126 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, sorted_runs, tokenizers
+from bert_jax.data import encoding, key_ranges, segments, sorted_runs, tokenizers
 from tests.commands import ROOT
 from tests.corpora import make_config, make_documents, raw
+from tests.data.test_segments import to_entries
 
 
-def cut(pairs, max_bytes=100):
-    return list(sorted_runs.batches(pairs, max_bytes))
+def cut(documents, max_bytes=100, counts=None):
+    counts = {} if counts is None else counts
+    return list(sorted_runs.batches("group", 3, documents, counts, max_bytes))
 
 
-def test_batches_hold_all_documents_in_order_and_none_of_two_sources():
+def test_batches_hold_all_documents_in_order():
     documents = [raw(document) for document in make_documents(90)]
-    pairs = [(i // 30, document) for i, document in enumerate(documents)]
-    found = cut(pairs)
-    assert [(b.source, d) for b in found for d in b.documents] == pairs
-    assert [batch.number for batch in found] == list(range(len(found)))
+    found = cut(documents)
+    assert [d for b in found for d in b.documents] == documents
+    names = [f"group-{i:06d}" for i in range(len(found))]
+    assert [batch.name for batch in found] == [*names[:-1], names[-1] + "-last"]
+    assert {sorted_runs.group_of(batch.name) for batch in found} == {"group"}
+    assert {batch.source for batch in found} == {3}
     for batch in found:
         sizes = [len("\n".join(d.lines)) + 1 for d in batch.documents]
         assert batch.num_bytes == sum(sizes)
         assert sum(sizes[:-1]) < 100
-    ends = [b for b, c in zip(found, found[1:], strict=False) if b.source == c.source]
-    assert all(batch.num_bytes >= 100 for batch in ends)
+    assert all(batch.num_bytes >= 100 for batch in found[:-1])
 
 
-def test_no_documents_make_no_batch_and_a_large_one_makes_its_own():
-    assert cut([]) == []
+def test_no_documents_make_an_empty_batch_and_a_large_one_makes_its_own():
+    (empty,) = cut([])
+    assert empty.name == "group-000000-last" and empty.documents == []
     a, large, b = raw(["a"]), raw(["w1 " * 200]), raw(["b"])
-    found = cut([(0, a), (0, large), (0, b)])
-    assert [batch.documents for batch in found] == [[a, large], [b]]
+    assert [batch.documents for batch in cut([a, large, b])] == [[a, large], [b]]
+
+
+def test_the_last_batch_has_the_counts_of_reading():
+    counts = collections.Counter()
+
+    def documents():
+        for document in make_documents(30):
+            counts["lines_cut"] += 1
+            yield raw(document)
+
+    found = cut(documents(), counts=counts)
+    assert len(found) > 2
+    assert [batch.counts for batch in found[:-1]] == [{}] * (len(found) - 1)
+    assert found[-1].counts == {"lines_cut": 30}
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A config, its documents' entries by shard, and the path of their run."""
-    config = make_config(tmp_path, num_shards=64, num_streams=1, validation_fraction=0)
+    """A config, the entries of its documents without repeats, and their run."""
+    config = make_config(tmp_path, num_shards=64, num_streams=1)
     tokenizer = tokenizers.load(config.tokenizer)
-    documents = [raw(d) for d in make_documents(100) + make_documents(3)]
-    batch = sorted_runs.Batch(7, 0, 12345, documents)
+    documents = [raw(d) for d in make_documents(100) + make_documents(3) + [[]]]
+    batch = sorted_runs.Batch("g-000007", 0, 12345, documents, {"lines_cut": 2})
     num_bytes = sorted_runs.RunWriter(str(tmp_path), config.data, tokenizer).write(
         batch
     )
     assert num_bytes == 12345
-    by_shard = collections.defaultdict(list)
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
-    for document in documents:
-        for shard, entry in encoder(document, 0, collections.Counter()):
-            by_shard[shard].append(entry)
-    return config, by_shard, sorted_runs.run_path(str(tmp_path), 7)
+    entries = {
+        entry
+        for document in documents
+        for entry in encoder(document, 0, collections.Counter())
+    }
+    path = sorted_runs.run_path(str(tmp_path), batch.name)
+    return config, sorted(entries), sorted_runs.Run(path, np.dtype(np.uint16))
 
 
-def test_tokens_are_not_copied_out_of_what_was_read(run):
-    """Whoever writes a shard holds what was read, and all of it put together."""
-    config, by_shard, path = run
-    for shard in by_shard:
-        segment = sorted_runs.read_segment(path, shard, np.dtype(np.uint16))
-        assert segment.token_ids.base is segment.sentence_lengths.base
+def test_the_header_counts_what_was_read(run):
+    _, entries, found = run
+    header = found.header
+    assert header.num_documents == len(entries) == 100
+    assert header.num_tokens == sum(len(e.token_ids) // 2 for e in entries)
+    assert header.counts["read"] == 104 and header.counts["lines_cut"] == 2
+    assert header.counts["repeated"] == 3
+    assert header.batches == {"g-000007": 103}
 
 
-def test_a_segment_holds_the_entries_of_its_shard_by_key(run):
-    config, by_shard, path = run
-    assert 40 < len(by_shard) < 64  # some shards got nothing
-    for shard in range(config.data.num_shards + 1):
-        segment = sorted_runs.read_segment(path, shard, np.dtype(np.uint16))
-        entries = sorted(by_shard[shard])
-        assert len(segment.keys) == len(segment.copies) == len(entries)
-        keys = [int.from_bytes(entry.key, "big") for entry in entries]
-        assert [(int(a) << 64) + int(b) for a, b in segment.keys] == keys
-        for column, name in ((3, "sentence_lengths"), (4, "token_ids")):
-            expected = b"".join(getattr(entry, name) for entry in entries)
-            assert segment[column].tobytes() == expected
-        in_memory = sorted_runs.to_segment(by_shard[shard], np.dtype(np.uint16))
-        for found, expected in zip(segment, in_memory, strict=True):
-            np.testing.assert_array_equal(found, expected)
+def test_a_piece_holds_the_documents_of_a_key_range(run):
+    config, entries, found = run
+    ranges = key_ranges.KeyRanges(config.data, 2)
+    by_shard = collections.defaultdict(list)
+    for entry in entries:
+        by_shard[ranges.index(entry.key)].append(entry)
+    assert 40 < len(by_shard) < 66  # some shards get nothing
+    positions = sorted_runs.positions(found.records(), ranges.inner_edges)
+    for shard in range(len(ranges)):
+        piece = found.read(positions[shard], positions[shard + 1])
+        assert to_entries(piece) == by_shard[shard]
+    totals = np.diff(positions, axis=0)
+    assert totals[:, 0].tolist() == [len(by_shard[i]) for i in range(len(ranges))]
+    assert totals[:, 3].sum() == 0
 
 
-def test_a_run_is_finished_when_its_counts_are_there(tmp_path, run):
-    _, _, path = run
-    ((found, counts),) = sorted_runs.finished(str(tmp_path)).items()
-    assert (found, counts["read"]) == (path, 103)
-    os.remove(path + ".json")
-    assert sorted_runs.finished(str(tmp_path)) == {}
+def test_further_copies_are_counted_by_range(tmp_path):
+    config = make_config(tmp_path, source_weights=(3.0,))
+    encoder = encoding.DocumentEncoder(config.data, tokenizers.load(config.tokenizer))
+    entries = [
+        entry
+        for document in make_documents(40)
+        for entry in encoder(raw(document), 0, collections.Counter())
+    ]
+    segment = segments.from_entries(entries, np.dtype(np.uint16))
+    ranges = key_ranges.KeyRanges(config.data, 1)
+    totals = np.diff(sorted_runs.positions(segment.records, ranges.inner_edges), axis=0)
+    copies = collections.Counter(ranges.index(e.key) for e in entries if e.copy)
+    assert totals[:, 3].tolist() == [0, copies[1], copies[2]]
+
+
+def test_a_run_that_is_cut_off_is_an_error(run):
+    _, _, found = run
+    os.truncate(found.path, os.path.getsize(found.path) - 1)
+    end = sorted_runs.positions(found.records(), np.array([], np.uint64))
+    with pytest.raises(EOFError, match="cut off"):
+        found.read(*end)
 
 
 def test_the_worker_imports_neither_tensorflow_nor_jax():
     program = (
-        "import sys, bert_jax.data.sorted_runs, bert_jax.data.processes;"
+        "import sys, bert_jax.data.sorted_runs, bert_jax.data.merging;"
         " print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -1,11 +1,13 @@
 """Tests of bert_jax.data.work_directory."""
 
 import errno
+import functools
 import os
+import shutil
 
 import pytest
 
-from bert_jax import workdir_lock
+from bert_jax import file_systems, workdir_lock
 from bert_jax.config import ConfigError
 from bert_jax.data import work_directory
 
@@ -16,14 +18,20 @@ def corpus_dir(tmp_path):
 
 
 def leave(corpus_dir, made_for, *names, shards=()):
-    """Leaves files as a killed process does."""
+    """Leaves a stage's files and shards as a killed process does."""
     with pytest.raises(KeyboardInterrupt):
-        with work_directory.opened(corpus_dir, made_for) as work:
-            for name in names:
-                touch(work, name)
-            for name in shards:
-                touch(corpus_dir, name)
+        with work_directory.opened(corpus_dir) as work:
+            add(corpus_dir, work, made_for, *names, shards=shards)
             raise KeyboardInterrupt
+
+
+def add(corpus_dir, work, made_for, *names, shards=()):
+    clear = functools.partial(work_directory.remove_shards, corpus_dir)
+    directory = work_directory.stage(work, "runs", made_for, clear=clear)
+    for name in names:
+        touch(directory, name)
+    for name in shards:
+        touch(corpus_dir, name)
 
 
 def touch(directory, name):
@@ -32,49 +40,61 @@ def touch(directory, name):
 
 
 def own_files(work):
-    return sorted(set(os.listdir(work)) - {"lock", "made_for.json"})
+    return sorted(set(os.listdir(os.path.join(work, "runs"))) - {"made_for.json"})
 
 
-def test_what_was_made_for_the_same_is_found_again(corpus_dir):
-    leave(
-        corpus_dir, {"key": (1, 2)}, "run-000000", "run-000001.17.tmp", shards=[SHARD]
-    )
-    tmp = SHARD + "." + 32 * "0" + ".tmp"
-    touch(corpus_dir, tmp)
-    with work_directory.opened(corpus_dir, {"key": [1, 2]}) as work:
-        assert own_files(work) == ["run-000000"]
-        assert sorted(os.listdir(corpus_dir)) == [SHARD, "unfinished"]
-
-
+TMP = "." + 32 * "0" + ".tmp"
 SHARD = "train-00001-of-00002"
 
 
-def test_what_was_made_for_something_else_is_removed(corpus_dir):
-    leave(corpus_dir, {"key": 1}, "run-000000", "tokenizer.json", shards=[SHARD])
-    leave(corpus_dir, {"key": 2}, "run-000001")
-    with work_directory.opened(corpus_dir, {"key": 2}) as work:
-        assert own_files(work) == ["run-000001"]
+def test_content_made_for_the_same_is_found_again(corpus_dir):
+    leave(corpus_dir, {"key": (1, 2)}, "run-0", "run-1" + TMP, shards=[SHARD])
+    touch(corpus_dir, SHARD + TMP)
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {"key": [1, 2]})
+        assert own_files(work) == ["run-0"]
+        assert sorted(os.listdir(corpus_dir)) == [SHARD, "unfinished"]
+
+
+def test_content_made_for_something_else_is_removed(corpus_dir):
+    leave(corpus_dir, {"key": 1}, "run-0", shards=[SHARD])
+    leave(corpus_dir, {"key": 2}, "run-1")
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {"key": 2})
+        assert own_files(work) == ["run-1"]
         assert os.listdir(corpus_dir) == ["unfinished"]
+
+
+def test_content_that_fits_other_values_is_kept_for_those(corpus_dir):
+    def stage(work, key, fits):
+        work_directory.stage(work, "runs", {"key": key}, fits=fits)
+        return own_files(work)
+
+    leave(corpus_dir, {"key": 1}, "run-0")
+    with work_directory.opened(corpus_dir) as work:
+        assert stage(work, 2, lambda before: before == {"key": 1}) == ["run-0"]
+        assert stage(work, 2, None) == ["run-0"]
+        assert stage(work, 3, lambda before: before == {"key": 1}) == []
 
 
 def test_shards_of_others_are_not_touched(corpus_dir):
     os.mkdir(corpus_dir)
     touch(corpus_dir, SHARD)
     with pytest.raises(ConfigError, match=f"corpus_dir=.*has {SHARD} but no manifest"):
-        with work_directory.opened(corpus_dir, {}):
+        with work_directory.opened(corpus_dir):
             pass
     assert os.listdir(corpus_dir) == [SHARD]
 
 
 def test_only_one_process_at_a_time(corpus_dir):
-    with work_directory.opened(corpus_dir, {}) as work:
-        touch(work, "run-000000")
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {}, "run-0")
         with pytest.raises(ConfigError, match="being prepared by another process"):
-            with work_directory.opened(corpus_dir, {}):
+            with work_directory.opened(corpus_dir):
                 pass
-        assert own_files(work) == ["run-000000"]
-    with work_directory.opened(corpus_dir, {}) as work:
-        assert own_files(work) == ["run-000000"]
+        assert own_files(work) == ["run-0"]
+    with work_directory.opened(corpus_dir) as work:
+        assert own_files(work) == ["run-0"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
@@ -85,9 +105,9 @@ def test_a_file_system_without_locks_is_used_without_a_lock(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(workdir_lock.fcntl, "flock", refuse)
-    with work_directory.opened(corpus_dir, {}) as work:
-        touch(work, "run-000000")
-    assert own_files(work) == ["run-000000"]
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {}, "run-0")
+    assert own_files(work) == ["run-0"]
 
 
 def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
@@ -96,7 +116,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
 
     monkeypatch.setattr(workdir_lock.fcntl, "flock", fail)
     with pytest.raises(OSError, match="input/output error"):
-        with work_directory.opened(corpus_dir, {}):
+        with work_directory.opened(corpus_dir):
             pass
 
 
@@ -104,7 +124,7 @@ def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
     corpus_dir, monkeypatch
 ):
     """It had the lock when we looked, and was done when we got it."""
-    leave(corpus_dir, {}, "run-000000", shards=[SHARD])
+    leave(corpus_dir, {}, "run-0", shards=[SHARD])
     makedirs = os.makedirs
 
     def finished_meanwhile(*args, **kwargs):
@@ -114,23 +134,19 @@ def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
 
     monkeypatch.setattr(os, "makedirs", finished_meanwhile)
     with pytest.raises(ConfigError, match="prepared by another process in the meant"):
-        with work_directory.opened(corpus_dir, {}):
+        with work_directory.opened(corpus_dir):
             pass
     assert sorted(os.listdir(corpus_dir)) == ["manifest.json", SHARD]
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-@pytest.mark.parametrize("was_killed", [False, True])
-def test_a_mistake_of_the_users_leaves_nothing(corpus_dir, was_there, was_killed):
+def test_an_error_before_any_work_leaves_nothing(corpus_dir, was_there):
     if was_there:
         os.mkdir(corpus_dir)
         touch(corpus_dir, "notes.txt")
-    if was_killed:
-        leave(corpus_dir, {}, "run-000000", shards=[SHARD])
     with pytest.raises(ConfigError, match="no text"):
-        with work_directory.opened(corpus_dir, {}) as work:
-            touch(work, "run-000001")
-            touch(corpus_dir, "train-00000-of-00002")
+        with work_directory.opened(corpus_dir) as work:
+            add(corpus_dir, work, {})
             raise ConfigError("no text")
     if was_there:
         assert os.listdir(corpus_dir) == ["notes.txt"]
@@ -138,19 +154,98 @@ def test_a_mistake_of_the_users_leaves_nothing(corpus_dir, was_there, was_killed
         assert not os.path.exists(corpus_dir)
 
 
+def test_an_error_keeps_finished_work(corpus_dir):
+    with pytest.raises(ConfigError, match="no text"):
+        with work_directory.opened(corpus_dir) as work:
+            add(corpus_dir, work, {}, "run-0", shards=[SHARD])
+            raise ConfigError("no text")
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {})
+        assert own_files(work) == ["run-0"]
+    assert SHARD in os.listdir(corpus_dir)
+
+
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     corpus_dir = str(tmp_path / "file" / "corpus")
     with pytest.raises(ConfigError, match="corpus_dir='.*/file/corpus' cannot be wri"):
-        with work_directory.opened(corpus_dir, {}):
+        with work_directory.opened(corpus_dir):
             pass
 
 
-def test_the_work_for_a_bucket_is_done_on_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(work_directory.tempfile, "gettempdir", lambda: str(tmp_path))
-    with work_directory.opened("ram://bucket/corpus", {}) as work:
-        assert os.path.dirname(work) == str(tmp_path)
-        with work_directory.opened("ram://bucket/other", {}) as other:
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The system's temporary directory."""
+    directory = tmp_path / "tmp"
+    directory.mkdir()
+    monkeypatch.setattr(work_directory.tempfile, "gettempdir", lambda: str(directory))
+    return directory
+
+
+def test_the_work_for_a_bucket_is_done_on_this_machine(temporary, capsys):
+    with work_directory.opened("ram://bucket/corpus") as work:
+        assert os.path.dirname(work) == str(temporary)
+        assert f"scratch: {work} (" in capsys.readouterr().out
+        with work_directory.opened("ram://bucket/other") as other:
             assert other != work
     work_directory.remove("ram://bucket/corpus")
     assert not os.path.exists(work) and os.path.exists(other)
+
+
+@pytest.fixture
+def networked(monkeypatch):
+    monkeypatch.setattr(file_systems, "is_networked", lambda path: True)
+
+
+def test_the_work_for_a_network_file_system_is_on_a_local_disk(
+    corpus_dir, temporary, networked
+):
+    leave(corpus_dir, {}, "run-0", shards=[SHARD])
+    assert sorted(os.listdir(corpus_dir)) == [SHARD, "unfinished"]
+    with work_directory.opened(corpus_dir) as work:
+        assert os.path.dirname(work) == str(temporary)
+        add(corpus_dir, work, {})
+        assert own_files(work) == ["run-0"]
+        with pytest.raises(ConfigError, match="being prepared by another process"):
+            with work_directory.opened(corpus_dir):
+                pass
+    work_directory.remove(corpus_dir)
+    assert os.listdir(corpus_dir) == [SHARD] and os.listdir(temporary) == []
+
+
+def test_where_the_scratch_directory_is_lost_the_work_starts_again(
+    corpus_dir, temporary, networked
+):
+    """On another machine, or after its temporary directory was emptied."""
+    leave(corpus_dir, {}, "run-0", shards=[SHARD])
+    shutil.rmtree(temporary / os.listdir(temporary)[0])
+    with work_directory.opened(corpus_dir) as work:
+        add(corpus_dir, work, {})
+        assert own_files(work) == []
+        assert os.listdir(corpus_dir) == ["unfinished"]
+
+
+def test_a_scratch_directory_that_was_given(corpus_dir, tmp_path, capsys):
+    scratch_dir = str(tmp_path / "local" / "disk")
+    with pytest.raises(KeyboardInterrupt):
+        with work_directory.opened(corpus_dir, scratch_dir) as work:
+            assert os.path.dirname(work) == scratch_dir
+            add(corpus_dir, work, {}, "run-0")
+            raise KeyboardInterrupt
+    with work_directory.opened(corpus_dir) as again:  # without the flag
+        assert again == work and own_files(work) == ["run-0"]
+    other = str(tmp_path / "other")
+    with work_directory.opened(corpus_dir, other) as moved:
+        assert os.path.dirname(moved) == other
+        assert not os.path.exists(work)
+    assert capsys.readouterr().out.count("scratch: ") == 3
+    work_directory.remove(corpus_dir)
+    assert os.listdir(other) == []
+
+
+def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
+    (tmp_path / "file").write_text("")
+    message = "--scratch_dir=.*/file/here cannot be written"
+    with pytest.raises(ConfigError, match=message):
+        with work_directory.opened(corpus_dir, str(tmp_path / "file" / "here")):
+            pass

@@ -1,4 +1,4 @@
-"""Texts of any bytes are prepared, or refused in a line without a file left behind."""
+"""Texts of any bytes are prepared, or refused in one line without part of a corpus."""
 
 import codecs
 import gzip
@@ -68,7 +68,7 @@ def check(contents: list[bytes], kind: str, after: str, options: dict) -> None:
     )
     corpus_dir = config.data.corpus_dir
     if mistake(lambda: prepare.prepare(config, 1), "config.", "text-"):
-        assert not os.path.exists(corpus_dir)
+        assert_no_corpus(corpus_dir)
         return
     found = corpus.read(config)
     expected = {"manifest.json", "vocab.txt"}
@@ -79,6 +79,11 @@ def check(contents: list[bytes], kind: str, after: str, options: dict) -> None:
         assert not {0, 2, 3, 4} & set(tokens.tolist())  # of the special ones only [UNK]
         expected.add(shard.file)
     assert set(os.listdir(corpus_dir)) == expected
+
+
+def assert_no_corpus(corpus_dir: str) -> None:
+    """Checks that nothing is there but work that can be resumed."""
+    assert not os.path.exists(corpus_dir) or os.listdir(corpus_dir) == ["unfinished"]
 
 
 options = st.fixed_dictionaries(
@@ -137,6 +142,6 @@ def test_a_vocabulary_trained_on_it(contents):
     kind = kinds[len(contents) % 3]
     config = changed(config, "tokenizer", kind=kind, vocab_file="", vocab_size=60)
     if mistake(lambda: prepare.prepare(config, 1), "config.", "text-"):
-        assert not os.path.exists(config.data.corpus_dir)
+        assert_no_corpus(config.data.corpus_dir)
     else:
         assert len(corpus.read(config).tokenizer.vocab) == 60

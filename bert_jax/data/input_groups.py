@@ -1,0 +1,208 @@
+"""Groups of input files: the unit in which text is read, encoded and kept.
+
+A small file shares a group with its neighbours, a large one is a group of its own. A
+group is named after its files, with their sizes and times of change, and the settings
+that its encoding depends on: another name means other runs. Where files were grouped
+before, unchanged groups stay as they are, so a changed, new or removed file affects
+the runs of its own group only.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+
+from bert_jax import storage
+from bert_jax.config import ConfigError, DataConfig
+from bert_jax.data import lines, source_files, sources
+
+_FILE = "groups.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Input files of one source that are read together.
+
+    Attributes:
+      source: position of the source in config.data.sources.
+      spec: of the source.
+      files: of the group; empty for a source that is not files.
+      name: identifies the files and all settings that only their documents depend on.
+    """
+
+    source: int
+    spec: str
+    files: tuple[source_files.InputFile, ...]
+    name: str
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(file.text_bytes for file in self.files)
+
+
+def plan(
+    found: tuple[source_files.Source, ...], data: DataConfig, work: str, max_bytes: int
+) -> list[Group]:
+    """Groups the files of all sources, as before where they are unchanged.
+
+    Args:
+      found: the sources.
+      data: their weights.
+      work: directory that keeps the grouping.
+      max_bytes: of text; a group is one file or holds at most so much.
+    """
+    path = os.path.join(work, _FILE)
+    before: list[list] = json.loads(storage.read(path)) if storage.exists(path) else []
+    groups = [
+        Group(number, source.spec, files, _name(number, source, files, data))
+        for number, source in enumerate(found)
+        for files in _grouped(
+            source.files,
+            [files for old_number, files in before if old_number == number],
+            max_bytes,
+        )
+    ]
+    after = [[group.source, list(map(_identity, group.files))] for group in groups]
+    if after != before:
+        storage.write(path, json.dumps(after).encode())
+    return groups
+
+
+def _grouped(
+    files: tuple[source_files.InputFile, ...], before: list[list], max_bytes: int
+) -> list[tuple[source_files.InputFile, ...]]:
+    """Returns the files of one source in groups, ordered by path."""
+    if not files:
+        return [()]
+    left = {tuple(_identity(file)): file for file in files}
+    groups = []
+    for old in (list(map(tuple, group)) for group in before):
+        if old and all(identity in left for identity in old):
+            groups.append(tuple(left.pop(identity) for identity in old))
+    held, num_bytes = [], 0
+    for file in left.values():
+        if held and num_bytes + file.text_bytes > max_bytes:
+            groups.append(tuple(held))
+            held, num_bytes = [], 0
+        held.append(file)
+        num_bytes += file.text_bytes
+    if held:
+        groups.append(tuple(held))
+    return sorted(groups)
+
+
+def _identity(file: source_files.InputFile) -> list:
+    path = file.path if "://" in file.path else os.path.abspath(file.path)
+    return [path, file.num_bytes, file.changed_ns]
+
+
+def _name(
+    number: int,
+    source: source_files.Source,
+    files: tuple[source_files.InputFile, ...],
+    data: DataConfig,
+) -> str:
+    weight = data.source_weights[number] if data.source_weights else 1.0
+    # Held-out documents have no further copies and are never left out.
+    fraction = data.validation_fraction if weight != 1 else None
+    facts = [number, source.format, source.version, weight, fraction]
+    text = json.dumps([*facts, *map(_identity, files)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Reader:
+    """Reads groups, and collects what cannot be read.
+
+    Attributes:
+      groups: all groups.
+    """
+
+    def __init__(self, groups: list[Group], data: DataConfig):
+        self.groups, self._data = groups, data
+        self._kept: dict[str, tuple[list[sources.Document], lines.ReadCounts]] = {}
+
+    def keep(self) -> Iterator[tuple[int, sources.Document]]:
+        """Reads all documents, keeps them in memory and yields them with their source.
+
+        Raises:
+          ConfigError: when there is something that cannot be read, or no text in a
+            source.
+        """
+        for group in self.groups:
+            documents, counts = self.read(group)
+            self._kept[group.name] = list(documents), counts
+        raise_bad([counts for _, counts in self._kept.values()])
+        check_text(
+            self.groups,
+            {
+                name: sum(bool(document.lines) for document in documents)
+                for name, (documents, _) in self._kept.items()
+            },
+        )
+        for group in self.groups:
+            for document in self._kept[group.name][0]:
+                yield group.source, document
+
+    def read(self, group: Group) -> tuple[Iterable[sources.Document], lines.ReadCounts]:
+        """Returns the documents of a group, and counts that reading them fills.
+
+        Documents in memory are released.
+        """
+        if group.name in self._kept:
+            return self._kept.pop(group.name)
+        counts = lines.ReadCounts()
+        return self._documents(group, counts), counts
+
+    def _documents(
+        self, group: Group, counts: lines.ReadCounts
+    ) -> Iterator[sources.Document]:
+        if not group.files:
+            yield from sources.read(group.spec, self._data, counts)
+        for file in group.files:
+            counts.start_file()
+            try:
+                yield from sources.read(group.spec, self._data, counts, [file.path])
+            except ConfigError as error:  # the rest of the file cannot be read
+                counts.reject(error)
+
+    def check(self) -> None:
+        """Reads everything; raises ConfigError with all that cannot be read."""
+        found = []
+        for group in self.groups:
+            documents, counts = self.read(group)
+            for _ in documents:
+                pass
+            found.append(counts)
+        raise_bad(found)
+
+
+def raise_bad(found: list[lines.ReadCounts]) -> None:
+    """Raises one ConfigError for all bad lines, if there are any."""
+    num_bad = sum(counts.num_bad for counts in found)
+    listed = [message for counts in found for message in counts.bad][: lines.LISTED]
+    if num_bad == 1:
+        raise ConfigError(listed[0])
+    if num_bad:
+        numbered = "; ".join(f"({i}) {text}" for i, text in enumerate(listed, start=1))
+        rest = f"; and {num_bad - len(listed):,} more" if num_bad > len(listed) else ""
+        raise ConfigError(
+            f"{num_bad:,} lines or files of config.data.sources cannot be read:"
+            f" {numbered}{rest}"
+        )
+
+
+def check_text(groups: list[Group], num_with_text: dict[str, int]) -> None:
+    """Raises ConfigError when there is a source without text.
+
+    Args:
+      groups: of all sources.
+      num_with_text: documents with text, by name of the group.
+    """
+    of_source: dict[int, int] = {}
+    for group in groups:
+        count = num_with_text.get(group.name, 0)
+        of_source[group.source] = of_source.get(group.source, 0) + count
+    for group in groups:
+        if not of_source[group.source]:
+            raise source_files.no_text(group.spec)

@@ -1,0 +1,238 @@
+"""External merge sort: merges runs until few enough are left to write shards from.
+
+Each shard reads a piece of each run, so the pieces are runs x shards. Above MAX_PIECES
+runs are first merged into larger ones, FAN_IN at most at a time. A merged run replaces
+its inputs: it lists their batches in its header, and they are removed when it is
+complete. Merging is independent of the order of runs and can be interrupted anywhere.
+Runs in worker processes: no TensorFlow.
+"""
+
+import collections
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from bert_jax import storage
+from bert_jax.data import processes, segments, sorted_runs
+from bert_jax.progress import Progress
+
+# About 2 million reads of each column, and 64 MB for their positions.
+MAX_PIECES = 2**21
+FAN_IN = 256
+# Token ids that a merge holds in memory at a time, twice.
+SLICE_BYTES = 2**26
+# Tokens that are put in order at a time: this takes some 24 bytes for each.
+BLOCK_TOKENS = 2**20
+
+_MERGED = re.compile(r"merged-(\d+)-[0-9a-f]+")
+
+
+class Merge(NamedTuple):
+    """A task for a worker: runs to merge, and the level of the result."""
+
+    inputs: tuple[str, ...]
+    level: int
+    id_dtype: np.dtype
+
+
+def _names(directory: str) -> set[str]:
+    """Returns the file names of all runs."""
+    return {
+        name
+        for name in os.listdir(directory)
+        if _MERGED.fullmatch(name) or sorted_runs.batch_of(name)
+    }
+
+
+class Finished:
+    """The complete runs of a directory.
+
+    Attributes:
+      batches: names of the batches that they hold.
+    """
+
+    def __init__(self, directory: str, id_dtype: np.dtype):
+        """Lists the runs, and removes inputs that a killed merge has left."""
+        self._directory = directory
+        # By file name, the batches of the run.
+        self._runs: dict[str, set[str]] = {}
+        merged = []
+        for name in _names(directory):
+            if batch := sorted_runs.batch_of(name):
+                self._runs[name] = {batch}
+            else:
+                run = sorted_runs.Run(os.path.join(directory, name), id_dtype)
+                self._runs[name] = set(run.header.batches)
+                merged.append(name)
+        for name in sorted(merged, key=_level, reverse=True):
+            self._remove_inputs_of(name, merged)
+        self.batches: set[str] = set().union(*self._runs.values())
+
+    def _remove_inputs_of(self, name: str, merged: list[str]) -> None:
+        if name not in self._runs:  # an input itself
+            return
+        held = self._runs[name]
+        singles = (sorted_runs.run_path("", batch) for batch in held)
+        lower = (other for other in merged if _level(other) < _level(name))
+        for other in (*singles, *lower):
+            if other in self._runs and self._runs[other] <= held:
+                self._remove(other)
+
+    def _remove(self, name: str) -> None:
+        os.remove(os.path.join(self._directory, name))
+        del self._runs[name]
+
+    def remove_all_but(self, groups: set[str]) -> None:
+        """Removes the runs with a batch of any other group of input files."""
+        for name, batches in list(self._runs.items()):
+            if not all(sorted_runs.group_of(batch) in groups for batch in batches):
+                self._remove(name)
+        self.batches = set().union(*self._runs.values())
+
+    def has_group(self, group: str) -> bool:
+        """Returns whether all batches of a group are there."""
+        number = 0
+        while (name := sorted_runs.batch_name(group, number)) in self.batches:
+            number += 1
+        return name + sorted_runs.LAST in self.batches
+
+
+def max_runs(num_shards: int) -> int:
+    """Returns from how many runs shards are written without a merge before."""
+    return max(2, MAX_PIECES // num_shards)
+
+
+def reduce(
+    directory: str, num_shards: int, id_dtype: np.dtype, num_workers: int
+) -> list[str]:
+    """Merges the runs of a directory until at most `max_runs` are left.
+
+    Returns:
+      Their paths, sorted.
+    """
+    while True:
+        names = sorted(_names(directory))
+        groups = next_merges({name: _level(name) for name in names}, num_shards)
+        if not groups:
+            return [os.path.join(directory, name) for name in names]
+        tasks = [
+            Merge(
+                tuple(os.path.join(directory, name) for name in group),
+                1 + max(map(_level, group)),
+                id_dtype,
+            )
+            for group in groups
+        ]
+        with Progress("merging", sum(map(len, groups)), "runs") as progress:
+            for count in processes.run(merge, tasks, num_workers):
+                progress.add(count)
+
+
+def _level(name: str) -> int:
+    match = _MERGED.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
+    """Returns which runs to merge next, none when they are few enough.
+
+    Only the runs of the lowest level are merged, so that merging resumes without
+    merging its own results again.
+
+    Args:
+      levels: how often each run was merged, by name.
+      num_shards: that are to be written.
+    """
+    limit = max_runs(num_shards)
+    if len(levels) <= limit:
+        return []
+    level = sorted(levels.values())[1]  # a single run has nothing to be merged with
+    low = sorted(name for name in levels if levels[name] <= level)
+    room = max(1, limit - (len(levels) - len(low)))
+    fan_in = min(FAN_IN, max(2, math.ceil(len(low) / room)))
+    parts = np.array_split(low, math.ceil(len(low) / fan_in))
+    return [part.tolist() for part in parts if len(part) > 1]
+
+
+def merge(task: Merge) -> int:
+    """Merges runs into one, removes them and returns their number."""
+    runs = [sorted_runs.Run(path, task.id_dtype) for path in task.inputs]
+    records = [run.records() for run in runs]
+    everything = np.concatenate(records)
+    order, num_repeated = segments.distinct(everything)
+    header = _header(runs, everything[order], num_repeated)
+    digest = hashlib.sha256("\n".join(sorted(header.batches)).encode()).hexdigest()[:16]
+    name = f"merged-{task.level}-{digest}"
+
+    def fill(tmp: str) -> None:
+        with open(tmp, "wb") as file:
+            file.write(header.to_bytes())
+            file.write(everything[order].tobytes())
+            lengths = file.tell()
+            tokens = lengths + 4 * header.num_sentences
+            for part in _ordered_parts(_slices(runs, records, task.id_dtype)):
+                _write_at(file, lengths, part.sentence_lengths)
+                _write_at(file, tokens, part.token_ids)
+                lengths += part.sentence_lengths.nbytes
+                tokens += part.token_ids.nbytes
+            file.flush()
+            os.fsync(file.fileno())
+
+    storage.write_with(os.path.join(os.path.dirname(task.inputs[0]), name), fill)
+    for path in task.inputs:
+        os.remove(path)
+    return len(runs)
+
+
+def _header(
+    runs: list[sorted_runs.Run], records: np.ndarray, num_repeated: int
+) -> sorted_runs.Header:
+    counts = sum(
+        (collections.Counter(run.header.counts) for run in runs), collections.Counter()
+    )
+    counts["repeated"] += num_repeated
+    return sorted_runs.Header(
+        len(records),
+        int(records["num_sentences"].sum(dtype=np.int64)),
+        int(records["num_tokens"].sum(dtype=np.int64)),
+        counts,
+        {name: n for run in runs for name, n in run.header.batches.items()},
+    )
+
+
+def num_slices(num_tokens: int, id_dtype: np.dtype) -> int:
+    """Returns into how many key ranges a merge is cut, for one to fit in memory."""
+    return max(1, math.ceil(num_tokens * id_dtype.itemsize / SLICE_BYTES))
+
+
+def _slices(
+    runs: list[sorted_runs.Run], records: list[np.ndarray], id_dtype: np.dtype
+) -> Iterator[segments.Segment]:
+    """Returns the documents of all runs, a key range at a time."""
+    count = num_slices(sum(run.header.num_tokens for run in runs), id_dtype)
+    edges = np.array([2**64 * i // count for i in range(1, count)], np.uint64)
+    positions = [sorted_runs.positions(part, edges) for part in records]
+    for i in range(count):
+        yield segments.concatenate(
+            [
+                run.read(of_run[i], of_run[i + 1])
+                for run, of_run in zip(runs, positions, strict=True)
+            ]
+        )
+
+
+def _ordered_parts(slices: Iterator[segments.Segment]) -> Iterator[segments.Segment]:
+    for segment in slices:
+        order, _ = segments.distinct(segment.records)
+        for block in segments.blocks(segment.records, order, BLOCK_TOKENS):
+            yield segments.select(segment, block)
+
+
+def _write_at(file: BinaryIO, offset: int, array: np.ndarray) -> None:
+    file.seek(offset)
+    file.write(array.tobytes())

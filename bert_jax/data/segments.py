@@ -1,0 +1,99 @@
+"""Documents as columns, ordered by key: selected, made distinct, cut into blocks."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax.data import encoding
+
+# A document of a segment. A key is two numbers, its halves read as big-endian, so that
+# keys are ordered as bytes. Native byte order: np.concatenate would enforce it.
+RECORD = np.dtype(
+    [
+        ("key", "<u8", 2),
+        ("copy", "<u4"),  # see `encoding.Entry`
+        ("num_sentences", "<u4"),
+        ("num_tokens", "<u4"),
+    ]
+)
+
+
+class Segment(NamedTuple):
+    """Documents with neighbouring keys."""
+
+    records: np.ndarray  # RECORD[n]
+    sentence_lengths: np.ndarray  # uint32, tokens
+    token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
+
+
+def from_entries(entries: list[encoding.Entry], id_dtype: np.dtype) -> Segment:
+    """Returns documents as columns, ordered by key."""
+    entries = sorted(entries)
+    records = np.zeros(len(entries), RECORD)
+    keys = b"".join(entry.key for entry in entries)
+    records["key"] = np.frombuffer(keys, ">u8").reshape(-1, 2)
+    records["copy"] = [entry.copy for entry in entries]
+    records["num_sentences"] = [len(e.sentence_lengths) // 4 for e in entries]
+    records["num_tokens"] = [len(e.token_ids) // id_dtype.itemsize for e in entries]
+    lengths = b"".join(entry.sentence_lengths for entry in entries)
+    token_ids = b"".join(entry.token_ids for entry in entries)
+    return Segment(
+        records, np.frombuffer(lengths, np.uint32), np.frombuffer(token_ids, id_dtype)
+    )
+
+
+def concatenate(segments: list[Segment]) -> Segment:
+    return Segment(*map(np.concatenate, zip(*segments, strict=True)))
+
+
+def key_numbers(records: np.ndarray) -> np.ndarray:
+    """Returns `key_ranges.number` of each key, as uint64."""
+    return np.ascontiguousarray(records["key"][:, 0])
+
+
+def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns the first document of every key, by key, and how many were repeated.
+
+    Further copies of a repeated document are dropped with it but not counted.
+    """
+    high, low = np.ascontiguousarray(records["key"].T)
+    order = np.lexsort((low, high))
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (np.diff(high[order]) != 0) | (np.diff(low[order]) != 0)
+    num_repeated = np.count_nonzero(records["copy"][order[~is_first]] == 0)
+    return order[is_first], int(num_repeated)
+
+
+def select(segment: Segment, order: np.ndarray) -> Segment:
+    """Returns the documents of `order`, in that order."""
+    records = segment.records
+    sentences = ranges(records["num_sentences"], order)
+    tokens = ranges(records["num_tokens"], order)
+    return Segment(
+        records[order], segment.sentence_lengths[sentences], segment.token_ids[tokens]
+    )
+
+
+def blocks(
+    records: np.ndarray, order: np.ndarray, num_tokens: int
+) -> Iterator[np.ndarray]:
+    """Yields consecutive parts of `order`.
+
+    Each has as many documents as it takes to reach `num_tokens`.
+    """
+    ends = np.cumsum(records["num_tokens"][order], dtype=np.int64)
+    start = done = 0
+    while start < len(order):
+        stop = int(np.searchsorted(ends, done + num_tokens)) + 1
+        yield order[start:stop]
+        start, done = stop, int(ends[min(stop, len(order)) - 1])
+
+
+def ranges(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Returns the items of the documents of `order`, which have `counts` items each."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    lengths = counts[order].astype(np.int64)
+    taken = np.cumsum(lengths)
+    total = int(taken[-1]) if len(taken) else 0
+    return np.repeat(ends[order] - taken, lengths) + np.arange(total)

@@ -1,0 +1,61 @@
+"""Which piece of each run goes to which shard, computed before a shard is written."""
+
+import collections
+import dataclasses
+import hashlib
+
+import numpy as np
+
+from bert_jax.config import DataConfig
+from bert_jax.data import key_ranges, sorted_runs
+from bert_jax.data.encoding import TOKENS
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardPlan:
+    """The shards of a corpus and where their documents are.
+
+    Attributes:
+      files: names of the shards.
+      runs: paths of the runs.
+      positions: int64[runs, shards + 1, 4], see `sorted_runs.positions`.
+      counts: sum of the counts of all runs.
+      batches: how many documents with text each batch had, by its name.
+    """
+
+    files: list[str]
+    runs: list[str]
+    positions: np.ndarray
+    counts: collections.Counter[str]
+    batches: dict[str, int]
+
+    def pieces(self, shard: int) -> np.ndarray:
+        """Returns int64[runs, 2, 4]: where each run's piece of a shard is."""
+        return self.positions[:, shard : shard + 2]
+
+    def totals(self) -> np.ndarray:
+        """Returns int64[shards, 4]: documents, sentences, tokens and further copies.
+
+        Documents that are repeated are counted as often as runs have them.
+        """
+        return np.diff(self.positions.sum(axis=0), axis=0)
+
+    def digest(self) -> str:
+        """Identifies the documents of all shards."""
+        return hashlib.sha256("\n".join(sorted(self.batches)).encode()).hexdigest()
+
+
+def make(paths: list[str], data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
+    """Reads the keys of all runs and deals the documents to shards."""
+    runs = [sorted_runs.Run(path, id_dtype) for path in paths]
+    counts: collections.Counter[str] = collections.Counter()
+    batches: dict[str, int] = {}
+    for run in runs:
+        counts.update(run.header.counts)
+        batches.update(run.header.batches)
+    num_validation = key_ranges.num_validation_shards(data, counts[TOKENS], id_dtype)
+    ranges = key_ranges.KeyRanges(data, num_validation)
+    positions = np.zeros((len(runs), len(ranges) + 1, 4), np.int64)
+    for i, run in enumerate(runs):
+        positions[i] = sorted_runs.positions(run.records(), ranges.inner_edges)
+    return ShardPlan(ranges.files, paths, positions, counts, batches)
