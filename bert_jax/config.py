@@ -51,7 +51,7 @@ class DataConfig:
     sources: tuple[str, ...]  # specs, see data/sources.py
     source_weights: tuple[float, ...]  # times a source counts; () for once each
     corpus_dir: str
-    num_shards: int  # files the training documents are dealt to, by digest
+    num_shards: int  # files the training documents are dealt to, by range of digests
     num_streams: int  # parallel readers of the corpus; hosts share them out
     validation_fraction: float  # of documents, by digest
     invalid_utf8: str  # error | replace (by U+FFFD) | skip (the document)

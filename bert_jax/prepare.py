@@ -379,8 +379,8 @@ if __name__ == "__main__":
     _SCRATCH_DIR = flags.DEFINE_string(
         "scratch_dir",
         None,
-        "directory on a local disk for temporary files, about as large as the corpus"
-        " twice; if not given, corpus_dir, or the system's temporary directory when"
-        " corpus_dir is a bucket or on a network file system",
+        "directory on a local disk for temporary files, about as large as the corpus;"
+        " if not given, corpus_dir, or the system's temporary directory when corpus_dir"
+        " is a bucket or on a network or FUSE file system",
     )
     command_line.run(main, __doc__)

@@ -19,6 +19,7 @@ from bert_jax.data import (
     corpus_writer,
     key_ranges,
     merging,
+    pipeline,
     sorted_runs,
     source_files,
     sources,
@@ -575,6 +576,8 @@ def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     found = prepare.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
+    (stream,) = pipeline.make_streams(found, config, "validation", 0, 0)
+    assert [shard for _, shard in stream.shards] == list(shards)
     several = places(found)
     assert several.keys() == one.keys()
     for document, (split, file) in one.items():
@@ -635,6 +638,17 @@ def test_a_vocabulary_that_changes_with_the_text_encodes_everything_again(
     time.sleep(0.01)
     batches = num_batches(monkeypatch, config)
     mends(config, monkeypatch, sum(batches))
+
+
+def test_an_equal_vocabulary_trained_again_keeps_tokenized_text(
+    five_files, tmp_path, monkeypatch
+):
+    config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
+    fails(config, "num_shards=200 leaves")
+    config = changed(config, "data", num_shards=2)
+    counts = num_batches(monkeypatch, config)
+    os.utime(tmp_path / "2.txt", ns=(0, 1))
+    mends(config, monkeypatch, counts[2])
 
 
 def test_one_document_names_the_alternative(tmp_path):

@@ -2,9 +2,9 @@
 
 `unfinished/` in the corpus directory holds the lock and the path of the scratch
 directory; for a corpus in a bucket it is under the system's temporary directory. The
-scratch directory holds everything else, which may be as large as the corpus twice. It
-is `unfinished/` itself on a local disk. Where the corpus directory is on a network or
-FUSE file system, it is under the system's temporary directory.
+scratch directory holds everything else, which is about as large as the corpus. It is
+`unfinished/` itself on a local disk. Where the corpus directory is on a network or FUSE
+file system, it is under the system's temporary directory.
 
 Each stage of the work has a subdirectory with a file that lists the settings that its
 content depends on. A stage is emptied when these settings change.

@@ -177,3 +177,17 @@ def test_remote_files_are_read_by_tensorflow(tmp_path):
     assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]
     with pytest.raises(ConfigError, match="none: there is no such file"):
         read(f"file://{tmp_path}/none")
+
+
+def test_bad_lines_are_collected_in_read_counts(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\n" + b"\xff\n" * 30 + b"two\n")
+    counts = lines.ReadCounts()
+    for _ in range(10):
+        counts.start_file()
+        found = [text for _, text in lines.read(str(path), 1024, "error", counts)]
+        assert found == ["one", *["\ufffd"] * 30, "two"]
+    assert counts.num_bad == 300 and counts == {}
+    assert len(counts.bad) == lines.LISTED
+    assert f"{path}:4 is not UTF-8" in counts.bad[2]
+    assert f"{path}:2 is not UTF-8" in counts.bad[3]
