@@ -461,7 +461,7 @@ def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_
 MEASURE = """
 import json, multiprocessing, re, sys
 from bert_jax import config, prepare
-from bert_jax.data import processes, wordpiece
+from bert_jax.data import processes, wordpiece_training
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
@@ -476,7 +476,7 @@ def watched(*args):
 
 processes.run = watched
 prepare.BATCH_BYTES = prepare.SMALL_BYTES = prepare.KEPT_BYTES = 2**20
-wordpiece.TRAINING_BYTES = 2**22
+wordpiece_training.TRAINING_BYTES = 2**22
 prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """

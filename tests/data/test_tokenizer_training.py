@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.data import sources, tokenizer_training, tokenizers, wordpiece
+from bert_jax.data import sources, tokenizer_training, tokenizers, wordpiece_training
 from tests.corpora import changed, make_config, make_documents, raw, write_source
 
 
@@ -40,7 +40,7 @@ def test_a_small_text_is_trained_on_whole_wherever_it_comes_from(two_sources):
 
 def test_of_a_large_text_each_source_gives_its_beginning(two_sources, monkeypatch):
     config, parts = two_sources
-    monkeypatch.setattr(wordpiece, "TRAINING_BYTES", 2000)
+    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 2000)
     seen, train = [], tokenizers.train
 
     def noted(documents, *args):
@@ -59,7 +59,7 @@ def test_of_a_large_text_each_source_gives_its_beginning(two_sources, monkeypatc
 
 def test_no_more_is_read_than_is_trained_on(two_sources, monkeypatch):
     config, parts = two_sources
-    monkeypatch.setattr(wordpiece, "TRAINING_BYTES", 2000)
+    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 2000)
     num_read, documents = 0, sources.documents
 
     def counted(*args):
