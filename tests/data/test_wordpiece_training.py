@@ -92,3 +92,73 @@ def test_a_vocabulary_without_room_for_the_characters_is_refused():
     ):
         train([["a b"]], 6)
     assert len(train([["a b"]], 9)) == 9
+
+
+# ---------------------------------------------------------------- characters
+
+IDEOGRAPHS = [chr(0x4E00 + i) for i in range(3000)]
+
+
+def chinese(num_characters, seed=0):
+    """Returns sentences whose i-th commonest character has a weight of 1 / (i + 20)."""
+    weights = [1 / (i + 20) for i in range(len(IDEOGRAPHS))]
+    drawn = random.Random(seed).choices(IDEOGRAPHS, weights, k=num_characters)
+    return ["".join(drawn[i : i + 30]) for i in range(0, num_characters, 30)]
+
+
+def unknown_share(vocab, sentences, lowercase=True):
+    tokenizer = wordpiece.WordPiece(vocab, lowercase)
+    ids = [i for found in tokenizer.encoder()(sentences) for i in found.tolist()]
+    return ids.count(tokenizer.id("[UNK]")) / len(ids)
+
+
+def test_ideographs_are_covered_and_never_inside_words():
+    """At most 500 of 3,000 got a piece when an eighth of the vocabulary was theirs."""
+    text = chinese(100_000)
+    vocab = train([text], 4000)
+    assert unknown_share(vocab, text) < 0.001
+    assert not any(
+        c in piece for piece in vocab for c in IDEOGRAPHS if piece[:2] == "##"
+    )
+
+
+def test_kana_and_hangul_stand_anywhere_in_words():
+    vocab = train([["\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4"] * 3], 100, False)
+    for character in "\u3072\u3089\u304c\u306a\ud55c\uad6d\uc5b4":
+        assert {character, f"##{character}"} <= set(vocab)
+
+
+def test_a_script_of_little_of_the_text_is_covered_like_the_main_one():
+    text = chinese(30_000)
+    latin = [" ".join(document) for document in documents()] * 30
+    share = sum(map(len, text)) / sum(map(len, latin))
+    assert 0.005 < share < 0.1
+    assert unknown_share(train([latin, text], 4000), text) < 0.001
+
+
+def test_a_few_words_of_a_script_do_not_fill_the_vocabulary():
+    text = chinese(150)
+    latin = [" ".join(document) for document in documents()] * 20
+    vocab = train([latin, text], 300)
+    assert len(set("".join(text))) > 100
+    assert 0 < sum(map(wordpiece.are_ideographs, vocab)) < 64
+
+
+def test_the_commonest_characters_are_chosen_where_there_is_no_room_for_all():
+    """A quarter of the vocabulary stays for longer pieces."""
+    text = chinese(100_000)
+    latin = [" ".join(document) for document in documents()]
+    vocab = train([latin, text], 1000)
+    num_ideographs = sum(wordpiece.are_ideographs(piece) for piece in vocab)
+    assert 700 < num_ideographs < 750
+    longer = [piece for piece in vocab[5:] if len(piece.removeprefix("##")) > 1]
+    assert len(longer) > 200
+    assert 0.2 < unknown_share(vocab, text) < 0.3
+
+
+def test_places_that_words_do_not_need_go_to_characters():
+    text = chinese(100_000)
+    vocab = train([text], 2000)
+    assert sum(map(wordpiece.are_ideographs, vocab)) == 2000 - len(SPECIAL)
+    rare = train([["ab " * 5000 + "\u4e00 \u00df"]], 40)
+    assert {"\u4e00", "\u00df", "##\u00df", "[unused0]"} <= set(rare)
