@@ -8,8 +8,6 @@ goes on where it was when it is called again. A finished corpus is left alone.
 """
 
 import collections
-import dataclasses
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ from typing import Any
 import tokenizers as tokenizers_lib
 from absl import flags
 
-from bert_jax import command_line, storage
+from bert_jax import command_line
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -77,7 +75,7 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
     with work_directory.opened(directory, _made_for(config)) as work:
         reading: collections.Counter[str] = collections.Counter()
         kept = small_text(config, reading)
-        tokenizer, trained_on = _tokenizer(config, work, kept)
+        tokenizer, trained_on = tokenizer_training.make(config, kept, work)
         documents = documents_of(config, reading) if kept is None else kept
         runs = _write_runs(config, tokenizer, documents, work, num_workers)
         if is_small(config):
@@ -150,21 +148,6 @@ def _made_for(config: ExperimentConfig) -> dict[str, Any]:
         "inputs": sources.fingerprint(config.data.sources),
         "batch_bytes": BATCH_BYTES,
     }
-
-
-def _tokenizer(
-    config: ExperimentConfig, work: str, documents: Documents | None
-) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
-    """Makes the tokenizer, or finds the one that was trained before we were killed."""
-    path = os.path.join(work, "trained_on.json")  # written after the tokenizer
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            return tokenizers.read(work, config.tokenizer), json.load(file)
-    tokenizer, trained_on = tokenizer_training.make(config, documents)
-    facts = trained_on and dataclasses.asdict(trained_on)
-    tokenizer.save(work)
-    storage.write(path, json.dumps(facts).encode())
-    return tokenizer, facts
 
 
 def _write_runs(

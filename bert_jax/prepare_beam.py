@@ -11,7 +11,6 @@ reaches them, in a bucket for example. Needs requirements-beam.txt.
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -71,20 +70,19 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
     sources.check(config.data.sources)
     facts = os.path.join(directory, FACTS)
     # Runners do not take up what was killed: this is found by no other call.
-    with work_directory.opened(directory, {"beam": uuid.uuid4().hex}):
+    with work_directory.opened(directory, {"beam": uuid.uuid4().hex}) as work:
         try:
             storage.make_directory(facts)
             unused: collections.Counter[str] = collections.Counter()
             kept = prepare.small_text(config, unused)
-            tokenizer, trained_on = tokenizer_training.make(config, kept)
+            tokenizer, trained_on = tokenizer_training.make(config, kept, work)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
-            trained = trained_on and dataclasses.asdict(trained_on)
             counts, written = _read_facts(facts, config.data)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise sources.no_text(source)
-            corpus_writer.finish(config, tokenizer, trained, counts, written)
+            corpus_writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
             storage.remove_directory(facts)
     work_directory.remove(directory)

@@ -116,12 +116,34 @@ def size_bytes(specs: tuple[str, ...]) -> int | None:
             pattern = _pattern(kind, argument)
             if "://" in pattern:
                 return None
-            for path in _files(pattern):
-                ratio = COMPRESSED_RATIO if path.endswith((".gz", ".bz2")) else 1
-                total += ratio * os.path.getsize(path)
+            total += sum(map(_text_bytes, _files(pattern)))
         elif kind != "embedded":
             return None
     return total
+
+
+def files(spec: str) -> list[tuple[str, int]]:
+    """Returns the files of a source and about how much text is in each, in bytes.
+
+    There are none in a source that does not consist of files.
+    """
+    kind, argument = _parse(spec)
+    if kind not in _FILE_KINDS:
+        return []
+    paths = _files(_pattern(kind, argument))
+    return [(path, _text_bytes(path)) for path in paths]
+
+
+def _text_bytes(path: str) -> int:
+    ratio = COMPRESSED_RATIO if path.endswith((".gz", ".bz2")) else 1
+    return ratio * storage.stat(path)[0]
+
+
+def in_file(spec: str, path: str) -> str:
+    """Returns the spec of one file that is read as those of a source are."""
+    kind, argument = _parse(spec)
+    field = argument.removeprefix(_pattern(kind, argument))
+    return f"{kind}:{_escaped(path)}{field}"
 
 
 def by_file(spec: str) -> list[str]:
@@ -129,9 +151,7 @@ def by_file(spec: str) -> list[str]:
     kind, argument = _parse(spec)
     if kind not in _FILE_KINDS:
         return [spec]
-    pattern = _pattern(kind, argument)
-    field = argument.removeprefix(pattern)
-    return [f"{kind}:{_escaped(path)}{field}" for path in _files(pattern)]
+    return [in_file(spec, path) for path in _files(_pattern(kind, argument))]
 
 
 def _escaped(path: str) -> str:
