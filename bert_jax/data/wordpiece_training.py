@@ -1,7 +1,7 @@
 """Trains a WordPiece vocabulary.
 
-The characters of the vocabulary are chosen here; the `tokenizers` library makes the
-longer pieces of them.
+The characters of the vocabulary are chosen by alphabet.py; the `tokenizers` library
+makes the longer pieces of them.
 """
 
 import collections
@@ -15,27 +15,12 @@ from typing import TextIO
 
 import tokenizers
 
-from bert_jax.config import ConfigError, TokenizerConfig
-from bert_jax.data import vocabulary, wordpiece
+from bert_jax.config import TokenizerConfig
+from bert_jax.data import alphabet, vocabulary, wordpiece
 from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
 
 # A vocabulary of tens of thousands of pieces changes little with more text than this.
 TRAINING_BYTES = 128 * 2**20
-# The share of a script's characters that become pieces, as in SentencePiece's default
-# character_coverage. A word with any other character is [UNK].
-COVERAGE = 0.9995
-# A script below this share of the text is not covered by itself: thousands of
-# ideographs are not worth a place for the few names in an English text.
-MIN_SCRIPT_SHARE = 0.001
-# Rarer characters get a place too, up to this many and this share of the vocabulary.
-MAX_COMMON_CHARACTERS = 1000
-COMMON_CHARACTERS_SHARE = 1 / 8
-# A vocabulary with fewer characters is refused.
-MIN_CHARACTERS = 64
-# Longer pieces get the rest. At 4,000 pieces for Chinese and English, a quarter of the
-# vocabulary halves the tokens of the English text, and 0.6% more of the Chinese
-# characters are [UNK].
-MAX_CHARACTERS_SHARE = 3 / 4
 
 
 def train(
@@ -51,8 +36,7 @@ def train(
       config: vocab_size and lowercase.
 
     Raises:
-      ConfigError: when vocab_size has no room for the MIN_CHARACTERS commonest
-        characters.
+      ConfigError: when vocab_size has no room for the commonest characters.
     """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     wordpiece.set_text_rules(tokenizer, config.lowercase)
@@ -85,8 +69,7 @@ def _pieces(
 ) -> list[str]:
     """Returns up to vocab_size pieces in id order."""
     counts = _count_characters(tokenizer, text)
-    by_count = sorted(counts, key=lambda c: (-counts[c], c))
-    chosen = _within_room(_wanted(counts, by_count, vocab_size), vocab_size)
+    chosen = sorted(alphabet.choose(counts, vocab_size, lambda c: len(_pieces_of(c))))
     # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
     # table, which differs from run to run (tokenizers 0.23).
     inner = [f"##{c}" for c in chosen if not _is_word(c)]
@@ -102,7 +85,7 @@ def _pieces(
     by_id = {i: token for token, i in tokenizer.get_vocab().items()}
     pieces = [by_id[i] for i in range(len(by_id))]
     # A small text may have fewer longer pieces than there is room for.
-    rest = [piece for c in by_count for piece in _pieces_of(c)]
+    rest = [piece for c in alphabet.by_count(counts) for piece in _pieces_of(c)]
     return list(dict.fromkeys([*pieces, *rest]))[:vocab_size]
 
 
@@ -117,59 +100,6 @@ def _count_characters(
     for character in list(filter(str.isspace, counts)):
         del counts[character]
     return counts
-
-
-def _wanted(
-    counts: collections.Counter[str], by_count: list[str], vocab_size: int
-) -> list[str]:
-    """Returns the characters that should have pieces, commonest first.
-
-    They cover COVERAGE of each script; the commonest of all are among them.
-    """
-    num_common = min(MAX_COMMON_CHARACTERS, int(vocab_size * COMMON_CHARACTERS_SHARE))
-    wanted = set(by_count[: max(MIN_CHARACTERS, num_common)])
-    scripts = collections.defaultdict(list)
-    for character in by_count:
-        scripts[_script(character)].append(character)
-    min_count = MIN_SCRIPT_SHARE * counts.total()
-    for characters in scripts.values():
-        left = COVERAGE * sum(counts[c] for c in characters)
-        if left < min_count:
-            continue
-        for character in characters:
-            if left <= 0:
-                break
-            wanted.add(character)
-            left -= counts[character]
-    return [character for character in by_count if character in wanted]
-
-
-def _script(character: str) -> str:
-    """Returns "LATIN", "CJK", "HANGUL", ... of a letter, "" of anything else."""
-    if not character.isalpha():
-        return ""
-    return unicodedata.name(character, "").partition(" ")[0]
-
-
-def _within_room(characters: list[str], vocab_size: int) -> list[str]:
-    """Returns the first characters for which the vocabulary has room, sorted.
-
-    Raises:
-      ConfigError: when that is not even the first MIN_CHARACTERS.
-    """
-    ends = []
-    needed = len(SPECIAL_TOKENS)
-    for character in characters:
-        needed += len(_pieces_of(character))
-        ends.append(needed)
-    least = ends[:MIN_CHARACTERS][-1] if ends else needed
-    if vocab_size < least:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={vocab_size} has no room for the {least}"
-            f" special tokens and characters of the text; try {2 * least}"
-        )
-    room = max(least, int(vocab_size * MAX_CHARACTERS_SHARE))
-    return sorted(c for c, end in zip(characters, ends, strict=True) if end <= room)
 
 
 def _pieces_of(character: str) -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 
 from bert_jax.config import ConfigError
 from bert_jax.data import wordpiece, wordpiece_training
+from tests.data.test_alphabet import IDEOGRAPHS, chinese
 from tests.data.test_wordpiece import SPECIAL, encode, make_config
 
 
@@ -95,15 +96,6 @@ def test_a_vocabulary_without_room_for_the_characters_is_refused():
 
 
 # ---------------------------------------------------------------- characters
-
-IDEOGRAPHS = [chr(0x4E00 + i) for i in range(3000)]
-
-
-def chinese(num_characters, seed=0):
-    """Returns sentences whose i-th commonest character has a weight of 1 / (i + 20)."""
-    weights = [1 / (i + 20) for i in range(len(IDEOGRAPHS))]
-    drawn = random.Random(seed).choices(IDEOGRAPHS, weights, k=num_characters)
-    return ["".join(drawn[i : i + 30]) for i in range(0, num_characters, 30)]
 
 
 def unknown_share(vocab, sentences, lowercase=True):
