@@ -28,6 +28,7 @@ from bert_jax.data import (
     sources,
     tokenizer_training,
     tokenizers,
+    unknown_tokens,
     work_directory,
 )
 from bert_jax.progress import Progress
@@ -93,6 +94,9 @@ def prepare(config: ExperimentConfig, num_workers: int | None = None) -> corpus.
         f" {time.time() - start:.0f} s -> {directory}",
         flush=True,
     )
+    shares = unknown_tokens.shares(counts, len(config.data.sources))
+    for line in unknown_tokens.report(config, shares):
+        print(line, flush=True)
     return made
 
 

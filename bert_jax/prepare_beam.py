@@ -30,6 +30,7 @@ from bert_jax.data import (
     sources,
     tokenizer_training,
     tokenizers,
+    unknown_tokens,
     work_directory,
 )
 
@@ -93,6 +94,9 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         f" -> {directory}",
         flush=True,
     )
+    shares = unknown_tokens.shares(counts, len(config.data.sources))
+    for line in unknown_tokens.report(config, shares):
+        print(line, flush=True)
 
 
 def _parse(options: list[str]) -> PipelineOptions:

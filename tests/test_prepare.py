@@ -455,6 +455,24 @@ def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_
     }
 
 
+def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
+    """Every tenth word of the second source is not in the vocabulary."""
+    specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
+    config = make_config(tmp_path, sources=specs)
+    unknown = ["w1 w2 w3 w4 w5 w6 w7 w8 w9 \u4e00", "w1 w2 w3 w4 w5 w6 w7 w8 w9 \u4e01"]
+    parts = [make_documents(60), [[f"w{i} w0", *unknown] for i in range(50)]]
+    for number, part in enumerate(parts):
+        write_source(config, part, number)
+    manifest = json.loads(made(config)["manifest.json"])
+    assert manifest["unknown_share"] == [0.0, round(2 / 22, 6)]
+    assert not any("tokens" in name for name in manifest["cleaning"])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"[UNK] tokens: 0.00% of {specs[0]!r}, 9.09% of {specs[1]!r}" in lines
+    assert lines[-1].startswith(
+        f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
+    )
+
+
 # ------------------------------------------------------------------- memory
 
 

@@ -22,6 +22,7 @@ from bert_jax.data import (
     shard_file,
     sorted_runs,
     tokenizers,
+    unknown_tokens,
 )
 from bert_jax.data.quiet_tensorflow import tf
 
@@ -286,8 +287,8 @@ def finish(
       config: what `corpus.recipe` lists and where the shards are.
       tokenizer: what the documents were encoded with.
       trained_on: how much text the vocabulary was trained on; None if it was given.
-      counts: of documents: `encoding.COUNTS`; and by other names of what reading and
-        cleaning changed or dropped.
+      counts: of documents: `encoding.COUNTS`; of `unknown_tokens`; and by other names
+        of what reading and cleaning changed or dropped.
       written: by number, shards without a document may be missing.
 
     Raises:
@@ -295,7 +296,12 @@ def finish(
     """
     written = dict(sorted(written.items()))
     held_out = encoding.validation_shard(config.data)
-    cleaning_counts = {n: counts[n] for n in sorted(counts.keys() - encoding.COUNTS)}
+    unknown_share = unknown_tokens.shares(counts, len(config.data.sources))
+    cleaning_counts = {
+        name: counts[name]
+        for name in sorted(counts.keys() - encoding.COUNTS)
+        if not unknown_tokens.is_name(name)
+    }
     counts = {name: counts.get(name, 0) for name in encoding.COUNTS} | {
         "repeated": sum(shard.num_repeated for shard in written.values()),
         "copies": sum(shard.num_copies for shard in written.values()),
@@ -313,6 +319,7 @@ def finish(
         "tokenizer_trained_on": trained_on,
         "documents": counts,
         "cleaning": cleaning_counts,
+        "unknown_share": unknown_share,
         "padding_efficiency": _padding_efficiency(
             splits["train"], config.data.short_seq_prob
         ),

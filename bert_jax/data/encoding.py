@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, sources, tokenizers, wordpiece
+from bert_jax.data import cleaning, sources, tokenizers, unknown_tokens, wordpiece
 
 # What is counted of documents. "left_out" is by a weight below 1.
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
@@ -60,6 +60,7 @@ class DocumentEncoder:
         self._data = data
         self._dtype = id_dtype(tokenizer, data)
         self._encode = tokenizer.encoder()
+        self._unk = tokenizer.id(tokenizers.UNK)
         if data.word_segmented:
             self._is_ideograph = np.array(
                 [len(p) == 1 and wordpiece.are_ideographs(p) for p in tokenizer.vocab]
@@ -76,7 +77,8 @@ class DocumentEncoder:
         Args:
           document: as a source gives it.
           source: the position of its source in config.data.sources.
-          counts: `COUNTS` are added to, and those of `cleaning.sentences`.
+          counts: adds to `COUNTS` and to those of `cleaning.sentences` and
+            `unknown_tokens`.
         """
         counts["read"] += 1
         sentences = cleaning.sentences(document, self._data, counts)
@@ -88,7 +90,10 @@ class DocumentEncoder:
         if len(ids) == 1:
             counts["of_one_sentence"] += 1
         lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
-        token_ids = np.concatenate(ids).astype(self._dtype).tobytes()
+        document_ids = np.concatenate(ids).astype(self._dtype)
+        num_unknown = np.count_nonzero(self._without_marks(document_ids) == self._unk)
+        unknown_tokens.count(counts, source, len(document_ids), int(num_unknown))
+        token_ids = document_ids.tobytes()
         digest = _digest("\n".join(sentences).encode())
         if _number(digest) < self._data.validation_fraction * 2**64:
             yield validation_shard(self._data), Entry(digest, 0, lengths, token_ids)
@@ -100,6 +105,9 @@ class DocumentEncoder:
             key = _digest(digest + copy.to_bytes(4, "little")) if copy else digest
             shard = _number(key) % self._data.num_shards
             yield shard, Entry(key, copy, lengths, token_ids)
+
+    def _without_marks(self, ids: np.ndarray) -> np.ndarray:
+        return split_marks(ids)[0] if self._data.word_segmented else ids
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
         """Returns ids with marks, see `id_dtype`."""
