@@ -300,8 +300,10 @@ def _count_characters(sample: list[list[str]], rule: str) -> collections.Counter
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name=rule)
     counts: collections.Counter[str] = collections.Counter()
     for character, count in raw.items():
-        for normalized in normalizer.normalize(character).replace(WORD_MARK, ""):
-            counts[normalized] += count
+        for normalized in normalizer.normalize(character):
+            # sentencepiece 0.2.2 makes spaces where 0.2.3 makes marks.
+            if not normalized.isspace() and normalized != WORD_MARK:
+                counts[normalized] += count
     return counts
 
 
