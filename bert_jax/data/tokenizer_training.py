@@ -123,6 +123,7 @@ def _gather(config: ExperimentConfig, work: str) -> dict[str, Any]:
     """Writes the sample, unless it is there, and returns how much text it is."""
     path = os.path.join(work, "tokenizer_sample.json")
     if (found := _read_json(path)) is not _MISSING:
+        print("tokenizer: text was sampled before the last interruption", flush=True)
         return found
     max_bytes = tokenizers.training_bytes(config.tokenizer)
     text_bytes = sources.size_bytes(config.data.sources)

@@ -94,7 +94,9 @@ def killed(*args):
     raise Killed
 
 
-def test_the_sample_is_kept_when_the_training_is_killed(two_sources, monkeypatch, work):
+def test_the_sample_is_kept_when_the_training_is_killed(
+    two_sources, monkeypatch, work, capsys
+):
     config, _ = two_sources
     expected = tokenizer_training.make(config, None, work())
     directory = work()
@@ -103,7 +105,9 @@ def test_the_sample_is_kept_when_the_training_is_killed(two_sources, monkeypatch
         with pytest.raises(Killed):
             tokenizer_training.make(config, None, directory)
     monkeypatch.setattr(source_sample, "documents", killed)
+    capsys.readouterr()
     assert tokenizer_training.make(config, None, directory) == expected
+    assert "tokenizer: text was sampled before" in capsys.readouterr().out
     monkeypatch.setattr(tokenizers, "train", killed)
     assert tokenizer_training.make(config, None, directory) == expected
 
