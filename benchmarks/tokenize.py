@@ -23,7 +23,7 @@ import tokenizers
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import cleaning, sources, wordpiece
+from bert_jax.data import cleaning, sources, wordpiece, wordpiece_training
 from configs import tiny
 
 # Not the library's clean_text: it drops these, the released code keeps them.
@@ -116,7 +116,7 @@ def make_tokenizer(
     if args.vocab_file:
         content = Path(args.vocab_file).read_bytes()
         return wordpiece.read(content, config, args.vocab_file)
-    return wordpiece.train([sentences], config)
+    return wordpiece_training.train([sentences], config)
 
 
 def documents(source: str) -> Iterator[list[str]]:

@@ -8,15 +8,13 @@ same command to resume after an interruption or an error: text that was tokenize
 kept, and a corrected input file is the only one that is tokenized again. A finished
 corpus is left alone.
 
-The corpus depends on the text and the config only. A vocabulary depends on all sources,
-so it is trained again when any input file changed; tokenized text is kept when the new
-vocabulary equals the old one.
+The vocabulary is trained again when input files changed, unless that was at most 5% of
+over 16 MB of text; text that was tokenized is kept when the vocabulary is the same.
 """
 
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -26,7 +24,7 @@ from typing import Any
 import tokenizers as tokenizers_lib
 from absl import flags
 
-from bert_jax import command_line, storage
+from bert_jax import command_line
 from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -41,6 +39,7 @@ from bert_jax.data import (
     source_files,
     tokenizer_training,
     tokenizers,
+    unknown_tokens,
     work_directory,
 )
 from bert_jax.progress import Progress
@@ -54,6 +53,8 @@ KEPT_BYTES = 16 * 2**20
 # Text that one process encodes at a time: seconds of work, and small enough that what
 # waits for 64 processes is under 1 GB.
 BATCH_BYTES = 8 * 2**20
+# Of the text: a vocabulary fits after so much of its input files has changed.
+MAX_CHANGED_SHARE = 0.05
 
 Sources = tuple[source_files.Source, ...]
 
@@ -120,6 +121,9 @@ def _prepare(
         f" {time.time() - start:.0f} s -> {directory}",
         flush=True,
     )
+    shares = unknown_tokens.shares(plan.counts, len(config.data.sources))
+    for line in unknown_tokens.report(config, shares):
+        print(line, flush=True)
     return made
 
 
@@ -192,21 +196,17 @@ def _tokenizer(
         return tokenizers.load(config.tokenizer), None
     inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
     made_for = _recipe(config, *_OF_SHARDS) | inputs
-    directory = work_directory.stage(work, "tokenizer", made_for)
-    path = os.path.join(directory, "trained_on.json")  # written after the tokenizer
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            return tokenizers.read(directory, config.tokenizer), json.load(file)
-    documents = reader.keep() if keeps_text(config, found) else None
-    try:
-        tokenizer, trained_on = tokenizer_training.make(config, documents)
-    except ConfigError:
-        reader.check()  # reports everything that cannot be read, not the first alone
-        raise
-    facts = trained_on and dataclasses.asdict(trained_on)
-    tokenizer.save(directory)
-    storage.write(path, json.dumps(facts).encode())
-    return tokenizer, facts
+    is_kept = keeps_text(config, found)
+
+    def fits(before: dict[str, Any]) -> bool:
+        # Training again would change a few pieces, and with them all tokenized text.
+        changed = source_files.changed_share(before.pop("inputs"), found)
+        same_recipe = before == {key: made_for[key] for key in before}
+        return same_recipe and not is_kept and changed <= MAX_CHANGED_SHARE
+
+    directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
+    documents = reader.keep() if is_kept else None
+    return tokenizer_training.make(config, found, documents, directory)
 
 
 def _write_runs(

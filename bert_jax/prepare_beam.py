@@ -11,7 +11,6 @@ reaches them, in a bucket for example. Needs requirements-beam.txt.
 
 import collections
 import contextlib
-import dataclasses
 import functools
 import json
 import os
@@ -35,6 +34,7 @@ from bert_jax.data import (
     sources,
     tokenizer_training,
     tokenizers,
+    unknown_tokens,
     work_directory,
 )
 
@@ -79,20 +79,22 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         made_for = {"beam": uuid.uuid4().hex}
         clear = functools.partial(work_directory.remove_shards, directory)
         work_directory.stage(work, "shards", made_for, clear=clear)
+        vocabulary = work_directory.stage(work, "tokenizer", made_for)
         try:
             storage.make_directory(facts)
             groups = input_groups.plan(found, config.data, work, prepare.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
             kept = reader.keep() if prepare.keeps_text(config, found) else None
-            tokenizer, trained_on = tokenizer_training.make(config, kept)
+            tokenizer, trained_on = tokenizer_training.make(
+                config, found, kept, vocabulary
+            )
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
-            trained = trained_on and dataclasses.asdict(trained_on)
             counts, written = _read_facts(facts)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise source_files.no_text(source)
-            corpus_writer.finish(config, tokenizer, trained, counts, written)
+            corpus_writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
             storage.remove_directory(facts)
     work_directory.remove(directory)
@@ -103,6 +105,9 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         f" -> {directory}",
         flush=True,
     )
+    shares = unknown_tokens.shares(counts, len(config.data.sources))
+    for line in unknown_tokens.report(config, shares):
+        print(line, flush=True)
 
 
 def _parse(options: list[str]) -> PipelineOptions:
@@ -206,7 +211,7 @@ def _place(
     entry: tuple, data: DataConfig, id_dtype: str, counts: dict[str, int]
 ) -> tuple[str, tuple]:
     """Returns the file name of the shard that an entry belongs to, and the entry."""
-    ranges = _ranges(data, id_dtype, counts[encoding.TOKENS])
+    ranges = _ranges(data, id_dtype, unknown_tokens.num_tokens(counts))
     return ranges.files[ranges.index(encoding.Entry(*entry).key)], entry
 
 

@@ -1,14 +1,18 @@
-"""How far long work has come: a bar on a terminal, else a line now and then."""
+"""Shows the progress of long work: a bar on a terminal, lines in a log file."""
 
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import rich.progress
 
-# Between plain lines: few enough to read of hours of work.
+# Between plain lines at first, and at most. In between it is a tenth of the time since
+# the start: six lines in the first minute, and 60 in an hour.
 LINE_SECS = 10.0
+MAX_LINE_SECS = 60.0
 
 
 def has_terminal() -> bool:
@@ -28,14 +32,15 @@ class Progress:
         """Sets up.
 
         Args:
-          doing: one word.
-          total: how much there is to do; None when nobody knows.
+          doing: a few words.
+          total: how much there is to do; None when that is not known.
           unit: of total.
         """
         self._doing, self._total, self._unit = doing, total, unit
-        self._start = self._last = time.monotonic()
+        self._start = time.monotonic()
         self._done = self._found_done = 0.0
         self._bar: rich.progress.Progress | None = None
+        self._lines = _Lines(self.line)
         if has_terminal():
             self._bar = rich.progress.Progress(
                 "{task.description}", rich.progress.BarColumn(), transient=True
@@ -45,6 +50,8 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self._bar is not None:
             self._bar.start()
+        else:
+            self._lines.start()
         return self
 
     def __exit__(
@@ -55,6 +62,8 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self._lines.stop() and error is None:
+            _print(f"{self.line()}, done in {time.monotonic() - self._start:,.0f} s")
 
     def add(self, amount: float, *, found_done: bool = False) -> None:
         """Counts an amount; what was found done says nothing about the speed."""
@@ -62,11 +71,6 @@ class Progress:
         self._found_done += amount if found_done else 0.0
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=self.line())
-            return
-        now = time.monotonic()
-        if now - self._last >= LINE_SECS:
-            self._last = now
-            print(self.line(), flush=True)
 
     def line(self) -> str:
         """Returns for example "tokenizing: 12 of 640 MB, 3.1 MB/s, 203 s left"."""
@@ -81,6 +85,42 @@ class Progress:
             return line
         line += f", {rate:,.1f}" if rate >= 1 else f", {rate:.2g}"
         line += f" {self._unit}/s"
-        if self._total is not None and self._done <= self._total:
+        if self._total is not None and self._done < self._total:
             line += f", {(self._total - self._done) / rate:,.0f} s left"
         return line
+
+
+class _Lines:
+    """Prints a line now and then, from a thread: the work may count in large steps."""
+
+    def __init__(self, line: Callable[[], str]):
+        self._line = line
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._num_printed = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> bool:
+        """Returns whether any line was printed."""
+        self._over.set()
+        self._thread.join()
+        return self._num_printed > 0
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        while not self._over.wait(line_interval(time.monotonic() - start)):
+            _print(self._line())
+            self._num_printed += 1
+
+
+def line_interval(elapsed_secs: float) -> float:
+    """Returns after how many seconds the next line is due."""
+    return min(max(LINE_SECS, elapsed_secs / 10), MAX_LINE_SECS)
+
+
+def _print(line: str) -> None:
+    if sys.stdout is not None:  # it is when it is closed
+        sys.stdout.write(f"{line}\n")  # in one piece, whatever other threads print
+        sys.stdout.flush()

@@ -175,6 +175,14 @@ class Reader(io.RawIOBase):
         self._path, self._offset = path, 0
         self._file: Any = None
 
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def read(self, size: int = -1) -> bytes:
         data = retried(lambda: self._read(size), self._path)
         self._offset += len(data)

@@ -1,10 +1,11 @@
-"""What a long command is at, on stderr."""
+"""Logs the progress of work that cannot be measured while it runs."""
 
 import contextlib
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 TICK_SECS = 15.0
 
@@ -12,9 +13,14 @@ TICK_SECS = 15.0
 class UnderWay:
     """Says what is under way, in which part of the work, and how many are in it."""
 
-    def __init__(self, command: str):
-        """Says nothing yet; lines begin with the command's name."""
-        self._command = command
+    def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
+        """Sets up.
+
+        Args:
+          command: begins every line.
+          stream: where lines are written.
+        """
+        self._command, self._stream = command, stream
         self._part, self._most, self._number = "", 0, 0
 
     def begin(self, part: str, most: int) -> None:
@@ -23,14 +29,15 @@ class UnderWay:
 
     def say(self, text: str) -> None:
         # In one piece: there may be another in another thread.
-        sys.stderr.write(f"{self._command}: {text}\n")
-        sys.stderr.flush()
+        stream = getattr(sys, self._stream)
+        stream.write(f"{self._command}: {text}\n")
+        stream.flush()
 
     @contextlib.contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """Says that a piece has begun, every now and then, and how long it took."""
         self._number += 1
-        line = f"{self._part}{self._count()}: {what}"
+        line = f"{self._part}{self._count()}: {what}" if self._part else what
         start, over = time.monotonic(), threading.Event()
 
         def tick() -> None:

@@ -14,6 +14,7 @@ from bert_jax.data import (
     segments,
     sources,
     tokenizers,
+    unknown_tokens,
 )
 from configs import tiny
 
@@ -83,7 +84,7 @@ def write(config, documents, tokenizer=None):
     encoder = encoding.DocumentEncoder(config.data, tokenizer)
     entries = [e for document in documents for e in encoder(raw(document), 0, counts)]
     num_validation = key_ranges.num_validation_shards(
-        config.data, counts[encoding.TOKENS], dtype
+        config.data, unknown_tokens.num_tokens(counts), dtype
     )
     ranges = key_ranges.KeyRanges(config.data, num_validation)
     by_shard = collections.defaultdict(list)

@@ -640,6 +640,25 @@ def test_a_vocabulary_that_changes_with_the_text_encodes_everything_again(
     mends(config, monkeypatch, sum(batches))
 
 
+def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
+    five_files, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(prepare, "KEPT_BYTES", 0)
+    config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
+    fails(config, "num_shards=200 leaves")
+    config = changed(config, "data", num_shards=2)
+    counts = num_batches(monkeypatch, config)
+    (tmp_path / "2.txt").write_bytes((tmp_path / "2.txt").read_bytes() + b" banana")
+
+    def trained(*_):
+        raise AssertionError("a vocabulary was trained")
+
+    monkeypatch.setattr(tokenizers, "train", trained)
+    # The old and the new file are a third of all text, old and new.
+    monkeypatch.setattr(prepare, "MAX_CHANGED_SHARE", 0.34)
+    assert len(encoded_batches(monkeypatch, config)) == counts[2]
+
+
 def test_an_equal_vocabulary_trained_again_keeps_tokenized_text(
     five_files, tmp_path, monkeypatch
 ):
@@ -675,13 +694,31 @@ def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_
     }
 
 
+def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
+    """Every tenth word of the second source is not in the vocabulary."""
+    specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
+    config = make_config(tmp_path, sources=specs)
+    unknown = ["w1 w2 w3 w4 w5 w6 w7 w8 w9 \u4e00", "w1 w2 w3 w4 w5 w6 w7 w8 w9 \u4e01"]
+    parts = [make_documents(60), [[f"w{i} w0", *unknown] for i in range(50)]]
+    for number, part in enumerate(parts):
+        write_source(config, part, number)
+    manifest = json.loads(made(config)["manifest.json"])
+    assert manifest["unknown_share"] == [0.0, round(2 / 22, 6)]
+    assert not any("tokens" in name for name in manifest["cleaning"])
+    lines = capsys.readouterr().out.splitlines()
+    assert f"[UNK] tokens: 0.00% of {specs[0]!r}, 9.09% of {specs[1]!r}" in lines
+    assert lines[-1].startswith(
+        f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
+    )
+
+
 # ------------------------------------------------------------------- memory
 
 
 MEASURE = """
 import json, multiprocessing, re, sys
 from bert_jax import config, prepare
-from bert_jax.data import processes, wordpiece
+from bert_jax.data import processes, wordpiece_training
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
@@ -696,7 +733,7 @@ def watched(*args):
 
 processes.run = watched
 prepare.BATCH_BYTES = prepare.SMALL_BYTES = prepare.KEPT_BYTES = 2**20
-wordpiece.TRAINING_BYTES = 2**22
+wordpiece_training.TRAINING_BYTES = 2**22
 prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """

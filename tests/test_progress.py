@@ -1,5 +1,7 @@
 """Tests of bert_jax.progress."""
 
+import time
+
 import pytest
 
 from bert_jax import progress
@@ -20,15 +22,41 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_line_now_and_then_with_rate_and_time_left(clock, capsys):
+def test_lines_are_printed_while_nothing_is_counted(monkeypatch, capsys):
+    """A batch of text may take longer than the time between two lines."""
+    monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     with progress.Progress("tokenizing", 640, "MB") as shown:
-        for _ in range(25):
-            clock.now += 1
-            shown.add(4)
-    assert capsys.readouterr().out.splitlines() == [
-        "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left",
-        "tokenizing: 80 of 640 MB, 4.0 MB/s, 140 s left",
-    ]
+        time.sleep(0.1)
+        shown.add(640)
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert lines[0] == "tokenizing: 0 of 640 MB"
+    assert len(lines) >= 2
+    assert last.startswith("tokenizing: 640 of 640 MB, ")
+    assert last.endswith(" MB/s, done in 0 s")
+
+
+def test_work_of_less_than_a_line_prints_nothing(capsys):
+    with progress.Progress("tokenizing", 640, "MB") as shown:
+        shown.add(640)
+    assert capsys.readouterr().out == ""
+
+
+def test_an_error_ends_the_lines_without_a_last_one(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECS", 0.01)
+    with pytest.raises(ValueError), progress.Progress("tokenizing", 640, "MB"):
+        time.sleep(0.1)
+        raise ValueError
+    out = capsys.readouterr().out
+    assert "0 of 640 MB" in out and "done in" not in out
+    time.sleep(0.05)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "elapsed, secs", [(0, 10), (60, 10), (300, 30), (3600, 60), (36_000, 60)]
+)
+def test_lines_become_rarer(elapsed, secs):
+    assert progress.line_interval(elapsed) == secs
 
 
 def test_what_was_found_done_is_not_speed(clock):
@@ -66,13 +94,13 @@ def test_a_bar_on_a_terminal(clock, monkeypatch):
     assert "\x1b[2K" in text  # and it is wiped in the end
 
 
-def test_lines_where_a_terminal_is_dumb(clock, monkeypatch):
+def test_lines_where_a_terminal_is_dumb(monkeypatch):
     terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
-    with progress.Progress("tokenizing", 640, "MB") as shown:
-        clock.now += 10
-        shown.add(40)
-    assert terminal.getvalue() == "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left\n"
+    monkeypatch.setattr(progress, "LINE_SECS", 0.01)
+    with progress.Progress("tokenizing", 640, "MB"):
+        time.sleep(0.1)
+    assert terminal.getvalue().startswith("tokenizing: 0 of 640 MB\n")
 
 
 def test_a_closed_standard_output_is_no_terminal(monkeypatch):

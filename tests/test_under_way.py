@@ -35,3 +35,13 @@ def test_what_takes_long_is_said_again(capsys, monkeypatch):
     with work.doing("compiling"):
         time.sleep(0.1)
     assert "preflight: phase 1 of 1: compiling: 0 s so far" in lines(capsys)
+
+
+def test_work_without_parts_on_standard_output(capsys):
+    work = under_way.UnderWay("tokenizer", "stdout")
+    with work.doing("training"):
+        pass
+    assert capsys.readouterr().out.splitlines() == [
+        "tokenizer: training ...",
+        "tokenizer: training: 0 s",
+    ]

@@ -24,6 +24,7 @@ from bert_jax.data import (
     shard_file,
     sorted_runs,
     tokenizers,
+    unknown_tokens,
 )
 from bert_jax.data.quiet_tensorflow import tf
 
@@ -263,16 +264,19 @@ def finish(
       config: what `corpus.recipe` lists and where the shards are.
       tokenizer: what the documents were encoded with.
       trained_on: how much text the vocabulary was trained on; None if it was given.
-      counts: of documents: `encoding.COUNTS` and "repeated"; `encoding.TOKENS`; and by
-        other names what reading and cleaning changed or dropped.
+      counts: of documents: `encoding.COUNTS` and "repeated"; of `unknown_tokens`; and
+        by other names what reading and cleaning changed or dropped.
       written: by file name; shards without a document may be missing.
 
     Raises:
       ConfigError: when the documents give too little to draw pairs from.
     """
-    not_cleaning = {*encoding.COUNTS, encoding.TOKENS, "repeated"}
+    unknown_share = unknown_tokens.shares(counts, len(config.data.sources))
+    not_cleaning = {*encoding.COUNTS, "repeated"}
     cleaning_counts = {
-        name: counts[name] for name in sorted(counts.keys() - not_cleaning)
+        name: counts[name]
+        for name in sorted(counts.keys() - not_cleaning)
+        if not unknown_tokens.is_name(name)
     }
     num_repeated = sum(shard.num_repeated for shard in written.values())
     check_enough(
@@ -296,6 +300,7 @@ def finish(
         "tokenizer_trained_on": trained_on,
         "documents": document_counts,
         "cleaning": cleaning_counts,
+        "unknown_share": unknown_share,
         "padding_efficiency": _padding_efficiency(
             splits["train"], config.data.short_seq_prob
         ),

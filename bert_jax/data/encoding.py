@@ -13,12 +13,17 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, key_ranges, sources, tokenizers, wordpiece
+from bert_jax.data import (
+    cleaning,
+    key_ranges,
+    sources,
+    tokenizers,
+    unknown_tokens,
+    wordpiece,
+)
 
 # Counts of documents. A source weight below 1 makes documents "left_out".
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
-# Counts the tokens of all documents, also of those left out.
-TOKENS = "tokens"
 
 
 class Entry(NamedTuple):
@@ -58,6 +63,7 @@ class DocumentEncoder:
         self._dtype = id_dtype(tokenizer, data)
         self._held_out_end = key_ranges.held_out_end(data)
         self._encode = tokenizer.encoder()
+        self._unk = tokenizer.id(tokenizers.UNK)
         if data.word_segmented:
             self._is_ideograph = np.array(
                 [len(p) == 1 and wordpiece.are_ideographs(p) for p in tokenizer.vocab]
@@ -74,7 +80,8 @@ class DocumentEncoder:
         Args:
           document: as a source gives it.
           source: the position of its source in config.data.sources.
-          counts: adds to `COUNTS`, `TOKENS` and the counts of `cleaning.sentences`.
+          counts: adds to `COUNTS` and to those of `cleaning.sentences` and
+            `unknown_tokens`.
         """
         counts["read"] += 1
         sentences = cleaning.sentences(document, self._data, counts)
@@ -86,8 +93,10 @@ class DocumentEncoder:
         if len(ids) == 1:
             counts["of_one_sentence"] += 1
         lengths = np.array([len(sentence) for sentence in ids], np.uint32).tobytes()
-        token_ids = np.concatenate(ids).astype(self._dtype).tobytes()
-        counts[TOKENS] += sum(map(len, ids))
+        document_ids = np.concatenate(ids).astype(self._dtype)
+        num_unknown = np.count_nonzero(self._without_marks(document_ids) == self._unk)
+        unknown_tokens.count(counts, source, len(document_ids), int(num_unknown))
+        token_ids = document_ids.tobytes()
         key = _digest("\n".join(sentences).encode())
         if key_ranges.number(key) < self._held_out_end:
             yield Entry(key, 0, lengths, token_ids)
@@ -103,6 +112,9 @@ class DocumentEncoder:
             return key
         digest = _digest(key + copy.to_bytes(4, "little"))
         return key_ranges.training_key(digest, self._data)
+
+    def _without_marks(self, ids: np.ndarray) -> np.ndarray:
+        return split_marks(ids)[0] if self._data.word_segmented else ids
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
         """Returns ids with marks, see `id_dtype`."""

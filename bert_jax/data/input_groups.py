@@ -166,16 +166,6 @@ class Reader:
             except ConfigError as error:  # the rest of the file cannot be read
                 counts.reject(error)
 
-    def check(self) -> None:
-        """Reads everything; raises ConfigError with all that cannot be read."""
-        found = []
-        for group in self.groups:
-            documents, counts = self.read(group)
-            for _ in documents:
-                pass
-            found.append(counts)
-        raise_bad(found)
-
 
 def raise_bad(found: list[lines.ReadCounts]) -> None:
     """Raises one ConfigError for all bad lines, if there are any."""

@@ -12,7 +12,7 @@ import io
 import re
 import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import storage
@@ -224,14 +224,25 @@ def _chunks(path: str) -> Iterator[bytes]:
         raise ConfigError(f"{path} cannot be read ({problem})") from None
 
 
+def is_compressed(path: str) -> bool:
+    """Returns whether `read` decompresses a file."""
+    with storage.Reader(path) as file:
+        return _decompressor(file, path) is not None
+
+
 def _decompressed(file: Any, path: str) -> Any:
-    head = file.read(3)
+    decompressor = _decompressor(file, path)
     file.seek(0)
+    return decompressor(file) if decompressor else file
+
+
+def _decompressor(file: Any, path: str) -> Callable[[Any], Any] | None:
+    head = file.read(3)
     if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=file)
+        return lambda file: gzip.GzipFile(fileobj=file)
     if head == b"BZh" or path.endswith(".bz2"):
-        return bz2.BZ2File(file)
-    return file
+        return bz2.BZ2File
+    return None
 
 
 def _other_encoding(head: bytes) -> str | None:

@@ -5,6 +5,7 @@ BERT's special tokens are control pieces of the model, which no text ever become
 Source: Kudo and Richardson 2018; google/sentencepiece.
 """
 
+import collections
 import dataclasses
 import io
 import math
@@ -19,11 +20,14 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.config import ConfigError, TokenizerConfig
-from bert_jax.data import vocabulary
+from bert_jax.data import alphabet, vocabulary
 from bert_jax.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 # A megabyte takes the unigram trainer 3 s on one core, BPE's a tenth of that.
 TRAINING_BYTES = 32 * 2**20
+# The trainer chooses characters by itself up to this share of the text, and takes no
+# smaller one; beyond it they are those that `alphabet` chooses.
+MIN_COVERAGE = 0.98
 # Text becomes pieces by tables as large as the longest; trained ones have up to 16.
 MAX_PIECE_CHARS = 1000
 WORD_MARK = "\u2581"  # begins the pieces that begin a word
@@ -247,10 +251,14 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
     The same text gives the same model, byte for byte.
 
     Raises:
-      ConfigError: when the text has too few or too many different characters for a
-        vocabulary of this size, or there is none.
+      ConfigError: when the text has too few different words, or too many different
+        characters, for a vocabulary of this size, or there is no text.
     """
     sample = list(vocabulary.text_sample(documents, TRAINING_BYTES))
+    # Unicode's compatibility forms, and white space made equal; cf folds case.
+    rule = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
+    counts = _count_characters(sample, rule)
+    required = alphabet.choose(counts, config.vocab_size, lambda _: 1)
     written = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -260,8 +268,9 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
             model_writer=written,
             model_type=config.kind.removeprefix("sentencepiece_"),
             vocab_size=config.vocab_size,
-            # Unicode's compatibility forms, and white space made equal; cf folds case.
-            normalization_rule_name="nmt_nfkc_cf" if config.lowercase else "nmt_nfkc",
+            normalization_rule_name=rule,
+            required_chars="".join(required),
+            character_coverage=MIN_COVERAGE,
             max_sentence_length=TRAINING_BYTES,  # longer ones are left out, else 4 kB
             pad_id=0,
             unk_id=1,
@@ -280,6 +289,22 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
         piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
     content = model.SerializeToString(deterministic=True)
     return read(content, config, "the trained model")
+
+
+def _count_characters(sample: list[list[str]], rule: str) -> collections.Counter[str]:
+    """Counts the characters of the normalized text, without white space."""
+    raw: collections.Counter[str] = collections.Counter()
+    for document in sample:
+        for sentence in document:
+            raw.update(sentence)
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=rule)
+    counts: collections.Counter[str] = collections.Counter()
+    for character, count in raw.items():
+        for normalized in normalizer.normalize(character):
+            # sentencepiece 0.2.2 makes spaces where 0.2.3 makes marks.
+            if not normalized.isspace() and normalized != WORD_MARK:
+                counts[normalized] += count
+    return counts
 
 
 def _training_error(message: str, vocab_size: int) -> Exception:

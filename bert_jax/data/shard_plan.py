@@ -7,8 +7,7 @@ import hashlib
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import key_ranges, sorted_runs
-from bert_jax.data.encoding import TOKENS
+from bert_jax.data import key_ranges, sorted_runs, unknown_tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,8 @@ def make(paths: list[str], data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
     for run in runs:
         counts.update(run.header.counts)
         batches.update(run.header.batches)
-    num_validation = key_ranges.num_validation_shards(data, counts[TOKENS], id_dtype)
+    num_tokens = unknown_tokens.num_tokens(counts)
+    num_validation = key_ranges.num_validation_shards(data, num_tokens, id_dtype)
     ranges = key_ranges.KeyRanges(data, num_validation)
     positions = np.zeros((len(runs), len(ranges) + 1, 4), np.int64)
     for i, run in enumerate(runs):

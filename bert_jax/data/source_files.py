@@ -9,7 +9,7 @@ import glob
 import importlib.metadata
 import os
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import ConfigError
@@ -103,6 +103,26 @@ def total_bytes(found: tuple[Source, ...]) -> int | None:
     """Returns about how much text the sources hold; None when one is not known."""
     sizes = [source.text_bytes for source in found]
     return None if None in sizes else sum(filter(None, sizes))
+
+
+def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> float:
+    """Returns the share of the text that is in new, changed or removed files.
+
+    Args:
+      before: sources as `dataclasses.asdict` gives them, after a way through JSON.
+      found: the same sources now.
+
+    Returns:
+      From 0 to 1; 1 where a source has another spec or version.
+    """
+    if [(source["spec"], tuple(source["version"])) for source in before] != [
+        (source.spec, source.version) for source in found
+    ]:
+        return 1.0
+    old = {InputFile(*file) for source in before for file in source["files"]}
+    new = {file for source in found for file in source.files}
+    total = sum(file.text_bytes for file in old | new)
+    return sum(file.text_bytes for file in old ^ new) / total if total else 0.0
 
 
 def parse(spec: str) -> tuple[str, str]:

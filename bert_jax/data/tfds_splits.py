@@ -1,5 +1,6 @@
 """A split of a dataset of TensorFlow Datasets, prepared if it is not there yet."""
 
+import itertools
 import logging
 import re
 from typing import Any
@@ -72,3 +73,36 @@ def dataset(builder: Any, split: str, key: str) -> Any:
             f"{key}: {name} has no split {split!r}; it has"
             f" {', '.join(builder.info.splits or {})}, and parts such as train[:10%]"
         ) from None
+
+
+def parts(argument: str, count: int, key: str) -> list[str]:
+    """Returns about `count` arguments that together give the examples of one.
+
+    Args:
+      argument: NAME[:VERSION][:SPLIT][#field]; without a split it is "train".
+      count: of parts of equal length; there are more for a split that is a sum, and
+        fewer where there are not as many examples.
+      key: of the config, which messages name.
+
+    Raises:
+      ConfigError: when the dataset cannot be prepared or has no such split.
+    """
+    import tensorflow_datasets as tfds
+
+    named, separator, field = argument.partition("#")
+    name, split = name_and_split(named)
+    found = builder(name, key)
+    dataset(found, split or "train", key)  # prepares it
+    splits = found.info.splits
+    result = []
+    for ranges in tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(
+        splits
+    ):
+        begin = ranges.from_ or 0
+        end = splits[ranges.splitname].num_examples if ranges.to is None else ranges.to
+        bounds = sorted({begin + (end - begin) * i // count for i in range(count + 1)})
+        result += [
+            f"{name}:{ranges.splitname}[{a}:{b}]{separator}{field}"
+            for a, b in itertools.pairwise(bounds)
+        ]
+    return result

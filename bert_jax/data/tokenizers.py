@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_jax import storage
 from bert_jax.config import ConfigError, DamagedError, TokenizerConfig
-from bert_jax.data import sentencepiece, wordpiece
+from bert_jax.data import sentencepiece, wordpiece, wordpiece_training
 from bert_jax.data.vocabulary import (
     CLS,
     MASK,
@@ -58,12 +58,12 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
     Raises:
       ConfigError: when that size does not fit the text.
     """
-    return _module(config).train(documents, config)
+    return _trainer(config).train(documents, config)
 
 
 def training_bytes(config: TokenizerConfig) -> int:
     """Returns how much text `train` reads at most."""
-    return _module(config).TRAINING_BYTES
+    return _trainer(config).TRAINING_BYTES
 
 
 def load(config: TokenizerConfig) -> Tokenizer:
@@ -126,3 +126,7 @@ def path_in(directory: str, config: TokenizerConfig) -> str:
 
 def _module(config: TokenizerConfig) -> types.ModuleType:
     return wordpiece if config.kind == "wordpiece" else sentencepiece
+
+
+def _trainer(config: TokenizerConfig) -> types.ModuleType:
+    return wordpiece_training if config.kind == "wordpiece" else sentencepiece

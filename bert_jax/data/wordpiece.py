@@ -1,4 +1,4 @@
-"""WordPiece: train a vocabulary or read a released one; text -> ids as BERT does it.
+"""WordPiece: read a vocabulary; text -> ids as BERT does it.
 
 The text rules are the released code's, characters sorted by Python's own Unicode
 tables as there: words of up to 200 characters, and no text ever becomes a special
@@ -13,10 +13,9 @@ import functools
 import re
 import string
 import sys
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable
-from typing import ClassVar, TextIO
+from typing import ClassVar
 
 import numpy as np
 import tokenizers
@@ -27,11 +26,6 @@ from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
 MAX_CHARS_PER_WORD = 200
-# A vocabulary of tens of thousands of pieces is settled well before this much text.
-TRAINING_BYTES = 128 * 2**20
-# Characters that become pieces of their own; rarer ones make a word [UNK], as in the
-# released vocabularies. Unbounded, a text in many scripts leaves no room for words.
-MAX_ALPHABET = 1000
 # An entry takes some 200 bytes; 28 MB of English books have 191,430 distinct strings
 # between white space.
 MAX_REMEMBERED = 2**18
@@ -74,7 +68,7 @@ class WordPiece(vocabulary.Tokenizer):
                 max_input_chars_per_word=MAX_CHARS_PER_WORD,
             )
         )
-        _set_text_rules(tokenizer, self.lowercase)
+        set_text_rules(tokenizer, self.lowercase)
         tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")
         return tokenizer
 
@@ -134,95 +128,15 @@ def validate(vocab: tuple[str, ...], path: str) -> None:
         raise ConfigError(f"{path}:{last} repeats {token!r}; remove the line")
 
 
-def train(documents: Iterable[list[str]], config: TokenizerConfig) -> WordPiece:
-    """Returns a vocabulary of exactly config.vocab_size tokens, special tokens first.
-
-    A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
-    as the released vocabularies have them: spare rows for tokens added later.
-    """
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
-    _set_text_rules(tokenizer, config.lowercase)
-    # The text is gone through twice; in memory it takes 460 MB beside TensorFlow's 690.
-    # In $TMPDIR it takes up to TRAINING_BYTES.
-    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
-        for document in vocabulary.text_sample(documents, TRAINING_BYTES):
-            text.writelines(_without_long(sentence) + "\n" for sentence in document)
-        vocab = _pieces(tokenizer, text, config.vocab_size)
-    unused = [f"[unused{i}]" for i in range(config.vocab_size - len(vocab))]
-    return WordPiece((*vocab, *unused), config.lowercase)
-
-
-def _without_long(sentence: str) -> str:
-    """Drops what is too long for a word; the trainer takes the square of its length."""
-    if max(map(len, _strings(sentence)), default=0) <= MAX_CHARS_PER_WORD:
-        return sentence
-    return _long_word().sub(" ", sentence)
-
-
-@functools.cache
-def _long_word() -> re.Pattern[str]:
-    parting = rf"\s{_character_classes().punctuation}{_IDEOGRAPH}"
-    return re.compile(f"[^{parting}]{{{MAX_CHARS_PER_WORD + 1},}}")
-
-
-def _pieces(
-    tokenizer: tokenizers.Tokenizer, text: TextIO, vocab_size: int
-) -> list[str]:
-    """Returns up to vocab_size pieces in id order."""
-    size = min(MAX_ALPHABET, max(64, vocab_size // 8))
-    alphabet = _alphabet(tokenizer, text, size)
-    # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
-    # table, which differs from run to run (tokenizers 0.23).
-    first = [
-        *SPECIAL_TOKENS,
-        *(f"##{c}" for c in alphabet if not _is_punctuation(c)),
-    ]
-    needed = len(first) + len(alphabet)
-    if vocab_size < needed:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={vocab_size} has no room for the {needed}"
-            f" special tokens and characters of the text; try {2 * needed}"
-        )
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        special_tokens=first,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        show_progress=False,
-    )
-    text.seek(0)
-    tokenizer.train_from_iterator(text, trainer)
-    by_id = {i: token for token, i in tokenizer.get_vocab().items()}
-    return [by_id[i] for i in range(len(by_id))][:vocab_size]
-
-
-def _is_punctuation(character: str) -> bool:
-    """Returns whether the pre-tokeniser makes the character a word of its own."""
-    return character in string.punctuation or unicodedata.category(
-        character
-    ).startswith("P")
-
-
-def _alphabet(tokenizer: tokenizers.Tokenizer, text: TextIO, size: int) -> list[str]:
-    """Returns the commonest characters of the normalised text, sorted."""
-    counts: collections.Counter[str] = collections.Counter()
-    text.seek(0)
-    for line in text:
-        counts.update(tokenizer.normalizer.normalize_str(line))
-    characters = [c for c in counts if not c.isspace()]
-    characters.sort(key=lambda c: (-counts[c], c))
-    return sorted(characters[:size])
-
-
 # Lower-cased one by one, as the library does it, a sigma never is the final one.
 _FINAL_SIGMA = r"(?<=\p{L})\u03a3(?!\p{L})".replace(r"\u03a3", "\u03a3")
 
 
-def _set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
+def set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
     """Gives a pipeline the released code's rules, as far as the library has them."""
     normalizers = [
         # Its own clean_text also drops private and unassigned characters.
-        _replace(f"[{_character_classes().dropped}]", ""),
+        _replace(f"[{character_classes().dropped}]", ""),
         tokenizers.normalizers.BertNormalizer(
             clean_text=False,
             handle_chinese_chars=True,
@@ -254,7 +168,7 @@ class _Encoder:
     def __call__(self, sentences: list[str]) -> list[np.ndarray]:
         return [
             np.frombuffer(
-                b"".join(map(self._ids_of.__getitem__, _strings(sentence))), np.int32
+                b"".join(map(self._ids_of.__getitem__, strings(sentence))), np.int32
             )
             for sentence in sentences
         ]
@@ -263,17 +177,17 @@ class _Encoder:
 # The text is cleaned of these first, so they join what Python's split would part.
 _SPLITTING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 # google-research/bert tokenization.py:274, _is_chinese_char.
-_IDEOGRAPH = (
+IDEOGRAPH = (
     "\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
     "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f"
 )
-_HAS_IDEOGRAPH = re.compile(f"[{_IDEOGRAPH}]")
-_IDEOGRAPHS = re.compile(f"[{_IDEOGRAPH}]+")
-_AROUND_IDEOGRAPHS = re.compile(rf"[{_IDEOGRAPH}]|[^\s{_IDEOGRAPH}]+")
+_HAS_IDEOGRAPH = re.compile(f"[{IDEOGRAPH}]")
+_IDEOGRAPHS = re.compile(f"[{IDEOGRAPH}]+")
+_AROUND_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPH}]|[^\s{IDEOGRAPH}]+")
 
-# What `_strings` finds, as it stands in the text.
+# What `strings` finds, as it stands in the text.
 _STRING = re.compile(
-    rf"[{_IDEOGRAPH}]|(?:[^\s{_IDEOGRAPH}]|{_SPLITTING_CONTROLS.pattern})+"
+    rf"[{IDEOGRAPH}]|(?:[^\s{IDEOGRAPH}]|{_SPLITTING_CONTROLS.pattern})+"
 )
 
 
@@ -282,7 +196,7 @@ def are_ideographs(text: str) -> bool:
     return _IDEOGRAPHS.fullmatch(text) is not None
 
 
-def _strings(sentence: str) -> list[str]:
+def strings(sentence: str) -> list[str]:
     """Splits at white space and around ideographs."""
     if not sentence.isprintable():
         sentence = _SPLITTING_CONTROLS.sub("", sentence)
@@ -332,7 +246,7 @@ class _Words:
         words = _Remembered(self._word_ids)
         words.update((w, i) for w, i in self._first.items() if _is_short(w))
         self._match = words.__getitem__
-        classes = _character_classes()
+        classes = character_classes()
         self._dropped = re.compile(f"[{classes.dropped}]")
         self._accents = re.compile(f"[{classes.accents}]")
         self._word = re.compile(f"[{classes.punctuation}]|[^{classes.punctuation}]+")
@@ -409,7 +323,7 @@ class _CharacterClasses:
 
 
 @functools.cache
-def _character_classes() -> _CharacterClasses:
+def character_classes() -> _CharacterClasses:
     """Sorts all characters.
 
     Dropped are control and format characters but not tab and line ends, which are white

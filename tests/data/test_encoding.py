@@ -33,9 +33,12 @@ def test_keys_and_ids_are_those_of_a_plain_reference(tmp_path):
     documents = make_documents(200)
     encoded, counts = encode(config, documents)
     single = sum(len(document) == 1 for document in documents)
-    num_tokens = sum(len(s.split()) for d in documents for s in d)
-    expected = {"read": 200, "of_one_sentence": single, "tokens": num_tokens}
-    assert counts == expected
+    assert counts == {
+        "read": 200,
+        "of_one_sentence": single,
+        "tokens of source 0": sum(len(s.split()) for d in documents for s in d),
+        "unknown tokens of source 0": 0,
+    }
     for document, [entry] in zip(documents, encoded, strict=True):
         digest = hashlib.blake2b("\n".join(document).encode(), digest_size=16).digest()
         assert entry.key == digest and entry.copy == 0
@@ -122,7 +125,8 @@ def test_documents_without_a_token_are_counted(tmp_path):
         "empty": 2,
         "of_one_sentence": 1,
         "documents_empty": 2,
-        "tokens": 1,
+        "tokens of source 0": 1,
+        "unknown tokens of source 0": 0,
     }
     assert np.frombuffer(encoded[2][0].sentence_lengths, np.uint32).tolist() == [1]
 
@@ -148,6 +152,15 @@ def segmented_config(tmp_path, word_segmented, num_spare=0):
     path = tmp_path / f"ideographs-{num_spare}.txt"
     path.write_text("\n".join(vocab) + "\n")
     return changed(config, "tokenizer", vocab_file=str(path), vocab_size=len(vocab))
+
+
+@pytest.mark.parametrize("word_segmented", [False, True])
+def test_unknown_tokens_are_counted_with_and_without_marks(tmp_path, word_segmented):
+    """The vocabulary lacks U+6211, which ends a word and begins another one."""
+    config = segmented_config(tmp_path, word_segmented)
+    _, counts = encode(config, SEGMENTED, source=3)
+    assert counts["tokens of source 3"] == 22
+    assert counts["unknown tokens of source 3"] == 2
 
 
 @pytest.mark.parametrize("num_spare, dtype", [(0, np.uint16), (40_000, np.uint32)])

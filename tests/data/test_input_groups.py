@@ -117,7 +117,7 @@ def test_everything_that_cannot_be_read_is_in_one_error(config, work, tmp_path):
     with pytest.raises(
         ConfigError, match="^13 lines or files of config.data"
     ) as caught:
-        reader(config, work).check()
+        list(reader(config, work).keep())
     message = str(caught.value)
     for name, count in (("0.txt:2 ", 1), ("0.txt:4 ", 1), ("4.txt is UTF-16", 1)):
         assert message.count(name) == count
@@ -128,7 +128,7 @@ def test_everything_that_cannot_be_read_is_in_one_error(config, work, tmp_path):
 def test_a_single_bad_line_is_named_alone(config, work, tmp_path):
     (tmp_path / "3.txt").write_bytes(b"w2 \xff w3\n")
     with pytest.raises(ConfigError, match=r"^/.*/3.txt:1 is not UTF-8"):
-        reader(config, work).check()
+        list(reader(config, work).keep())
 
 
 def test_bad_lines_of_json_are_collected(config, work, tmp_path):

@@ -12,6 +12,7 @@ from sentencepiece import sentencepiece_model_pb2 as model_pb2
 from bert_jax.config import ConfigError, TokenizerConfig
 from bert_jax.data import sentencepiece as sentencepiece_lib
 from bert_jax.data import vocabulary
+from tests.data.test_alphabet import chinese
 
 SPECIAL = list(vocabulary.SPECIAL_TOKENS)
 KINDS = ["sentencepiece_unigram", "sentencepiece_bpe"]
@@ -263,6 +264,33 @@ def test_a_size_that_does_not_fit_the_text(kind, size, message):
     config = make_config(kind, vocab_size=size)
     with pytest.raises(ConfigError, match=f"vocab_size={size} .*{message}"):
         sentencepiece_lib.train([["ab cd ef gh, ij."], ["kl mn op"]], config)
+
+
+def test_characters_are_covered_by_script():
+    """The trainer alone covers a share of the whole text, and most of that is Latin."""
+    text = chinese(20_000)
+    latin = [" ".join(document) for document in documents()] * 40
+    config = make_config("sentencepiece_bpe", vocab_size=4000)
+    model = sentencepiece_lib.train([latin, text], config)
+    ids = np.concatenate(model.encoder()(text))
+    assert np.mean(ids == model.id("[UNK]")) < 0.001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_characters_than_there_is_room_for(kind):
+    text = chinese(50_000)
+    model = sentencepiece_lib.train([text], make_config(kind, vocab_size=2900))
+    assert len(model.vocab) == 2900
+    ids = np.concatenate(model.encoder()(text))
+    assert 0.001 < np.mean(ids == model.id("[UNK]")) < 0.03
+
+
+def test_characters_are_counted_as_the_model_normalizes_them():
+    """Full-width letters, ligatures and capitals have no pieces of their own."""
+    text = ["\uff21\uff22 \ufb01 ABC \u3000\u33a1"] * 50
+    vocab = sentencepiece_lib.train([text], make_config(KINDS[1], vocab_size=17)).vocab
+    assert {"a", "b", "c", "f", "i", "m", "2"} <= set(vocab)
+    assert not any(c in "".join(vocab[5:]) for c in "\uff21\ufb01A\u33a1\u3000 ")
 
 
 @pytest.mark.parametrize("nothing", [[], [[]], [[""], [" "]]])

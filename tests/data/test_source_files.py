@@ -1,5 +1,7 @@
 """Tests of bert_jax.data.source_files."""
 
+import dataclasses
+import json
 import os
 import threading
 import time
@@ -124,3 +126,19 @@ def test_specs_by_file(tmp_path):
     found = source_files.by_file(f"jsonl:{tmp_path}/*.jsonl#a")
     assert found == [f"jsonl:{tmp_path}/2.jsonl#a", f"jsonl:{tmp_path}/[[]1].jsonl#a"]
     assert source_files.by_file("tfds:any#text") == ["tfds:any#text"]
+
+
+def test_the_share_of_changed_text(tmp_path):
+    def found(*specs):
+        return source_files.find(tuple(f"text:{tmp_path}/{spec}" for spec in specs))
+
+    for name, size in (("a", 100), ("b", 300), ("c", 600)):
+        (tmp_path / f"{name}.txt").write_text("x" * size)
+    now = found("*.txt")
+    before = json.loads(json.dumps([dataclasses.asdict(source) for source in now]))
+    assert source_files.changed_share(before, now) == 0
+    (tmp_path / "a.txt").write_text("x" * 200)
+    assert source_files.changed_share(before, found("*.txt")) == 300 / 1200
+    (tmp_path / "c.txt").unlink()
+    assert source_files.changed_share(before, found("*.txt")) == 900 / 1200
+    assert source_files.changed_share(before, found("[a-c].txt")) == 1

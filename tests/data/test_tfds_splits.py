@@ -46,3 +46,21 @@ def test_datasets_and_versions_that_are_not_there(tmp_path, monkeypatch):
     for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
         with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
             tfds_splits.builder(name, "config.here")
+
+
+def test_parts_together_are_the_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+
+    def parts(argument, count):
+        return tfds_splits.parts(argument, count, "config.here")
+
+    name = "tiny_bert_numbers"
+    assert parts(name, 3) == [f"{name}:train[{r}]" for r in ("0:6", "6:13", "13:20")]
+    assert parts(f"{name}:1.0.0:train[-2:]#n.m", 5) == [
+        f"{name}:1.0.0:train[{r}]#n.m" for r in ("18:19", "19:20")
+    ]
+    assert parts(f"{name}:train[10%:20%]+train[:4]", 2) == [
+        f"{name}:train[{r}]" for r in ("2:3", "3:4", "0:2", "2:4")
+    ]
+    with pytest.raises(ConfigError, match="config.here: tiny_bert_numbers has no sp"):
+        parts(f"{name}:dev", 2)

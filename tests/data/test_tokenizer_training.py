@@ -1,8 +1,17 @@
 """Tests of bert_jax.data.tokenizer_training."""
 
+import itertools
+import tempfile
+
 import pytest
 
-from bert_jax.data import sources, tokenizer_training, tokenizers, wordpiece
+from bert_jax.data import (
+    source_files,
+    source_sample,
+    tokenizer_training,
+    tokenizers,
+    wordpiece_training,
+)
 from tests.corpora import changed, make_config, make_documents, raw, write_source
 
 
@@ -20,27 +29,50 @@ def two_sources(tmp_path):
     return changed(config, "tokenizer", vocab_file="", vocab_size=120), parts
 
 
-def test_a_given_vocabulary_is_taken_as_it_is(tmp_path):
-    config = make_config(tmp_path)
+@pytest.fixture
+def work(tmp_path):
+    """Returns a new work directory."""
+    return lambda: tempfile.mkdtemp(dir=tmp_path)
+
+
+def kept(parts):
+    return [(number, raw(d)) for number, part in enumerate(parts) for d in part]
+
+
+def make(config, documents, work):
+    found = source_files.find(config.data.sources)
+    return tokenizer_training.make(config, found, documents, work)
+
+
+def test_a_given_vocabulary_is_taken_as_it_is(tmp_path, work):
+    config = make_config(tmp_path, sources=("embedded:",))
     expected = tokenizers.load(config.tokenizer), None
-    assert tokenizer_training.make(config, None) == expected
+    assert make(config, None, work()) == expected
 
 
-def test_a_small_text_is_trained_on_whole_wherever_it_comes_from(two_sources):
+def test_a_small_text_is_trained_on_whole_wherever_it_comes_from(two_sources, work):
     config, parts = two_sources
-    kept = [(number, raw(d)) for number, part in enumerate(parts) for d in part]
-    in_memory, trained_on = tokenizer_training.make(config, kept)
-    read_again, same = tokenizer_training.make(config, None)
+    in_memory, trained_on = make(config, kept(parts), work())
+    read_again, same = make(config, None, work())
     assert in_memory == read_again and trained_on == same
-    sizes = [document.num_bytes for _, document in kept]
-    assert trained_on == tokenizer_training.TrainedOn(200, sum(sizes), True)
+    sizes = [sum(document.num_bytes for _, document in kept([part])) for part in parts]
+    assert trained_on == {
+        "documents": 200,
+        "bytes": sum(sizes),
+        "is_everything": True,
+        "sources": [
+            {"documents": 100, "bytes": size, "places": 1, "is_everything": True}
+            for size in sizes
+        ],
+    }
     everything = [document for part in parts for document in part]
     assert in_memory == tokenizers.train(everything, config.tokenizer)
 
 
-def test_of_a_large_text_each_source_gives_its_beginning(two_sources, monkeypatch):
+def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, work):
     config, parts = two_sources
-    monkeypatch.setattr(wordpiece, "TRAINING_BYTES", 2000)
+    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 4000)
+    monkeypatch.setattr(source_sample, "STRETCH_BYTES", 500)
     seen, train = [], tokenizers.train
 
     def noted(documents, *args):
@@ -48,26 +80,63 @@ def test_of_a_large_text_each_source_gives_its_beginning(two_sources, monkeypatc
         return train(seen, *args)
 
     monkeypatch.setattr(tokenizers, "train", noted)
-    _, trained_on = tokenizer_training.make(config, None)
-    counts = [sum(document in part for document in seen) for part in parts]
-    assert seen == parts[0][: counts[0]] + parts[1][: counts[1]]
-    assert 0 < counts[0] < 100 and 0 < counts[1] < 100
-    sizes = [len("\n".join(document)) + 1 for document in seen]
-    assert trained_on == tokenizer_training.TrainedOn(len(seen), sum(sizes), False)
-    assert sum(sizes[: counts[0]]) <= 1000 and sum(sizes[counts[0] :]) <= 1000
+    _, trained_on = make(config, None, work())
+    size = sum(len(sentence) + 1 for document in seen for sentence in document)
+    assert 3000 < size == trained_on["bytes"] <= 4000
+    assert trained_on["documents"] == len(seen)
+    for part, sampled in zip(parts, trained_on["sources"], strict=True):
+        sentences = [sentence for document in part for sentence in document]
+        found = [sentences.index(s) for d in seen for s in d if s in sentences]
+        assert min(found) < len(sentences) / 4 and max(found) > len(sentences) * 3 / 4
+        assert sampled["places"] == 4 and not sampled["is_everything"]
+    assert not trained_on["is_everything"]
 
 
-def test_no_more_is_read_than_is_trained_on(two_sources, monkeypatch):
-    config, parts = two_sources
-    monkeypatch.setattr(wordpiece, "TRAINING_BYTES", 2000)
-    num_read, documents = 0, sources.documents
+class Killed(BaseException):
+    """As KeyboardInterrupt: not an Exception."""
 
-    def counted(*args):
-        nonlocal num_read
-        for document in documents(*args):
-            num_read += 1
-            yield document
 
-    monkeypatch.setattr(sources, "documents", counted)
-    _, trained_on = tokenizer_training.make(config, None)
-    assert num_read == trained_on.documents + 2  # the first too many of each
+def killed(*args):
+    raise Killed
+
+
+def test_the_sample_is_kept_when_the_training_is_killed(
+    two_sources, monkeypatch, work, capsys
+):
+    config, _ = two_sources
+    expected = make(config, None, work())
+    directory = work()
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizers, "train", killed)
+        with pytest.raises(Killed):
+            make(config, None, directory)
+    monkeypatch.setattr(source_sample, "documents", killed)
+    capsys.readouterr()
+    assert make(config, None, directory) == expected
+    assert "tokenizer: text was sampled before" in capsys.readouterr().out
+    monkeypatch.setattr(tokenizers, "train", killed)
+    assert make(config, None, directory) == expected
+
+
+def test_an_unfinished_sample_is_gathered_again(two_sources, monkeypatch, work):
+    config, _ = two_sources
+    expected = make(config, None, work())
+    directory, documents = work(), source_sample.documents
+
+    def ended(*args):
+        yield from itertools.islice(documents(*args), 50)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source_sample, "documents", ended)
+        with pytest.raises(Killed):
+            make(config, None, directory)
+    assert make(config, None, directory) == expected
+
+
+def test_what_is_done_is_logged(two_sources, work, capsys):
+    config, _ = two_sources
+    make(config, None, work())
+    start, end = capsys.readouterr().out.splitlines()
+    assert start.startswith("tokenizer: training 120 pieces (wordpiece) on 0.0 MB of")
+    assert end.startswith("tokenizer: training 120 pieces") and end.endswith(" s")

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.config import ConfigError, TokenizerConfig
-from bert_jax.data import sentencepiece, tokenizers, wordpiece
+from bert_jax.data import sentencepiece, tokenizers, wordpiece, wordpiece_training
 
 KINDS = config_lib.TOKENIZER_KINDS
 
@@ -93,7 +93,7 @@ def test_load_a_missing_file(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_reads_no_more_than_it_takes(kind, monkeypatch):
-    monkeypatch.setattr(wordpiece, "TRAINING_BYTES", 3000)
+    monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 3000)
     monkeypatch.setattr(sentencepiece, "TRAINING_BYTES", 3000)
     endless = iter(documents() * 100)
     tokenizers.train(endless, make_config(kind))

@@ -1,0 +1,116 @@
+"""Trains a WordPiece vocabulary.
+
+The characters of the vocabulary are chosen by alphabet.py; the `tokenizers` library
+makes the longer pieces of them.
+"""
+
+import collections
+import functools
+import re
+import string
+import tempfile
+import unicodedata
+from collections.abc import Iterable
+from typing import TextIO
+
+import tokenizers
+
+from bert_jax.config import TokenizerConfig
+from bert_jax.data import alphabet, vocabulary, wordpiece
+from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
+
+# A vocabulary of tens of thousands of pieces changes little with more text than this.
+TRAINING_BYTES = 128 * 2**20
+
+
+def train(
+    documents: Iterable[list[str]], config: TokenizerConfig
+) -> wordpiece.WordPiece:
+    """Returns a vocabulary of exactly config.vocab_size tokens, special tokens first.
+
+    A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
+    as the released vocabularies have them: spare rows for tokens added later.
+
+    Args:
+      documents: each a list of sentences; at most TRAINING_BYTES are read.
+      config: vocab_size and lowercase.
+
+    Raises:
+      ConfigError: when vocab_size has no room for the commonest characters.
+    """
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    wordpiece.set_text_rules(tokenizer, config.lowercase)
+    # The text is read twice; in memory it takes 460 MB beside TensorFlow's 690. In
+    # $TMPDIR it takes up to TRAINING_BYTES.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
+        for document in vocabulary.text_sample(documents, TRAINING_BYTES):
+            text.writelines(_without_long(sentence) + "\n" for sentence in document)
+        vocab = _pieces(tokenizer, text, config.vocab_size)
+    unused = [f"[unused{i}]" for i in range(config.vocab_size - len(vocab))]
+    return wordpiece.WordPiece((*vocab, *unused), config.lowercase)
+
+
+def _without_long(sentence: str) -> str:
+    """Drops strings too long for a word; training time grows with their square."""
+    longest = max(map(len, wordpiece.strings(sentence)), default=0)
+    if longest <= wordpiece.MAX_CHARS_PER_WORD:
+        return sentence
+    return _long_word().sub(" ", sentence)
+
+
+@functools.cache
+def _long_word() -> re.Pattern[str]:
+    parting = rf"\s{wordpiece.character_classes().punctuation}{wordpiece.IDEOGRAPH}"
+    return re.compile(f"[^{parting}]{{{wordpiece.MAX_CHARS_PER_WORD + 1},}}")
+
+
+def _pieces(
+    tokenizer: tokenizers.Tokenizer, text: TextIO, vocab_size: int
+) -> list[str]:
+    """Returns up to vocab_size pieces in id order."""
+    counts = _count_characters(tokenizer, text)
+    chosen = sorted(alphabet.choose(counts, vocab_size, lambda c: len(_pieces_of(c))))
+    # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
+    # table, which differs from run to run (tokenizers 0.23).
+    inner = [f"##{c}" for c in chosen if not _is_word(c)]
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS, *inner],
+        initial_alphabet=chosen,
+        limit_alphabet=len(chosen),
+        show_progress=False,
+    )
+    text.seek(0)
+    tokenizer.train_from_iterator(text, trainer)
+    by_id = {i: token for token, i in tokenizer.get_vocab().items()}
+    pieces = [by_id[i] for i in range(len(by_id))]
+    # A small text may have fewer longer pieces than there is room for.
+    rest = [piece for c in alphabet.by_count(counts) for piece in _pieces_of(c)]
+    return list(dict.fromkeys([*pieces, *rest]))[:vocab_size]
+
+
+def _count_characters(
+    tokenizer: tokenizers.Tokenizer, text: TextIO
+) -> collections.Counter[str]:
+    """Counts the characters of the normalized text, without white space."""
+    counts: collections.Counter[str] = collections.Counter()
+    text.seek(0)
+    for line in text:
+        counts.update(tokenizer.normalizer.normalize_str(line))
+    for character in list(filter(str.isspace, counts)):
+        del counts[character]
+    return counts
+
+
+def _pieces_of(character: str) -> list[str]:
+    """Returns the pieces by which a character is known wherever it stands in a word."""
+    return [character] if _is_word(character) else [character, f"##{character}"]
+
+
+def _is_word(character: str) -> bool:
+    """Returns whether the pre-tokenizer makes the character a word of its own."""
+    return (
+        character in string.punctuation
+        or unicodedata.category(character).startswith("P")
+        or wordpiece.are_ideographs(character)
+    )

@@ -1,0 +1,156 @@
+"""Tests of bert_jax.data.wordpiece_training."""
+
+import random
+import tracemalloc
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.data import wordpiece, wordpiece_training
+from tests.data.test_alphabet import IDEOGRAPHS, chinese
+from tests.data.test_wordpiece import SPECIAL, encode, make_config
+
+
+def documents():
+    """Words of which many pairs of letters are equally frequent, so ties abound."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(300)]
+    return [[" ".join(rng.choices(words, k=12)) for _ in range(5)] for _ in range(40)]
+
+
+def train(documents, vocab_size, lowercase=True):
+    config = make_config(vocab_size=vocab_size, lowercase=lowercase)
+    return wordpiece_training.train(documents, config).vocab
+
+
+def test_trained_vocabulary_has_the_size_asked_for():
+    vocab = train(documents(), 120)
+    assert len(vocab) == len(set(vocab)) == 120
+    assert list(vocab[:5]) == SPECIAL
+    assert not any(token.startswith("[unused") for token in vocab)
+    wordpiece.validate(vocab, "trained")
+
+
+def test_what_is_too_long_for_a_word_does_not_hold_up_the_training():
+    """The trainer takes minutes for 300,000 letters without a space, else."""
+    text = [*documents(), ["x" * 300_000 + " " + "\u4e00" * 300_000]]
+    vocab = train(text, 120)
+    assert "\u4e00" in vocab and not any("xxx" in token for token in vocab)
+
+
+def test_words_that_punctuation_alone_parts_are_trained_on():
+    """As in Ethiopic, between whose words stands a mark and no space."""
+    words = ["\u1230\u120b\u121d", "\u12d3\u1208\u121d"]
+    vocab = train([["\u1361".join(words * 60)] * 20], 60)
+    assert set(words) <= set(vocab)
+
+
+def test_too_little_text_leaves_unused_tokens():
+    vocab = train([["ab ab"], ["abc"]], 40)
+    assert len(vocab) == len(set(vocab)) == 40
+    unused = [token for token in vocab if token.startswith("[unused")]
+    assert unused == [f"[unused{i}]" for i in range(len(unused))]
+    assert list(vocab[-len(unused) :]) == unused
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    assert encode(tokenizer, "abc [unused0]").count("[unused0]") == 0
+
+
+@pytest.mark.parametrize("vocab_size", [60, 150])
+def test_training_twice_gives_the_same_vocabulary(vocab_size):
+    """Else two machines that prepare the same text get different ids."""
+    first = train(documents(), vocab_size)
+    assert all(train(documents(), vocab_size) == first for _ in range(3))
+
+
+def test_training_does_not_hold_the_text():
+    """What Python holds meanwhile is a small part of a text that comes bit by bit."""
+    sentences = [" ".join(document) for document in documents()]
+    num_bytes = 50 * sum(map(len, sentences))
+    tracemalloc.start()
+    try:
+        train(([sentence[:]] for sentence in sentences * 50), 150)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert num_bytes > 6e5 and peak < num_bytes / 2
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_trained_vocabulary_covers_its_text(lowercase):
+    text = [["Zebra \u00c9t\u00e9 (quux)."], ["zebra, zebra!"]]
+    vocab = train(text, 100, lowercase)
+    tokenizer = wordpiece.WordPiece(vocab, lowercase)
+    for document in text:
+        found = encode(tokenizer, document[0])
+        assert "[UNK]" not in found
+    assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
+
+
+def test_a_vocabulary_without_room_for_the_characters_is_refused():
+    """Special tokens first: a smaller one could even lack [MASK]."""
+    with pytest.raises(
+        ConfigError, match=r"vocab_size=6 has no room for the 9 .*try 18"
+    ):
+        train([["a b"]], 6)
+    assert len(train([["a b"]], 9)) == 9
+
+
+# ---------------------------------------------------------------- characters
+
+
+def unknown_share(vocab, sentences, lowercase=True):
+    tokenizer = wordpiece.WordPiece(vocab, lowercase)
+    ids = [i for found in tokenizer.encoder()(sentences) for i in found.tolist()]
+    return ids.count(tokenizer.id("[UNK]")) / len(ids)
+
+
+def test_ideographs_are_covered_and_never_inside_words():
+    """At most 500 of 3,000 got a piece when an eighth of the vocabulary was theirs."""
+    text = chinese(100_000)
+    vocab = train([text], 4000)
+    assert unknown_share(vocab, text) < 0.001
+    assert not any(
+        c in piece for piece in vocab for c in IDEOGRAPHS if piece[:2] == "##"
+    )
+
+
+def test_kana_and_hangul_stand_anywhere_in_words():
+    vocab = train([["\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4"] * 3], 100, False)
+    for character in "\u3072\u3089\u304c\u306a\ud55c\uad6d\uc5b4":
+        assert {character, f"##{character}"} <= set(vocab)
+
+
+def test_a_script_of_little_of_the_text_is_covered_like_the_main_one():
+    text = chinese(30_000)
+    latin = [" ".join(document) for document in documents()] * 30
+    share = sum(map(len, text)) / sum(map(len, latin))
+    assert 0.005 < share < 0.1
+    assert unknown_share(train([latin, text], 4000), text) < 0.001
+
+
+def test_a_few_words_of_a_script_do_not_fill_the_vocabulary():
+    text = chinese(150)
+    latin = [" ".join(document) for document in documents()] * 20
+    vocab = train([latin, text], 300)
+    assert len(set("".join(text))) > 100
+    assert 0 < sum(map(wordpiece.are_ideographs, vocab)) < 64
+
+
+def test_the_commonest_characters_are_chosen_where_there_is_no_room_for_all():
+    """A quarter of the vocabulary stays for longer pieces."""
+    text = chinese(100_000)
+    latin = [" ".join(document) for document in documents()]
+    vocab = train([latin, text], 1000)
+    num_ideographs = sum(wordpiece.are_ideographs(piece) for piece in vocab)
+    assert 700 < num_ideographs < 750
+    longer = [piece for piece in vocab[5:] if len(piece.removeprefix("##")) > 1]
+    assert len(longer) > 200
+    assert 0.2 < unknown_share(vocab, text) < 0.3
+
+
+def test_places_that_words_do_not_need_go_to_characters():
+    text = chinese(100_000)
+    vocab = train([text], 2000)
+    assert sum(map(wordpiece.are_ideographs, vocab)) == 2000 - len(SPECIAL)
+    rare = train([["ab " * 5000 + "\u4e00 \u00df"]], 40)
+    assert {"\u4e00", "\u00df", "##\u00df", "[unused0]"} <= set(rare)
