@@ -63,7 +63,8 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         elif self._lines.stop() and error is None:
-            _print(f"{self.line()}, done in {time.monotonic() - self._start:,.0f} s")
+            secs = time.monotonic() - self._start
+            _print(f"{self._doing}: {self._done:,.0f} {self._unit} in {secs:,.0f} s")
 
     def add(self, amount: float, *, found_done: bool = False) -> None:
         """Counts an amount; what was found done says nothing about the speed."""
