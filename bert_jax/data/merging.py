@@ -1,8 +1,8 @@
 """External merge sort: merges runs until few enough are left to write shards from.
 
 Each shard reads a piece of each run, so the pieces are runs x shards. Above MAX_PIECES
-runs are first merged into larger ones, FAN_IN at most at a time. A merged run replaces
-its inputs: it lists their batches in its header, and they are removed when it is
+runs are first merged into larger ones, FAN_IN at a time. A merged run replaces its
+inputs: it lists their batches in its header, and they are removed when it is
 complete. Merging is independent of the order of runs and can be interrupted anywhere.
 Runs in worker processes: no TensorFlow.
 """
@@ -148,15 +148,12 @@ def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
       levels: how often each run was merged, by name.
       num_shards: that are to be written.
     """
-    limit = max_runs(num_shards)
-    if len(levels) <= limit:
+    if len(levels) <= max_runs(num_shards):
         return []
     level = sorted(levels.values())[1]  # a single run has nothing to be merged with
     low = sorted(name for name in levels if levels[name] <= level)
-    room = max(1, limit - (len(levels) - len(low)))
-    fan_in = min(FAN_IN, max(2, math.ceil(len(low) / room)))
-    parts = np.array_split(low, math.ceil(len(low) / fan_in))
-    return [part.tolist() for part in parts if len(part) > 1]
+    parts = np.array_split(low, math.ceil(len(low) / FAN_IN))
+    return [part.tolist() for part in parts]
 
 
 def merge(task: Merge) -> int:
