@@ -103,7 +103,7 @@ class Finished:
 
 
 def max_runs(num_shards: int) -> int:
-    """Returns from how many runs shards are written without a merge before."""
+    """Returns the largest number of runs that shards are written from."""
     return max(2, MAX_PIECES // num_shards)
 
 
@@ -139,14 +139,14 @@ def _level(name: str) -> int:
 
 
 def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
-    """Returns which runs to merge next, none when they are few enough.
+    """Returns groups of runs to merge next, none when there are few enough runs.
 
     Only the runs of the lowest level are merged, so that merging resumes without
     merging its own results again.
 
     Args:
-      levels: how often each run was merged, by name.
-      num_shards: that are to be written.
+      levels: number of merges that led to each run, by name.
+      num_shards: number of shards to write.
     """
     if len(levels) <= max_runs(num_shards):
         return []
