@@ -64,14 +64,14 @@ def prepare(
     num_workers: int | None = None,
     scratch_dir: str | None = None,
 ) -> corpus.Corpus:
-    """Makes the config's corpus, unless it is there already, and opens it.
+    """Prepares the config's corpus, unless it exists already, and opens it.
 
     The files are the same for any number of workers, and any order of the documents
     under a given vocabulary.
 
     Args:
       config: of the corpus.
-      num_workers: processes; None for one a core.
+      num_workers: number of processes; None for one per core.
       scratch_dir: directory for temporary files, see `work_directory`.
 
     Raises:
@@ -108,7 +108,7 @@ def _prepare(
         runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
         plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
         if is_small(found):
-            num_workers = 1  # is done before processes have imported TensorFlow
+            num_workers = 1  # done before worker processes could import TensorFlow
         written = _write_shards(config, tokenizer, plan, work, num_workers)
         corpus_writer.finish(config, tokenizer, trained_on, plan.counts, written)
     work_directory.remove(directory)
@@ -323,7 +323,7 @@ def _write_shards(
     work: str,
     num_workers: int,
 ) -> dict[str, corpus_writer.WrittenShard]:
-    """Makes the shards that are not finished, and returns all by file name."""
+    """Writes the shards that are not finished, and returns all by file name."""
     corpus_dir = config.data.corpus_dir
     made_for = {
         "files": [len(plan.files), plan.files[0]],
@@ -363,8 +363,8 @@ def main() -> None:
         prepare(config, _WORKERS.value, _SCRATCH_DIR.value)
     except BrokenProcessPool:
         raise ConfigError(
-            "a process was killed, most likely for want of memory; what is finished is"
-            " kept: call prepare again with fewer --workers"
+            "a process was killed, most likely because memory ran out; finished work is"
+            " kept: rerun prepare with fewer --workers"
         ) from None
 
 
@@ -373,7 +373,7 @@ if __name__ == "__main__":
     _WORKERS = flags.DEFINE_integer(
         "workers",
         None,
-        "processes that tokenise and write; one a core if not given",
+        "processes that tokenize and write; one per core if not given",
         lower_bound=1,
     )
     _SCRATCH_DIR = flags.DEFINE_string(

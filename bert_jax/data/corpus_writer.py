@@ -1,7 +1,7 @@
 """Encoded documents -> the token corpus on disk, in the format that corpus.py reads.
 
-Each shard is written on its own from the documents that belong to it, so it does not
-matter who writes which; the manifest comes last.
+Each shard depends only on the documents that belong to it, so shards can be written in
+any order by any process. The manifest is written last.
 """
 
 import collections
@@ -36,7 +36,7 @@ REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
 REFERENCE_ROWS = (1, 2, 3, 4, 8, 32)
 # Sentences whose pairs are counted at a time: drawing takes some 200 bytes for each.
 COUNTED_SENTENCES = 2**17
-# Of the token ids of a shard: readers hold a whole one in memory, the writer two.
+# Bytes of token ids in a shard: a reader holds one shard in memory, the writer two.
 MAX_SHARD_BYTES = 2**28
 
 
@@ -94,14 +94,14 @@ def write(task: ShardTask) -> None:
 def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     """Writes one shard, its documents ordered by key, repeated ones left out.
 
-    The same documents make the same file, however they are spread over pieces.
+    The same documents give the same file, however they are spread over pieces.
 
     Args:
       path: of the shard; nothing is written when there is no document.
       pieces: all documents of the shard.
 
     Raises:
-      ConfigError: when that is too much for one shard.
+      ConfigError: when the token ids exceed MAX_SHARD_BYTES.
     """
     check_size(path, sum(piece.token_ids.nbytes for piece in pieces))
     everything = segments.concatenate(pieces)
@@ -264,9 +264,9 @@ def finish(
       config: what `corpus.recipe` lists and where the shards are.
       tokenizer: what the documents were encoded with.
       trained_on: how much text the vocabulary was trained on; None if it was given.
-      counts: of documents: `encoding.COUNTS` and "repeated"; of `unknown_tokens`; and
-        by other names what reading and cleaning changed or dropped.
-      written: by file name; shards without a document may be missing.
+      counts: `encoding.COUNTS`, "repeated", those of `unknown_tokens`, and the counts
+        of what reading and cleaning changed or dropped.
+      written: by file name; shards without documents may be missing.
 
     Raises:
       ConfigError: when the documents give too little to draw pairs from.

@@ -1,8 +1,8 @@
 """External merge sort: merges runs until few enough are left to write shards from.
 
 Each shard reads a piece of each run, so the pieces are runs x shards. Above MAX_PIECES
-runs are first merged into larger ones, FAN_IN at most at a time. A merged run replaces
-its inputs: it lists their batches in its header, and they are removed when it is
+runs are first merged into larger ones, FAN_IN at a time. A merged run replaces its
+inputs: it lists their batches in its header, and they are removed when it is
 complete. Merging is independent of the order of runs and can be interrupted anywhere.
 Runs in worker processes: no TensorFlow.
 """
@@ -103,7 +103,7 @@ class Finished:
 
 
 def max_runs(num_shards: int) -> int:
-    """Returns from how many runs shards are written without a merge before."""
+    """Returns the largest number of runs that shards are written from."""
     return max(2, MAX_PIECES // num_shards)
 
 
@@ -139,24 +139,21 @@ def _level(name: str) -> int:
 
 
 def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
-    """Returns which runs to merge next, none when they are few enough.
+    """Returns groups of runs to merge next, none when there are few enough runs.
 
     Only the runs of the lowest level are merged, so that merging resumes without
     merging its own results again.
 
     Args:
-      levels: how often each run was merged, by name.
-      num_shards: that are to be written.
+      levels: number of merges that led to each run, by name.
+      num_shards: number of shards to write.
     """
-    limit = max_runs(num_shards)
-    if len(levels) <= limit:
+    if len(levels) <= max_runs(num_shards):
         return []
     level = sorted(levels.values())[1]  # a single run has nothing to be merged with
     low = sorted(name for name in levels if levels[name] <= level)
-    room = max(1, limit - (len(levels) - len(low)))
-    fan_in = min(FAN_IN, max(2, math.ceil(len(low) / room)))
-    parts = np.array_split(low, math.ceil(len(low) / fan_in))
-    return [part.tolist() for part in parts if len(part) > 1]
+    parts = np.array_split(low, math.ceil(len(low) / FAN_IN))
+    return [part.tolist() for part in parts]
 
 
 def merge(task: Merge) -> int:

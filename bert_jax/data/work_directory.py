@@ -30,10 +30,10 @@ _MADE_FOR = "made_for.json"
 
 @contextlib.contextmanager
 def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
-    """Gives the scratch directory of a corpus to this process alone.
+    """Locks the work on a corpus and yields its scratch directory.
 
-    Nothing is left of work that raises ConfigError before a stage has any content. All
-    is kept after that, and after every other error.
+    A ConfigError before any stage has content removes everything. After that, and
+    after every other error, the work is kept.
 
     Args:
       corpus_dir: created if it does not exist.
@@ -48,7 +48,7 @@ def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
     made_directory = not storage.exists(corpus_dir)
     with _locked(corpus_dir, state):
         found = _facts(state)
-        try:  # again: who had the lock may have finished since
+        try:  # again: the process that had the lock may have finished
             _refuse_shards_of_others(corpus_dir, found)
         except ConfigError:
             shutil.rmtree(state)
@@ -167,11 +167,11 @@ def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> N
     if corpus.exists(corpus_dir):
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} was prepared by another process in"
-            " the meantime; call again to use it"
+            " the meantime; rerun this command to use it"
         )
     raise ConfigError(
         f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
-        f" {corpus.MANIFEST}, so it is no whole corpus; name an empty directory"
+        f" {corpus.MANIFEST}, so it is incomplete; name an empty directory"
     )
 
 
