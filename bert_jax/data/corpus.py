@@ -34,7 +34,7 @@ from bert_jax.config import (
 )
 from bert_jax.data import encoding, pairs, shard_file, tokenizers
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
 # A corpus up to this size is held against its digests when it is opened, which takes
 # at most a second; of a larger one, a shard's records are checked as it is loaded.

@@ -230,7 +230,8 @@ def test_a_manifest_that_was_edited_is_told_from_another_format(written):
     path = os.path.join(found.directory, "manifest.json")
     with open(path) as file:
         manifest = json.load(file)
-    for changes in ({"format_version": 5}, {"documents": {}}, {"sha256": None}):
+    newer = corpus.FORMAT_VERSION + 1
+    for changes in ({"format_version": newer}, {"documents": {}}, {"sha256": None}):
         with open(path, "w") as file:
             json.dump(manifest | changes, file)
         with pytest.raises(DamagedError, match="manifest.json was changed: its sha256"):
