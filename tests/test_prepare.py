@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 
@@ -453,6 +454,19 @@ def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_
         "control_characters_dropped": 1,
         "lines_repaired": 1,
     }
+
+
+def test_wrapped_documents_are_counted(source, tmp_path):
+    config, _ = source
+    path = tmp_path / "wrapped.jsonl"
+    with open(path, "w") as file:
+        for i in range(30):
+            words = random.Random(i).choices(WORDS, k=99)
+            text = textwrap.fill(" ".join(words), 72)
+            file.write(json.dumps({"text": f"{text}.\n\nW{i % 9} w1."}) + "\n")
+    config = changed(config, "data", sources=(f"jsonl:{path}#text",))
+    manifest = json.loads(made(config)["manifest.json"])
+    assert manifest["cleaning"] == {"documents_unwrapped": 30}
 
 
 # ------------------------------------------------------------------- memory

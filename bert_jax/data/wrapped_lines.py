@@ -16,7 +16,7 @@ Stream = Iterator[str | None]
 
 HEADING = re.compile(r"(#{1,6}\s+\S.*|\s*=\s+[^=\s](.*[^=\s])?\s+=\s*)$")
 # Subheadings of WikiText and rules of Markdown.
-ORNAMENT = re.compile(r"\s*((=\s+){2,}.*=|[-*_](\s*[-*_]){2,})\s*$")
+ORNAMENT = re.compile(r"\s*((=\s+){2}.*=|[-*_](\s*[-*_]){2,})\s*$")
 
 # A document is examined in parts of this many lines or characters, which end at a
 # blank line; a part without a blank line ends at twice as many.
@@ -29,11 +29,14 @@ MIN_WIDTH, MAX_WIDTH = 40, 100
 SLACK = 4
 # No line has room for longer words, such as addresses and code: they prove nothing.
 MAX_WORD = 20
-# Fewer breaks inside sentences prove nothing.
+# Fewer breaks inside sentences prove nothing, unless nearly all breaks have the width
+# to the column. Two lines have to be wider than most of verse.
 MIN_BREAKS = 3
+MIN_EXACT, MIN_SHARE_EXACT = 0.9, 0.2
+MIN_WIDTH_OF_TWO = 55
 # The share of breaks that are inside a sentence and at the width. In 17 books of
-# Project Gutenberg it is 0.45 to 0.99 for prose, with verse and tables in it, and 0 for
-# verse.
+# Project Gutenberg it is 0.41 to 0.97 for prose with verse in it, 0.05 to 0.38 for
+# indexes and glossaries, and 0 to 0.05 for verse, or 0.33 with verses over two lines.
 MIN_SHARE = 0.4
 # Where no line begins with a capital (other scripts, lower-cased text), verse and lists
 # differ from prose in their widths only.
@@ -85,37 +88,27 @@ class Wrapping:
         most = used + _word_length(following, self.in_columns)
         return used - SLACK <= self.width <= most + SLACK
 
-    def fits(self, lines: list[str]) -> bool:
-        """Returns whether nearly all lines that another line follows are full."""
-        full = [self.is_full(*pair) for pair in _breaks(lines)]
-        return sum(full) >= max(1, MIN_SHARE_WITHOUT_CAPITALS * len(full))
-
 
 def unwrapped(stream: Stream, counts: collections.Counter[str]) -> Stream:
     """Yields a stream of lines with the lines of wrapped documents joined.
 
-    Every part of a document is examined by itself. A part that proves nothing has the
-    width of the part before it, and a document of a few lines that of the last wrapped
-    document if its lines are as wide. Memory is bounded by PART_LINES and PART_CHARS.
+    Every document is decided by itself, in parts: a part that proves nothing has the
+    width of the part before it. Memory is bounded by PART_LINES and PART_CHARS.
 
     Args:
       stream: lines and the ends of documents; blank lines end paragraphs.
       counts: counted up by "documents_unwrapped".
     """
-    before: Wrapping | None = None
-    is_wrapped = False
+    wrapping: Wrapping | None = None
     for part, is_last in _parts(stream):
         found = find_wrapping(part)
-        if not found and before and (is_wrapped or before.fits(part)):
-            found = before
-        if found and not is_wrapped:
+        if found and not wrapping:
             counts["documents_unwrapped"] += 1
-            is_wrapped = True
-        before = found or before
-        yield from _paragraphs(part, found) if found else part
+        wrapping = found or wrapping
+        yield from _paragraphs(part, wrapping) if wrapping else part
         if is_last:
             yield None
-            is_wrapped = False
+            wrapping = None
 
 
 def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
@@ -147,27 +140,39 @@ def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
 def find_wrapping(lines: list[str]) -> Wrapping | None:
     """Returns how lines are wrapped, None when they are not.
 
-    Every break inside a sentence, after a line of length n and before a word of length
-    m, is explained by widths between n and n + m. Lines are wrapped when one width
-    explains enough of all breaks. A line over MAX_WIDTH is a break without explanation.
+    A break after a line of length n and before a word of length m is explained by
+    widths from n to n + m. Lines are wrapped when one width explains enough of those
+    breaks that must be inside sentences, or, if there are few lines, all breaks and
+    without any slack. A line over MAX_WIDTH is a break without explanation.
     """
-    num_breaks = num_capitals = 0
+    num_breaks = num_neutral = num_capitals = 0
+    breaks: list[tuple[str, str]] = []
     inside: list[tuple[str, str]] = []
     for line, following in _breaks(lines):
+        num_breaks += 1
+        if len(line) > MAX_WIDTH:
+            continue
         initial = following.lstrip(_OPENERS)[:1]
-        is_long = len(line) > MAX_WIDTH
-        num_breaks += is_long or not _NEUTRAL.match(initial)
-        if initial.isupper():
-            num_capitals += 1
-        elif not is_long and initial.isalpha() and _is_inside(line, following):
+        num_neutral += bool(_NEUTRAL.match(initial))
+        num_capitals += initial.isupper()
+        if _is_row(line) or _BULLET.match(following.lstrip()):
+            continue
+        breaks.append((line, following))
+        if initial.isalpha() and not initial.isupper() and not _is_closed(line):
             inside.append((line, following))
     has_capitals = num_capitals > MIN_CAPITALS * num_breaks
     share = MIN_SHARE if has_capitals else MIN_SHARE_WITHOUT_CAPITALS
-    needed = max(MIN_BREAKS, share * num_breaks)
-    if len(inside) < needed:
-        return None
-    wrapping, votes = _best(inside)
-    return wrapping if votes >= needed else None
+    needed = max(MIN_BREAKS, share * (num_breaks - num_neutral))
+    if len(inside) >= needed:
+        wrapping, votes = _best(inside, SLACK)
+        if votes >= needed:
+            return wrapping
+    if inside and len(inside) >= MIN_SHARE_EXACT * num_breaks:
+        wrapping, votes = _best(breaks, slack=0)
+        is_wide = num_breaks > 1 or wrapping.width >= MIN_WIDTH_OF_TWO
+        if is_wide and votes >= MIN_EXACT * num_breaks:
+            return wrapping
+    return None
 
 
 def _breaks(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -187,34 +192,29 @@ def _ends_paragraph(line: str, following: str) -> bool:
     return following[0].isspace() and line[-1] not in ":\uff1a" and _is_closed(line)
 
 
-def _is_inside(line: str, following: str) -> bool:
-    """Returns whether both lines may be of one sentence."""
-    return not (_is_closed(line) or _is_row(line) or _BULLET.match(following.lstrip()))
-
-
-def _best(inside: list[tuple[str, str]]) -> tuple[Wrapping, int]:
-    """Returns the wrapping that explains most breaks inside sentences, and how many."""
-    text = "".join(line for line, _ in inside)
+def _best(breaks: list[tuple[str, str]], slack: int) -> tuple[Wrapping, int]:
+    """Returns the wrapping that explains most breaks, and how many it explains."""
+    text = "".join(line for line, _ in breaks)
     is_cjk = len(_CJK_CHARACTER.findall(text)) > len(text) / 2
     measures = (False, True) if _WIDE.search(text) else (False,)
     votes, width, in_columns = max(
-        (*_most_votes(inside, in_columns, is_cjk), in_columns)
+        (*_most_votes(breaks, in_columns, is_cjk, slack), in_columns)
         for in_columns in measures
     )
-    indents = collections.Counter(_indent(following) for _, following in inside)
+    indents = collections.Counter(_indent(following) for _, following in breaks)
     indent = indents.most_common(1)[0][0]
     return Wrapping(width, in_columns, is_cjk, indent), votes
 
 
 def _most_votes(
-    breaks: list[tuple[str, str]], in_columns: bool, is_cjk: bool
+    breaks: list[tuple[str, str]], in_columns: bool, is_cjk: bool, slack: int
 ) -> tuple[int, int]:
     """Returns how many breaks the best width explains, and the smallest such width."""
     changes: collections.Counter[int] = collections.Counter()
     for line, following in breaks:
         length = _length(line, in_columns)
         changes[length] += 1
-        changes[length + _word_length(following, in_columns) + SLACK + 1] -= 1
+        changes[length + _word_length(following, in_columns) + slack + 1] -= 1
     narrowest = MIN_WIDTH // 2 if is_cjk and not in_columns else MIN_WIDTH
     best, votes = (0, narrowest), 0
     for width in range(min(changes), MAX_WIDTH + 1):

@@ -221,17 +221,40 @@ def test_a_few_short_lines_among_long_ones_are_no_wrapped_text():
     assert joined(lines)[0] == [lines]
 
 
-def test_three_lines_prove_nothing_by_themselves():
-    lines = textwrap.wrap(PROSE[0], 72)[:3]
+@pytest.mark.parametrize("num_lines", [2, 3, 4])
+def test_a_few_lines_of_one_width_are_joined(num_lines):
+    lines = textwrap.wrap(PROSE[0], 72)[:num_lines]
+    found, counts = joined(lines)
+    assert found == [[" ".join(lines)]]
+    assert counts == {"documents_unwrapped": 1}
+
+
+def test_a_few_lines_that_begin_with_names_and_numbers():
+    text = (
+        "He was born in Kilmarnock on 12 February 1871, the second son of James"
+        " Hale, and went to the school of that parish, which he left in spring"
+        " 1886 for the office of a shipping company that had all of its ships"
+        " in the harbour of Leith."
+    )
+    lines = textwrap.wrap(text, 70)
+    assert [line.split()[0] for line in lines] == ["He", "Hale,", "1886", "the"]
+    assert joined(lines)[0] == [[text]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        textwrap.wrap(PROSE[0], 50)[:2],
+        ["red cabbage and white, finely cut, with salt", "caraway", "juniper berries"],
+        ["a kettle with a lid that does not quite fit", "its handle", "a wooden spoon"],
+        VERSE[:3],
+        [PROSE[0], "of which nobody spoke", "until they reached the wall"],
+    ],
+    ids=["two lines", "list", "list again", "verse", "long"],
+)
+def test_a_few_lines_that_prove_nothing_stay(lines):
     found, counts = joined(lines)
     assert found == [lines] and not counts
-
-
-def test_three_lines_as_wide_as_the_document_before_are_joined():
-    lines = textwrap.wrap(PROSE[0], 72)[:3]
-    found, counts = joined(wrapped(PROSE), lines, VERSE, wrapped(PROSE), lines)
-    assert found == [PROSE, [" ".join(lines)], VERSE, PROSE, [" ".join(lines)]]
-    assert counts == {"documents_unwrapped": 4}
 
 
 def test_every_document_is_decided_by_itself():
