@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections import Counter
 
@@ -710,6 +711,19 @@ def test_unknown_tokens_are_counted_by_source(tmp_path, capsys):
     assert lines[-1].startswith(
         f"warning: 9.1% of the tokens of {specs[1]!r} are [UNK]"
     )
+
+
+def test_wrapped_documents_are_counted(source, tmp_path):
+    config, _ = source
+    path = tmp_path / "wrapped.jsonl"
+    with open(path, "w") as file:
+        for i in range(30):
+            words = random.Random(i).choices(WORDS, k=99)
+            text = textwrap.fill(" ".join(words), 72)
+            file.write(json.dumps({"text": f"{text}.\n\nW{i % 9} w1."}) + "\n")
+    config = changed(config, "data", sources=(f"jsonl:{path}#text",))
+    manifest = json.loads(made(config)["manifest.json"])
+    assert manifest["cleaning"] == {"documents_unwrapped": 30}
 
 
 # ------------------------------------------------------------------- memory

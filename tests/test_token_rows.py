@@ -1,5 +1,7 @@
 """Tests of bert_jax.token_rows: which rows of a model a vocabulary takes."""
 
+import json
+
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -54,6 +56,33 @@ def test_rows_of_added_tokens_are_theirs(source):
     change_json(directory, "tokenizer.json", added_tokens=[])
     (directory / "added_tokens.json").write_text('{"w91": 96}')
     assert_same(read(directory).arrays, expected)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_tokens_that_python_splits_lines_at_and_added_tokens(source, line_end):
+    """U+2028 and ##U+2028 are tokens of bert-base-chinese."""
+    directory, expected = source
+    breaks = ["\u2028", "##\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\u3000"]
+    vocab = [*VOCAB[: -1 - len(breaks)], *breaks, VOCAB[-1]]
+    content = "".join(token + line_end for token in vocab[:-1])
+    (directory / "vocab.txt").write_bytes(content.encode())
+    change_json(directory, "tokenizer.json", added_tokens=[])
+    (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
+    config = make_config(init_from=str(directory))
+    tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
+    weights = pretrained.read(pretrained.open_source(config), config, tokenizer)
+    assert_same(weights.arrays, expected)
+    assert weights.notes == ()
+
+
+def test_a_vocabulary_that_is_not_utf8_is_refused(source):
+    directory, _ = source
+    content = "\n".join(VOCAB[:-1]).encode().replace(b"w50", b"\xff")
+    (directory / "vocab.txt").write_bytes(content)
+    change_json(directory, "tokenizer.json", added_tokens=[])
+    (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
+    with pytest.raises(config_lib.ConfigError, match="vocab.txt:56 is not UTF-8"):
+        read(directory)
 
 
 def test_a_vocabulary_of_another_kind_is_refused(source):

@@ -7,8 +7,8 @@ jsonl:GLOB#field.path           a JSON object a line, the document in one field
 wikiextractor:GLOB              WikiExtractor's files, <doc ...> ... </doc> or JSON
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 
-Reading is input and output, decoding and finding where documents end; cleaning.py makes
-sentences of them.
+Reading is input and output, decoding, finding where documents end and joining
+hard-wrapped lines; cleaning.py splits the documents into sentences.
 """
 
 import collections
@@ -22,7 +22,15 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import ConfigError, DataConfig
-from bert_jax.data import embedded, lines, source_files, text_layout, tfds_splits
+from bert_jax.data import (
+    embedded,
+    lines,
+    source_files,
+    text_layout,
+    tfds_splits,
+    wrapped_lines,
+)
+from bert_jax.data.wrapped_lines import Stream
 
 # A JSON line may be so much longer than the text in it: escapes, other fields.
 JSON_OVERHEAD = 4
@@ -54,7 +62,8 @@ def documents(
       source: a spec, as in config.data.sources.
       data_config: its invalid_utf8, max_line_bytes and max_document_bytes hold.
       counts: counted up by "documents_cut", "documents_not_utf8",
-        "json_lines_too_long", "lines_cut", "lines_repaired" and "files_skipped".
+        "documents_unwrapped", "json_lines_too_long", "lines_cut", "lines_repaired" and
+        "files_skipped".
 
     Raises:
       ConfigError: when the spec names no known kind, no file, or a field or dataset
@@ -107,14 +116,19 @@ def _read(
 
 
 def _assemble(
-    stream: text_layout.Stream,
+    stream: Stream,
     name: str,
     data_config: DataConfig,
     counts: collections.Counter[str],
     *,
     is_split: bool = False,
 ) -> Iterator[Document]:
-    """Yields the documents of a stream of lines, long ones in parts."""
+    """Yields the documents of a stream of lines, long ones in parts.
+
+    Hard-wrapped lines are joined first, unless the lines are sentences.
+    """
+    if not is_split:
+        stream = wrapped_lines.unwrapped(stream, counts)
     found: list[str] = []
     ordinal, size = 1, 0
     for line in stream:
@@ -179,7 +193,7 @@ def _jsonl(
 
 def _json_stream(
     path: str, field: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> text_layout.Stream:
+) -> Stream:
     for where, found in _json_objects(path, data_config, counts):
         yield from _field_of(found, field, where, counts).splitlines()
         yield None
@@ -267,7 +281,7 @@ def _wikiextractor(
 
 def _wiki_json_stream(
     path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> text_layout.Stream:
+) -> Stream:
     for where, found in _json_objects(path, data_config, counts):
         text_lines = _field_of(found, "text", where, counts).splitlines()
         # Some versions repeat the title on the first line, some do not.
@@ -275,9 +289,7 @@ def _wiki_json_stream(
         yield None
 
 
-def _wiki_stream(
-    source_lines: Iterator[str], path: str, pattern: str
-) -> text_layout.Stream:
+def _wiki_stream(source_lines: Iterator[str], path: str, pattern: str) -> Stream:
     """Yields the lines between <doc ...> and </doc>, without the title."""
     is_inside = found = is_title = has_text = False
     for line in source_lines:
@@ -287,9 +299,9 @@ def _wiki_stream(
         elif line.strip() == "</doc>":
             is_inside = False
             yield None
-        elif is_inside and line.strip():
-            if not is_title:  # the first line repeats the title
-                yield line
+        elif is_inside and not is_title:
+            yield line
+        elif is_inside and line.strip():  # the first line repeats the title
             is_title = False
     if has_text and not found:
         raise ConfigError(
@@ -325,7 +337,7 @@ def _tfds(
     path = _text_field(name, builder.info.features or {}, field if separator else None)
     dataset = tfds_splits.dataset(builder, split, "config.data.sources")
 
-    def stream() -> text_layout.Stream:
+    def stream() -> Stream:
         for number, example in enumerate(dataset.as_numpy_iterator(), start=1):
             for key in path:
                 example = example[key]

@@ -1,54 +1,47 @@
-"""How a plain text file is laid out: where its documents end, what a line is."""
+"""Finds where the documents of a plain text file end, and whether lines are sentences.
+
+wrapped_lines.py joins hard-wrapped lines of each document afterwards.
+"""
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data import sentences
+from bert_jax.data import sentences, wrapped_lines
+from bert_jax.data.wrapped_lines import HEADING, ORNAMENT, Stream
 
 SAMPLE_LINES = 2000
-SAMPLE_BYTES = 2**20
+SAMPLE_CHARS = 2**20
 # Lines of the sample that are split into sentences: enough to tell nine in ten.
 SPLIT_LINES = 200
 
-_HEADING = re.compile(r"(#{1,6}\s+\S.*|\s*=\s+[^=\s](.*[^=\s])?\s+=\s*)$")
-# WikiText's subheadings and Markdown's rules.
-_ORNAMENT = re.compile(r"\s*((=\s+){2,}.*=|[-*_](\s*[-*_]){2,})\s*$")
-
-# Lines of a file, None after the last line of a document.
-Stream = Iterator[str | None]
-
 
 def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
-    """Tells how a text file is laid out, from its first 2,000 lines or mebibyte.
+    """Finds the layout of a text file from its first 2,000 lines or 2**20 characters.
 
-    1. Its lines are broken at a width (see `_is_wrapped`): they are joined first, up
-       to the next blank line.
-    2. It has headings (Markdown `# ...`, or `= Title =` as in WikiText): running text,
-       a document under each heading; blank lines only separate paragraphs.
-    3. At least nine in ten of its lines hold one sentence, and blank lines stand
-       between groups of several: a sentence a line, a blank line between documents.
-    4. Every group between blank lines is a single line: running text, a paragraph a
-       line with blank lines between; the file is one document.
-    5. Otherwise: running text, a blank line between documents, a paragraph a line.
+    1. Headings (Markdown `# ...`, or `= Title =` as in WikiText): running text, a
+       document under each heading; blank lines only separate paragraphs.
+    2. Most lines are wrapped (see `wrapped_lines.find_wrapping`), or every line stands
+       between blank lines: the file is one document, and blank lines separate
+       paragraphs.
+    3. At least nine in ten lines hold one sentence, and blank lines separate groups of
+       several: a sentence a line, a blank line between documents.
+    4. Otherwise: running text, a paragraph a line, a blank line between documents.
 
     Returns:
-      The stream of lines with the ends of documents, and whether they are sentences.
+      The stream of lines with the ends of documents, and whether lines are sentences.
     """
     sample, rest = _sampled(source_lines)
-    if _is_wrapped(sample):
-        sample, rest = _sampled(_unwrapped(rest))
-    if any(map(_HEADING.match, sample)):
+    if any(map(HEADING.match, sample)):
         return _under_headings(rest), False
-    if not _has_groups(sample):
+    if wrapped_lines.find_wrapping(sample) or not _has_groups(sample):
         return rest, False
     return _between_blank_lines(rest), _is_sentence_a_line(sample)
 
 
 def one_document(source_lines: Iterator[str]) -> Stream:
-    """Returns the lines of a file that is one document: joined, without headings."""
-    sample, rest = _sampled(source_lines)
-    return _without_headings(_unwrapped(rest) if _is_wrapped(sample) else rest)
+    """Yields the lines of a file that is one document, blank instead of headings."""
+    for line in source_lines:
+        yield "" if HEADING.match(line) or ORNAMENT.match(line) else line
 
 
 def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
@@ -58,7 +51,7 @@ def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
     for line in itertools.islice(source_lines, SAMPLE_LINES):
         sample.append(line)
         size += len(line)
-        if size > SAMPLE_BYTES:
+        if size > SAMPLE_CHARS:
             break
     return sample, itertools.chain(sample, source_lines)
 
@@ -66,12 +59,14 @@ def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
 def _under_headings(source_lines: Iterable[str]) -> Stream:
     has_text = False
     for line in source_lines:
-        if _HEADING.match(line):
+        if HEADING.match(line):
             if has_text:
                 yield None
             has_text = False
-        elif line.strip() and not _ORNAMENT.match(line):
-            has_text = True
+        elif ORNAMENT.match(line):
+            yield ""
+        else:
+            has_text = has_text or bool(line.strip())
             yield line
 
 
@@ -84,52 +79,6 @@ def _between_blank_lines(source_lines: Iterable[str]) -> Stream:
         elif has_text:
             has_text = False
             yield None
-
-
-def _without_headings(source_lines: Iterable[str]) -> Stream:
-    return (
-        line
-        for line in source_lines
-        if not _HEADING.match(line) and not _ORNAMENT.match(line)
-    )
-
-
-def _is_wrapped(sample: list[str]) -> bool:
-    """Returns whether the lines of a file are broken at a width, inside sentences.
-
-    Then nearly every line that another follows has no room for its first word, and
-    most do not end at a stop. Poems and lists leave room.
-    """
-    inner = [
-        (line, following.split(maxsplit=1)[0])
-        for line, following in itertools.pairwise(map(str.rstrip, sample))
-        if line and following
-    ]
-    # 95 in 100 lines are no wider; nobody wraps text below 40 or above 100 columns.
-    widths = sorted(len(line) for line in sample if line.strip())
-    width = widths[len(widths) * 95 // 100] if inner else 0
-    if not 40 <= width <= 100:
-        return False
-    is_full = [len(line) + 1 + len(word) > width - 8 for line, word in inner]
-    is_open = [line[-1].isalnum() or line[-1] in ",;-" for line, _ in inner]
-    return sum(is_full) >= 0.8 * len(inner) and sum(is_open) >= 0.5 * len(inner)
-
-
-def _unwrapped(source_lines: Iterable[str]) -> Iterator[str]:
-    """Yields the paragraphs of wrapped lines, headings apart, blank lines between."""
-    paragraph: list[str] = []
-    size = 0
-    for line in itertools.chain(source_lines, [""]):
-        is_text = bool(line.strip()) and not _HEADING.match(line)
-        if paragraph and (not is_text or size > SAMPLE_BYTES):
-            yield " ".join(paragraph)
-            yield ""
-            paragraph, size = [], 0
-        if is_text:
-            paragraph.append(line.strip())
-            size += len(line)
-        else:
-            yield line
 
 
 def _has_groups(sample: list[str]) -> bool:

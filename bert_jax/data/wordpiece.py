@@ -98,6 +98,19 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
       ConfigError: when the file is not UTF-8, lacks a special token, repeats a token
         or has a blank line; `path` names it in the message.
     """
+    vocab = tokens_in(content, path)
+    validate(vocab, path)
+    return WordPiece(vocab, config.lowercase)
+
+
+def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
+    """Returns the tokens of a vocab.txt in id order, whether BERT can use them or not.
+
+    A line ends at LF or CRLF only: U+2028 and the like are tokens.
+
+    Raises:
+      ConfigError: when the file is not UTF-8; `path` names it in the message.
+    """
     try:
         lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -106,10 +119,7 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
             f"{path}:{line} is not UTF-8; save the file as UTF-8"
         ) from None
     vocab = tuple(line.rstrip("\r") for line in lines)
-    if vocab[-1] == "":
-        vocab = vocab[:-1]
-    validate(vocab, path)
-    return WordPiece(vocab, config.lowercase)
+    return vocab[:-1] if vocab[-1] == "" else vocab
 
 
 def validate(vocab: tuple[str, ...], path: str) -> None:

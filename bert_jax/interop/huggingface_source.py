@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 
 from bert_jax.config import ConfigError, DamagedError
-from bert_jax.data import tokenizers
+from bert_jax.data import tokenizers, wordpiece
 from bert_jax.interop import model_directory, weight_names
 from bert_jax.interop.huggingface import WEIGHTS
 from bert_jax.interop.huggingface_meaning import MEANT
@@ -261,18 +261,22 @@ def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | Non
 
 
 def _with_added_tokens(directory: Path, content: bytes) -> bytes:
-    """Returns a vocab.txt with the tokens that were added to it afterwards."""
+    """Returns a vocab.txt with the tokens that were added to it afterwards.
+
+    Raises:
+      ConfigError: when it is not UTF-8, or the ids of all tokens are not 0, 1, 2, ...
+    """
     ids: dict[str, Any] = {}
     if os.path.lexists(directory / "added_tokens.json"):
         ids |= read_json(model_directory.file(directory, "added_tokens.json"))
     if os.path.lexists(directory / "tokenizer.json"):
         ids |= _added_in(read_json(model_directory.file(directory, "tokenizer.json")))
-    lines = content.decode("utf-8-sig", "replace").splitlines()
-    new = {token: id_ for token, id_ in ids.items() if token not in lines}
-    if not new:
+    path = directory / tokenizers.WordPiece.FILE
+    pieces = {t: i for i, t in enumerate(wordpiece.tokens_in(content, str(path)))}
+    if ids.keys() <= pieces.keys():
         return content
-    pieces = dict(zip(lines, range(len(lines)), strict=True)) | new
-    return _in_order(pieces, directory)
+    # A token of the file has its line, whatever the other files say.
+    return _in_order(ids | pieces, directory)
 
 
 def _wordpiece_in(path: Path) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from bert_jax.config import ConfigError
-from bert_jax.data import cleaning, sources
+from bert_jax.data import cleaning, sentences, sources
 from tests.conftest import make_config
 
 DATA = make_config().data
@@ -130,16 +130,66 @@ def random_text(num_words, seed=0):
     return ". ".join(found) + "."
 
 
-@pytest.mark.parametrize("kind", ["text", "files"])
-@pytest.mark.parametrize("width", [50, 72, 80])
-def test_wrapped_lines_are_joined(tmp_path, kind, width):
-    """Text broken at a width reads as the same text with a paragraph a line."""
+def wrapped(paragraphs, width=72):
+    return "\n\n".join("\n".join(textwrap.wrap(text, width)) for text in paragraphs)
+
+
+def in_file(kind, texts):
+    """Returns what a file of a kind of source holds for some documents."""
+    if kind == "text":
+        return "".join(f"# Title\n\n{text}\n\n" for text in texts)
+    if kind == "wikiextractor":
+        return "".join(f"<doc id=1>\nTitle\n\n{text}\n</doc>\n" for text in texts)
+    if kind == "files":
+        return texts[0]
+    key = "text" if kind == "wikiextractor JSON" else "body"
+    return "".join(json.dumps({"title": "T", key: text}) + "\n" for text in texts)
+
+
+FILE_KINDS = ["text", "files", "wikiextractor", "wikiextractor JSON", "jsonl"]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_wrapped_documents_read_as_their_unwrapped_twins(tmp_path, kind, line_end):
+    """Each document is decided by itself: one is wrapped, one not, one at 60."""
+    texts = [[random_text(120, 3 * i + j) for j in range(3)] for i in range(3)]
+    verse = "\n".join(["Shall I compare thee to a summer's day?", "So long"] * 9)
+    first = wrapped(texts[0])
+    given = [first, "\n\n".join(texts[1]), verse, wrapped(texts[2], 60)]
+    expected = ["\n\n".join(texts[0]), given[1], verse, "\n\n".join(texts[2])]
+    suffix = "#body" if kind == "jsonl" else ""
+    name = kind.split()[0]
+    counts = collections.Counter()
+    given = in_file(kind, given).replace("\n", line_end)
+    if kind in ("jsonl", "wikiextractor JSON"):
+        given = given.replace("\\n", json.dumps(line_end)[1:-1])
+    found = read(name, write(tmp_path / "given", given), suffix, counts)
+    twin = write(tmp_path / "twin", in_file(kind, expected))
+    assert found == read(name, twin, suffix)
+    num_documents = 1 if kind == "files" else 4
+    assert len(found) == num_documents
+    assert counts == {"documents_unwrapped": (num_documents + 1) // 2}
+
+
+def test_a_wrapped_file_is_a_document(tmp_path):
     paragraphs = [random_text(120, seed) for seed in range(12)]
-    wrapped = ["\n".join(textwrap.wrap(text, width)) for text in paragraphs]
-    path = write(tmp_path / "wrapped.txt", "\n\n".join(wrapped))
+    path = write(tmp_path / "a.txt", wrapped(paragraphs))
     twin = write(tmp_path / "twin.txt", "\n\n".join(paragraphs))
-    assert read(kind, path) == read(kind, twin)
-    assert len(read(kind, path)) == 1
+    (found,) = read("text", path)
+    assert [found] == read("text", twin)
+
+
+def test_wrapped_documents_between_blank_lines(tmp_path):
+    """A file of documents with a paragraph a line, of which one is wrapped."""
+    texts = [random_text(60, seed) for seed in range(9)]
+    groups = ["\n".join(texts[:4]), wrapped(texts[4:5]), "\n".join(texts[5:])]
+    found = read("text", write(tmp_path / "a.txt", "\n\n".join(groups)))
+    groups[1] = texts[4]
+    twin = [[*map(str.strip, group.split("\n"))] for group in groups]
+    assert found == [
+        [s for text in texts for s in sentences.split(text)] for texts in twin
+    ]
 
 
 def test_wrapped_text_under_headings(tmp_path):
@@ -266,9 +316,9 @@ def test_long_lines_come_in_parts_and_no_word_is_lost(tmp_path, kind):
     counts = collections.Counter()
     limits = LIMITS | ({"max_document_bytes": 2**14} if kind == "jsonl" else {})
     found = read(kind, path, "#text" if kind == "jsonl" else "", counts, **limits)
-    sentences = sum(found, [])
-    assert " ".join(sentences).split() == words
-    assert 512 < max(map(len, sentences)) <= 1024
+    parts = sum(found, [])
+    assert " ".join(parts).split() == words
+    assert 512 < max(map(len, parts)) <= 1024
     assert counts["lines_cut"] >= 1
 
 
@@ -304,7 +354,7 @@ def test_wrong_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
 
 MEASURE = """
 import collections, resource, sys
-from bert_jax.data import cleaning, sources
+from bert_jax.data import cleaning, sentences, sources
 from tests.conftest import make_config
 
 def peak():
@@ -550,6 +600,24 @@ def test_tfds_split_version_and_field_path(tfds_directory):
     assert part == everything[:2]
     part = read("tfds", "tiny_bert_texts:1.0.0:train[18:]", "#page.html")
     assert part == everything[18:]
+
+
+class TinyBertBooks(TinyBertTexts):
+    """Books wrapped like those of tfds:pg19, and poems."""
+
+    def _generate_examples(self):
+        for i in range(4):
+            paragraphs = [random_text(120, 9 * i + j) for j in range(9)]
+            html = "\n\n".join(paragraphs)
+            yield i, {"body": wrapped(paragraphs), "n": i, "page": {"html": html}}
+
+
+def test_tfds_wrapped_documents_read_as_their_unwrapped_twins(tfds_directory):
+    counts = collections.Counter()
+    found = read("tfds", "tiny_bert_books", "#body", counts)
+    assert found == read("tfds", "tiny_bert_books", "#page.html")
+    assert len(found) == 4
+    assert counts == {"documents_unwrapped": 4}
 
 
 class TinyBertText(TinyBertTexts):

@@ -1,5 +1,7 @@
 """Tests of bert_jax.data.text_layout; test_sources holds it against whole files."""
 
+import textwrap
+
 import pytest
 
 from bert_jax.data import text_layout
@@ -11,7 +13,11 @@ TWO = "A sentence stands here. Another one follows it."
 @pytest.mark.parametrize(
     "lines, expected, is_split",
     [
-        (["# Title", TWO, "", TWO, "# Next", ONE], [TWO, TWO, None, ONE], False),
+        (
+            ["# Title", TWO, "", TWO, "# Next", ONE],
+            [TWO, "", TWO, None, ONE],
+            False,
+        ),
         ([ONE, ONE, "", ONE, ONE], [ONE, ONE, None, ONE, ONE], True),
         ([TWO, "", TWO, "", TWO], [TWO, "", TWO, "", TWO], False),
         ([TWO, TWO, "", TWO], [TWO, TWO, None, TWO], False),
@@ -23,6 +29,15 @@ def test_documents_end_where_the_layout_says(lines, expected, is_split):
     assert (list(stream), found_is_split) == (expected, is_split)
 
 
-def test_one_document_keeps_all_but_headings_and_ornaments():
+def test_one_document_has_blank_lines_for_headings_and_ornaments():
     lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part", ONE]
-    assert list(text_layout.one_document(iter(lines))) == [TWO, TWO, ONE]
+    found = list(text_layout.one_document(iter(lines)))
+    assert found == ["", TWO, "", TWO, "", ONE]
+
+
+def test_a_wrapped_file_is_one_document():
+    words = ["tide" * (1 + i * 7 % 3) for i in range(200)]
+    text = " ".join(words)
+    lines = [*textwrap.wrap(text, 72), "", *textwrap.wrap(text, 72)]
+    stream, is_split = text_layout.documents_of(iter(lines))
+    assert list(stream) == lines and not is_split
