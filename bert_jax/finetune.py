@@ -260,7 +260,8 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     }
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
-        was = runs.flat(model_directory.read_json(path))
+        remedy = "restore it, or give another --workdir"
+        was = runs.flat(model_directory.read_json(path, remedy))
         now = runs.flat(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)

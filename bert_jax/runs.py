@@ -1,7 +1,6 @@
 """Opens what training left in a workdir: config, corpus, and a checkpoint's state."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.interop import model_directory
 
 CONFIG_FILE = "config.json"
 # What may change when a run continues: where and how it runs, not what it computes.
@@ -142,14 +142,20 @@ def _accumulation_steps(
 
 
 def read_config(workdir: str) -> ExperimentConfig | None:
-    """Returns the config of the run in a workdir, None when there is none."""
+    """Returns the config of the run in a workdir, None when there is none.
+
+    Raises:
+      DamagedError: if the file holds no JSON object.
+      ConfigError: if its keys or values are not those of a config.
+    """
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
         return None
+    values: Any = model_directory.read_json(
+        path, "restore it, or give another --workdir"
+    )
     try:
-        return config_lib.from_json(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise ConfigError(f"{path} is not JSON; restore it or use another") from None
+        return config_lib.from_config_dict(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

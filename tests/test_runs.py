@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import runs
+from bert_jax.config import DamagedError
 from tests.conftest import make_config
 
 
@@ -23,11 +24,16 @@ def test_a_written_config_is_read_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b""])
-def test_a_damaged_config_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"\xff\xfe", b"", b"0", b"null", b"[]", b'"task"', b"[" * 100_000],
+    ids=lambda content: repr(content[:9]),
+)
+def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(config_lib.ConfigError, match="config.json is not JSON"):
+    with pytest.raises(DamagedError, match="config.json is not a JSON object") as error:
         runs.read_config(str(tmp_path))
+    assert "give another --workdir" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from bert_jax import (
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, ConfigError, DamagedError
 from bert_jax.guard import DivergedError
+from bert_jax.interop import model_directory
 from bert_jax.position import Position
 from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
@@ -114,17 +115,20 @@ def _drop_checkpoints(workdir: str) -> None:
 
 
 def read_result(workdir: str) -> Result | None:
-    """Returns the result of a run that is done, None of one that is not."""
+    """Returns the result of a completed run, None if it is not complete.
+
+    Raises:
+      DamagedError: if the file of the result is corrupt.
+    """
     path = Path(workdir) / RESULT_FILE
     if not path.is_file():
         return None
+    remedy = f"remove {workdir} to repeat the run"
+    values: Any = model_directory.read_json(path, remedy)
     try:
-        values = json.loads(path.read_text())
         return Result(**values | {"history": tuple(values["history"])})
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError(
-            f"{path} is damaged; remove {workdir} and the run is made again"
-        ) from None
+    except (TypeError, KeyError):
+        raise DamagedError(f"{path} is corrupt; {remedy}") from None
 
 
 def results_in(directory: str) -> list[Result]:

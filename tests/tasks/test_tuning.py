@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bert_jax import metrics, pretrained
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.hosts import Interrupted
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
@@ -160,9 +160,10 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
         tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
 
 
-def test_a_damaged_result_is_told(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps({"seed": 0}))
-    with pytest.raises(ConfigError, match="result.json is damaged; remove"):
+@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
+def test_a_corrupt_result_is_an_error(tmp_path, content):
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedError, match="result.json is .*; remove .* to repeat"):
         tuning.read_result(str(tmp_path))
 
 
