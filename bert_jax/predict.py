@@ -6,7 +6,8 @@
 DIR is one of `finetune` (WORKDIR/model) or any tuned BERT of Hugging Face's. A line of
 FILE, or of standard input where that is "-", is what the model was tuned for:
 
-    a text, or two with " ||| " between them    classification, regression, multi-label
+    a text; text ||| text where it was          classification, regression, multi-label
+        tuned on pairs
     words with blanks between them              tagging
     question ||| paragraph                      question answering
     context ||| choice ||| choice ...           multiple choice
@@ -38,7 +39,7 @@ from bert_jax import (
     trained,
 )
 from bert_jax.config import ConfigError, MeshConfig
-from bert_jax.tasks import decisions, task
+from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
     QuestionTask,
@@ -47,22 +48,12 @@ from bert_jax.tasks.config import (
     Task,
     TextTask,
 )
-from bert_jax.tasks.conll import Sentences
-from bert_jax.tasks.examples import Choices, Texts
+from bert_jax.tasks.examples import Choices
 from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
-from bert_jax.tasks.squad import Question, Questions
-from bert_jax.tasks.task import Examples
 from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained
 
-# Of a line, by kind: the least and the most parts, and what they are.
-PARTS = {
-    "tagging": (1, 1, "words with blanks between them"),
-    "question_answering": (2, 2, "question ||| paragraph"),
-    "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
-    "similarity": (2, 2, "text ||| text"),
-}
 # What a row says in one word, or several.
 ANSWERS = ("label", "labels", "choice", "tags", "answer")
 # What the features of a kind count of what is too long, and what that is.
@@ -70,7 +61,6 @@ CUT = {
     "num_truncated": "rows cut to --max_length",
     "num_cut": "words beyond --max_length, which count as O",
 }
-PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
 
 
 class Teller:
@@ -104,9 +94,13 @@ class Teller:
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
         """Returns an object for each line, in their order."""
         self._num_parts = self._num_parts or len(texts[0])
-        found: Any = examples_of(
-            self._head, texts, self._num_parts, self._has_impossible
+        found: Any = line_input.examples_of(
+            self._task, texts, self._num_parts, self._has_impossible
         )
+        if isinstance(self._task, TextTask) and len(self._task.text) == 1:
+            self.num_cut[line_input.READ_AS_ONE] += sum(
+                text_lines.SEPARATOR in text for (text,) in texts
+            )
         names = self._head.labels
         features = task.featurize(
             self._task,
@@ -121,44 +115,6 @@ class Teller:
         logits = self._predictor(self._model.params, features)
         predicted = task.predict(self._task, found, features, logits, names)
         return _rows(self._head, found, predicted, logits)
-
-
-def examples_of(
-    head: Head, texts: list[Parts], num_parts: int, has_impossible: bool
-) -> Examples:
-    """Returns lines as examples of the head's kind, without labels.
-
-    Args:
-      head: of the model.
-      texts: lines in their parts.
-      num_parts: that each has to have.
-      has_impossible: whether a question may have no answer.
-
-    Raises:
-      ConfigError: when a line has not the parts that it needs.
-    """
-    least, most, words = PARTS.get(head.kind, PARTS_OF_TEXTS)
-    for parts in texts:
-        if not least <= len(parts) <= most or len(parts) != num_parts:
-            alike = "" if least == most else ", and as many parts as the first"
-            raise ConfigError(
-                f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
-                f" {len(parts)} part(s); each line must be {words}{alike}"
-            )
-    if head.kind == "tagging":
-        return Sentences("--input", [parts[0].split() or [""] for parts in texts], None)
-    if head.kind == "question_answering":
-        questions = [
-            Question(str(i), parts[0].strip(), i, (), False)
-            for i, parts in enumerate(texts)
-        ]
-        return Questions([parts[1] for parts in texts], questions, has_impossible, 0, 0)
-    if head.kind == "multiple_choice":
-        return Choices(
-            [parts[0] for parts in texts], [list(parts[1:]) for parts in texts], None
-        )
-    b = [parts[1] for parts in texts] if num_parts == 2 else None
-    return Texts([parts[0] for parts in texts], b, None, np.arange(len(texts)))
 
 
 def _rows(
@@ -253,6 +209,7 @@ def decisions_of(path: str, head: Head) -> dict[str, Any]:
         "null_threshold": _NULL_THRESHOLD.value,
         "has_impossible": None if _NULL_THRESHOLD.value is None else True,
         "threshold": _THRESHOLD.value,
+        "num_texts": None,
     }
     found = decisions.read(Path(path).expanduser(), head.kind)
     return {
@@ -279,7 +236,7 @@ def task_of(head: Head, numbers: dict[str, Any]) -> Task:
         return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
     return TextTask(
         kind=head.kind,
-        text=(),
+        text=("",) * numbers["num_texts"],
         label="",
         labels=head.labels,
         glue=(),
@@ -318,8 +275,8 @@ def open_model(
     parts of a line."""
     model = trained.read_tuned(path)
     assert model.head is not None
-    _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
     numbers = decisions_of(path, model.head)
+    _, max_parts, _ = line_input.parts_of(task_of(model.head, numbers))
     tell = make_teller(model, numbers, mesh)
     if _WEIGHTS.value == "float32":
         return tell, tell, max_parts

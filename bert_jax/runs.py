@@ -23,6 +23,7 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.data import work_directory
 from bert_jax.interop import model_directory
 
 CONFIG_FILE = "config.json"
@@ -74,11 +75,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     if corpus_dir:
         data = dataclasses.replace(config.data, corpus_dir=corpus_dir)
         config = dataclasses.replace(config, data=data)
-    if not corpus_lib.exists(config.data.corpus_dir):
-        raise ConfigError(
-            f"the run's corpus is not at {config.data.corpus_dir!r} (looked from"
-            f" {os.getcwd()}); if it was moved, give --corpus_dir=DIR"
-        )
+    _check_corpus_exists(config.data.corpus_dir)
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
@@ -110,6 +107,21 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
         accumulation_steps=_accumulation_steps(config, phase_index, mesh),
         params=params,
         eval_step=jax.jit(steps.make_eval_step(config, graphdef)),
+    )
+
+
+def _check_corpus_exists(directory: str) -> None:
+    if corpus_lib.exists(directory):
+        return
+    if work_directory.is_unfinished(directory):
+        raise ConfigError(
+            f"the corpus in {directory!r} is unfinished; finish it with python -m"
+            f" bert_jax.prepare --config=CONFIG --config.data.corpus_dir={directory},"
+            " or give --corpus_dir=DIR of a finished copy"
+        )
+    raise ConfigError(
+        f"the run's corpus is not at {directory!r} (looked from {os.getcwd()}); if it"
+        " was moved, give --corpus_dir=DIR"
     )
 
 

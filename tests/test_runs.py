@@ -90,3 +90,19 @@ def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
     assert (run.step, run.phase_index) == (20, 0)
     assert run.mesh.size == 8
     assert run.config == runs.read_config(str(trained / "run"))
+
+
+def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
+    (tmp_path / "run").mkdir()
+    runs.write_config(str(tmp_path / "run"), make_config())
+    unfinished = tmp_path / "corpus"
+    unfinished.mkdir()
+    with pytest.raises(config_lib.ConfigError, match="corpus is not at '.*/corpus'"):
+        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+    (unfinished / "train-00000-of-00002").touch()
+    with pytest.raises(config_lib.ConfigError) as error:
+        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+    assert "/corpus' is unfinished; finish it with python -m bert_jax.prepare" in str(
+        error.value
+    )
+    assert f"--config.data.corpus_dir={unfinished}," in str(error.value)

@@ -62,6 +62,13 @@ def opened(corpus_dir: str, made_for: dict[str, Any]) -> Iterator[str]:
         _remove_leavings(corpus_dir, path)  # of writes that a bucket refused
 
 
+def is_unfinished(corpus_dir: str) -> bool:
+    """Returns whether `prepare` has begun a corpus there and not finished it."""
+    if corpus.exists(corpus_dir):
+        return False
+    return os.path.exists(_path(corpus_dir)) or bool(corpus.shard_files(corpus_dir))
+
+
 def remove(corpus_dir: str) -> None:
     """Removes the work directory of a finished corpus, if it is still there."""
     shutil.rmtree(_path(corpus_dir), ignore_errors=True)

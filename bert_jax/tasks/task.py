@@ -70,6 +70,11 @@ def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
     return examples.label_names(table, task.label, task.kind)
 
 
+def labels_key(task: TextTask | TaggingTask) -> str:
+    """Returns the config key that `label_names` reads the names from."""
+    return "config.task.labels" if task.labels else "config.data.train"
+
+
 def read(
     task: Task,
     spec: str,
@@ -100,7 +105,8 @@ def read(
     if isinstance(task, SimilarityTask):
         return examples.read_nearness(table, task.text, label, task.max_label)
     index = "" if has_labels else task.index
-    return examples.read_texts(table, task.kind, task.text, label, names, index)
+    columns = task.text, label, index
+    return examples.read_texts(table, task.kind, *columns, names, labels_key(task))
 
 
 def featurize(
@@ -127,7 +133,8 @@ def featurize(
             is_training=is_training,
         )
     if isinstance(task, TaggingTask):
-        return tagging_features.of_sentences(found, names, tokenizer, length)
+        key = labels_key(task)
+        return tagging_features.of_sentences(found, names, tokenizer, length, key)
     if isinstance(task, ChoiceTask):
         return text_features.of_choices(found, tokenizer, length)
     if isinstance(task, SimilarityTask):

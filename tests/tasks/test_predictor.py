@@ -24,7 +24,7 @@ def test_logits_are_those_of_each_row_alone(mesh):
     _, graphdef, params = tuned.build("tagging")
     found = Sentences("made up", SENTENCES, None)
     names = tuned.HEADS["tagging"].labels
-    features = tagging_features.of_sentences(found, names, TOKENIZER, 30)
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 30, "labels")
     predictor = Predictor(graphdef, length=30, batch_size=2, dtype=F32, mesh=devices)
     logits_NTC = predictor(params, features)
     assert logits_NTC.shape == (5, 30, 3)
@@ -48,7 +48,7 @@ def test_rows_of_a_batch_are_as_long_as_each_other():
     words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
     names = tuned.HEADS["tagging"].labels
     found = Sentences("made up", words, None)
-    features = tagging_features.of_sentences(found, names, TOKENIZER, 32)
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 32, "labels")
     lengths, real = [], features.batch
 
     class Watched:
