@@ -87,11 +87,13 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     if result := read_result(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
         return result
-    run = _Run(setup, learning_rate, seed, workdir)
-    try:
-        diverged = run.take_steps()
-    finally:
-        run.close()
+    with Watchdog() as watchdog:
+        run = _Run(setup, learning_rate, seed, workdir, watchdog)
+        try:
+            diverged = run.take_steps()
+        finally:
+            watchdog.rest()
+            run.close()
     history = run.history
     best = _best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
@@ -179,8 +181,16 @@ def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
 class _Run:
     """A run while it goes."""
 
-    def __init__(self, setup: Setup, learning_rate: float, seed: int, workdir: str):
+    def __init__(
+        self,
+        setup: Setup,
+        learning_rate: float,
+        seed: int,
+        workdir: str,
+        watchdog: Watchdog,
+    ):
         config = setup.config
+        self._watchdog = watchdog
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
         features = setup.datasets.train.features
@@ -209,7 +219,6 @@ class _Run:
             hosts.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
         self._progress = report.Progress(self._step, self._num_steps)
-        self._watchdog = Watchdog()
         self._log = step_log.StepLog(
             config.log_every_steps,
             lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
@@ -301,7 +310,6 @@ class _Run:
 
     def close(self) -> None:
         """Closes what it writes; waits for saves under way."""
-        self._watchdog.rest()
         self._progress.close()
         self._writer.close()
         with contextlib.suppress(ConfigError):  # what went before is to be told

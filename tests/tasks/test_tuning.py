@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -46,6 +47,18 @@ def test_it_learns_and_tells(straight):
     assert [x["step"] for x in lines if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
     assert tuning.read_result(str(directory / "run")) == result
+
+
+def test_a_run_leaves_no_thread_behind(straight, tmp_path):
+    directory, _ = straight
+    setup = labelled.make_setup(directory)
+    num_threads = []
+    for seed in range(3):
+        tuning.tune(setup, 3e-3, seed, str(tmp_path / str(seed)))
+        names = [thread.name for thread in threading.enumerate()]
+        assert "watchdog" not in names
+        num_threads.append(len(names))
+    assert num_threads[1:] == num_threads[:1] * 2
 
 
 def test_what_is_kept_is_the_best(straight):
