@@ -227,6 +227,7 @@ def task_of(head: Head, numbers: dict[str, Any]) -> Task:
             max_answer_length=numbers["max_answer_length"],
             num_best=_NUM_BEST.value,
             null_threshold=numbers["null_threshold"],
+            answer_units="words",  # no answer is scored here
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -259,12 +260,19 @@ def row_length(model: Trained, asked: Task) -> int:
             f"--max_length={length} must be at least 5 and at most the model's"
             f" {positions} positions"
         )
-    # [CLS] question [SEP] window [SEP]
-    if isinstance(asked, QuestionTask) and length <= asked.max_query_length + 3:
-        raise ConfigError(
-            f"--max_query_length={asked.max_query_length} leaves no room in rows of"
-            f" {length} tokens; give a lower one"
-        )
+    if isinstance(asked, QuestionTask):
+        room = asked.room(length)
+        if room <= 0:
+            raise ConfigError(
+                f"--max_query_length={asked.max_query_length} leaves no room in rows of"
+                f" {length} tokens; give a lower one"
+            )
+        if asked.stride > room:
+            raise ConfigError(
+                f"--stride={asked.stride} leaves gaps between windows of {room} tokens,"
+                f" in rows of --max_length={length}; give --stride=0 for windows that"
+                " overlap"
+            )
     return length
 
 
@@ -378,10 +386,13 @@ if __name__ == "__main__":
         "threshold",
         None,
         "of a label's probability, of multi-label models; if this or one of the next"
-        " three is absent it is as the model was tuned, or 0.5, 128, 64 and 30",
+        " three is absent it is as the model was tuned, or 0.5, 0, 64 and 30",
     )
     _STRIDE = flags.DEFINE_integer(
-        "stride", None, "tokens from a window of a paragraph to the next", lower_bound=1
+        "stride",
+        None,
+        "tokens from a window of a paragraph to the next; 0: half a window, up to 128",
+        lower_bound=0,
     )
     _MAX_QUERY_LENGTH = flags.DEFINE_integer(
         "max_query_length", None, "tokens of a question", lower_bound=1

@@ -50,6 +50,7 @@ def task_of(head, null_threshold=0.0):
             max_answer_length=3,
             num_best=2,
             null_threshold=null_threshold,
+            answer_units="words",
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -208,6 +209,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"], "is --input"),
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
+        (
+            [*asked, "--max_query_length=9", "--stride=21"],
+            "--stride=21 leaves gaps between windows of 20 tokens",
+        ),
     ):
         output = tmp_path / "said.jsonl"
         result = run("bert_jax.predict", *arguments, f"--output={output}")

@@ -17,7 +17,7 @@ from bert_jax.tasks.config import QuestionTask, Task, TextTask
 FILE = "decisions.json"
 # Of a model that was tuned elsewhere: the defaults of the released run_squad.py.
 QUESTIONS: dict[str, Any] = {
-    "stride": 128,
+    "stride": 0,
     "max_query_length": 64,
     "max_answer_length": 30,
     "null_threshold": 0.0,
@@ -30,7 +30,7 @@ DEFAULTS = {
     "regression": TEXTS,
     "multi_label": TEXTS | {"threshold": 0.5},
 }
-RANGES = {"num_texts": (0, 2)}  # of the other integers from 1 on
+RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}  # others from 1 on
 
 
 def defaults(kind: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def read(directory: Path, kind: str) -> dict[str, Any]:
     for key, value in numbers.items():
         least, most = RANGES.get(key, (1, sys.maxsize))
         if type(value) is int and not least <= value <= most:
-            limit = f" and at most {most}" if key in RANGES else ""
+            limit = f" and at most {most}" if most < sys.maxsize else ""
             raise ConfigError(
                 f"{path} has {key}={value}; it must be at least {least}{limit}"
             )

@@ -128,7 +128,7 @@ def featurize(
             found,
             tokenizer,
             length=length,
-            stride=task.stride,
+            stride=task.window_stride(length),
             max_query_length=task.max_query_length,
             is_training=is_training,
         )
@@ -181,11 +181,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of what `predict` said of examples with labels."""
     if isinstance(task, QuestionTask):
-        scores = squad_score.score(found, predicted.texts)
+        scores = squad_score.score(found, predicted.texts, task.answer_units)
         if not found.has_impossible:
             return scores
         best = squad_score.best_thresholds(
-            found, predicted.not_empty, predicted.null_odds
+            found, predicted.not_empty, predicted.null_odds, task.answer_units
         )
         return scores | best
     if isinstance(task, TaggingTask):

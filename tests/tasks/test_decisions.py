@@ -54,14 +54,15 @@ def test_other_kinds_have_none(tmp_path):
 
 def test_a_model_that_does_not_say_has_the_released_ones(tmp_path):
     found = decisions.read(tmp_path, "question_answering")
-    assert (found["stride"], found["has_impossible"]) == (128, False)
+    assert (found["stride"], found["has_impossible"]) == (0, False)
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
         ("[]", "is not a JSON object"),
-        ('{"stride": 0}', "stride=0; it must be at least 1"),
+        ('{"stride": -1}', "stride=-1; it must be at least 0$"),
+        ('{"max_query_length": 0}', "length=0; it must be at least 1$"),
         ('{"stride": "far"}', "stride is 'far'"),
         ('{"has_impossible": 2}', "has_impossible is 2"),
     ],
