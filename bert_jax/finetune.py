@@ -305,7 +305,7 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
 
     def write() -> str:
         scores = outcome.write_predictions(setup, workdir, predicted, tests)
-        outcome.write_model(setup, params, workdir)
+        outcome.write_model(setup, params, workdir, scores)
         tuning_report.plot_curves(workdir, results, metric)
         dev = setup.datasets.dev[0].examples
         tuning_report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
