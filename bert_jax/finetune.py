@@ -41,6 +41,7 @@ from bert_jax.config import ConfigError, ModelConfig
 from bert_jax.encoders import Encoder
 from bert_jax.guard import EXIT_DIVERGED
 from bert_jax.interop import model_directory
+from bert_jax.progress import Progress
 from bert_jax.report import duration
 from bert_jax.tasks import config as config_lib
 from bert_jax.tasks import datasets as datasets_lib
@@ -298,8 +299,8 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
     best = max(sound, key=lambda result: tuning.worth(result.metrics, metric))
     directory = run_directory(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
-    predicted = [setup.predict(params, split) for split in setup.datasets.dev]
-    tests = [setup.predict(params, split) for split in setup.datasets.test]
+    predicted = [predict(setup, params, split) for split in setup.datasets.dev]
+    tests = [predict(setup, params, split) for split in setup.datasets.test]
     # The first process has only its share of what is split over hosts.
     params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
 
@@ -315,6 +316,13 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
         return ""
 
     hosts.agree("end", write)  # nobody is done before all is written
+
+
+def predict(setup: Setup, params: Any, split: Split) -> Any:
+    """Returns the predictions for a set, and shows progress."""
+    doing = f"predicting {split.spec}"
+    with Progress(doing, len(split.features), "rows") as progress:
+        return setup.predict(params, split, progress.add)
 
 
 def describe(setup: Setup, start: Start, workdir: str) -> str:

@@ -19,7 +19,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from bert_jax import (
     trained,
 )
 from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.progress import Progress
 from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
@@ -90,6 +91,7 @@ class Teller:
         self._has_impossible = has_impossible
         self._num_parts: int | None = None  # of every line
         self.num_cut: collections.Counter[str] = collections.Counter()
+        self.on_rows: Callable[[int], object] | None = None  # after each batch
 
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
         """Returns an object for each line, in their order."""
@@ -112,7 +114,7 @@ class Teller:
         )
         for name, words in CUT.items():
             self.num_cut[words] += getattr(features, name, 0)
-        logits = self._predictor(self._model.params, features)
+        logits = self._predictor(self._model.params, features, self.on_rows)
         predicted = task.predict(self._task, found, features, logits, names)
         return _rows(self._head, found, predicted, logits)
 
@@ -328,6 +330,17 @@ def writing(path: str | None) -> Iterator[Any]:
             yield file
 
 
+@contextlib.contextmanager
+def showing_progress(teller: Teller) -> Iterator[None]:
+    """Shows the rows done on standard output, unless the predictions go there."""
+    if _OUTPUT.value is None:
+        yield
+        return
+    with Progress("predicting", None, "rows") as progress:
+        teller.on_rows = progress.add
+        yield
+
+
 def main() -> None:
     model, source = command_line.require("model", "input")
     if _OUTPUT.value is not None:
@@ -338,7 +351,7 @@ def main() -> None:
     jax.set_mesh(mesh)
     tell, teller, max_parts = open_model(model, mesh)
     begin, num_texts = time.monotonic(), 0
-    with writing(_OUTPUT.value) as file:
+    with writing(_OUTPUT.value) as file, showing_progress(teller):
         for texts in text_lines.batches(source, max_parts):
             for row in tell(texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")

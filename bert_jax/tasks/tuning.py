@@ -348,7 +348,14 @@ class _Run:
 
     def _evaluate(self) -> None:
         split = self._setup.datasets.dev[0]
-        found = self._setup.evaluate(self._state.params, split)
+        num_done, num_rows = 0, len(split.features)
+
+        def count(num: int) -> None:
+            nonlocal num_done
+            num_done += num
+            self._progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
+
+        found = self._setup.evaluate(self._state.params, split, count)
         line = {f"dev_{name}": value for name, value in found.items()}
         self._writer.write(self._step, line)
         self._writer.flush()
