@@ -362,7 +362,7 @@ def main() -> None:
         secs -= tell.secs
     cut = "".join(f"; {n:,} {words}" for words, n in teller.num_cut.items() if n)
     print(
-        f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.0f} a second with"
+        f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.1f} a second with"
         f" compiling{cut}",
         file=sys.stderr,
     )

@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 
 import ml_collections
 import pytest
@@ -43,6 +44,18 @@ def test_every_file_loads(name):
 def test_there_is_one_for_every_task_of_the_papers():
     glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
     assert set(NAMES) == glue | set(KINDS) | {"distill", "own"}
+
+
+def test_the_page_on_ones_own_task_names_keys_that_exist():
+    text = (DIRECTORY.parents[1] / "docs" / "your_own_task.md").read_text()
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
+    assert {"task.text", "task.label", "task.labels", "data.header"} <= keys
+    for key in keys:
+        value = config_dict("own")
+        for part in key.split("."):
+            assert part in value, key
+            value = value[part]
 
 
 def change(name, **changes):
