@@ -104,6 +104,7 @@ class Extractor:
         self._pooling = pooling
         self.num_truncated = 0
         self.num_tokens = 0
+        self.on_texts: Callable[[int], object] | None = None  # after each batch
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Features]:
         """Returns the features of texts, each alone or with another, in their order."""
@@ -130,6 +131,8 @@ class Extractor:
                     if self._pooling == "words":
                         features = of_words(texts[text][0], features)
                     found[text] = features
+            if self.on_texts is not None:
+                self.on_texts(int((batch_B >= 0).sum()))
         return [features for features in found if features is not None]
 
     def _rows(

@@ -99,19 +99,16 @@ def as_arrays(found: list[Features], is_pooled: bool) -> dict[str, np.ndarray]:
 
 
 def extract(
-    extractor: Callable[[list[Parts]], list[Features]],
+    compute: Callable[[list[Parts]], list[Features]],
     path: str,
     write: Callable[..., None],
     max_parts: int,
 ) -> int:
-    """Returns how many texts there were."""
+    """Writes the features of all texts, and returns their number."""
     num_texts = 0
-    with Progress("extracting", None, "texts") as progress:
-        for texts in text_lines.batches(path, max_parts):
-            found = extractor(texts)
-            write(texts, found)
-            num_texts += len(texts)
-            progress.add(len(texts))
+    for texts in text_lines.batches(path, max_parts):
+        write(texts, compute(texts))
+        num_texts += len(texts)
     return num_texts
 
 
@@ -166,7 +163,9 @@ def main() -> None:
     compute, extractor, tokenizer = open_model(model)
     begin = time.monotonic()
     is_pooled = _POOLING.value in contextual.OF_TEXTS
-    with writing(output, tokenizer, is_pooled) as write:
+    progress = Progress("extracting", None, "texts")
+    with writing(output, tokenizer, is_pooled) as write, progress:
+        extractor.on_texts = progress.add
         max_parts = 1 if _POOLING.value == "words" else 2
         num_texts = extract(compute, source, write, max_parts)
     secs = time.monotonic() - begin

@@ -41,6 +41,7 @@ from bert_jax.config import ConfigError, ModelConfig
 from bert_jax.encoders import Encoder
 from bert_jax.guard import EXIT_DIVERGED
 from bert_jax.interop import model_directory
+from bert_jax.progress import Progress
 from bert_jax.report import duration
 from bert_jax.tasks import config as config_lib
 from bert_jax.tasks import datasets as datasets_lib
@@ -260,7 +261,8 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     }
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
-        was = runs.flat(model_directory.read_json(path))
+        remedy = "restore it, or give another --workdir"
+        was = runs.flat(model_directory.read_json(path, remedy))
         now = runs.flat(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)
@@ -297,14 +299,14 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
     best = max(sound, key=lambda result: tuning.worth(result.metrics, metric))
     directory = run_directory(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
-    predicted = [setup.predict(params, split) for split in setup.datasets.dev]
-    tests = [setup.predict(params, split) for split in setup.datasets.test]
+    predicted = [predict(setup, params, split) for split in setup.datasets.dev]
+    tests = [predict(setup, params, split) for split in setup.datasets.test]
     # The first process has only its share of what is split over hosts.
     params = jax.tree.map(lambda x: jax.reshard(x, jax.P()), params)
 
     def write() -> str:
         scores = outcome.write_predictions(setup, workdir, predicted, tests)
-        outcome.write_model(setup, params, workdir)
+        outcome.write_model(setup, params, workdir, scores)
         tuning_report.plot_curves(workdir, results, metric)
         dev = setup.datasets.dev[0].examples
         tuning_report.plot_confusion(workdir, dev, predicted[0], setup.datasets.names)
@@ -314,6 +316,13 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
         return ""
 
     hosts.agree("end", write)  # nobody is done before all is written
+
+
+def predict(setup: Setup, params: Any, split: Split) -> Any:
+    """Returns the predictions for a set, and shows progress."""
+    doing = f"predicting {split.spec}"
+    with Progress(doing, len(split.features), "rows") as progress:
+        return setup.predict(params, split, progress.add)
 
 
 def describe(setup: Setup, start: Start, workdir: str) -> str:

@@ -6,7 +6,8 @@
 DIR is one of `finetune` (WORKDIR/model) or any tuned BERT of Hugging Face's. A line of
 FILE, or of standard input where that is "-", is what the model was tuned for:
 
-    a text, or two with " ||| " between them    classification, regression, multi-label
+    a text; text ||| text where it was          classification, regression, multi-label
+        tuned on pairs
     words with blanks between them              tagging
     question ||| paragraph                      question answering
     context ||| choice ||| choice ...           multiple choice
@@ -18,7 +19,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from bert_jax import (
     trained,
 )
 from bert_jax.config import ConfigError, MeshConfig
-from bert_jax.tasks import decisions, task
+from bert_jax.progress import Progress
+from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
     QuestionTask,
@@ -47,22 +49,12 @@ from bert_jax.tasks.config import (
     Task,
     TextTask,
 )
-from bert_jax.tasks.conll import Sentences
-from bert_jax.tasks.examples import Choices, Texts
+from bert_jax.tasks.examples import Choices
 from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
-from bert_jax.tasks.squad import Question, Questions
-from bert_jax.tasks.task import Examples
 from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained
 
-# Of a line, by kind: the least and the most parts, and what they are.
-PARTS = {
-    "tagging": (1, 1, "words with blanks between them"),
-    "question_answering": (2, 2, "question ||| paragraph"),
-    "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
-    "similarity": (2, 2, "text ||| text"),
-}
 # What a row says in one word, or several.
 ANSWERS = ("label", "labels", "choice", "tags", "answer")
 # What the features of a kind count of what is too long, and what that is.
@@ -70,7 +62,6 @@ CUT = {
     "num_truncated": "rows cut to --max_length",
     "num_cut": "words beyond --max_length, which count as O",
 }
-PARTS_OF_TEXTS = (1, 2, "a text, or two with ||| between them")
 
 
 class Teller:
@@ -100,13 +91,18 @@ class Teller:
         self._has_impossible = has_impossible
         self._num_parts: int | None = None  # of every line
         self.num_cut: collections.Counter[str] = collections.Counter()
+        self.on_rows: Callable[[int], object] | None = None  # after each batch
 
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
         """Returns an object for each line, in their order."""
         self._num_parts = self._num_parts or len(texts[0])
-        found: Any = examples_of(
-            self._head, texts, self._num_parts, self._has_impossible
+        found: Any = line_input.examples_of(
+            self._task, texts, self._num_parts, self._has_impossible
         )
+        if isinstance(self._task, TextTask) and len(self._task.text) == 1:
+            self.num_cut[line_input.READ_AS_ONE] += sum(
+                text_lines.SEPARATOR in text for (text,) in texts
+            )
         names = self._head.labels
         features = task.featurize(
             self._task,
@@ -118,47 +114,9 @@ class Teller:
         )
         for name, words in CUT.items():
             self.num_cut[words] += getattr(features, name, 0)
-        logits = self._predictor(self._model.params, features)
+        logits = self._predictor(self._model.params, features, self.on_rows)
         predicted = task.predict(self._task, found, features, logits, names)
         return _rows(self._head, found, predicted, logits)
-
-
-def examples_of(
-    head: Head, texts: list[Parts], num_parts: int, has_impossible: bool
-) -> Examples:
-    """Returns lines as examples of the head's kind, without labels.
-
-    Args:
-      head: of the model.
-      texts: lines in their parts.
-      num_parts: that each has to have.
-      has_impossible: whether a question may have no answer.
-
-    Raises:
-      ConfigError: when a line has not the parts that it needs.
-    """
-    least, most, words = PARTS.get(head.kind, PARTS_OF_TEXTS)
-    for parts in texts:
-        if not least <= len(parts) <= most or len(parts) != num_parts:
-            alike = "" if least == most else ", and as many parts as the first"
-            raise ConfigError(
-                f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
-                f" {len(parts)} part(s); each line must be {words}{alike}"
-            )
-    if head.kind == "tagging":
-        return Sentences("--input", [parts[0].split() or [""] for parts in texts], None)
-    if head.kind == "question_answering":
-        questions = [
-            Question(str(i), parts[0].strip(), i, (), False)
-            for i, parts in enumerate(texts)
-        ]
-        return Questions([parts[1] for parts in texts], questions, has_impossible, 0, 0)
-    if head.kind == "multiple_choice":
-        return Choices(
-            [parts[0] for parts in texts], [list(parts[1:]) for parts in texts], None
-        )
-    b = [parts[1] for parts in texts] if num_parts == 2 else None
-    return Texts([parts[0] for parts in texts], b, None, np.arange(len(texts)))
 
 
 def _rows(
@@ -253,6 +211,7 @@ def decisions_of(path: str, head: Head) -> dict[str, Any]:
         "null_threshold": _NULL_THRESHOLD.value,
         "has_impossible": None if _NULL_THRESHOLD.value is None else True,
         "threshold": _THRESHOLD.value,
+        "num_texts": None,
     }
     found = decisions.read(Path(path).expanduser(), head.kind)
     return {
@@ -270,6 +229,7 @@ def task_of(head: Head, numbers: dict[str, Any]) -> Task:
             max_answer_length=numbers["max_answer_length"],
             num_best=_NUM_BEST.value,
             null_threshold=numbers["null_threshold"],
+            answer_units="words",  # no answer is scored here
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -279,7 +239,7 @@ def task_of(head: Head, numbers: dict[str, Any]) -> Task:
         return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
     return TextTask(
         kind=head.kind,
-        text=(),
+        text=("",) * numbers["num_texts"],
         label="",
         labels=head.labels,
         glue=(),
@@ -302,12 +262,19 @@ def row_length(model: Trained, asked: Task) -> int:
             f"--max_length={length} must be at least 5 and at most the model's"
             f" {positions} positions"
         )
-    # [CLS] question [SEP] window [SEP]
-    if isinstance(asked, QuestionTask) and length <= asked.max_query_length + 3:
-        raise ConfigError(
-            f"--max_query_length={asked.max_query_length} leaves no room in rows of"
-            f" {length} tokens; give a lower one"
-        )
+    if isinstance(asked, QuestionTask):
+        room = asked.room(length)
+        if room <= 0:
+            raise ConfigError(
+                f"--max_query_length={asked.max_query_length} leaves no room in rows of"
+                f" {length} tokens; give a lower one"
+            )
+        if asked.stride > room:
+            raise ConfigError(
+                f"--stride={asked.stride} leaves gaps between windows of {room} tokens,"
+                f" in rows of --max_length={length}; give --stride=0 for windows that"
+                " overlap"
+            )
     return length
 
 
@@ -318,8 +285,8 @@ def open_model(
     parts of a line."""
     model = trained.read_tuned(path)
     assert model.head is not None
-    _, max_parts, _ = PARTS.get(model.head.kind, PARTS_OF_TEXTS)
     numbers = decisions_of(path, model.head)
+    _, max_parts, _ = line_input.parts_of(task_of(model.head, numbers))
     tell = make_teller(model, numbers, mesh)
     if _WEIGHTS.value == "float32":
         return tell, tell, max_parts
@@ -363,6 +330,17 @@ def writing(path: str | None) -> Iterator[Any]:
             yield file
 
 
+@contextlib.contextmanager
+def showing_progress(teller: Teller) -> Iterator[None]:
+    """Shows the rows done on standard output, unless the predictions go there."""
+    if _OUTPUT.value is None:
+        yield
+        return
+    with Progress("predicting", None, "rows") as progress:
+        teller.on_rows = progress.add
+        yield
+
+
 def main() -> None:
     model, source = command_line.require("model", "input")
     if _OUTPUT.value is not None:
@@ -373,7 +351,7 @@ def main() -> None:
     jax.set_mesh(mesh)
     tell, teller, max_parts = open_model(model, mesh)
     begin, num_texts = time.monotonic(), 0
-    with writing(_OUTPUT.value) as file:
+    with writing(_OUTPUT.value) as file, showing_progress(teller):
         for texts in text_lines.batches(source, max_parts):
             for row in tell(texts):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -384,7 +362,7 @@ def main() -> None:
         secs -= tell.secs
     cut = "".join(f"; {n:,} {words}" for words, n in teller.num_cut.items() if n)
     print(
-        f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.0f} a second with"
+        f"{num_texts:,} lines in {secs:.1f} s: {num_texts / secs:,.1f} a second with"
         f" compiling{cut}",
         file=sys.stderr,
     )
@@ -421,10 +399,13 @@ if __name__ == "__main__":
         "threshold",
         None,
         "of a label's probability, of multi-label models; if this or one of the next"
-        " three is absent it is as the model was tuned, or 0.5, 128, 64 and 30",
+        " three is absent it is as the model was tuned, or 0.5, 0, 64 and 30",
     )
     _STRIDE = flags.DEFINE_integer(
-        "stride", None, "tokens from a window of a paragraph to the next", lower_bound=1
+        "stride",
+        None,
+        "tokens from a window of a paragraph to the next; 0: half a window, up to 128",
+        lower_bound=0,
     )
     _MAX_QUERY_LENGTH = flags.DEFINE_integer(
         "max_query_length", None, "tokens of a question", lower_bound=1

@@ -16,6 +16,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 CURVES_FILE = "loss_curves.png"
+# Of a log file, the longest time without a line while steps complete.
+QUIET_SECS = 30.0
 
 
 class Progress:
@@ -26,6 +28,7 @@ class Progress:
         self._width = len(_place(num_steps, num_steps))
         self._timed_from: tuple[int, float] | None = None  # which step, when
         self._done = first_step
+        self._printed_at = time.monotonic()
         self._bar = None
         if has_terminal():
             self._bar = rich.progress.Progress(
@@ -47,7 +50,15 @@ class Progress:
         """
         if self._timed_from is None:
             self._timed_from = step, time.monotonic()
+            self._printed_at = time.monotonic()
         self._done = step
+        self.tick("")
+
+    def tick(self, text: str) -> None:
+        """Prints the step and a text into a log file that had no line for a while."""
+        now = time.monotonic()
+        if self._bar is None and now - self._printed_at >= QUIET_SECS:
+            self.say(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
 
     def update(self, step: int, text: str) -> None:
         """Shows a log line, given what it says of its metrics."""
@@ -70,6 +81,7 @@ class Progress:
 
         A run does not end, unsaved, for want of somebody to read it.
         """
+        self._printed_at = time.monotonic()
         try:
             if self._bar is not None:
                 self._bar.console.print(text, highlight=False, markup=False)

@@ -1,7 +1,6 @@
 """Opens what training left in a workdir: config, corpus, and a checkpoint's state."""
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.data import work_directory
+from bert_jax.interop import model_directory
 
 CONFIG_FILE = "config.json"
 # What may change when a run continues: where and how it runs, not what it computes.
@@ -74,11 +75,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     if corpus_dir:
         data = dataclasses.replace(config.data, corpus_dir=corpus_dir)
         config = dataclasses.replace(config, data=data)
-    if not corpus_lib.exists(config.data.corpus_dir):
-        raise ConfigError(
-            f"the run's corpus is not at {config.data.corpus_dir!r} (looked from"
-            f" {os.getcwd()}); if it was moved, give --corpus_dir=DIR"
-        )
+    _check_corpus_exists(config.data.corpus_dir)
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
@@ -113,6 +110,21 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     )
 
 
+def _check_corpus_exists(directory: str) -> None:
+    if corpus_lib.exists(directory):
+        return
+    if work_directory.is_unfinished(directory):
+        raise ConfigError(
+            f"the corpus in {directory!r} is unfinished; finish it with python -m"
+            f" bert_jax.prepare --config=CONFIG --config.data.corpus_dir={directory},"
+            " or give --corpus_dir=DIR of a finished copy"
+        )
+    raise ConfigError(
+        f"the run's corpus is not at {directory!r} (looked from {os.getcwd()}); if it"
+        " was moved, give --corpus_dir=DIR"
+    )
+
+
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
     """Returns the model's structure, and its parameters' shapes and layouts."""
     tx, _ = optim.make_optimizer(config)
@@ -142,14 +154,20 @@ def _accumulation_steps(
 
 
 def read_config(workdir: str) -> ExperimentConfig | None:
-    """Returns the config of the run in a workdir, None when there is none."""
+    """Returns the config of the run in a workdir, None when there is none.
+
+    Raises:
+      DamagedError: if the file holds no JSON object.
+      ConfigError: if its keys or values are not those of a config.
+    """
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
         return None
+    values: Any = model_directory.read_json(
+        path, "restore it, or give another --workdir"
+    )
     try:
-        return config_lib.from_json(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise ConfigError(f"{path} is not JSON; restore it or use another") from None
+        return config_lib.from_config_dict(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

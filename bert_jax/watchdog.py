@@ -21,9 +21,9 @@ LONG_SECS = 3600.0
 
 
 class Watchdog:
-    """Prints the stacks of all threads and exits with 76 when nothing goes on.
+    """Prints the stacks of all threads and exits with 76 if a step hangs.
 
-    As a context it rests at the end.
+    It watches, from a thread of its own, as long as its context is open.
     """
 
     def __init__(self, patience_secs: float = PATIENCE_SECS):
@@ -34,13 +34,18 @@ class Watchdog:
         self._what = "the start"
         self._since: float | None = None  # None: nothing is waited for
         self._is_long = False  # what is waited for is no step
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="watchdog", daemon=True
+        )
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.rest()
+        self._closed.set()
+        self._thread.join()
 
     def saw(self, what: str) -> None:
         """Says that the run went on just now, to a step or to what is between."""
@@ -68,8 +73,7 @@ class Watchdog:
         return max(self._patience_secs, slow)
 
     def _watch(self) -> None:
-        while True:
-            time.sleep(min(self._patience_secs / 10, 10.0))
+        while not self._closed.wait(min(self._patience_secs / 10, 10.0)):
             since, limit = self._since, self.limit_secs()
             if since is not None and time.monotonic() - since > limit:
                 self._leave(limit)

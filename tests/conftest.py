@@ -38,16 +38,22 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Examples of each property: enough to see that it runs, or those of .ci/run.
+# The ordinary suite runs a few fixed examples of each property, so that it passes or
+# fails the same way every time; .ci/run (FUZZ=full) draws many random ones.
 hypothesis.settings.register_profile(
     "few",
     max_examples=10,
+    derandomize=True,
     deadline=None,
     suppress_health_check=list(hypothesis.HealthCheck),
     database=None,
 )
 hypothesis.settings.register_profile(
-    "full", hypothesis.settings.get_profile("few"), max_examples=120
+    "full",
+    hypothesis.settings.get_profile("few"),
+    max_examples=120,
+    derandomize=False,
+    print_blob=True,
 )
 hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 

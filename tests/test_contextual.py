@@ -154,3 +154,11 @@ def test_what_the_model_is_too_small_for(tmp_path):
     for length in (4, 33):
         with pytest.raises(ConfigError, match="at most the model's 32 positions"):
             make(tmp_path, max_length=length)
+
+
+def test_every_text_is_counted_once_while_batches_complete(directory):
+    extractor = make(directory, batch_size=2)
+    counts: list[int] = []
+    extractor.on_texts = counts.append
+    extractor([("w1",), ("w2", "w3"), ("w4",), ("w5",), ("w6",)])
+    assert counts == [2, 2, 1]

@@ -11,7 +11,7 @@ import scipy.special
 from bert_jax import predict, trained
 from bert_jax.config import ConfigError
 from bert_jax.interop import huggingface
-from bert_jax.tasks import task
+from bert_jax.tasks import line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
     QuestionTask,
@@ -50,6 +50,7 @@ def task_of(head, null_threshold=0.0):
             max_answer_length=3,
             num_best=2,
             null_threshold=null_threshold,
+            answer_units="words",
         )
     if head.kind == "tagging":
         return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
@@ -130,21 +131,6 @@ def test_logits_are_the_models(tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "kind, lines, message",
-    [
-        ("classification", [("a", "b"), ("c",)], "each line must be a text, or two"),
-        ("question_answering", [("a",)], "each line must be question"),
-        ("multiple_choice", [("a", "b")], "each line must be context"),
-        ("similarity", [("a",)], "each line must be text"),
-        ("multiple_choice", [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
-    ],
-)
-def test_lines_without_the_right_parts_are_told(kind, lines, message):
-    with pytest.raises(ConfigError, match=message):
-        predict.examples_of(tuned.HEADS[kind], lines, len(lines[0]), False)
-
-
 def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
     write(tmp_path, "classification")
     mesh = use_mesh(1, 1, 1)
@@ -184,6 +170,30 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path):
     assert [json.loads(line)["text"] for line in stdout.splitlines()] == ["w1 w2", "w3"]
 
 
+def test_a_model_tuned_on_pairs_refuses_a_single_text(tmp_path):
+    write(tmp_path, "classification")
+    (tmp_path / "decisions.json").write_text('{"num_texts": 2}')
+    (tmp_path / "lines.txt").write_text("w1 w2 ||| w3\nw3\n")
+    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
+    result = run("bert_jax.predict", *arguments)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert "--input has 'w3', of 1 part; each line must be text ||| text" in (
+        result.stderr
+    )
+
+
+def test_a_model_tuned_on_single_texts_counts_lines_that_look_like_pairs(tmp_path):
+    write(tmp_path, "classification")
+    (tmp_path / "decisions.json").write_text('{"num_texts": 1}')
+    (tmp_path / "lines.txt").write_text("w1 w2 ||| w3\nw3\n")
+    arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
+    result = run("bert_jax.predict", *arguments)
+    assert result.returncode == 0, result.stderr
+    texts = [json.loads(line)["text"] for line in result.stdout.splitlines()]
+    assert texts == ["w1 w2 ||| w3", "w3"]
+    assert "; 1 lines with ' ||| ', read as single texts" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
     write(tmp_path, "classification")
@@ -199,6 +209,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"], "is --input"),
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
+        (
+            [*asked, "--max_query_length=9", "--stride=21"],
+            "--stride=21 leaves gaps between windows of 20 tokens",
+        ),
     ):
         output = tmp_path / "said.jsonl"
         result = run("bert_jax.predict", *arguments, f"--output={output}")
@@ -213,7 +227,7 @@ def test_classes_of_words_that_are_no_names_stay_as_they_are(tmp_path):
     head = trained.read_tuned(str(tmp_path)).head
     asked = task_of(head)
     logits = np.eye(3, dtype=np.float32)[None, [2, 0, 1, 0]]
-    found = predict.examples_of(head, [("w1 w2",)], 1, False)
+    found = line_input.examples_of(asked, [("w1 w2",)], 1, False)
     features = task.featurize(
         asked, found, head.labels, TOKENIZER, 4, is_training=False
     )

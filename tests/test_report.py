@@ -158,3 +158,23 @@ def test_nothing_of_next_sentences_where_there_are_none(tmp_path, capsys):
     words += capsys.readouterr().out
     assert "next sentence" not in words and "nsp" not in words
     assert report.plot_curves(str(tmp_path), lines, 6.0).stat().st_size > 5000
+
+
+def test_a_log_file_has_a_line_at_least_every_half_minute(monkeypatch, capsys):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(report, "time", clock)
+    progress = report.Progress(0, 100)
+    clock.now = 3600.0  # compiling
+    for step in range(1, 11):
+        progress.took(step)
+        clock.now += 13.0
+    progress.tick("  dev set: 3 of 9 rows")
+    clock.now += 29.0
+    progress.tick("  dev set: 6 of 9 rows")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "step 4/100 20 min 48 s left",
+        "step 7/100 20 min 09 s left",
+        "step 10/100 19 min 30 s left",
+        "step 10/100 dev set: 6 of 9 rows 26 min 30 s left",
+    ]

@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import runs
+from bert_jax.config import DamagedError
 from tests.conftest import make_config
 
 
@@ -23,11 +24,16 @@ def test_a_written_config_is_read_as_it_was(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b""])
-def test_a_damaged_config_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"\xff\xfe", b"", b"0", b"null", b"[]", b'"task"', b"[" * 100_000],
+    ids=lambda content: repr(content[:9]),
+)
+def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(config_lib.ConfigError, match="config.json is not JSON"):
+    with pytest.raises(DamagedError, match="config.json is not a JSON object") as error:
         runs.read_config(str(tmp_path))
+    assert "give another --workdir" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +90,19 @@ def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
     assert (run.step, run.phase_index) == (20, 0)
     assert run.mesh.size == 8
     assert run.config == runs.read_config(str(trained / "run"))
+
+
+def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
+    (tmp_path / "run").mkdir()
+    runs.write_config(str(tmp_path / "run"), make_config())
+    unfinished = tmp_path / "corpus"
+    unfinished.mkdir()
+    with pytest.raises(config_lib.ConfigError, match="corpus is not at '.*/corpus'"):
+        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+    (unfinished / "train-00000-of-00002").touch()
+    with pytest.raises(config_lib.ConfigError) as error:
+        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+    assert "/corpus' is unfinished; finish it with python -m bert_jax.prepare" in str(
+        error.value
+    )
+    assert f"--config.data.corpus_dir={unfinished}," in str(error.value)

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+
+import pytest
 
 from bert_jax import watchdog
 from tests.commands import ENV, ROOT
@@ -30,11 +33,12 @@ def test_a_hang_ends_with_76_and_the_stacks_of_all_threads():
             threading.Event().wait()
 
         threading.Thread(target=waits_for_a_peer, daemon=True).start()
-        dog = Watchdog(patience_secs=2.0)
-        dog.saw("step 7")
         def hangs_in_a_collective():
             threading.Event().wait()
-        hangs_in_a_collective()
+
+        with Watchdog(patience_secs=2.0) as dog:
+            dog.saw("step 7")
+            hangs_in_a_collective()
     """)
     assert result.returncode == 76
     assert "nothing has happened for 2 s after step 7" in result.stderr
@@ -48,16 +52,15 @@ def test_steps_and_rests_of_any_length_are_no_hang():
         import time
         from bert_jax.watchdog import Watchdog
 
-        dog = Watchdog(patience_secs=1.0)
-        time.sleep(1.5)  # before the first step: compiling
-        for step in range(6):
-            dog.saw(f"step {step}")
-            time.sleep(0.4)
-        dog.rest()
-        time.sleep(1.5)
-        with dog:
+        with Watchdog(patience_secs=2.0) as dog:
+            time.sleep(2.5)  # before the first step: compiling
+            for step in range(6):
+                dog.saw(f"step {step}")
+                time.sleep(0.4)
+            dog.rest()
+            time.sleep(2.5)
             dog.saw("step 6")
-        time.sleep(1.5)
+        time.sleep(2.5)
         print("done")
     """)
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
@@ -79,14 +82,23 @@ def test_what_is_no_step_has_longer_but_not_for_ever():
         import time
         from bert_jax import watchdog
 
-        watchdog.LONG_SECS = 3.0
-        dog = watchdog.Watchdog(patience_secs=1.0)
-        for step in range(3):
-            dog.saw(f"step {step}")
-            dog.begin("a save")
-            time.sleep(2.0)
-        print("done", dog.limit_secs(), flush=True)
-        time.sleep(60)
+        watchdog.LONG_SECS = 5.0
+        with watchdog.Watchdog(patience_secs=1.0) as dog:
+            for step in range(3):
+                dog.begin("a save")
+                time.sleep(2.0)
+            print("done", dog.limit_secs(), flush=True)
+            time.sleep(60)
     """)
-    assert result.returncode == 76 and result.stdout == "done 3.0\n"
-    assert "nothing has happened for 3 s after the start of a save" in result.stderr
+    assert result.returncode == 76 and result.stdout == "done 5.0\n"
+    assert "nothing has happened for 5 s after the start of a save" in result.stderr
+
+
+def test_no_thread_is_left_after_the_context():
+    before = threading.active_count()
+    with pytest.raises(KeyError):
+        with watchdog.Watchdog() as dog:
+            assert threading.active_count() == before + 1
+            dog.saw("step 1")
+            raise KeyError
+    assert threading.active_count() == before

@@ -107,6 +107,13 @@ def has_work(scratch: str) -> bool:
     )
 
 
+def is_unfinished(corpus_dir: str) -> bool:
+    """Returns whether `prepare` has begun a corpus there and not finished it."""
+    if corpus.exists(corpus_dir):
+        return False
+    return os.path.exists(_state(corpus_dir)) or bool(corpus.shard_files(corpus_dir))
+
+
 def remove(corpus_dir: str) -> None:
     """Removes all that was made for a finished corpus, if it is still there."""
     state = _state(corpus_dir)

@@ -103,11 +103,16 @@ def refuse_link_outside(path: Path, directory: Path) -> None:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object in a JSON file.
+def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
+    """Reads a JSON file that holds one object.
+
+    Args:
+      path: of the file.
+      remedy: what the error message advises.
 
     Raises:
-      ConfigError: when there is none, or it is larger than any such file.
+      DamagedError: if the file cannot be read or holds no JSON object.
+      ConfigError: if the file is larger than any file of this kind.
     """
     try:
         tokenizers.check_size(path)
@@ -117,7 +122,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise DamagedError(f"{path} is not a JSON object; fetch it again")
+        raise DamagedError(f"{path} is not a JSON object; {remedy}")
     return value
 
 

@@ -12,7 +12,7 @@ import ml_collections
 
 from bert_jax import config as config_lib
 from bert_jax.config import REMAT, ConfigError, MeshConfig
-from bert_jax.tasks import predictions
+from bert_jax.tasks import answer_units, predictions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,11 +55,20 @@ class TaggingTask:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionTask:
     kind: str  # question_answering
-    stride: int  # tokens from one window of a paragraph to the next
+    stride: int  # tokens from a window of a paragraph to the next; 0: see below
     max_query_length: int  # tokens of a question
     max_answer_length: int  # tokens of an answer
     num_best: int  # answers to keep of each question
     null_threshold: float  # null odds above it are no answer
+    answer_units: str  # words | characters: what scores compare, see answer_units.py
+
+    def room(self, length: int) -> int:
+        """Returns the tokens that a row has for the paragraph beside any question."""
+        return length - 3 - self.max_query_length  # [CLS] question [SEP] window [SEP]
+
+    def window_stride(self, length: int) -> int:
+        """Returns the stride; for 0 half of the room, up to run_squad.py's 128."""
+        return self.stride or max(1, min(128, self.room(length) // 2))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,13 +271,28 @@ def _validate_task(config: FinetuneConfig) -> None:
             len(task.text) == 2, "config.task.text", task.text, "must name two columns"
         )
     if isinstance(task, QuestionTask):
-        # [CLS] question [SEP] window [SEP]
+        room = task.room(config.sequence_length)
         _require(
-            config.sequence_length > task.max_query_length + 3,
+            room > 0,
             "config.task.max_query_length",
             task.max_query_length,
             "leaves no room for a paragraph in rows of config.sequence_length="
             f"{config.sequence_length}; lower the one or raise the other",
+        )
+        _require(
+            task.stride <= room,
+            "config.task.stride",
+            task.stride,
+            "leaves gaps between windows: rows of config.sequence_length="
+            f"{config.sequence_length} have {room} tokens for the paragraph beside a"
+            f" question of config.task.max_query_length={task.max_query_length}; set"
+            " config.task.stride=0 for windows that overlap",
+        )
+        _require(
+            task.answer_units in answer_units.UNITS,
+            "config.task.answer_units",
+            task.answer_units,
+            f"must be one of {', '.join(answer_units.UNITS)}",
         )
 
 
@@ -299,14 +323,16 @@ def _validate_numbers(config: FinetuneConfig) -> None:
     if isinstance(task, SimilarityTask):
         positive["config.task.max_label"] = task.max_label
     if isinstance(task, QuestionTask):
-        for name in ("stride", "max_query_length", "max_answer_length", "num_best"):
+        for name in ("max_query_length", "max_answer_length", "num_best"):
             positive[f"config.task.{name}"] = getattr(task, name)
     config_lib.validate_mesh(config.mesh)
     for key, value in fractions.items():
         _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
     for key, value in positive.items():
         _require(value > 0, key, value, "must be above 0")
+    stride = task.stride if isinstance(task, QuestionTask) else 0
     for key, value in (
+        ("config.task.stride", stride),
         ("config.num_layers", config.num_layers),
         ("config.recipe.weight_decay", recipe.weight_decay),
         ("config.distill.label_weight", config.distill.label_weight),

@@ -18,7 +18,7 @@ import numpy as np
 
 from bert_jax.config import ConfigError
 from bert_jax.data import lines
-from bert_jax.tasks import labels, tables
+from bert_jax.tasks import tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES
 
 DOCUMENT = "-DOCSTART-"
@@ -42,18 +42,26 @@ class Sentences:
     tags: list[list[str]] | None
     num_empty: int = 0
 
-    def classes(self, names: Sequence[str]) -> list[np.ndarray] | None:
+    def classes(self, names: Sequence[str], key: str) -> list[np.ndarray] | None:
         """Returns int32 numbers of each sentence's tags.
+
+        Args:
+          names: of the classes.
+          key: the config key that the names are from, for the error message.
 
         Raises:
           ConfigError: for a tag that is none of the names.
         """
         if self.tags is None:
             return None
-        lengths = [len(tags) for tags in self.tags]
-        flat = [tag for tags in self.tags for tag in tags]
-        found = labels.classes(flat, names, self.spec)
-        return np.split(found, np.cumsum(lengths)[:-1])
+        numbers = {name: i for i, name in enumerate(names)}
+        for number, tags in enumerate(self.tags, start=1):
+            if unknown := [tag for tag in tags if tag not in numbers]:
+                raise ConfigError(
+                    f"{self.spec}, sentence {number}, has the tag {unknown[0]!r}; {key}"
+                    f" has {', '.join(names)}"
+                )
+        return [np.array([numbers[t] for t in tags], np.int32) for tags in self.tags]
 
 
 def are_tags(names: Iterable[str]) -> bool:
@@ -90,7 +98,10 @@ def _read_file(path: str) -> Sentences:
 
 def _of_table(spec: str, words: str, tags: str) -> Sentences:
     table = tables.read(spec)
-    found = [_list(value, f"{spec}, {words!r}") for value in table.column(words)]
+    found = [
+        _list(value, f"{spec}, {words!r}")
+        for value in table.column(words, "config.task.words")
+    ]
     # Without a word there is nothing to tag.
     is_there = [bool(sentence) for sentence in found]
     sentences = list(itertools.compress(found, is_there))
@@ -99,7 +110,10 @@ def _of_table(spec: str, words: str, tags: str) -> Sentences:
     num_empty = len(found) - len(sentences)
     if not tags:
         return Sentences(spec, sentences, None, num_empty)
-    lists = [_list(value, f"{spec}, {tags!r}") for value in table.column(tags)]
+    lists = [
+        _list(value, f"{spec}, {tags!r}")
+        for value in table.column(tags, "config.task.tags")
+    ]
     kept = list(itertools.compress(lists, is_there))
     for i, (sentence, its) in enumerate(zip(sentences, kept, strict=True), start=1):
         where = f"{spec}, sentence {i},"

@@ -4,6 +4,7 @@ Hugging Face's config.json has no place for them. `predict` begins with these, s
 it says what the predictions of the tuning run said.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,25 @@ from bert_jax.tasks.config import QuestionTask, Task, TextTask
 FILE = "decisions.json"
 # Of a model that was tuned elsewhere: the defaults of the released run_squad.py.
 QUESTIONS: dict[str, Any] = {
-    "stride": 128,
+    "stride": 0,
     "max_query_length": 64,
     "max_answer_length": 30,
     "null_threshold": 0.0,
     "has_impossible": False,
 }
-MULTI_LABEL: dict[str, Any] = {"threshold": 0.5}
+TEXTS: dict[str, Any] = {"num_texts": 0}  # 1 single texts, 2 pairs, 0 unknown
+DEFAULTS = {
+    "question_answering": QUESTIONS,
+    "classification": TEXTS,
+    "regression": TEXTS,
+    "multi_label": TEXTS | {"threshold": 0.5},
+}
+RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}  # others from 1 on
 
 
 def defaults(kind: str) -> dict[str, Any]:
-    """Returns the numbers of a kind of task where a model does not say; {} of most."""
-    return {"question_answering": QUESTIONS, "multi_label": MULTI_LABEL}.get(kind, {})
+    """Returns the numbers of a kind of task for a model without the file."""
+    return DEFAULTS.get(kind, {})
 
 
 def write(directory: Path, task: Task, has_impossible: bool) -> None:
@@ -40,6 +48,8 @@ def write(directory: Path, task: Task, has_impossible: bool) -> None:
     """
     if isinstance(task, QuestionTask | TextTask) and (keys := defaults(task.kind)):
         values = vars(task) | {"has_impossible": has_impossible}
+        if isinstance(task, TextTask):
+            values["num_texts"] = len(task.text)
         write_json(directory / FILE, {key: values[key] for key in keys})
 
 
@@ -59,6 +69,10 @@ def read(directory: Path, kind: str) -> dict[str, Any]:
         for key, value in found.items()
     }
     for key, value in numbers.items():
-        if type(value) is int and value < 1:
-            raise ConfigError(f"{path} has {key}={value}; it must be at least 1")
+        least, most = RANGES.get(key, (1, sys.maxsize))
+        if type(value) is int and not least <= value <= most:
+            limit = f" and at most {most}" if most < sys.maxsize else ""
+            raise ConfigError(
+                f"{path} has {key}={value}; it must be at least {least}{limit}"
+            )
     return numbers

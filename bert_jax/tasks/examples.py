@@ -62,7 +62,7 @@ def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
     """
     if kind == "regression":
         return (column,)
-    values = table.column(column)
+    values = table.column(column, "config.task.label")
     if kind == "multi_label":
         return labels.names_in(part for value in values for part in labels.parts(value))
     for row, value in enumerate(values):
@@ -85,8 +85,9 @@ def read_texts(
     kind: str,
     text: Sequence[str],
     label: str,
-    names: Sequence[str],
     index: str,
+    names: Sequence[str],
+    labels_key: str,
 ) -> Texts:
     """Returns the examples of a table.
 
@@ -95,22 +96,24 @@ def read_texts(
       kind: classification, regression or multi_label.
       text: the column of the text, or the two of a pair.
       label: the column of the label; "" where there is none.
-      names: of the classes.
       index: the column of the places; "" for those in the table.
+      names: of the classes.
+      labels_key: the config key that the names are from, for error messages.
 
     Raises:
       ConfigError: when a column is not there or a label not known.
     """
-    a, *b = (_texts(table, column) for column in text)
+    a, *b = (_texts(table, column, "config.task.text") for column in text)
     found = None
     if label and kind == "regression":
-        found = labels.scores(table.column(label), table.spec)
+        found = _scores(table, label, "config.task.label")
     elif label:
         to_numbers = labels.class_sets if kind == "multi_label" else labels.classes
-        found = to_numbers(table.column(label), names, table.spec)
+        values = table.column(label, "config.task.label")
+        found = to_numbers(values, names, table.spec, labels_key)
     places = np.arange(len(a))
     if index:
-        places = labels.scores(table.column(index), table.spec).astype(np.int64)
+        places = _scores(table, index, "config.task.index").astype(np.int64)
     return Texts(a, b[0] if b else None, found, places, table.num_dropped)
 
 
@@ -128,7 +131,7 @@ def read_nearness(
     Raises:
       ConfigError: when a column is not there, or a label no number from 0 to that.
     """
-    found = read_texts(table, "regression", text, label, (), "")
+    found = read_texts(table, "regression", text, label, "", (), "")
     if found.labels is None:
         return found
     for row, value in enumerate(found.labels):
@@ -155,11 +158,15 @@ def read_choices(
     Raises:
       ConfigError: when a column is not there or a label is no choice's number.
     """
-    contexts, *beginnings = (_texts(table, column) for column in text)
+    contexts, *beginnings = (
+        _texts(table, column, "config.task.text") for column in text
+    )
+    key = "config.task.choices"
     if len(choices) == 1:
-        found = [_list(value, table) for value in table.column(choices[0])]
+        found = [_list(value, table) for value in table.column(choices[0], key)]
     else:
-        found = list(map(list, zip(*(_texts(table, c) for c in choices), strict=True)))
+        columns = (_texts(table, column, key) for column in choices)
+        found = list(map(list, zip(*columns, strict=True)))
     number = len(found[0])
     for row, texts in enumerate(found):
         if len(texts) != number:
@@ -175,17 +182,25 @@ def read_choices(
     numbers = [str(i) for i in range(number)]
     right = None
     if label:
-        right = labels.classes(table.column(label), numbers, table.spec)
+        values = table.column(label, "config.task.label")
+        right = labels.classes(values, numbers, table.spec, key)
     return Choices(contexts, found, right, table.num_dropped)
 
 
-def _texts(table: Table, column: str) -> list[str]:
-    return [_text(value) for value in table.column(column)]
+def _texts(table: Table, column: str, key: str) -> list[str]:
+    return [_text(value) for value in table.column(column, key)]
+
+
+def _scores(table: Table, column: str, key: str) -> np.ndarray:
+    return labels.scores(table.column(column, key), table.spec, key)
 
 
 def _list(value: Any, table: Table) -> list[str]:
     if not isinstance(value, list):
-        raise ConfigError(f"{table.spec} has the choices {value!r}; give a list")
+        raise ConfigError(
+            f"{table.spec} has {value!r} in the one column of config.task.choices; it"
+            " must hold lists"
+        )
     return [_text(item) for item in value]
 
 

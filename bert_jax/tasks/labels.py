@@ -25,23 +25,36 @@ def parts(value: Any) -> list[str]:
     return [part for part in (str(part).strip() for part in found) if part]
 
 
-def classes(values: Sequence[Any], names: Sequence[str], where: str) -> np.ndarray:
+def classes(
+    values: Sequence[Any], names: Sequence[str], where: str, key: str
+) -> np.ndarray:
     """Returns int32[N], the class of each value: one of the names, or its number.
 
+    Args:
+      values: labels as they are written in the data.
+      names: of the classes.
+      where: the data, for the error message.
+      key: the config key that the names are from, for the error message.
+
     Raises:
-      ConfigError: for the first value that is neither; `where` names the data.
+      ConfigError: for the first value that is neither.
     """
     numbers = _numbers(names)
     found = np.empty(len(values), np.int32)
     for i, value in enumerate(values):
-        found[i] = _find(value, numbers, names, where, i)
+        found[i] = _find(value, numbers, names, f"{where}, example {i + 1},", key)
     return found
 
 
-def class_sets(values: Sequence[Any], names: Sequence[str], where: str) -> np.ndarray:
+def class_sets(
+    values: Sequence[Any], names: Sequence[str], where: str, key: str
+) -> np.ndarray:
     """Returns float32[N, C], 1 for each class of a value.
 
     A value is a list, or text with commas between classes; "" has none.
+
+    Args:
+      values, names, where, key: as of `classes`.
 
     Raises:
       ConfigError: as `classes`.
@@ -50,15 +63,21 @@ def class_sets(values: Sequence[Any], names: Sequence[str], where: str) -> np.nd
     found = np.zeros((len(values), len(names)), np.float32)
     for i, value in enumerate(values):
         for part in parts(value):
-            found[i, _find(part, numbers, names, where, i)] = 1.0
+            place = f"{where}, example {i + 1},"
+            found[i, _find(part, numbers, names, place, key)] = 1.0
     return found
 
 
-def scores(values: Sequence[Any], where: str) -> np.ndarray:
-    """Returns float32[N].
+def scores(values: Sequence[Any], where: str, key: str) -> np.ndarray:
+    """Returns the values as float32[N].
+
+    Args:
+      values: numbers, or text that is one.
+      where: the data, for the error message.
+      key: the config key that names the column, for the error message.
 
     Raises:
-      ConfigError: for the first value that is no finite number.
+      ConfigError: for the first value that is not a finite number.
     """
     found = np.empty(len(values), np.float32)
     for i, value in enumerate(values):
@@ -68,8 +87,8 @@ def scores(values: Sequence[Any], where: str) -> np.ndarray:
             found[i] = np.nan
         if not np.isfinite(found[i]):
             raise ConfigError(
-                f"{where}, example {i + 1}, has the score {value!r}; it must be a"
-                " number"
+                f"{where}, example {i + 1}, has {value!r} in the column of {key}; it"
+                " must be a number"
             )
     return found
 
@@ -89,7 +108,7 @@ def _is_number(name: str) -> bool:
 
 
 def _find(
-    value: Any, numbers: dict[str, int], names: Sequence[str], where: str, row: int
+    value: Any, numbers: dict[str, int], names: Sequence[str], where: str, key: str
 ) -> int:
     label = str(value).strip()
     if label in numbers:
@@ -99,6 +118,6 @@ def _find(
     has_numbers = len(numbers) > len(names)
     or_numbers = f" (or 0 to {len(names) - 1} for them)" if has_numbers else ""
     raise ConfigError(
-        f"{where}, example {row + 1}, has the label {label!r}; the labels are"
-        f" {', '.join(names)}{or_numbers}{hint}"
+        f"{where} has the label {label!r}; {key} has {', '.join(names)}{or_numbers}"
+        f"{hint}"
     )

@@ -1,10 +1,15 @@
 """Which characters of a text each of its tokens stands for."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from bert_jax.data.tokenizers import UNK, Tokenizer
+
+# Strings whose tokens are kept, the most recently used ones: some 700 bytes each.
+MAX_REMEMBERED = 2**16
+MAX_REMEMBERED_CHARS = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +40,11 @@ class LocatingEncoder:
         self._encode = tokenizer.encoder()
         self._num_characters = tokenizer.num_characters
         self._unk = tokenizer.id(UNK)
-        self._known: dict[str, Located] = {}
+        self._remembered = functools.lru_cache(MAX_REMEMBERED)(self._locate)
 
     def __call__(self, text: str) -> Located:
         spans = self._spans_of(text)
-        strings = [self._string(text[start:end]) for start, end in spans]
+        strings = [self._locate_cached(text[start:end]) for start, end in spans]
         if not strings:
             nothing = np.empty(0, np.int32)
             return Located(nothing, nothing, nothing)
@@ -51,11 +56,9 @@ class LocatingEncoder:
             np.concatenate([string.ends for string in strings]) + first,
         )
 
-    def _string(self, string: str) -> Located:
-        found = self._known.get(string)
-        if found is None:
-            found = self._known[string] = self._locate(string)
-        return found
+    def _locate_cached(self, string: str) -> Located:
+        is_short = len(string) <= MAX_REMEMBERED_CHARS
+        return self._remembered(string) if is_short else self._locate(string)
 
     def _locate(self, string: str) -> Located:
         (ids,) = self._encode([string])

@@ -11,7 +11,7 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.interop import huggingface, model_directory
-from bert_jax.tasks import decisions, task
+from bert_jax.tasks import decisions, task, tuned_card
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.tuning import Result
 
@@ -47,8 +47,17 @@ def write_predictions(
     return scores
 
 
-def write_model(setup: Setup, params: Any, workdir: str) -> None:
-    """Writes a tuned model for transformers and `predict`, in place of an older one."""
+def write_model(
+    setup: Setup, params: Any, workdir: str, scores: dict[str, dict[str, float]]
+) -> None:
+    """Writes a tuned model for transformers and `predict`, in place of an older one.
+
+    Args:
+      setup: of the runs that the model is the best of.
+      params: of the model.
+      workdir: of the runs.
+      scores: metrics of the dev sets, for the model's card.
+    """
     target = Path(workdir) / MODEL_DIRECTORY
     for left in target.parent.glob(f"{_UNFINISHED}*"):  # by a call that was killed
         shutil.rmtree(left)
@@ -66,6 +75,7 @@ def write_model(setup: Setup, params: Any, workdir: str) -> None:
         has_impossible = getattr(setup.datasets.train.examples, "has_impossible", False)
         decisions.write(tmp, setup.config.task, has_impossible)
         model_directory.write_digests(tmp)
+        tuned_card.write(tmp, setup, scores)  # without digest: people edit it
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         old = target.with_name(f"{_UNFINISHED}old")
         if target.exists():

@@ -3,6 +3,7 @@
 Shapes: N row of the set, B row of the batch, T token.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -43,11 +44,21 @@ class Predictor:
         self._part = sharding.host_part(mesh, jax.process_index())
         self._forward = tuning_step.make_forward(graphdef, dtype)
 
-    def __call__(self, params: Any, features: Features) -> np.ndarray:
+    def __call__(
+        self,
+        params: Any,
+        features: Features,
+        on_rows: Callable[[int], object] | None = None,
+    ) -> np.ndarray:
         """Returns float32[N, ...], the same in every process.
 
         Rows of a batch are about as long as each other: one long row among short ones
         would cost as much as if all were long.
+
+        Args:
+          params: of the head's module.
+          features: the rows.
+          on_rows: called after each batch with the number of its rows.
         """
         found = []
         order_N = np.argsort(features.num_tokens(), kind="stable")
@@ -59,6 +70,8 @@ class Predictor:
             )
             logits = np.asarray(jax.device_get(self._forward(params, placed)))
             found.append(self._widened(logits)[rows_B >= 0])
+            if on_rows is not None:
+                on_rows(len(found[-1]))
         logits = np.concatenate(found)
         in_place = np.empty_like(logits)
         in_place[order_N] = logits

@@ -121,7 +121,8 @@ def of_questions(
       questions: from `squad.read`.
       tokenizer: the model's.
       length: T, tokens of a row.
-      stride: tokens from one window of a paragraph to the next.
+      stride: tokens from one window of a paragraph to the next, at most
+        `length` - 3 - `max_query_length`.
       max_query_length: tokens of a question; what is longer is cut.
       is_training: answers go with the windows, and questions without one are left out.
     """
@@ -182,14 +183,16 @@ def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | 
 
 
 def _cut(lengths_Q: np.ndarray, room_Q: np.ndarray, stride: int) -> Windows:
-    """Cuts paragraphs into windows of up to `room_Q` tokens."""
-    step_Q = np.minimum(room_Q, stride)
+    """Cuts paragraphs into windows of up to `room_Q` tokens.
+
+    A stride of at most the least room leaves no token out.
+    """
     more_Q = np.maximum(lengths_Q - room_Q, 0)
-    num_windows_Q = 1 + -(-more_Q // step_Q)
+    num_windows_Q = 1 + -(-more_Q // stride)
     question_W = np.repeat(np.arange(len(lengths_Q)), num_windows_Q)
     before_Q = np.cumsum(num_windows_Q) - num_windows_Q
     number_W = np.arange(len(question_W)) - before_Q[question_W]
-    first_W = number_W * step_Q[question_W]
+    first_W = number_W * stride
     length_W = np.minimum((lengths_Q[question_W] - first_W), room_Q[question_W])
     return Windows(question_W, first_W, length_W)
 

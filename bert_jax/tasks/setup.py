@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -94,16 +95,26 @@ class Setup:
             mesh=self.mesh,
         )
 
-    def predict(self, params: Any, split: Split) -> Any:
-        """Returns what the parameters make of a set, see `task.predict`."""
-        logits = self.predictor(params, split.features)
+    def predict(
+        self,
+        params: Any,
+        split: Split,
+        on_rows: Callable[[int], object] | None = None,
+    ) -> Any:
+        """Returns the predictions for a set, see `task.predict` and `Predictor`."""
+        logits = self.predictor(params, split.features, on_rows)
         names = self.datasets.names
         return task.predict(
             self.config.task, split.examples, split.features, logits, names
         )
 
-    def evaluate(self, params: Any, split: Split) -> dict[str, float]:
+    def evaluate(
+        self,
+        params: Any,
+        split: Split,
+        on_rows: Callable[[int], object] | None = None,
+    ) -> dict[str, float]:
         """Returns the metrics of a set with labels."""
-        predicted = self.predict(params, split)
+        predicted = self.predict(params, split, on_rows)
         names = self.datasets.names
         return task.evaluate(self.config.task, split.examples, predicted, names)

@@ -1,38 +1,38 @@
-"""Exact match and F1 of answers by SQuAD's official rules, in percent.
+"""Exact match and F1 of answers, in percent, and the best threshold of no answer.
 
 Source: Rajpurkar et al. 2016 and 2018; the rules of evaluate-v1.1.py where every
 question has an answer, and of evaluate-v2.0.py where some have none.
 """
 
-import collections
-import re
-import string
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bert_jax.tasks.answer_units import UNITS, Units
 from bert_jax.tasks.squad import Question, Questions
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-
-def score(questions: Questions, answers: dict[str, str]) -> dict[str, float]:
+def score(
+    questions: Questions, answers: dict[str, str], units: str
+) -> dict[str, float]:
     """Returns exact_match and f1 over all questions, in percent.
 
     Args:
       questions: with their right answers.
       answers: by the question's id, "" for there is none; a missing one is wrong.
+      units: a key of `answer_units.UNITS`.
     """
-    exact, f1 = (_scores(questions, answers, by) for by in (_exact, _f1))
     return {
-        "exact_match": 100 * float(np.mean(exact)),
-        "f1": 100 * float(np.mean(f1)),
+        name: 100 * float(np.mean(_scores(questions, answers, by, UNITS[units])))
+        for name, by in _METRICS.items()
     }
 
 
 def best_thresholds(
-    questions: Questions, answers: dict[str, str], null_odds: dict[str, float]
+    questions: Questions,
+    answers: dict[str, str],
+    null_odds: dict[str, float],
+    units: str,
 ) -> dict[str, float]:
     """Returns the best scores that a threshold on null odds gives, and where.
 
@@ -42,6 +42,7 @@ def best_thresholds(
       questions: with their right answers, some with none.
       answers: the best ones that are not empty, by the question's id.
       null_odds: how much more likely it is that there is none, by the question's id.
+      units: a key of `answer_units.UNITS`.
 
     Returns:
       best_exact_match and best_f1 in percent, and the threshold of each.
@@ -50,8 +51,8 @@ def best_thresholds(
     has_answer = np.array([bool(q.answers) for q in questions.questions])
     order = np.argsort(odds, kind="stable")
     found = {}
-    for name, by in (("exact_match", _exact), ("f1", _f1)):
-        right = np.array(_scores(questions, answers, by))
+    for name, by in _METRICS.items():
+        right = np.array(_scores(questions, answers, by, UNITS[units]))
         # An answer gains its score, or loses the point for having said none.
         said = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
         gains = np.where(has_answer, right, -said.astype(float))[order]
@@ -64,21 +65,30 @@ def best_thresholds(
     return found
 
 
-def normalize(answer: str) -> str:
-    """Returns the answer in lower case without punctuation, articles, extra spaces."""
-    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+def _exact_match(units: Units, answer: str, right: str, _has_impossible: bool) -> float:
+    return units.exact_match(answer, right)
+
+
+def _f1(units: Units, answer: str, right: str, has_impossible: bool) -> float:
+    if has_impossible and not (units.split(answer) and units.split(right)):
+        return float(units.split(answer) == units.split(right))
+    return units.f1(answer, right)
+
+
+_METRICS = {"exact_match": _exact_match, "f1": _f1}
 
 
 def _scores(
     questions: Questions,
     answers: dict[str, str],
-    by: Callable[[str, str, bool], float],
+    by: Callable[[Units, str, str, bool], float],
+    units: Units,
 ) -> list[float]:
     return [
         max(
             (
-                by(answers[question.id], right, questions.has_impossible)
-                for right in _right(question, questions.has_impossible)
+                by(units, answers[question.id], right, questions.has_impossible)
+                for right in _right(question, questions.has_impossible, units)
             ),
             default=0.0,
         )
@@ -88,21 +98,8 @@ def _scores(
     ]
 
 
-def _right(question: Question, has_impossible: bool) -> Sequence[str]:
+def _right(question: Question, has_impossible: bool, units: Units) -> Sequence[str]:
     texts = [answer.text for answer in question.answers]
     if not has_impossible:
         return texts
-    return [text for text in texts if normalize(text)] or [""]
-
-
-def _exact(answer: str, right: str, has_impossible: bool) -> float:
-    return float(normalize(answer) == normalize(right))
-
-
-def _f1(answer: str, right: str, has_impossible: bool) -> float:
-    found, expected = normalize(answer).split(), normalize(right).split()
-    if has_impossible and not (found and expected):
-        return float(found == expected)
-    common = sum((collections.Counter(found) & collections.Counter(expected)).values())
-    # 2pr / (p + r) with p = common / found and r = common / expected.
-    return 2 * common / (len(found) + len(expected)) if common else 0.0
+    return [text for text in texts if units.normalize(text)] or [""]

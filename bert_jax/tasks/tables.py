@@ -23,6 +23,7 @@ from bert_jax.data import lines, tfds_splits
 
 # A few lines of GLUE's files are broken; more than this share is another format.
 MAX_DROPPED = 0.01
+MAX_NAME_WORDS = 4  # of a column; a first line with more is probably a text
 MAX_LINE_BYTES = 2**30  # no line of a labelled set is ever cut
 csv.field_size_limit(2**30)  # of a whole process; 131,072 otherwise
 
@@ -45,22 +46,40 @@ class Table:
     first_dropped: int = 0
     has_header: bool = False
 
-    def column(self, name: str) -> list[Any]:
+    def column(self, name: str, key: str = "") -> list[Any]:
         """Returns the values of a column.
 
+        Args:
+          name: of the column.
+          key: the config key that names it, for the error message; "" where the format
+            itself prescribes the name.
+
         Raises:
-          ConfigError: when there is none of this name.
+          ConfigError: if there is no column of this name.
         """
-        if name not in self.columns:
-            close = difflib.get_close_matches(name, self.columns, n=1)
-            hint = f"; the nearest is {close[0]!r}" if close else ""
-            if self.has_header and not close:
-                hint += "; if its first line is no header, give config.data.header"
-            raise ConfigError(
-                f"{self.spec} has no column {name!r}; it has"
-                f" {', '.join(self.columns) or 'none'}{hint}"
+        if name in self.columns:
+            return self.columns[name]
+        close = difflib.get_close_matches(name, self.columns, n=1)
+        hint = f"; the nearest is {close[0]!r}" if close else ""
+        if self.has_header and any(map(_is_data, self.columns)):
+            hint += (
+                "; if its first line is data, name the columns in config.data.header"
             )
-        return self.columns[name]
+        columns = ", ".join(self.columns) or "none"
+        if key:
+            raise ConfigError(
+                f"{key} names the column {name!r}, but {self.spec} has {columns}{hint}"
+            )
+        raise ConfigError(f"{self.spec} has no column {name!r}; it has {columns}{hint}")
+
+
+def _is_data(name: str) -> bool:
+    """Returns whether a name in a header looks like a value of a column instead."""
+    try:
+        float(name)
+    except ValueError:
+        return not name.strip() or len(name.split()) > MAX_NAME_WORDS
+    return True
 
 
 def read(spec: str, header: tuple[str, ...] = ()) -> Table:

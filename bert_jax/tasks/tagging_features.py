@@ -86,7 +86,11 @@ class TaggingFeatures:
 
 
 def of_sentences(
-    sentences: Sentences, names: Sequence[str], tokenizer: Tokenizer, length: int
+    sentences: Sentences,
+    names: Sequence[str],
+    tokenizer: Tokenizer,
+    length: int,
+    key: str,
 ) -> TaggingFeatures:
     """Returns rows of up to `length` tokens, whose ends are cut.
 
@@ -95,6 +99,7 @@ def of_sentences(
       names: of the classes; what has no room is O, or the first where none is that.
       tokenizer: the model's.
       length: T.
+      key: the config key that the names are from, for the error message.
 
     Raises:
       ConfigError: for a tag that is none of the names.
@@ -113,7 +118,7 @@ def of_sentences(
     word = np.full(num_pieces.sum(), -1, np.int32)
     word[begins] = np.arange(len(flat)) - np.repeat(first_word_N, num_words_N)
     labels = None
-    if (classes := sentences.classes(names)) is not None:
+    if (classes := sentences.classes(names, key)) is not None:
         label = np.full(num_pieces.sum(), IGNORED, np.int32)
         label[begins] = np.concatenate(classes)
         labels = rows_lib.aligned([label], tokens, IGNORED)

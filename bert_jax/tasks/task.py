@@ -70,6 +70,11 @@ def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
     return examples.label_names(table, task.label, task.kind)
 
 
+def labels_key(task: TextTask | TaggingTask) -> str:
+    """Returns the config key that `label_names` reads the names from."""
+    return "config.task.labels" if task.labels else "config.data.train"
+
+
 def read(
     task: Task,
     spec: str,
@@ -100,7 +105,8 @@ def read(
     if isinstance(task, SimilarityTask):
         return examples.read_nearness(table, task.text, label, task.max_label)
     index = "" if has_labels else task.index
-    return examples.read_texts(table, task.kind, task.text, label, names, index)
+    columns = task.text, label, index
+    return examples.read_texts(table, task.kind, *columns, names, labels_key(task))
 
 
 def featurize(
@@ -122,12 +128,13 @@ def featurize(
             found,
             tokenizer,
             length=length,
-            stride=task.stride,
+            stride=task.window_stride(length),
             max_query_length=task.max_query_length,
             is_training=is_training,
         )
     if isinstance(task, TaggingTask):
-        return tagging_features.of_sentences(found, names, tokenizer, length)
+        key = labels_key(task)
+        return tagging_features.of_sentences(found, names, tokenizer, length, key)
     if isinstance(task, ChoiceTask):
         return text_features.of_choices(found, tokenizer, length)
     if isinstance(task, SimilarityTask):
@@ -174,11 +181,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of what `predict` said of examples with labels."""
     if isinstance(task, QuestionTask):
-        scores = squad_score.score(found, predicted.texts)
+        scores = squad_score.score(found, predicted.texts, task.answer_units)
         if not found.has_impossible:
             return scores
         best = squad_score.best_thresholds(
-            found, predicted.not_empty, predicted.null_odds
+            found, predicted.not_empty, predicted.null_odds, task.answer_units
         )
         return scores | best
     if isinstance(task, TaggingTask):

@@ -33,6 +33,7 @@ from bert_jax import (
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig, ConfigError, DamagedError
 from bert_jax.guard import DivergedError
+from bert_jax.interop import model_directory
 from bert_jax.position import Position
 from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
@@ -86,11 +87,13 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     if result := read_result(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
         return result
-    run = _Run(setup, learning_rate, seed, workdir)
-    try:
-        diverged = run.take_steps()
-    finally:
-        run.close()
+    with Watchdog() as watchdog:
+        run = _Run(setup, learning_rate, seed, workdir, watchdog)
+        try:
+            diverged = run.take_steps()
+        finally:
+            watchdog.rest()
+            run.close()
     history = run.history
     best = _best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
@@ -114,17 +117,20 @@ def _drop_checkpoints(workdir: str) -> None:
 
 
 def read_result(workdir: str) -> Result | None:
-    """Returns the result of a run that is done, None of one that is not."""
+    """Returns the result of a completed run, None if it is not complete.
+
+    Raises:
+      DamagedError: if the file of the result is corrupt.
+    """
     path = Path(workdir) / RESULT_FILE
     if not path.is_file():
         return None
+    remedy = f"remove {workdir} to repeat the run"
+    values: Any = model_directory.read_json(path, remedy)
     try:
-        values = json.loads(path.read_text())
         return Result(**values | {"history": tuple(values["history"])})
-    except (ValueError, TypeError, KeyError):
-        raise ConfigError(
-            f"{path} is damaged; remove {workdir} and the run is made again"
-        ) from None
+    except (TypeError, KeyError):
+        raise DamagedError(f"{path} is corrupt; {remedy}") from None
 
 
 def results_in(directory: str) -> list[Result]:
@@ -175,8 +181,16 @@ def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
 class _Run:
     """A run while it goes."""
 
-    def __init__(self, setup: Setup, learning_rate: float, seed: int, workdir: str):
+    def __init__(
+        self,
+        setup: Setup,
+        learning_rate: float,
+        seed: int,
+        workdir: str,
+        watchdog: Watchdog,
+    ):
         config = setup.config
+        self._watchdog = watchdog
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
         features = setup.datasets.train.features
@@ -205,7 +219,6 @@ class _Run:
             hosts.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
         self._progress = report.Progress(self._step, self._num_steps)
-        self._watchdog = Watchdog()
         self._log = step_log.StepLog(
             config.log_every_steps,
             lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
@@ -297,7 +310,6 @@ class _Run:
 
     def close(self) -> None:
         """Closes what it writes; waits for saves under way."""
-        self._watchdog.rest()
         self._progress.close()
         self._writer.close()
         with contextlib.suppress(ConfigError):  # what went before is to be told
@@ -336,7 +348,14 @@ class _Run:
 
     def _evaluate(self) -> None:
         split = self._setup.datasets.dev[0]
-        found = self._setup.evaluate(self._state.params, split)
+        num_done, num_rows = 0, len(split.features)
+
+        def count(num: int) -> None:
+            nonlocal num_done
+            num_done += num
+            self._progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
+
+        found = self._setup.evaluate(self._state.params, split, count)
         line = {f"dev_{name}": value for name, value in found.items()}
         self._writer.write(self._step, line)
         self._writer.flush()

@@ -162,6 +162,6 @@ def test_white_space_is_stripped_and_no_word_is_lost():
 )
 def test_is_linear_in_the_length_of_a_text(text):
     """A line of dot leaders, or a book without a stop, must not take minutes."""
-    start = time.perf_counter()
+    start = time.process_time()  # other processes do not count
     sentences.split(text)
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

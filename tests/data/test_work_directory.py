@@ -77,6 +77,18 @@ def test_content_that_fits_other_values_is_kept_for_those(corpus_dir):
         assert stage(work, 3, lambda before: before == {"key": 1}) == []
 
 
+def test_a_corpus_is_unfinished_from_its_first_file_to_its_manifest(corpus_dir):
+    assert not work_directory.is_unfinished(corpus_dir)
+    leave(corpus_dir, {"key": 1}, "run-000000")
+    assert work_directory.is_unfinished(corpus_dir)
+    work_directory.remove(corpus_dir)
+    assert not work_directory.is_unfinished(corpus_dir)
+    touch(corpus_dir, SHARD)
+    assert work_directory.is_unfinished(corpus_dir)
+    touch(corpus_dir, "manifest.json")
+    assert not work_directory.is_unfinished(corpus_dir)
+
+
 def test_shards_of_others_are_not_touched(corpus_dir):
     os.mkdir(corpus_dir)
     touch(corpus_dir, SHARD)

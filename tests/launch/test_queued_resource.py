@@ -432,7 +432,7 @@ def test_an_interrupted_run_says_what_goes_on_costing(tpu):
     process.send_signal(signal.SIGTERM)
     time.sleep(0.1)
     tpu.reply(STATE, "ended 0")  # bash acts on a signal when its command has ended
-    said = process.communicate(timeout=20)[1]
+    said = process.communicate(timeout=60)[1]
     assert process.returncode == 143
     assert "cost money" in said
     assert not tpu.calls(DELETE)

@@ -25,6 +25,17 @@ while :; do sleep 0.05; done
 """
 
 
+@pytest.fixture(autouse=True)
+def default_sighup():
+    """Gives child processes the default action of SIGHUP, also under nohup.
+
+    A handler is reset to the default when a child starts; an ignored signal is not.
+    """
+    previous = signal.signal(signal.SIGHUP, lambda *_: None)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
 @pytest.fixture
 def train(cloud, tmp_path):
     cloud.add_program("fake-train", TRAIN)
@@ -100,7 +111,7 @@ def test_a_signal_is_passed_on_awaited_and_not_followed_by_a_restart(
     process = cloud.start("restart.sh", "fake-train", f"--workdir={tmp_path}")
     _wait_for(tmp_path / "starts")
     process.send_signal(getattr(signal, f"SIG{name}"))
-    said = process.communicate(timeout=20)[1]
+    said = process.communicate(timeout=60)[1]
     assert process.returncode == 75
     assert (tmp_path / "said").read_text() == f"saved on {passed_on}\n"
     assert (tmp_path / "starts").read_text() == "started\n"
@@ -118,7 +129,7 @@ def test_under_nohup_training_goes_on_when_the_terminal_is_gone(cloud, tmp_path)
     time.sleep(0.3)
     assert process.poll() is None and not (tmp_path / "said").exists()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert (tmp_path / "said").read_text() == "saved on TERM\n"
 
 
@@ -136,7 +147,7 @@ def test_a_signal_during_the_pause_ends_it(cloud, tmp_path, sent):
     _wait_for(tmp_path / "starts")
     time.sleep(0.3)
     process.send_signal(sent)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 76
     assert (tmp_path / "starts").read_text() == "started\n"
 

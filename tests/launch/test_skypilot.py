@@ -263,7 +263,7 @@ def host(cloud, task, tmp_path):
             env=cloud.env | given | env,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
         )
 
     cloud.run_script = run_script

@@ -244,13 +244,13 @@ def interrupted(job, sent, *plan, **env):
             time.sleep(0.02)
     time.sleep(0.1)
     process.send_signal(sent)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     return process.returncode
 
 
 def test_the_job_restarts_training_by_its_exit_codes(job):
     process = job.job("76", "76", "0")
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert (job.workdir / "starts").read_text().split() == ["started"] * 3
     told = (job.fakes / "srun").read_text()
@@ -260,7 +260,7 @@ def test_the_job_restarts_training_by_its_exit_codes(job):
 
 def test_the_job_ends_with_a_code_that_no_restart_helps(job):
     process = job.job("78", "0")
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 78
     assert not job.calls("scontrol")
 

@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import re
 
 import ml_collections
 import pytest
@@ -42,7 +43,19 @@ def test_every_file_loads(name):
 
 def test_there_is_one_for_every_task_of_the_papers():
     glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
-    assert set(NAMES) == glue | set(KINDS) | {"distill"}
+    assert set(NAMES) == glue | set(KINDS) | {"distill", "own"}
+
+
+def test_the_page_on_ones_own_task_names_keys_that_exist():
+    text = (DIRECTORY.parents[1] / "docs" / "your_own_task.md").read_text()
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
+    assert {"task.text", "task.label", "task.labels", "data.header"} <= keys
+    for key in keys:
+        value = config_dict("own")
+        for part in key.split("."):
+            assert part in value, key
+            value = value[part]
 
 
 def change(name, **changes):
@@ -78,6 +91,9 @@ def change(name, **changes):
         ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
         ("squad1", {"sequence_length": 67}, "max_query_length=64 leaves no room"),
         ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
+        ("squad1", {"task__stride": -1}, "config.task.stride=-1 must not be negative"),
+        ("squad1", {"task__stride": 318}, "stride=318 leaves gaps .* 317 tokens"),
+        ("squad1", {"task__answer_units": "letters"}, "must be one of words, characte"),
         ("similarity", {"task__text": ("a",)}, "config.task.text=.* must name two col"),
         ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
         ("sst2", {"num_layers": -1}, "config.num_layers=-1 must not be negative"),
@@ -88,6 +104,17 @@ def change(name, **changes):
 def test_mistakes_are_told(name, changes, message):
     with pytest.raises(ConfigError, match=message):
         tasks_config.from_config_dict(change(name, **changes))
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "expected"),
+    [(384, 0, 128), (512, 0, 128), (128, 0, 30), (69, 0, 1), (384, 317, 317)],
+)
+def test_windows_overlap_by_half_up_to_a_stride_of_128(length, stride, expected):
+    config = tasks_config.from_config_dict(
+        change("squad1", sequence_length=length, task__stride=stride)
+    )
+    assert config.task.window_stride(length) == expected
 
 
 def test_a_config_of_the_other_command_is_told():

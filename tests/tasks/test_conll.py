@@ -39,9 +39,11 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
     assert found.tags == [["B-ORG", "O"], ["B-LOC"]]
     names = conll.tag_names(found.tags)
     assert names == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
-    assert [c.tolist() for c in found.classes(names)] == [[3, 0], [1]]
-    with pytest.raises(ConfigError, match="label 'B-LOC'; the labels are O, B-ORG"):
-        found.classes(("O", "B-ORG"))
+    assert [c.tolist() for c in found.classes(names, "labels")] == [[3, 0], [1]]
+    with pytest.raises(
+        ConfigError, match="2, has the tag 'B-LOC'; config.task.labels has O, B-"
+    ):
+        found.classes(("O", "B-ORG"), "config.task.labels")
 
 
 def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_path):
@@ -50,7 +52,7 @@ def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_p
     assert conll.read(f"conll:{path}", "", "").words == [["New York", "#"]]
     path.write_text("Only\nwords\n")
     found = conll.read(f"conll:{path}", "", "")
-    assert found.tags is None and found.classes(("O",)) is None
+    assert found.tags is None and found.classes(("O",), "labels") is None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,9 @@ def test_tables_have_lists(tmp_path):
     assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
     assert found.num_empty == 1
     assert conll.read(f"jsonl:{path}", "tokens", "").tags is None
-    with pytest.raises(ConfigError, match="no column 'words'"):
+    with pytest.raises(
+        ConfigError, match="^config.task.words names the column 'words'"
+    ):
         conll.read(f"jsonl:{path}", "words", "ner")
     for line, message in (
         ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words, 0 tags"),

@@ -31,19 +31,21 @@ SWAG = Table(
 
 def test_single_texts_and_pairs():
     found = examples.read_texts(
-        TABLE, "classification", ("premise",), "gold", ("no", "yes"), ""
+        TABLE, "classification", ("premise",), "gold", "", ("no", "yes"), "labels"
     )
     assert found.a == ["It rains.", "It is dry."] and found.b is None
     assert found.labels.tolist() == [1, 0]
     pair = examples.read_texts(
-        TABLE, "regression", ("premise", "hypothesis"), "score", ("score",), ""
+        TABLE, "regression", ("premise", "hypothesis"), "score", "", ("score",), ""
     )
     assert pair.b == ["It is wet.", ""] and pair.labels.tolist() == [4.5, 0]
     many = examples.read_texts(
-        TABLE, "multi_label", ("premise",), "kinds", ("joy", "fear"), ""
+        TABLE, "multi_label", ("premise",), "kinds", "", ("joy", "fear"), "labels"
     )
     assert many.labels.tolist() == [[1, 1], [0, 0]]
-    test = examples.read_texts(TABLE, "classification", ("premise",), "", (), "place")
+    test = examples.read_texts(
+        TABLE, "classification", ("premise",), "", "place", (), ""
+    )
     assert test.labels is None and test.index.tolist() == [7, 3]
     assert found.index.tolist() == [0, 1]
 
@@ -82,15 +84,21 @@ def test_choices_in_a_list():
     table.columns["c"][1] = ["c"]
     with pytest.raises(ConfigError, match="example 2, has 1 choices, the first has 2"):
         examples.read_choices(table, ("q",), ("c",), "")
-    with pytest.raises(ConfigError, match="give a list"):
+    with pytest.raises(
+        ConfigError, match="column of config.task.choices; it must hold lists"
+    ):
         examples.read_choices(SWAG, ("sent1",), ("sent2",), "")
 
 
 def test_mistakes_name_the_column_and_the_label():
-    with pytest.raises(ConfigError, match="no column 'ending2'"):
+    with pytest.raises(
+        ConfigError, match="^config.task.choices names the column 'ending2', but"
+    ):
         examples.read_choices(SWAG, ("sent1",), ("ending0", "ending2"), "label")
     SWAG.columns["wrong"] = ["2", "0"]
-    with pytest.raises(ConfigError, match="has the label '2'; the labels are 0, 1"):
+    with pytest.raises(
+        ConfigError, match="has the label '2'; config.task.choices has 0, 1"
+    ):
         examples.read_choices(SWAG, ("sent1",), ("ending0", "ending1"), "wrong")
 
 
@@ -102,3 +110,36 @@ def test_nearness_is_a_cosine_from_0_to_1():
     assert examples.read_nearness(table, ("a", "b"), "", 5.0).labels is None
     with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be from"):
         examples.read_nearness(table, ("a", "b"), "label", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("label", "index", "key"),
+    [
+        ("", "idx", "config.task.index"),
+        ("grade", "", "config.task.label"),
+    ],
+)
+def test_an_error_names_the_key_of_a_missing_column(label, index, key):
+    with pytest.raises(ConfigError, match=f"^{key} names the column '{label or index}"):
+        examples.read_texts(
+            TABLE, "regression", ("premise",), label, index, ("score",), ""
+        )
+
+
+def test_errors_name_the_key_of_a_value_that_does_not_fit():
+    with pytest.raises(
+        ConfigError, match="example 1, has the label 'yes'; config.task.labels has no,"
+    ):
+        examples.read_texts(
+            TABLE,
+            "classification",
+            ("premise",),
+            "gold",
+            "",
+            ("no", "maybe"),
+            "config.task.labels",
+        )
+    with pytest.raises(ConfigError, match="'yes' in the column of config.task.label;"):
+        examples.read_texts(TABLE, "regression", ("premise",), "gold", "", (), "")
+    with pytest.raises(ConfigError, match="'0,1' in the column of config.task.index;"):
+        examples.read_texts(TABLE, "regression", ("premise",), "", "kinds", (), "")

@@ -1,12 +1,14 @@
 """Every token knows its characters, and the ids are those of the whole text."""
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data import embedded, tokenizers, wordpiece
+from bert_jax.tasks import offsets
 from bert_jax.tasks.offsets import LocatingEncoder
 from tests.conftest import make_config
 
@@ -45,6 +47,27 @@ def test_ids_are_the_texts_and_pieces_are_what_stands_there(kind, documents):
             total += id_ != tokenizer.id("[UNK]")
             assert 0 <= start < end <= len(text) or piece == ""
     assert exact > 0.99 * total
+
+
+@pytest.mark.parametrize("num_characters", [7, 3000])
+def test_memory_does_not_grow_with_the_number_of_distinct_strings(
+    monkeypatch, num_characters
+):
+    monkeypatch.setattr(offsets, "MAX_REMEMBERED", 50, raising=False)
+    vocab = (*wordpiece.SPECIAL_TOKENS, *"0123456789", *(f"##{i}" for i in range(10)))
+    tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
+    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", 50)
+    locate = LocatingEncoder(tokenizer)
+    first = locate(f"{0:0{num_characters}}")
+    tracemalloc.start()
+    for i in range(500):
+        locate(f"{i:0{num_characters}}")
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 150_000  # 500 of the shorter strings took 350,000
+    again = locate(f"{0:0{num_characters}}")
+    for name in ("ids", "starts", "ends"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
 
 
 def test_what_is_unknown_or_shorter_in_a_string():

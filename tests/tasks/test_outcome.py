@@ -46,7 +46,10 @@ def test_a_model_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
     left = tmp_path / ".model.unfinished.x"  # by a call that was killed
     left.mkdir()
     for _ in range(2):
-        outcome.write_model(setup, params, str(tmp_path))
+        outcome.write_model(setup, params, str(tmp_path), {})
     assert all(path.is_dir() for path in theirs) and (tmp_path / "model.zip").exists()
     assert not left.exists() and not list(tmp_path.glob(".model*"))
+    assert trained.read_tuned(str(tmp_path / "model")).head == setup.head
+    card = tmp_path / "model" / "README.md"
+    card.write_text(card.read_text() + "edited\n")  # which is no corrupt model
     assert trained.read_tuned(str(tmp_path / "model")).head == setup.head

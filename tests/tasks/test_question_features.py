@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bert_jax.data import wordpiece
-from bert_jax.tasks import question_features
+from bert_jax.tasks import config as tasks_config
+from bert_jax.tasks import question_features, task
 from bert_jax.tasks.squad import Answer, Question, Questions
+from tests.tasks.test_config import change
 
 WORDS = tuple(f"{a}{b}" for a in "bcdfgh" for b in "aeiou")
 VOCAB = (*wordpiece.SPECIAL_TOKENS, *WORDS, "##s", ",")
@@ -90,6 +92,24 @@ def test_windows_are_those_of_a_loop():
             ]
             window += 1
     assert window == len(features) > len(questions.questions)
+
+
+@pytest.mark.parametrize("length", [16, 64])
+def test_windows_of_short_rows_overlap_and_leave_no_token_out(length):
+    config = tasks_config.from_config_dict(
+        change("squad1", sequence_length=length, task__max_query_length=4)
+    )
+    words = ["ba"] * 500
+    question = Question("q", "co da", 0, (), False)
+    questions = Questions([" ".join(words)], [question], True, 0, 0)
+    features = task.featurize(
+        config.task, questions, (), TOKENIZER, length, is_training=False
+    )
+    first_W, length_W = features.windows.first_W, features.windows.length_W
+    overlap_W = (first_W + length_W)[:-1] - first_W[1:]
+    assert first_W[0] == 0 and first_W[-1] + length_W[-1] == 500
+    # At least half of the room of 9 or 57 tokens.
+    assert (overlap_W[:-1] >= (length - 7) // 2).all()
 
 
 def test_answers_stand_at_their_places_or_at_cls():

@@ -1,6 +1,7 @@
 """Rows hold what they should, and pairs are cut as the released code cuts them."""
 
 import numpy as np
+import pytest
 
 from bert_jax.tasks import rows
 from tests.models import TOKENIZER
@@ -22,6 +23,36 @@ def test_truncation_is_that_of_a_loop():
         found = np.stack(rows.truncate_longest(a, b, most), axis=1)
         expected = [cut_one_by_one(*pair, most) for pair in zip(a, b, strict=True)]
         np.testing.assert_array_equal(found, expected)
+
+
+def cut_by_tokenizers(a, b, most):
+    """Returns the lengths that are left by `longest_first` of Hugging Face."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 1), ("[SEP]", 2)],
+    )
+    tokenizer.enable_truncation(most + 3)
+    pairs = [("a " * m, "b " * n) for m, n in zip(a, b, strict=True)]
+    ids = [encoding.ids for encoding in tokenizer.encode_batch(pairs)]
+    return np.array([[row.count(3), row.count(4)] for row in ids])
+
+
+@pytest.mark.parametrize("most", [5, 12, 29, 30, 70])
+def test_truncation_differs_from_hugging_faces_where_the_model_card_says(most):
+    """By one token, see `tuned_card.PAIRS`."""
+    a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
+    ours = np.stack(rows.truncate_longest(a, b, most), axis=1)
+    theirs = cut_by_tokenizers(a, b, most)
+    length = most + 3  # [CLS] A [SEP] B [SEP]
+    differs = (length % 2 == 0) & (a >= length // 2 - 1) & (b >= a)
+    assert differs.any() == (length in (8, 32))
+    np.testing.assert_array_equal(theirs - ours, np.where(differs[:, None], [-1, 1], 0))
 
 
 def test_rows_of_one_text_and_of_two():

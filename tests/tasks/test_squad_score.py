@@ -16,10 +16,6 @@ def make(answers, has_impossible=False):
     return Questions([""], questions, has_impossible, 0, 0)
 
 
-def test_answers_are_compared_without_case_articles_and_punctuation():
-    assert squad_score.normalize("The  U.S.-led, an(d) a Band") == "usled and band"
-
-
 @pytest.mark.parametrize(
     "right, answer, exact, f1",
     [
@@ -33,14 +29,38 @@ def test_answers_are_compared_without_case_articles_and_punctuation():
     ],
 )
 def test_scores_by_hand(right, answer, exact, f1):
-    found = squad_score.score(make([right]), {"0": answer})
+    found = squad_score.score(make([right]), {"0": answer}, "words")
     np.testing.assert_allclose([found["exact_match"], found["f1"]], [exact, f1])
+
+
+def test_characters_are_scored_by_their_longest_common_run():
+    questions = make([["\u5317\u4eac\u5e02", "\u5317\u4eac"], ["\u4e0a\u6d77"]])
+    answers = {"0": "\u5728\u5317\u4eac\u3002", "1": "\u6d77\u4e0a"}
+    found = squad_score.score(questions, answers, "characters")
+    # 2 of 3 characters with the second right answer; 1 of 2 in reverse order.
+    expected = 100 * (2 * 2 / (3 + 2) + 2 * 1 / (2 + 2)) / 2
+    np.testing.assert_allclose(found["f1"], expected)
+    assert found["exact_match"] == 0
+    by_words = squad_score.score(questions, answers, "words")
+    assert by_words["f1"] == 0  # without spaces an answer is one word
+
+
+def test_questions_without_an_answer_by_characters():
+    questions = make([[], [], ["\u5317"], ["\u3002"]], has_impossible=True)
+    answers = {"0": "", "1": "\u5317", "2": "", "3": "\uff01"}
+    found = squad_score.score(questions, answers, "characters")
+    assert found == {"exact_match": 50.0, "f1": 50.0}  # a mark is no answer
+    questions = make([[], [], ["\u5317"]], has_impossible=True)
+    odds = {"0": 1.0, "1": 2.0, "2": -1.0}
+    said = {"0": "", "1": "\u5317", "2": "\u5317"}
+    best = squad_score.best_thresholds(questions, said, odds, "characters")
+    assert best["best_f1"] == 100.0 and -1 <= best["best_f1_threshold"] < 1
 
 
 def test_questions_without_an_answer():
     questions = make([[], [], ["x y"], ["the"], ["x"]], has_impossible=True)
     answers = {"0": "", "1": "x", "2": "x", "3": "a"}
-    found = squad_score.score(questions, answers)
+    found = squad_score.score(questions, answers, "words")
     # The fourth's right answer is nothing but an article, which is no answer; the last
     # is not there.
     np.testing.assert_allclose(found["exact_match"], 100 * 2 / 5)
@@ -54,19 +74,19 @@ def test_the_best_threshold_is_that_of_a_search():
     questions = make(right, has_impossible=True)
     answers = {str(i): str(random.choice(words)) for i in range(60)}
     odds = {str(i): float(random.normal(0 if right[i] else 1)) for i in range(60)}
-    found = squad_score.best_thresholds(questions, answers, odds)
+    found = squad_score.best_thresholds(questions, answers, odds, "words")
     for name in ("exact_match", "f1"):
         tried = []
         for threshold in (-10.0, *odds.values()):
             said = {i: "" if odds[i] > threshold else answers[i] for i in answers}
-            tried.append(squad_score.score(questions, said)[name])
+            tried.append(squad_score.score(questions, said, "words")[name])
         np.testing.assert_allclose(found[f"best_{name}"], max(tried))
         threshold = found[f"best_{name}_threshold"]
         said = {i: "" if odds[i] > threshold else answers[i] for i in answers}
         np.testing.assert_allclose(
-            squad_score.score(questions, said)[name], found[f"best_{name}"]
+            squad_score.score(questions, said, "words")[name], found[f"best_{name}"]
         )
-    assert found["best_f1"] > squad_score.score(questions, answers)["f1"]
+    assert found["best_f1"] > squad_score.score(questions, answers, "words")["f1"]
 
 
 def their_scores(questions, answers):
@@ -96,6 +116,6 @@ def test_scores_are_those_of_torchmetrics():
 
     questions = make([[draw() for _ in range(3)] for _ in range(300)])
     answers = {str(i): draw() for i in range(300)}
-    found = squad_score.score(questions, answers)
+    found = squad_score.score(questions, answers, "words")
     expected = their_scores(questions, answers)
     np.testing.assert_allclose([found["exact_match"], found["f1"]], expected, rtol=1e-5)

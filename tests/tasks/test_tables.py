@@ -100,24 +100,41 @@ def test_wrong_bytes_and_specs_are_told(tmp_path):
         tables.read("jsonl:a", ("a",))
 
 
-def test_a_missing_column_is_told_with_those_there():
+def test_a_missing_column_is_an_error_that_names_the_key_and_the_columns():
     table = tables.Table("tsv:a.tsv", {"sentence": ["x"], "label": ["1"]})
     with pytest.raises(ConfigError) as error:
-        table.column("sentense")
+        table.column("sentense", "config.task.text")
     assert str(error.value) == (
-        "tsv:a.tsv has no column 'sentense'; it has sentence, label;"
-        " the nearest is 'sentence'"
+        "config.task.text names the column 'sentense', but tsv:a.tsv has sentence,"
+        " label; the nearest is 'sentence'"
     )
+    with pytest.raises(ConfigError, match="^tsv:a.tsv has no column 'id'; it has sent"):
+        table.column("id")
 
 
-def test_a_first_line_that_is_no_header_is_suspected(tmp_path):
-    (tmp_path / "a.tsv").write_text("gj04\t1\nclc95\t0\n")
+@pytest.mark.parametrize(
+    ("first_line", "is_data"),
+    [
+        ("gj04\t1", True),
+        ("0.5\ta", True),
+        ("text\t", True),
+        ("it is not a bad film\tgood", True),
+        ("sentence\tlabel", False),
+        ("Review Text\tIs it good?", False),
+    ],
+)
+def test_a_header_is_advised_only_where_the_first_line_looks_like_data(
+    first_line, is_data, tmp_path
+):
+    (tmp_path / "a.tsv").write_text(f"{first_line}\nclc95\t0\n")
     table = tables.read(f"tsv:{tmp_path}/a.tsv")
-    with pytest.raises(ConfigError, match="has gj04, 1; .* give config.data.header$"):
-        table.column("sentence")
-    table = tables.read(f"tsv:{tmp_path}/a.tsv", ("source", "label"))
-    with pytest.raises(ConfigError, match="it has source, label$"):
-        table.column("xyz")
+    with pytest.raises(ConfigError) as error:
+        table.column("xyz", "config.task.label")
+    assert ("if its first line is data, name the" in str(error.value)) == is_data
+    assert ("config.data.header" in str(error.value)) == is_data
+    table = tables.read(f"tsv:{tmp_path}/a.tsv", ("1", "label"))
+    with pytest.raises(ConfigError, match="a.tsv has 1, label$"):
+        table.column("xyz", "config.task.label")
 
 
 class TinyBertLabels(tfds.core.GeneratorBasedBuilder):

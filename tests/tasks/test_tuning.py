@@ -4,13 +4,14 @@ import dataclasses
 import json
 import subprocess
 import sys
+import threading
 
 import jax
 import numpy as np
 import pytest
 
 from bert_jax import metrics, pretrained
-from bert_jax.config import ConfigError
+from bert_jax.config import ConfigError, DamagedError
 from bert_jax.hosts import Interrupted
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
@@ -46,6 +47,18 @@ def test_it_learns_and_tells(straight):
     assert [x["step"] for x in lines if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
     assert tuning.read_result(str(directory / "run")) == result
+
+
+def test_a_run_leaves_no_thread_behind(straight, tmp_path):
+    directory, _ = straight
+    setup = labelled.make_setup(directory)
+    num_threads = []
+    for seed in range(3):
+        tuning.tune(setup, 3e-3, seed, str(tmp_path / str(seed)))
+        names = [thread.name for thread in threading.enumerate()]
+        assert "watchdog" not in names
+        num_threads.append(len(names))
+    assert num_threads[1:] == num_threads[:1] * 2
 
 
 def test_what_is_kept_is_the_best(straight):
@@ -160,9 +173,10 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
         tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
 
 
-def test_a_damaged_result_is_told(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps({"seed": 0}))
-    with pytest.raises(ConfigError, match="result.json is damaged; remove"):
+@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
+def test_a_corrupt_result_is_an_error(tmp_path, content):
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedError, match="result.json is .*; remove .* to repeat"):
         tuning.read_result(str(tmp_path))
 
 

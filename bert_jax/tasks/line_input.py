@@ -1,0 +1,74 @@
+"""Lines that a user gives -> examples without labels, for any kind of task."""
+
+import numpy as np
+
+from bert_jax import text_lines
+from bert_jax.config import ConfigError
+from bert_jax.tasks.config import Task, TextTask
+from bert_jax.tasks.conll import Sentences
+from bert_jax.tasks.examples import Choices, Texts
+from bert_jax.tasks.squad import Question, Questions
+from bert_jax.tasks.task import Examples
+from bert_jax.text_lines import Parts
+
+# The least and the most parts of a line by kind, and its form.
+PARTS = {
+    "tagging": (1, 1, "words with blanks between them"),
+    "question_answering": (2, 2, "question ||| paragraph"),
+    "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
+    "similarity": (2, 2, "text ||| text"),
+}
+# By the number of texts that a model was tuned on; 0 where that is unknown.
+PARTS_OF_TEXTS = (
+    (1, 2, "a text, or two with ||| between them"),
+    (1, 1, "a text"),
+    (2, 2, "text ||| text"),
+)
+READ_AS_ONE = f"lines with {text_lines.SEPARATOR!r}, read as single texts"
+
+
+def parts_of(asked: Task) -> tuple[int, int, str]:
+    """Returns the least and the most parts of a line, and the form of a line."""
+    if isinstance(asked, TextTask):
+        return PARTS_OF_TEXTS[len(asked.text)]
+    return PARTS[asked.kind]
+
+
+def examples_of(
+    asked: Task, texts: list[Parts], num_parts: int, has_impossible: bool
+) -> Examples:
+    """Returns lines as examples of the task, without labels.
+
+    Args:
+      asked: the task of the model.
+      texts: lines in their parts.
+      num_parts: that each has to have.
+      has_impossible: whether a question may have no answer.
+
+    Raises:
+      ConfigError: if a line has too few or too many parts.
+    """
+    kind = asked.kind
+    least, most, words = parts_of(asked)
+    for parts in texts:
+        if not least <= len(parts) <= most or len(parts) != num_parts:
+            alike = "" if least == most else ", and as many parts as the first"
+            raise ConfigError(
+                f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
+                f" {len(parts)} part{'s' * (len(parts) > 1)}; each line must be {words}"
+                f"{alike}"
+            )
+    if kind == "tagging":
+        return Sentences("--input", [parts[0].split() or [""] for parts in texts], None)
+    if kind == "question_answering":
+        questions = [
+            Question(str(i), parts[0].strip(), i, (), False)
+            for i, parts in enumerate(texts)
+        ]
+        return Questions([parts[1] for parts in texts], questions, has_impossible, 0, 0)
+    if kind == "multiple_choice":
+        return Choices(
+            [parts[0] for parts in texts], [list(parts[1:]) for parts in texts], None
+        )
+    b = [parts[1] for parts in texts] if num_parts == 2 else None
+    return Texts([parts[0] for parts in texts], b, None, np.arange(len(texts)))

@@ -1,0 +1,45 @@
+"""Lines become examples, or an error names the form of a line."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax.config import ConfigError
+from bert_jax.tasks import config as tasks_config
+from bert_jax.tasks import line_input
+from tests.tasks.test_config import config_dict
+
+SINGLE, PAIR, UNKNOWN = ("a",), ("a", "b"), ()
+
+
+def task(name):
+    return tasks_config.from_config_dict(config_dict(name)).task
+
+
+def text_task(text):
+    return dataclasses.replace(task("sst2"), text=text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines", "message"),
+    [
+        (text_task(UNKNOWN), [("a", "b"), ("c",)], "a text, or two .* as the first"),
+        (text_task(PAIR), [("a", "b"), ("c",)], "1 part; .* must be text ||| text$"),
+        (text_task(SINGLE), [("a", "b")], "of 2 parts; each line must be a text$"),
+        (task("squad1"), [("a",)], "each line must be question ||| paragraph$"),
+        (task("swag"), [("a", "b")], "each line must be context"),
+        (task("swag"), [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
+        (task("similarity"), [("a",)], "each line must be text ||| text$"),
+    ],
+)
+def test_a_line_with_too_few_or_too_many_parts_is_an_error(asked, lines, message):
+    message = message.replace("|||", r"\|\|\|")
+    with pytest.raises(ConfigError, match=message):
+        line_input.examples_of(asked, lines, len(lines[0]), False)
+
+
+def test_lines_become_single_texts_or_pairs():
+    single = line_input.examples_of(text_task(SINGLE), [("a",), ("b",)], 1, False)
+    assert (single.a, single.b) == (["a", "b"], None)
+    pairs = line_input.examples_of(text_task(PAIR), [("a", "b"), ("c", "")], 2, False)
+    assert (pairs.a, pairs.b) == (["a", "c"], ["b", ""])
