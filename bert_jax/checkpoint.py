@@ -12,10 +12,11 @@ SHA256SUMS beside them tells what was written; it is there before the checkpoint
 import contextlib
 import dataclasses
 import errno
+import functools
 import importlib.metadata
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -156,13 +157,20 @@ class Checkpoints:
                 ),
             )
 
-    def recover(self, name: str) -> int:
-        """Returns the newest sound step for all processes, 0 when there is none.
+    def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
+        """Returns the step of the newest valid checkpoint, 0 when there is none.
+
+        All processes call this together, and all get the same step.
 
         Args:
-          name: of this time, once in a run.
+          name: a name for this call, unique in the process.
+          on_found: called by process 0 with the step, if there is one, before corrupt
+            checkpoints are moved.
         """
-        step = hosts.agree(name, lambda: str(checkpoint_files.recover(self._workdir)))
+        find = functools.partial(
+            checkpoint_files.recover, self._workdir, on_found=on_found
+        )
+        step = hosts.agree(name, lambda: str(find()))
         self._manager.reload()  # damaged ones are gone
         return int(step)
 

@@ -104,16 +104,25 @@ def check(workdir: str, step: int, remedy: str) -> None:
         )
 
 
-def recover(workdir: str, say: Callable[[str], None] = _say) -> int:
-    """Returns the newest sound checkpoint's step, 0 when none was ever made.
+def recover(
+    workdir: str,
+    say: Callable[[str], None] = _say,
+    on_found: Callable[[int], None] | None = None,
+) -> int:
+    """Returns the step of the newest valid checkpoint, 0 when none was ever saved.
 
-    Damaged ones after it are moved to DAMAGED_DIRECTORY, and `say` is told. So are
-    those before it whose metadata cannot be read, since Orbax would trip over them;
-    their other files are left for whoever asks for them.
+    Corrupt checkpoints after it are moved to DAMAGED_DIRECTORY. So are those before it
+    whose metadata cannot be read, which Orbax would fail on; corrupt arrays of older
+    checkpoints are found when they are read.
+
+    Args:
+      workdir: the run's workdir.
+      say: called with a line for each checkpoint that is moved.
+      on_found: called with the step, if there is one, before anything is moved.
 
     Raises:
-      DamagedError: when there are checkpoints but none is sound; nothing is moved, and
-        no run begins anew without being told to.
+      DamagedError: when there are checkpoints and all are corrupt; nothing is moved,
+        and the run does not start over.
     """
     damaged = {}
     for step in reversed(steps(workdir)):
@@ -121,6 +130,8 @@ def recover(workdir: str, say: Callable[[str], None] = _say) -> int:
         if not wrong:
             older = (s for s in steps(workdir) if s < step)
             damaged |= {s: wrong for s in older if (wrong := _unreadable(workdir, s))}
+            if on_found:
+                on_found(step)
             for bad, reasons in damaged.items():
                 moved = _put_away(workdir, bad)
                 say(

@@ -26,6 +26,7 @@ from bert_jax import (
     prepare,
     pretrained,
     report,
+    rollbacks,
     runs,
     sharding,
     steps,
@@ -68,11 +69,15 @@ def watched(
     checkpoints = Checkpoints(workdir, config.checkpoint)
     position = Position(corpus.sha256)
     if first_step:
-        position = checkpoints.position(first_step, corpus.sha256)
+        position = rollbacks.resumed(
+            workdir, first_step, checkpoints.position(first_step, corpus.sha256)
+        )
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = first_state(init, weights)
     if hosts.is_first():
+        if not first_step:
+            rollbacks.clear(workdir)
         runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in (*optim.schedule_notes(config), *(weights.notes if weights else ())):

@@ -5,6 +5,7 @@ Entered by train.py with everything open; the step itself is in steps.py.
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from bert_jax import (
     hosts,
     metrics,
     report,
+    rollbacks,
     sharding,
     step_log,
     steps,
@@ -27,7 +29,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
 from bert_jax.held_out import HeldOut
-from bert_jax.position import Position, Skips, batch_of, phase_of, window
+from bert_jax.position import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
 from bert_jax.storage import StorageError
@@ -84,32 +86,41 @@ def take_steps(
 def roll_back(
     run: Run, position: Position, error: guard.DivergedError
 ) -> tuple[int, Position]:
-    """Returns the step of the last checkpoint and a position without what came since.
+    """Returns the step of the last valid checkpoint and a position that skips ahead.
+
+    The position skips the batches of all steps since that checkpoint. It is recorded in
+    the workdir before any corrupt checkpoint is moved, so that the run resumes alike
+    whenever it is killed.
 
     Raises:
-      guard.DivergedError: the given one, when the config allows no more of it or there
-        is no checkpoint.
+      guard.DivergedError: the given one, when config.guard.max_rollbacks is reached or
+        there is no checkpoint.
     """
     run.watchdog.begin("a rollback")
     run.checkpoints.wait()
     if position.rollbacks >= run.config.guard.max_rollbacks:
         raise error
-    first_step = run.checkpoints.recover(f"rollback {position.rollbacks + 1}")
+
+    def after(first_step: int) -> Position:
+        return dataclasses.replace(
+            position,
+            skips=skipping(run.config, position.skips, first_step, error.step),
+            rollbacks=position.rollbacks + 1,
+        )
+
+    first_step = run.checkpoints.recover(
+        f"rollback {position.rollbacks + 1}",
+        lambda step: rollbacks.write(run.workdir, step, after(step)),
+    )
     if not first_step:
         raise error
-    log = run.checkpoints.position(first_step, position.corpus_sha256).log
-    skips = window(run.config, first_step, error.step)
     print(
-        f"{error}; back to step {first_step:,}, leaving out the"
-        f" {error.step - first_step:,} batches since",
+        f"{error}; back to step {first_step:,}, skipping the batches of the"
+        f" {error.step - first_step:,} steps since",
         flush=True,
     )
-    return first_step, dataclasses.replace(
-        position,
-        skips=position.skips + skips,
-        rollbacks=position.rollbacks + 1,
-        log=log,
-    )
+    log = run.checkpoints.position(first_step, position.corpus_sha256).log
+    return first_step, dataclasses.replace(after(first_step), log=log)
 
 
 class Loop:
@@ -330,10 +341,9 @@ def global_batches(
     host, num_hosts = sharding.host_part(mesh, jax.process_index())
 
     def placed() -> Iterator[tuple[int, steps.Batch]]:
-        step = first_step
-        while step < config.num_steps:
-            phase_index, first_batch = batch_of(config, step, skips)
-            _, done = phase_of(config, step)
+        for phase_index, first_batch, num_batches in runs_of_batches(
+            config, first_step, skips
+        ):
             batches = pipeline.batches(
                 run.corpus,
                 config,
@@ -344,9 +354,8 @@ def global_batches(
                 host=host,
                 num_hosts=num_hosts,
             )
-            for _ in range(done, config.phases[phase_index].num_steps):
-                yield phase_index, sharding.place_batch(next(batches), mesh)
-                step += 1
+            for batch in itertools.islice(batches, num_batches):
+                yield phase_index, sharding.place_batch(batch, mesh)
 
     ahead = placed()
     current = next(ahead, None)

@@ -28,7 +28,13 @@ def test_the_newest_sound_one_is_found_and_damaged_ones_are_put_aside(tmp_path):
     damage(tmp_path, 30)
     damage(tmp_path, 5)  # not newer: nobody asks
     said = []
-    assert checkpoint_files.recover(str(tmp_path), said.append) == 10
+    found = []
+
+    def on_found(step):
+        found.append((step, checkpoint_files.steps(str(tmp_path))))
+
+    assert checkpoint_files.recover(str(tmp_path), said.append, on_found) == 10
+    assert found == [(10, [5, 10, 20, 30])]  # before any is moved
     assert checkpoint_files.steps(str(tmp_path)) == [5, 10]
     put_aside = tmp_path / checkpoint_files.DAMAGED_DIRECTORY
     assert sorted(path.name for path in put_aside.iterdir()) == ["20", "30"]
