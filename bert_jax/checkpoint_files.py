@@ -18,8 +18,6 @@ DAMAGED_DIRECTORY = "damaged_checkpoints"
 # marks whose being there is all that is asked of them.
 STEP_METADATA = "_CHECKPOINT_METADATA"
 COMMIT_MARK = "commit_success.txt"
-METRICS = "metrics/metrics"
-HELD_OUT_LOSS = "held_out_loss"
 UNFINISHED = ".orbax-checkpoint-tmp"  # what follows the step in its name
 
 
@@ -60,32 +58,12 @@ def damage(workdir: str, step: int) -> list[str]:
     return digests.damage(directory, _comes_later) + _unreadable(workdir, step)
 
 
-def held_out_loss(workdir: str, step: int) -> float | None:
-    """Returns what a checkpoint got on held-out text, None where it was not measured.
-
-    Raises:
-      ValueError: when its file is damaged.
-    """
-    path = directory_of(workdir, step) / METRICS
-    if not path.is_file():
-        return None
-    try:
-        return float(json.loads(path.read_text())[HELD_OUT_LOSS])
-    except (KeyError, TypeError):
-        raise ValueError(f"{path} has no {HELD_OUT_LOSS}") from None
-
-
 def _unreadable(workdir: str, step: int) -> list[str]:
-    wrong = []
     try:
         json.loads((directory_of(workdir, step) / STEP_METADATA).read_text())
     except (FileNotFoundError, ValueError):
-        wrong.append(f"{STEP_METADATA} is missing or damaged")
-    try:
-        held_out_loss(workdir, step)
-    except ValueError:
-        wrong.append(f"{METRICS} is damaged")
-    return wrong
+        return [f"{STEP_METADATA} is missing or damaged"]
+    return []
 
 
 def check(workdir: str, step: int, remedy: str) -> None:

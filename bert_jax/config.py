@@ -149,7 +149,7 @@ class CheckpointConfig:
     every_minutes: float  # also so long after the last one, at a log line; 0: never
     keep: int  # the newest
     keep_every_steps: int  # and those whose step it divides; 0: none
-    keep_best: int  # and those of the lowest held-out loss
+    keep_best: int  # and in each phase the evaluations of the lowest held-out loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -298,6 +298,14 @@ def _validate(config: ExperimentConfig) -> None:
         f"must be at least max_line_bytes={data.max_line_bytes}",
     )
     _validate_source_weights(data)
+    keep_best = config.checkpoint.keep_best
+    _require(
+        keep_best == 0 or data.validation_fraction > 0,
+        "config.checkpoint.keep_best",
+        keep_best,
+        "needs held-out documents; set it to 0, or config.data.validation_fraction"
+        " above 0",
+    )
     _require(
         config.tokenizer.kind == "wordpiece" or not data.word_segmented,
         "config.data.word_segmented",

@@ -14,6 +14,7 @@ import jax
 from absl import flags
 
 from bert_jax import (
+    best_checkpoints,
     checkpoint_files,
     command_line,
     compiled_steps,
@@ -66,7 +67,8 @@ def watched(
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
-    checkpoints = Checkpoints(workdir, config.checkpoint)
+    ranking = best_checkpoints.read(workdir, config, first_step)
+    checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
     position = Position(corpus.sha256)
     if first_step:
         position = rollbacks.resumed(
@@ -96,6 +98,7 @@ def watched(
         mesh=mesh,
         corpus=corpus,
         checkpoints=checkpoints,
+        ranking=ranking,
         compiled=compiled,
         replay=Replay(config, train_step),
         held_out=HeldOut(config, corpus, mesh, graphdef),

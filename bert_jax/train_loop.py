@@ -23,6 +23,7 @@ from bert_jax import (
     step_log,
     steps,
 )
+from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
@@ -45,6 +46,7 @@ class Run:
     mesh: jax.sharding.Mesh
     corpus: corpus_lib.Corpus
     checkpoints: Checkpoints
+    ranking: Ranking
     compiled: CompiledSteps
     replay: Replay
     held_out: HeldOut
@@ -163,7 +165,7 @@ class Loop:
         )
         self._watchdog = run.watchdog
         self._saved_at = time.monotonic()
-        self._held_out_loss: tuple[int, float] | None = None  # of which step, what
+        run.ranking.drop_after(first_step)
 
     def run(self, state: steps.TrainState) -> steps.TrainState:
         """Takes all steps from the first; everything is on disk when it returns."""
@@ -234,9 +236,11 @@ class Loop:
                 self._save(step)  # there may be seconds left
                 self._finish_saving()
                 raise hosts.Interrupted(f"step {step:,} is saved in {run.workdir}")
-            if self._is_time_to_evaluate(step):
+            is_evaluated = self._is_time_to_evaluate(step)
+            if is_evaluated:
                 self._evaluate(step, phase_index)
-            if is_last or self._is_time_to_save(step):
+            is_best = is_evaluated and self._is_best(step)
+            if is_last or is_best or self._is_time_to_save(step):
                 self._save(step)
             self._clock.enter("data")
         self._log.flush()
@@ -283,12 +287,19 @@ class Loop:
         self._watchdog.begin("evaluation")
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
-        self._held_out_loss = step, self._run.held_out.loss(line)
+        self._run.ranking.add(step, phase_index, line[metrics.HELD_OUT_LOSS])
         self._watchdog.saw("evaluation")
         self._writer.write(step, line | self._clock.line())
         words = report.held_out_words(line)
         self._progress.say(f"step {step:,} held out: {words}")
         self._log.stop_clock()
+
+    def _is_best(self, step: int) -> bool:
+        """Returns whether keep_best preserves the state of an evaluation just made."""
+        if not self._config.checkpoint.keep_best:
+            return False
+        run = self._run
+        return hosts.first_says(run.ranking.is_best(step, run.checkpoints.steps()))
 
     def _is_time_to_save(self, step: int) -> bool:
         """By steps; by minutes where a line is due, since all processes have to ask."""
@@ -307,10 +318,7 @@ class Loop:
         self._clock.enter("saving")
         self._writer.flush()
         position = dataclasses.replace(self._position, log=log)
-        at, loss = self._held_out_loss or (None, None)
-        self._run.checkpoints.save(
-            step, self._state, self._config, position, loss if at == step else None
-        )
+        self._run.checkpoints.save(step, self._state, self._config, position)
         self._saved_at = time.monotonic()
         self._watchdog.saw("a save")
 
