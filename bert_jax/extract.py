@@ -160,7 +160,7 @@ def main() -> None:
     if output.suffix not in WRITERS:
         raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
     output_file.check(output, source)
-    devices.open_devices()
+    devices.open_own_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(sharding.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)

@@ -21,6 +21,7 @@ from bert_jax import (
     batch_page,
     checkpoint_files,
     command_line,
+    devices,
     prepare,
     rollbacks,
     runs,
@@ -111,6 +112,7 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
 
 
 def main() -> None:
+    devices.use_cpu()  # Orbax opens devices, and a run may be using the accelerator
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:

@@ -367,7 +367,7 @@ def main() -> None:
     model, source = command_line.require("model", "input")
     if _OUTPUT.value is not None:
         output_file.check(Path(_OUTPUT.value), source)
-    devices.open_devices()
+    devices.open_own_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)

@@ -208,6 +208,7 @@ def show_end(
             lines,
             held_out.unigram_entropy,
             held_out.next_sentence_majority,
+            hosts.num_processes(),
         )
     )
 
