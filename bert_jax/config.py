@@ -173,6 +173,8 @@ class ExperimentConfig:
     seed: int
     init_from: str  # directory of the first weights, see pretrained.py; "": random
     compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
+    # float32 | bfloat16, in which devices sum the gradients of kernels
+    gradient_reduction_dtype: str
     accumulation_steps: int  # microbatches per optimizer step
     remat: str  # one of REMAT, what a layer computes again in its backward pass
     log_every_steps: int
@@ -514,6 +516,10 @@ def _validate_choices(config: ExperimentConfig) -> None:
         "config.compute_dtype": (
             config.compute_dtype,
             ("auto", "float32", "bfloat16"),
+        ),
+        "config.gradient_reduction_dtype": (
+            config.gradient_reduction_dtype,
+            ("float32", "bfloat16"),
         ),
         "config.remat": (config.remat, REMAT),
         "config.data.invalid_utf8": (

@@ -203,7 +203,10 @@ if __name__ == "__main__":
         "batch_size", 32, "texts at once, over all devices", lower_bound=1
     )
     _COMPUTE_DTYPE = flags.DEFINE_enum(
-        "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+        "compute_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "of the computation; bfloat16 is faster on TPUs and GPUs",
     )
     _WEIGHTS = flags.DEFINE_enum(
         "weights",
