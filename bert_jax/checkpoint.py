@@ -12,10 +12,11 @@ SHA256SUMS beside them tells what was written; it is there before the checkpoint
 import contextlib
 import dataclasses
 import errno
+import functools
 import importlib.metadata
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +28,7 @@ from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, command_line, hosts, storage
+from bert_jax import checkpoint_files, command_line, hosts, metrics, storage
 from bert_jax.config import (
     CheckpointConfig,
     ConfigError,
@@ -92,8 +93,19 @@ class Checkpoints:
     counts only when it is complete, so a killed run finds the one before.
     """
 
-    def __init__(self, workdir: str, config: CheckpointConfig | None = None):
-        """Opens the workdir's checkpoints; to write new ones give a config."""
+    def __init__(
+        self,
+        workdir: str,
+        config: CheckpointConfig | None = None,
+        ranking: checkpoint_managers.PreservationPolicy | None = None,
+    ):
+        """Opens the workdir's checkpoints.
+
+        Args:
+          workdir: of a run.
+          config: what to keep; None opens them for reading alone.
+          ranking: preserves the best ones, beside those that `config` keeps by step.
+        """
         self._workdir = workdir
         self.directory = (Path(workdir) / checkpoint_files.DIRECTORY).absolute()
         self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
@@ -102,9 +114,7 @@ class Checkpoints:
             self.directory,
             item_names=("state", "meta"),
             options=ocp.CheckpointManagerOptions(
-                preservation_policy=_preservation(config) if config else None,
-                # So that the losses of earlier calls are read, by who deletes.
-                best_fn=_goodness if config else None,
+                preservation_policy=_preservation(config, ranking) if config else None,
                 create=config is not None,
                 read_only=config is None,
                 cleanup_tmp_directories=config is not None,
@@ -122,7 +132,6 @@ class Checkpoints:
         state: TrainState,
         config: Config,
         position: Position,
-        held_out_loss: float | None = None,
     ) -> None:
         """Starts saving `state`, which may be donated as soon as this returns.
 
@@ -142,27 +151,28 @@ class Checkpoints:
         # A name serves once in a process, in which there may be several directories.
         self._saves += 1
         hosts.agree(f"room {self.directory} {self._saves}", self._find_room)
-        loss = (
-            None
-            if held_out_loss is None
-            else {checkpoint_files.HELD_OUT_LOSS: held_out_loss}
-        )
         with self._storage_told():
             self._manager.save(
                 step,
-                metrics=loss,
                 args=ocp.args.Composite(
                     state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
             )
 
-    def recover(self, name: str) -> int:
-        """Returns the newest sound step for all processes, 0 when there is none.
+    def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
+        """Returns the step of the newest valid checkpoint, 0 when there is none.
+
+        All processes call this together, and all get the same step.
 
         Args:
-          name: of this time, once in a run.
+          name: a name for this call, unique in the process.
+          on_found: called by process 0 with the step, if there is one, before corrupt
+            checkpoints are moved.
         """
-        step = hosts.agree(name, lambda: str(checkpoint_files.recover(self._workdir)))
+        find = functools.partial(
+            checkpoint_files.recover, self._workdir, on_found=on_found
+        )
+        step = hosts.agree(name, lambda: str(find()))
         self._manager.reload()  # damaged ones are gone
         return int(step)
 
@@ -310,23 +320,15 @@ class Checkpoints:
             raise ConfigError(message) from None
 
 
-def _preservation(config: CheckpointConfig) -> checkpoint_managers.PreservationPolicy:
+def _preservation(
+    config: CheckpointConfig, ranking: checkpoint_managers.PreservationPolicy | None
+) -> checkpoint_managers.PreservationPolicy:
     policies: list[Any] = [checkpoint_managers.LatestN(config.keep)]
     if config.keep_every_steps:
         policies.append(checkpoint_managers.EveryNSteps(config.keep_every_steps))
-    if config.keep_best:
-        policies.append(
-            checkpoint_managers.BestN(
-                get_metric_fn=_goodness,
-                n=config.keep_best,
-                keep_checkpoints_without_metrics=False,
-            )
-        )
+    if ranking:
+        policies.append(ranking)
     return checkpoint_managers.AnyPreservationPolicy(policies)
-
-
-def _goodness(metrics: Any) -> float:
-    return -metrics[checkpoint_files.HELD_OUT_LOSS]
 
 
 def _by_path(state: Any) -> dict[str, Any]:
@@ -378,13 +380,18 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     if not steps:
         raise ConfigError(f"--workdir={workdir} has no checkpoint")
     table = rich.table.Table(box=None)
-    for name in ("step", "MiB", "saved", "held-out total loss", "files"):
+    for name in ("step", "MiB", "saved", "held-out loss", "files"):
         table.add_column(name, justify="left" if name == "files" else "right")
     damaged: dict[int, list[str]] = {}
+    losses = {
+        line["step"]: line[metrics.HELD_OUT_LOSS]
+        for line in metrics.read(workdir)
+        if metrics.HELD_OUT_LOSS in line
+    }
     for step in steps:
         try:
             wrong = checkpoint_files.damage(workdir, step) if is_verified else []
-            row = _row(workdir, step)
+            row = _row(workdir, step, losses.get(step))
         except FileNotFoundError:  # a run deletes old ones meanwhile
             continue
         if wrong:
@@ -402,14 +409,10 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     return list(damaged)
 
 
-def _row(workdir: str, step: int) -> list[str]:
+def _row(workdir: str, step: int, loss: float | None) -> list[str]:
     directory = checkpoint_files.directory_of(workdir, step)
     sizes = [p.stat().st_size for p in directory.rglob("*") if p.is_file()]
     saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
-    try:
-        loss = checkpoint_files.held_out_loss(workdir, step)
-    except ValueError:
-        loss = None
     return [
         f"{step:,}",
         f"{sum(sizes) / 2**20:,.1f}",

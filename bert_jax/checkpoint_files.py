@@ -18,8 +18,6 @@ DAMAGED_DIRECTORY = "damaged_checkpoints"
 # marks whose being there is all that is asked of them.
 STEP_METADATA = "_CHECKPOINT_METADATA"
 COMMIT_MARK = "commit_success.txt"
-METRICS = "metrics/metrics"
-HELD_OUT_LOSS = "held_out_loss"
 UNFINISHED = ".orbax-checkpoint-tmp"  # what follows the step in its name
 
 
@@ -60,32 +58,12 @@ def damage(workdir: str, step: int) -> list[str]:
     return digests.damage(directory, _comes_later) + _unreadable(workdir, step)
 
 
-def held_out_loss(workdir: str, step: int) -> float | None:
-    """Returns what a checkpoint got on held-out text, None where it was not measured.
-
-    Raises:
-      ValueError: when its file is damaged.
-    """
-    path = directory_of(workdir, step) / METRICS
-    if not path.is_file():
-        return None
-    try:
-        return float(json.loads(path.read_text())[HELD_OUT_LOSS])
-    except (KeyError, TypeError):
-        raise ValueError(f"{path} has no {HELD_OUT_LOSS}") from None
-
-
 def _unreadable(workdir: str, step: int) -> list[str]:
-    wrong = []
     try:
         json.loads((directory_of(workdir, step) / STEP_METADATA).read_text())
     except (FileNotFoundError, ValueError):
-        wrong.append(f"{STEP_METADATA} is missing or damaged")
-    try:
-        held_out_loss(workdir, step)
-    except ValueError:
-        wrong.append(f"{METRICS} is damaged")
-    return wrong
+        return [f"{STEP_METADATA} is missing or damaged"]
+    return []
 
 
 def check(workdir: str, step: int, remedy: str) -> None:
@@ -104,16 +82,25 @@ def check(workdir: str, step: int, remedy: str) -> None:
         )
 
 
-def recover(workdir: str, say: Callable[[str], None] = _say) -> int:
-    """Returns the newest sound checkpoint's step, 0 when none was ever made.
+def recover(
+    workdir: str,
+    say: Callable[[str], None] = _say,
+    on_found: Callable[[int], None] | None = None,
+) -> int:
+    """Returns the step of the newest valid checkpoint, 0 when none was ever saved.
 
-    Damaged ones after it are moved to DAMAGED_DIRECTORY, and `say` is told. So are
-    those before it whose metadata cannot be read, since Orbax would trip over them;
-    their other files are left for whoever asks for them.
+    Corrupt checkpoints after it are moved to DAMAGED_DIRECTORY. So are those before it
+    whose metadata cannot be read, which Orbax would fail on; corrupt arrays of older
+    checkpoints are found when they are read.
+
+    Args:
+      workdir: the run's workdir.
+      say: called with a line for each checkpoint that is moved.
+      on_found: called with the step, if there is one, before anything is moved.
 
     Raises:
-      DamagedError: when there are checkpoints but none is sound; nothing is moved, and
-        no run begins anew without being told to.
+      DamagedError: when there are checkpoints and all are corrupt; nothing is moved,
+        and the run does not start over.
     """
     damaged = {}
     for step in reversed(steps(workdir)):
@@ -121,6 +108,8 @@ def recover(workdir: str, say: Callable[[str], None] = _say) -> int:
         if not wrong:
             older = (s for s in steps(workdir) if s < step)
             damaged |= {s: wrong for s in older if (wrong := _unreadable(workdir, s))}
+            if on_found:
+                on_found(step)
             for bad, reasons in damaged.items():
                 moved = _put_away(workdir, bad)
                 say(

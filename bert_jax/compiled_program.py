@@ -41,6 +41,7 @@ class Instruction:
     name: str
     opcode: str
     num_bytes: int  # of the result
+    dtypes: tuple[str, ...]  # of the arrays in the result, each once, sorted
     operands: tuple[str, ...]
     text: str  # what follows the result's type
 
@@ -66,6 +67,7 @@ class Collective:
     group_size: int  # devices that take part together
     times: int  # a step
     op_name: str
+    dtypes: tuple[str, ...]  # of its arrays, sorted, as f32
 
     def seconds(self, bytes_per_s: float) -> float:
         """Returns the least time a step: every link in use, at the data sheet's rate.
@@ -157,7 +159,7 @@ class CompiledProgram:
                 size = self._whole_bytes(inner)
                 group = self._group_size(inner)
                 name = instruction.op_name
-                found.append(Collective(kind, size, group, times, name))
+                found.append(Collective(kind, size, group, times, name, inner.dtypes))
         return found
 
     def _collectives_in(
@@ -308,6 +310,7 @@ def _parse(line: str) -> Instruction | None:
         name=match[1],
         opcode=opcode[1],
         num_bytes=_type_bytes(rest[: opcode.start()]),
+        dtypes=_dtypes(rest[: opcode.start()]),
         operands=tuple(re.findall(r"%([\w.\-]+)", arguments)),
         text=rest[opcode.start() :],
     )
@@ -318,6 +321,11 @@ def _type_bytes(text: str) -> int:
         ITEM_BYTES.get(kind, 0) * math.prod(int(n) for n in dims.split(",") if n)
         for kind, dims in re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", text)
     )
+
+
+def _dtypes(text: str) -> tuple[str, ...]:
+    found = set(re.findall(r"\b([a-z]+\d*)\[", text))
+    return tuple(sorted(found & ITEM_BYTES.keys()))
 
 
 def _constant(instruction: Instruction) -> int:

@@ -149,7 +149,7 @@ class CheckpointConfig:
     every_minutes: float  # also so long after the last one, at a log line; 0: never
     keep: int  # the newest
     keep_every_steps: int  # and those whose step it divides; 0: none
-    keep_best: int  # and those of the lowest held-out loss
+    keep_best: int  # and in each phase the evaluations of the lowest held-out loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,6 +173,8 @@ class ExperimentConfig:
     seed: int
     init_from: str  # directory of the first weights, see pretrained.py; "": random
     compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
+    # float32 | bfloat16, in which devices sum the gradients of kernels
+    gradient_reduction_dtype: str
     accumulation_steps: int  # microbatches per optimizer step
     remat: str  # one of REMAT, what a layer computes again in its backward pass
     log_every_steps: int
@@ -298,6 +300,14 @@ def _validate(config: ExperimentConfig) -> None:
         f"must be at least max_line_bytes={data.max_line_bytes}",
     )
     _validate_source_weights(data)
+    keep_best = config.checkpoint.keep_best
+    _require(
+        keep_best == 0 or data.validation_fraction > 0,
+        "config.checkpoint.keep_best",
+        keep_best,
+        "needs held-out documents; set it to 0, or config.data.validation_fraction"
+        " above 0",
+    )
     _require(
         config.tokenizer.kind == "wordpiece" or not data.word_segmented,
         "config.data.word_segmented",
@@ -506,6 +516,10 @@ def _validate_choices(config: ExperimentConfig) -> None:
         "config.compute_dtype": (
             config.compute_dtype,
             ("auto", "float32", "bfloat16"),
+        ),
+        "config.gradient_reduction_dtype": (
+            config.gradient_reduction_dtype,
+            ("float32", "bfloat16"),
         ),
         "config.remat": (config.remat, REMAT),
         "config.data.invalid_utf8": (

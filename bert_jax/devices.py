@@ -1,10 +1,16 @@
-"""Opens the devices of a run: those that were asked for, never a CPU in their place."""
+"""Opens the devices of a command: those asked for, never a CPU in their place unasked.
+
+A TPU slice of several hosts opens on all of them together. Commands that run as one
+process use the CPU of their host there, and say so.
+"""
 
 import importlib.util
 import os
+import sys
 
 import jax
-from jax._src import hardware_utils  # what JAX itself looks for TPUs with
+from jax._src import hardware_utils  # how JAX itself finds TPUs
+from jax._src.clusters import cloud_tpu_cluster  # how jax.distributed finds their hosts
 
 from bert_jax.config import ConfigError
 
@@ -26,6 +32,60 @@ def give_libtpu_stack() -> None:
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
     if STACK_FLAG not in given:
         os.environ["LIBTPU_INIT_ARGS"] = f"{given} {STACK_FLAG}={STACK_BYTES}".strip()
+
+
+# Set to "1,1,1", by either name, they have libtpu open the chips of this host alone.
+BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS")
+
+
+def num_tpu_hosts() -> int:
+    """Returns the number of hosts whose TPU chips open together, 1 without a TPU.
+
+    Opens no device. GKE gives the hosts in the environment (TPU_WORKER_HOSTNAMES), a
+    Google Compute Engine VM with a TPU asks its metadata server.
+    """
+    if any(os.environ.get(name) == "1,1,1" for name in BOUNDS):
+        return 1
+    for cluster, value_of in (
+        (cloud_tpu_cluster.GkeTpuCluster, os.environ.get),
+        (cloud_tpu_cluster.GceTpuCluster, cloud_tpu_cluster.get_tpu_env_value),
+    ):
+        try:
+            if cluster.is_env_present():
+                num_slices = int(value_of("MEGASCALE_NUM_SLICES") or 1)
+                return num_slices * len(cluster._get_worker_list_in_slice())
+        except OSError:  # a machine with a TPU and without a metadata server
+            pass
+    return 1
+
+
+def use_cpu() -> None:
+    """Restricts JAX to the CPU, for commands that need no accelerator."""
+    jax.config.update("jax_platforms", "cpu")
+
+
+def open_own_devices() -> None:
+    """Opens devices for a command that runs as one process, on one host.
+
+    On a host of a TPU slice of several, that is the CPU: the chips would wait for the
+    other hosts to open theirs.
+
+    Raises:
+      ConfigError: as `open_devices`, and when JAX_PLATFORMS names the TPU of such a
+        slice.
+    """
+    # Not jax.config: on a machine with a TPU, JAX writes "tpu,cpu" into that unasked.
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if asked != "cpu" and (num_hosts := num_tpu_hosts()) > 1:
+        where = f"this host is one of {num_hosts} whose TPU chips open together"
+        if asked:
+            raise ConfigError(
+                f"JAX_PLATFORMS={asked}, but {where}; set JAX_PLATFORMS=cpu to run this"
+                " command on one host"
+            )
+        print(f"{where}: running on its CPU", file=sys.stderr, flush=True)
+        use_cpu()
+    open_devices()
 
 
 def open_devices() -> None:

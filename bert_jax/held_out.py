@@ -9,6 +9,7 @@ from flax import nnx
 from bert_jax import evaluate, sharding, steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.metrics import HELD_OUT_LOSS
 
 
 class HeldOut:
@@ -34,7 +35,7 @@ class HeldOut:
         )
 
     def evaluate(self, state: steps.TrainState, phase_index: int) -> dict[str, float]:
-        """Returns the held-out metrics under names that begin with eval_."""
+        """Returns the held-out metrics and their weighted loss, as eval_NAME."""
         result = evaluate.evaluate(
             self._eval_step,
             state.params,
@@ -42,13 +43,13 @@ class HeldOut:
             self._mesh,
             self._config.accumulation_steps,
         )
-        return {f"eval_{name}": value for name, value in result.items()}
-
-    def loss(self, line: dict[str, float]) -> float:
-        """Returns the weighted loss of what `evaluate` returned."""
         weights = dataclasses.asdict(self._config.loss_weights)
-        losses = {name: line.get(f"eval_{name}_loss", 0.0) for name in weights}
-        return sum(weights[name] * loss for name, loss in losses.items())
+        loss = sum(
+            weight * result.get(f"{name}_loss", 0.0) for name, weight in weights.items()
+        )
+        return {HELD_OUT_LOSS: loss} | {
+            f"eval_{name}": value for name, value in result.items()
+        }
 
     @functools.cached_property
     def unigram_entropy(self) -> float | None:

@@ -6,7 +6,7 @@
 Steps are numbered as `train` logs them, from 1. Shows each row's tokens with segments,
 what was masked and by what it was replaced, pair boundaries, labels, and the documents
 that the segments were cut from. Prepares a small corpus if it is not there yet. With
---workdir the config is that of a run, and batches that it left out are left out.
+--workdir the config is that of a run, and batches that it skipped are skipped.
 """
 
 import os
@@ -21,7 +21,9 @@ from bert_jax import (
     batch_page,
     checkpoint_files,
     command_line,
+    devices,
     prepare,
+    rollbacks,
     runs,
     step_rows,
     storage,
@@ -98,15 +100,19 @@ def check_page_path(path: Path) -> None:
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
-    """Returns the config of a run and the batches that it has left out so far."""
+    """Returns the config of a run and the batches that it has skipped so far."""
     config = runs.read_config(workdir)
     if config is None:
         raise ConfigError(f"--workdir={workdir} has no run; give that of a train")
     newest = checkpoint_files.newest_step(workdir)
-    return config, Checkpoints(workdir).read_position(newest).skips if newest else ()
+    if not newest:
+        return config, ()
+    position = Checkpoints(workdir).read_position(newest)
+    return config, rollbacks.resumed(workdir, newest, position).skips
 
 
 def main() -> None:
+    devices.use_cpu()  # Orbax opens devices, and a run may be using the accelerator
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import sharding
+from bert_jax.products import precision
 
 # Up to so many rows, of positions above all, a product with one-hot rows is at most
 # 0.3% of BERT-base's FLOPs; it takes no sort.
@@ -53,10 +54,12 @@ def _by_product(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
     """Returns [size, D], the sums of the rows of each id."""
     one_hot_BTR = jax.nn.one_hot(ids_BT, size, dtype=rows_BTD.dtype)
     out = sharding.spec("replicated", "replicated")
-    # By default a GPU rounds the rows to 10 bits first.
-    highest = jax.lax.Precision.HIGHEST
     return jnp.einsum(
-        "BTR,BTD->RD", one_hot_BTR, rows_BTD, precision=highest, out_sharding=out
+        "BTR,BTD->RD",
+        one_hot_BTR,
+        rows_BTD,
+        precision=precision(rows_BTD.dtype),
+        out_sharding=out,
     )
 
 

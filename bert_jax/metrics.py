@@ -28,6 +28,9 @@ Event = getattr(event_pb2, "Event")  # noqa: B009
 SessionLog = getattr(event_pb2, "SessionLog")  # noqa: B009
 Summary = getattr(summary_pb2, "Summary")  # noqa: B009
 
+# Of a line with held-out metrics: the weighted sum of the objectives' losses.
+HELD_OUT_LOSS = "eval_loss"
+
 
 def peak_flops() -> float:
     """Returns the FLOP/s of one device: a data sheet's, else a measured product's."""

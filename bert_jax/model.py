@@ -22,7 +22,7 @@ from bert_jax import sharding
 from bert_jax.config import ModelConfig
 from bert_jax.dropout import dropout
 from bert_jax.lookup import rows_of
-from bert_jax.products import einsum_float32, times_kernel
+from bert_jax.products import einsum_float32, precision, times_kernel
 
 # What a layer keeps for its backward pass; the rest it computes again there.
 REMAT_POLICIES = {
@@ -62,7 +62,7 @@ class Linear(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""
-        shape, kernel = x.shape, self.kernel[...].astype(x.dtype)
+        shape, kernel = x.shape, self.kernel[...]
         if sharding.platform() == "cpu":
             # One matrix of rows: as a product of 3-d arrays the weight gradient needs
             # a transposed copy of its inputs, which costs XLA a third of its speed. The
@@ -137,10 +137,17 @@ class Embeddings(nnx.Module):
         # Two rows: a product with one-hot rows has a cheap gradient, a gather's is
         # a scatter of B * T rows onto two.
         one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
+        segment_BTD = jnp.einsum(
+            "BTs,sD->BTD",
+            one_hot_BT2,
+            segment_2D,
+            precision=precision(segment_2D.dtype),
+            out_sharding=out,
+        )
         x_BTD = (
             rows_of(word_VD, input_ids_BT)
             + rows_of(position_LD, position_ids_BT)
-            + jnp.einsum("BTs,sD->BTD", one_hot_BT2, segment_2D, out_sharding=out)
+            + segment_BTD
         )
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
@@ -186,7 +193,12 @@ class SelfAttention(nnx.Module):
             scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
             probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)
             probs_BNTS = dropout(probs_BNTS, self.dropout_rate, seed)
-            context_BTNH = jnp.einsum("BNTS,BSNH->BTNH", probs_BNTS, v_BSNH)
+            context_BTNH = jnp.einsum(
+                "BNTS,BSNH->BTNH",
+                probs_BNTS,
+                v_BSNH,
+                precision=precision(v_BSNH.dtype),
+            )
         context_BTD = jnp.reshape(
             context_BTNH,
             x_BTD.shape,

@@ -1,26 +1,27 @@
-"""Which batch of which phase a step trains on: a run's place in its data.
+"""Maps training steps to batches: the position of a run in its data.
 
-Batch i of a phase is a function of corpus, config and seed, so a place is a few
-integers: the step, and what was skipped before it.
+Batch i of a phase is a function of corpus, config and seed, so a position is a few
+integers: the step and the batches that the run skips.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 from bert_jax.config import ExperimentConfig
 
 
 @dataclasses.dataclass(frozen=True)
 class Skip:
-    """Batches that a run left out because it diverged on them.
+    """Consecutive batches of a phase that a run skips because it diverged on them.
 
     Attributes:
-      phase_index: of config.phases.
-      first: the step of the phase, from 0, that takes the batch after them.
+      phase_index: index into config.phases.
+      first_batch: the first skipped batch of the phase, from 0.
       num_batches: how many.
     """
 
     phase_index: int
-    first: int
+    first_batch: int
     num_batches: int
 
 
@@ -29,12 +30,12 @@ Skips = tuple[Skip, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where a run is in its data, beside its step.
+    """The position of a run in its data, apart from its step.
 
     Attributes:
-      corpus_sha256: of the corpus's manifest.
-      skips: batches that are left out.
-      rollbacks: how often the run went back to leave some out.
+      corpus_sha256: digest of the corpus's manifest.
+      skips: skipped batches, disjoint and in order.
+      rollbacks: number of rollbacks so far; each one adds to `skips`.
       log: metrics of the steps since the last log line, in order.
     """
 
@@ -63,28 +64,74 @@ def phase_starts(config: ExperimentConfig) -> list[int]:
 
 
 def batch_of(config: ExperimentConfig, step: int, skips: Skips) -> tuple[int, int]:
-    """Returns the phase, and which of its batches comes when `step` are done."""
-    phase_index, step_of_phase = phase_of(config, step)
-    skipped = sum(
-        skip.num_batches
-        for skip in skips
-        if skip.phase_index == phase_index and skip.first <= step_of_phase
-    )
-    return phase_index, step_of_phase + skipped
+    """Returns the phase and the batch of that phase that follow `step` steps."""
+    phase_index, batch = phase_of(config, step)
+    for skip in _of_phase(skips, phase_index):
+        if skip.first_batch <= batch:
+            batch += skip.num_batches
+    return phase_index, batch
 
 
-def window(config: ExperimentConfig, first_step: int, last_step: int) -> Skips:
-    """Returns what to skip at `first_step` so that no batch up to `last_step` returns.
+def runs_of_batches(
+    config: ExperimentConfig, first_step: int, skips: Skips
+) -> Iterator[tuple[int, int, int]]:
+    """Yields (phase, first batch, number of batches), for all steps after `first_step`.
+
+    Each item is a run of consecutive batches, as long as skips and phases allow.
+    """
+    step = first_step
+    while step < config.num_steps:
+        phase_index, batch = batch_of(config, step, skips)
+        _, done = phase_of(config, step)
+        num_batches = config.phases[phase_index].num_steps - done
+        for skip in _of_phase(skips, phase_index):
+            if skip.first_batch > batch:
+                num_batches = min(num_batches, skip.first_batch - batch)
+        yield phase_index, batch, num_batches
+        step += num_batches
+
+
+def skipping(
+    config: ExperimentConfig, skips: Skips, first_step: int, last_step: int
+) -> Skips:
+    """Returns `skips` and the batches of the steps that a rollback undoes.
+
+    Batches of steps up to `first_step` stay the same. The result depends neither on the
+    number of rollbacks nor on the checkpoints they went back to, so a run that resumes
+    from an older checkpoint with it takes the same batches again.
 
     Args:
-      config: of the run.
-      first_step: steps done when the window begins.
-      last_step: steps done when it ends.
+      config: the run's config.
+      skips: batches that the run skipped while it took the undone steps.
+      first_step: the step of the checkpoint.
+      last_step: the step at which the run diverged.
     """
     found = []
     for index, start in enumerate(phase_starts(config)):
         stop = start + config.phases[index].num_steps
         first, last = max(first_step, start), min(last_step, stop)
+        own = list(_of_phase(skips, index))
         if first < last:
-            found.append(Skip(index, first - start, last - first))
+            _, first_batch = batch_of(config, first, skips)
+            _, last_batch = batch_of(config, last - 1, skips)
+            own.append(Skip(index, first_batch, last_batch + 1 - first_batch))
+        found += _merged(own)
     return tuple(found)
+
+
+def _of_phase(skips: Skips, phase_index: int) -> Iterator[Skip]:
+    return (skip for skip in skips if skip.phase_index == phase_index)
+
+
+def _merged(skips: list[Skip]) -> list[Skip]:
+    """Returns disjoint skips in order that cover the same batches of one phase."""
+    merged: list[Skip] = []
+    for skip in sorted(skips, key=lambda skip: skip.first_batch):
+        stop = skip.first_batch + skip.num_batches
+        if merged and skip.first_batch <= merged[-1].first_batch + (
+            merged[-1].num_batches
+        ):
+            skip = merged.pop()
+            stop = max(stop, skip.first_batch + skip.num_batches)
+        merged.append(Skip(skip.phase_index, skip.first_batch, stop - skip.first_batch))
+    return merged

@@ -345,7 +345,7 @@ def main() -> None:
     model, source = command_line.require("model", "input")
     if _OUTPUT.value is not None:
         output_file.check(Path(_OUTPUT.value), source)
-    devices.open_devices()
+    devices.open_own_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
     jax.set_mesh(mesh)
@@ -378,7 +378,10 @@ if __name__ == "__main__":
         "batch_size", 32, "rows at once, over all devices", lower_bound=1
     )
     _COMPUTE_DTYPE = flags.DEFINE_enum(
-        "compute_dtype", "float32", ["float32", "bfloat16"], "of the computation"
+        "compute_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "of the computation; bfloat16 is faster on TPUs and GPUs",
     )
     _WEIGHTS = flags.DEFINE_enum(
         "weights",

@@ -204,8 +204,9 @@ def closing_words(
     lines: list[dict[str, Any]],
     unigram_entropy: float | None,
     next_sentence_majority: float | None,
+    num_processes: int,
 ) -> str:
-    """Returns a few lines: what happened, and commands for what to do next."""
+    """Returns the results of a run and the commands to run next, a few lines."""
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
     words += [text for text in [goodput.words(lines)] if text]
@@ -229,12 +230,15 @@ def closing_words(
         elif loss > unigram_entropy - 0.1:
             words.append("So far it has learnt word frequencies and little else.")
     argument, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
+    one, all_ = "", ""
+    if num_processes > 1:
+        one, all_ = " (on one host)", " (on all hosts, as train)"
     return "\n".join(
         [
             " ".join(words),
             f"Curves: {workdir}/{CURVES_FILE}",
-            "Next, to measure it again, to write it for Hugging Face transformers, or"
-            " to tune it on labelled data:",
+            f"Next, to measure it again{one}, to write it for Hugging Face"
+            f" transformers{one}, or to tune it on labelled data{all_}:",
             f"  python -m bert_jax.evaluate {argument}",
             f"  python -m bert_jax.export {argument} --output=DIR",
             f"  python -m bert_jax.finetune --config=configs/finetune/X.py {model}",

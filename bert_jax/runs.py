@@ -79,7 +79,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
-    devices.open_devices()
+    devices.open_own_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
     if not available or (step is not None and step not in available):

@@ -91,7 +91,7 @@ def make_train_step(
     counted, and the next batch follows.
     """
     dtype = compute_dtype(config.compute_dtype)
-
+    kernel_dtype = _kernel_dtype(config)
     next_sentence = config.data.next_sentence
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -102,7 +102,7 @@ def make_train_step(
         def loss(params: Any, microbatch: Batch, key: jax.Array):
             sums = loss_sums(
                 graphdef,
-                params,
+                _with_kernels_as(kernel_dtype, params),
                 microbatch,
                 next_sentence,
                 dropout_key=key,
@@ -135,6 +135,27 @@ def make_train_step(
         return new_state, metrics
 
     return train_step
+
+
+def _kernel_dtype(config: ExperimentConfig) -> jnp.dtype:
+    """Returns the dtype in which devices sum the gradients of kernels."""
+    # Microbatches are added up in float32, and XLA sums over devices behind that loop.
+    is_accumulated = config.accumulation_steps > 1
+    if is_accumulated or compute_dtype(config.compute_dtype) == jnp.float32:
+        return jnp.dtype(jnp.float32)
+    return jnp.dtype(config.gradient_reduction_dtype)
+
+
+def _with_kernels_as(dtype: jnp.dtype, params: Any) -> Any:
+    """Returns the parameters with kernels cast, whose gradients then have this dtype.
+
+    Devices sum gradients in the dtype that the products give them, see products.py.
+    """
+
+    def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+        return x.astype(dtype) if model.path_name(path).endswith("kernel") else x
+
+    return jax.tree_util.tree_map_with_path(cast, params)
 
 
 def apply_gradients(

@@ -14,7 +14,11 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.config import ConfigError
-from bert_jax.devices import give_libtpu_stack, open_devices
+from bert_jax.devices import (
+    give_libtpu_stack,
+    num_tpu_hosts,
+    open_devices,
+)
 
 GIB = 2**30
 LAYERS_TO_COMPILE = 24
@@ -146,6 +150,12 @@ def devices(name: str) -> list[Any]:
         `open_devices` says of those here.
     """
     if name == LOCAL:
+        if (num_hosts := num_tpu_hosts()) > 1:
+            raise ConfigError(
+                f"--topology={LOCAL}, but this host is one of {num_hosts} whose TPU"
+                " chips open together; name the slice, for example"
+                f" --topology={EXAMPLES['v5e']}"
+            )
         open_devices()
         return jax.devices()
     match = re.fullmatch(r"(?:([1-9]\d*)\*)?((\w+):(\d+(?:x\d+)+))", name)

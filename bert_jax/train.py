@@ -14,6 +14,7 @@ import jax
 from absl import flags
 
 from bert_jax import (
+    best_checkpoints,
     checkpoint_files,
     command_line,
     compiled_steps,
@@ -26,6 +27,7 @@ from bert_jax import (
     prepare,
     pretrained,
     report,
+    rollbacks,
     runs,
     sharding,
     steps,
@@ -65,14 +67,19 @@ def watched(
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
-    checkpoints = Checkpoints(workdir, config.checkpoint)
+    ranking = best_checkpoints.read(workdir, config, first_step)
+    checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
     position = Position(corpus.sha256)
     if first_step:
-        position = checkpoints.position(first_step, corpus.sha256)
+        position = rollbacks.resumed(
+            workdir, first_step, checkpoints.position(first_step, corpus.sha256)
+        )
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = first_state(init, weights)
     if hosts.is_first():
+        if not first_step:
+            rollbacks.clear(workdir)
         runs.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in (*optim.schedule_notes(config), *(weights.notes if weights else ())):
@@ -91,6 +98,7 @@ def watched(
         mesh=mesh,
         corpus=corpus,
         checkpoints=checkpoints,
+        ranking=ranking,
         compiled=compiled,
         replay=Replay(config, train_step),
         held_out=HeldOut(config, corpus, mesh, graphdef),
@@ -200,6 +208,7 @@ def show_end(
             lines,
             held_out.unigram_entropy,
             held_out.next_sentence_majority,
+            hosts.num_processes(),
         )
     )
 

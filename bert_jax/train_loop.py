@@ -5,6 +5,7 @@ Entered by train.py with everything open; the step itself is in steps.py.
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,17 +18,19 @@ from bert_jax import (
     hosts,
     metrics,
     report,
+    rollbacks,
     sharding,
     step_log,
     steps,
 )
+from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
 from bert_jax.held_out import HeldOut
-from bert_jax.position import Position, Skips, batch_of, phase_of, window
+from bert_jax.position import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
 from bert_jax.storage import StorageError
@@ -43,6 +46,7 @@ class Run:
     mesh: jax.sharding.Mesh
     corpus: corpus_lib.Corpus
     checkpoints: Checkpoints
+    ranking: Ranking
     compiled: CompiledSteps
     replay: Replay
     held_out: HeldOut
@@ -84,32 +88,41 @@ def take_steps(
 def roll_back(
     run: Run, position: Position, error: guard.DivergedError
 ) -> tuple[int, Position]:
-    """Returns the step of the last checkpoint and a position without what came since.
+    """Returns the step of the last valid checkpoint and a position that skips ahead.
+
+    The position skips the batches of all steps since that checkpoint. It is recorded in
+    the workdir before any corrupt checkpoint is moved, so that the run resumes alike
+    whenever it is killed.
 
     Raises:
-      guard.DivergedError: the given one, when the config allows no more of it or there
-        is no checkpoint.
+      guard.DivergedError: the given one, when config.guard.max_rollbacks is reached or
+        there is no checkpoint.
     """
     run.watchdog.begin("a rollback")
     run.checkpoints.wait()
     if position.rollbacks >= run.config.guard.max_rollbacks:
         raise error
-    first_step = run.checkpoints.recover(f"rollback {position.rollbacks + 1}")
+
+    def after(first_step: int) -> Position:
+        return dataclasses.replace(
+            position,
+            skips=skipping(run.config, position.skips, first_step, error.step),
+            rollbacks=position.rollbacks + 1,
+        )
+
+    first_step = run.checkpoints.recover(
+        f"rollback {position.rollbacks + 1}",
+        lambda step: rollbacks.write(run.workdir, step, after(step)),
+    )
     if not first_step:
         raise error
-    log = run.checkpoints.position(first_step, position.corpus_sha256).log
-    skips = window(run.config, first_step, error.step)
     print(
-        f"{error}; back to step {first_step:,}, leaving out the"
-        f" {error.step - first_step:,} batches since",
+        f"{error}; back to step {first_step:,}, skipping the batches of the"
+        f" {error.step - first_step:,} steps since",
         flush=True,
     )
-    return first_step, dataclasses.replace(
-        position,
-        skips=position.skips + skips,
-        rollbacks=position.rollbacks + 1,
-        log=log,
-    )
+    log = run.checkpoints.position(first_step, position.corpus_sha256).log
+    return first_step, dataclasses.replace(after(first_step), log=log)
 
 
 class Loop:
@@ -152,7 +165,7 @@ class Loop:
         )
         self._watchdog = run.watchdog
         self._saved_at = time.monotonic()
-        self._held_out_loss: tuple[int, float] | None = None  # of which step, what
+        run.ranking.drop_after(first_step)
 
     def run(self, state: steps.TrainState) -> steps.TrainState:
         """Takes all steps from the first; everything is on disk when it returns."""
@@ -223,9 +236,11 @@ class Loop:
                 self._save(step)  # there may be seconds left
                 self._finish_saving()
                 raise hosts.Interrupted(f"step {step:,} is saved in {run.workdir}")
-            if self._is_time_to_evaluate(step):
+            is_evaluated = self._is_time_to_evaluate(step)
+            if is_evaluated:
                 self._evaluate(step, phase_index)
-            if is_last or self._is_time_to_save(step):
+            is_best = is_evaluated and self._is_best(step)
+            if is_last or is_best or self._is_time_to_save(step):
                 self._save(step)
             self._clock.enter("data")
         self._log.flush()
@@ -272,12 +287,19 @@ class Loop:
         self._watchdog.begin("evaluation")
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
-        self._held_out_loss = step, self._run.held_out.loss(line)
+        self._run.ranking.add(step, phase_index, line[metrics.HELD_OUT_LOSS])
         self._watchdog.saw("evaluation")
         self._writer.write(step, line | self._clock.line())
         words = report.held_out_words(line)
         self._progress.say(f"step {step:,} held out: {words}")
         self._log.stop_clock()
+
+    def _is_best(self, step: int) -> bool:
+        """Returns whether keep_best preserves the state of an evaluation just made."""
+        if not self._config.checkpoint.keep_best:
+            return False
+        run = self._run
+        return hosts.first_says(run.ranking.is_best(step, run.checkpoints.steps()))
 
     def _is_time_to_save(self, step: int) -> bool:
         """By steps; by minutes where a line is due, since all processes have to ask."""
@@ -296,10 +318,7 @@ class Loop:
         self._clock.enter("saving")
         self._writer.flush()
         position = dataclasses.replace(self._position, log=log)
-        at, loss = self._held_out_loss or (None, None)
-        self._run.checkpoints.save(
-            step, self._state, self._config, position, loss if at == step else None
-        )
+        self._run.checkpoints.save(step, self._state, self._config, position)
         self._saved_at = time.monotonic()
         self._watchdog.saw("a save")
 
@@ -330,10 +349,9 @@ def global_batches(
     host, num_hosts = sharding.host_part(mesh, jax.process_index())
 
     def placed() -> Iterator[tuple[int, steps.Batch]]:
-        step = first_step
-        while step < config.num_steps:
-            phase_index, first_batch = batch_of(config, step, skips)
-            _, done = phase_of(config, step)
+        for phase_index, first_batch, num_batches in runs_of_batches(
+            config, first_step, skips
+        ):
             batches = pipeline.batches(
                 run.corpus,
                 config,
@@ -344,9 +362,8 @@ def global_batches(
                 host=host,
                 num_hosts=num_hosts,
             )
-            for _ in range(done, config.phases[phase_index].num_steps):
-                yield phase_index, sharding.place_batch(next(batches), mesh)
-                step += 1
+            for batch in itertools.islice(batches, num_batches):
+                yield phase_index, sharding.place_batch(batch, mesh)
 
     ahead = placed()
     current = next(ahead, None)

@@ -11,6 +11,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 12345  # google-research/bert create_pretraining_data.py
     config.init_from = ""
     config.compute_dtype = "auto"
+    config.gradient_reduction_dtype = "float32"
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 20

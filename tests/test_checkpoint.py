@@ -11,6 +11,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from bert_jax import checkpoint, checkpoint_files, optim, steps
+from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ConfigError, DamagedError
 from bert_jax.position import Position, Skip
@@ -106,12 +107,14 @@ def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
         )
 
 
-def save_all(workdir, config, losses) -> None:
-    """Saves a state for each step of `losses`, and what it got on held-out text."""
-    state = new_state(config)()
-    checkpoints = Checkpoints(str(workdir), config.checkpoint)
+def save_all(workdir, config, losses, ranking=None) -> None:
+    """Saves a state for each step of `losses`, after an evaluation if it has one."""
+    state, ranking = new_state(config)(), ranking or Ranking(0)
+    checkpoints = Checkpoints(str(workdir), config.checkpoint, ranking)
     for step, loss in losses.items():
-        checkpoints.save(step, state, config, Position("corpus"), loss)
+        if loss is not None:
+            ranking.add(step, 0, loss)
+        checkpoints.save(step, state, config, Position("corpus"))
     checkpoints.close()
 
 
@@ -127,9 +130,9 @@ def save_all(workdir, config, losses) -> None:
 def test_old_checkpoints_go_and_those_asked_for_stay(tmp_path, changes, kept):
     config = make_config(**changes)
     losses = {1: 5.0, 2: 2.0, 3: 1.0, 4: 3.0, 5: None, 6: 4.0}
-    # In two calls: the second has to know the losses of the first.
-    save_all(tmp_path, config, {step: losses[step] for step in (1, 2, 3)})
-    save_all(tmp_path, config, {step: losses[step] for step in (4, 5, 6)})
+    ranking = Ranking(config.checkpoint.keep_best)
+    for steps_saved in ((1, 2, 3), (4, 5, 6)):  # in two calls
+        save_all(tmp_path, config, {s: losses[s] for s in steps_saved}, ranking)
     assert Checkpoints(str(tmp_path)).steps() == kept
 
 
@@ -245,7 +248,9 @@ def test_what_cannot_be_read_is_not_called_damaged(
 
 def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
     config = make_config(checkpoint__keep=3)
-    save_all(tmp_path, config, {10: None, 20: 2.5, 30: 2.25})
+    save_all(tmp_path, config, {10: None, 20: None, 30: None})
+    evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
+    (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
     command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
     listed = run_well(*command).splitlines()
     assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]

@@ -28,7 +28,13 @@ def test_the_newest_sound_one_is_found_and_damaged_ones_are_put_aside(tmp_path):
     damage(tmp_path, 30)
     damage(tmp_path, 5)  # not newer: nobody asks
     said = []
-    assert checkpoint_files.recover(str(tmp_path), said.append) == 10
+    found = []
+
+    def on_found(step):
+        found.append((step, checkpoint_files.steps(str(tmp_path))))
+
+    assert checkpoint_files.recover(str(tmp_path), said.append, on_found) == 10
+    assert found == [(10, [5, 10, 20, 30])]  # before any is moved
     assert checkpoint_files.steps(str(tmp_path)) == [5, 10]
     put_aside = tmp_path / checkpoint_files.DAMAGED_DIRECTORY
     assert sorted(path.name for path in put_aside.iterdir()) == ["20", "30"]
@@ -103,18 +109,8 @@ def test_what_orbax_writes_last_has_no_digest_but_has_to_be_there(tmp_path):
 def test_older_ones_that_orbax_would_trip_over_are_put_aside_as_well(tmp_path):
     make(tmp_path, 10, 20, 30)
     directory = checkpoint_files.directory_of(str(tmp_path), 10)
-    (directory / "metrics").mkdir()
-    (directory / "metrics" / "metrics").write_text('{"held_out_lozs": 1.5}')
+    (directory / checkpoint_files.STEP_METADATA).write_text('{"item')
     said = []
     assert checkpoint_files.recover(str(tmp_path), said.append) == 30
     assert checkpoint_files.steps(str(tmp_path)) == [20, 30]
-    assert "checkpoint 10 is damaged (metrics/metrics is damaged)" in said[0]
-
-
-def test_what_held_out_text_said_comes_back(tmp_path):
-    make(tmp_path, 10)
-    assert checkpoint_files.held_out_loss(str(tmp_path), 10) is None
-    directory = checkpoint_files.directory_of(str(tmp_path), 10)
-    (directory / "metrics").mkdir()
-    (directory / "metrics" / "metrics").write_text('{"held_out_loss": 1.5}')
-    assert checkpoint_files.held_out_loss(str(tmp_path), 10) == 1.5
+    assert "checkpoint 10 is damaged (_CHECKPOINT_METADATA is missing" in said[0]

@@ -206,7 +206,12 @@ metadata={op_name="jit(step)/optimizer/dot_general"}
     )
     assert program.collectives == [
         compiled_program.Collective(
-            "reduce-scatter", 8 * 4 * 4, 4, 1, "jit(step)/optimizer/dot_general"
+            "reduce-scatter",
+            8 * 4 * 4,
+            4,
+            1,
+            "jit(step)/optimizer/dot_general",
+            ("f32",),
         )
     ]
     assert not program.unestimated  # it has a time of its own
@@ -232,7 +237,7 @@ async_execution_thread="sparsecore", to_apply=%called
         8,
     )
     assert program.collectives == [
-        compiled_program.Collective("all-reduce", 8 * 4 * 2, 8, 1, "")
+        compiled_program.Collective("all-reduce", 8 * 4 * 2, 8, 1, "", ("bf16",))
     ]
 
 
@@ -261,18 +266,57 @@ def tpu_program(devices=None, **changes):
 def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     topology, num_devices, most
 ):
-    """One sum of the metrics; of the gradients one by dtype: bfloat16 of kernels.
-
-    A TPU7x sums some gradients by themselves.
-    """
+    """One sum of the metrics, few of the gradients; a TPU7x splits some off."""
     program, num_parameters = tpu_program(topologies.devices(topology))
     assert {c.kind for c in program.collectives} == {"all-reduce"}
     assert {(c.group_size, c.times) for c in program.collectives} == {(num_devices, 1)}
     gradients = [c for c in program.collectives if c.num_bytes > 1024]
     assert len(gradients) <= most and len(program.collectives) <= most + 1
-    # Every parameter once, in two or four bytes; activations would be over.
-    assert 2 * num_parameters < sum(c.num_bytes for c in gradients)
-    assert sum(c.num_bytes for c in gradients) <= 4 * num_parameters + 4096
+    # Every parameter once, in float32; activations would be over.
+    num_bytes = sum(c.num_bytes for c in gradients)
+    assert 4 * num_parameters <= num_bytes <= 4 * num_parameters + 4096
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    "mesh", [{}, {"data": 1, "fsdp": 4}, {"data": 4, "shard_optimizer": True}]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_gradients_are_summed_over_devices_in_the_dtype_of_the_config(
+    dtype, mesh
+):
+    """The embeddings' gradients and those of vectors are summed in float32 anyway."""
+    changes = {f"mesh__{name}": value for name, value in mesh.items()}
+    program, num_parameters = tpu_program(gradient_reduction_dtype=dtype, **changes)
+    num_parameters *= mesh.get("fsdp", 1)
+    num_bytes = collections.Counter()
+    for collective in program.collectives:
+        if collective.kind in ("all-reduce", "reduce-scatter"):
+            assert len(collective.dtypes) == 1
+            num_bytes[collective.dtypes[0]] += collective.num_bytes
+    num_kernel = 6 * 128 * 128 + 2 * 128 * 256  # all but the head of two classes
+    if dtype == "float32":
+        assert set(num_bytes) == {"f32"}
+        assert num_bytes["f32"] > 4 * 0.9 * num_parameters
+    else:
+        # The head of two classes is split over no device.
+        assert 2 * num_kernel <= num_bytes["bf16"] <= 2 * 1.1 * num_kernel
+
+
+@needs_libtpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
+    program, _ = tpu_program(compute_dtype=dtype)
+    precisions = collections.Counter(
+        "operand_precision={highest,highest}" in instruction.text
+        for computation in program._computations.values()
+        for instruction in computation
+        if instruction.opcode in ("convolution", "dot")
+    )
+    if dtype == "float32":
+        assert precisions[True] > 30 and not precisions[False]
+    else:
+        assert precisions == {True: 2, False: 36}  # the segment embeddings' two
 
 
 @needs_libtpu
@@ -295,7 +339,8 @@ def test_gradients_of_what_is_split_are_scattered_and_parameters_gathered(mesh):
     for collective in program.collectives:
         by_kind[collective.kind] += collective.num_bytes * collective.times
     of_all = num_parameters * mesh.get("fsdp", 1)  # nearly: vectors are not split
-    assert 2 * of_all < by_kind["reduce-scatter"] < 5 * of_all
+    # In float32; with fsdp the word embeddings' gradient is summed in its two parts.
+    assert 3.5 * of_all < by_kind["reduce-scatter"] < 5.5 * of_all
     assert by_kind["all-gather"] > 2 * of_all
     assert by_kind["all-reduce"] < of_all / 4  # metrics, gradients of vectors
     assert not [i for i, _ in program.unestimated if "reduce-scatter" in i.text]
@@ -324,10 +369,10 @@ def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
     program, num_parameters = tpu_program(topologies.devices("2*v5e:2x2"))
     sent = [c for c in program.collectives if c.kind == "send"]
     assert {collective.times for collective in sent} == {1}
-    # In two to four bytes; of the word embeddings there are two parts, as above.
+    # In float32; of the word embeddings there are two parts, as above.
     num_bytes = sum(collective.num_bytes for collective in sent)
     a_share = num_parameters / 4
-    assert 2 * a_share < num_bytes < 4 * (a_share + 1000 * 128 / 4) + 2**14
+    assert 4 * a_share < num_bytes < 4 * (a_share + 1000 * 128 / 4) + 2**15
     groups = {
         collective.group_size
         for collective in program.collectives

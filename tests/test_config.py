@@ -185,6 +185,14 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"model__hidden_size": 30}, r"hidden_size=30 .*num_attention_heads=4"),
         ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
         ({"compute_dtype": "float16"}, r"compute_dtype='float16' .*bfloat16"),
+        (
+            {"gradient_reduction_dtype": "float16"},
+            r"gradient_reduction_dtype='float16' .*float32, bfloat16",
+        ),
+        (
+            {"checkpoint__keep_best": 1, "data__validation_fraction": 0.0},
+            "keep_best=1 needs held-out documents",
+        ),
         ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
         (
             {"tokenizer__kind": "sentencepiece_bpe", "data__word_segmented": True},

@@ -114,3 +114,93 @@ def test_what_jax_is_asked_of_hardware_exists():
     num_chips, _ = devices.hardware_utils.num_available_tpu_chips_and_device_id()
     assert num_chips == 0
     assert devices._is_installed("jax") and not devices._is_installed("jax_nonesuch.x")
+
+
+# As on the second of the four hosts of a TPU slice on GKE: JAX is told of the chips.
+SLICE = {
+    "JAX_FORCE_TPU_INIT": "1",
+    "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4",
+    "TPU_WORKER_ID": "1",
+}
+NOTICE = "this host is one of 4 whose TPU chips open together: running on its CPU"
+
+
+@pytest.fixture
+def on_a_host_of_a_slice(monkeypatch):
+    monkeypatch.delitem(ENV, "JAX_PLATFORMS")
+    for name, value in SLICE.items():
+        monkeypatch.setitem(ENV, name, value)
+
+
+def test_commands_of_one_process_run_on_the_cpu_of_one_host_of_a_slice(
+    tmp_path, trained, on_a_host_of_a_slice
+):
+    workdir, output = f"--workdir={trained / 'run'}", tmp_path / "model"
+    (tmp_path / "texts.txt").write_text("the river follows the stone .\n")
+    for command in (
+        ("evaluate", workdir),
+        ("export", workdir, f"--output={output}"),
+        (
+            "extract",
+            f"--model={output}",
+            f"--input={tmp_path}/texts.txt",
+            f"--output={tmp_path}/features.npz",
+        ),
+    ):
+        result = run(f"bert_jax.{command[0]}", *command[1:])
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.splitlines()[0] == NOTICE
+    result = run("bert_jax.inspect_batch", workdir, "--rows=1")
+    assert result.returncode == 0 and NOTICE not in result.stderr
+
+
+def test_predict_runs_on_the_cpu_of_one_host_of_a_slice(on_a_host_of_a_slice):
+    result = run("bert_jax.predict", "--model=/nowhere", "--input=-")
+    notice, error = result.stderr.splitlines()
+    assert notice == NOTICE and "--model=/nowhere is not a directory" in error
+
+
+def test_the_tpu_of_a_slice_is_not_opened_by_one_host(
+    monkeypatch, on_a_host_of_a_slice
+):
+    monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
+    result = run("bert_jax.predict", "--model=x", "--input=-")
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line == (
+        "error: JAX_PLATFORMS=tpu, but this host is one of 4 whose TPU chips open"
+        " together; set JAX_PLATFORMS=cpu to run this command on one host"
+    )
+
+
+def test_nor_does_preflight_open_it(on_a_host_of_a_slice):
+    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
+    (line,) = result.stderr.splitlines()
+    assert result.returncode == 2 and "name the slice, for example" in line
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_hosts"),
+    [
+        (SLICE, 4),
+        (SLICE | {"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        (SLICE | {"MEGASCALE_NUM_SLICES": "2"}, 8),
+        (SLICE | {"TPU_PROCESS_BOUNDS": "1,1,1"}, 1),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, 1),
+    ],
+)
+def test_the_hosts_of_a_slice_are_counted(monkeypatch, environment, num_hosts):
+    monkeypatch.setattr(devices.cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES", *devices.BOUNDS):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert devices.num_tpu_hosts() == num_hosts
+
+
+def test_without_a_metadata_server_there_is_one_host(monkeypatch):
+    monkeypatch.setattr(devices.cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
+    monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
+    monkeypatch.setenv("GCE_METADATA_IP", "127.0.0.1:9")
+    assert devices.num_tpu_hosts() == 1

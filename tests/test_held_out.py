@@ -30,6 +30,6 @@ def test_the_loss_is_weighed_as_in_training(made):
     line = judge.evaluate(init(), 0)
     assert all(name.startswith("eval_") for name in line)
     expected = line["eval_masked_lm_loss"] + 0.25 * line["eval_next_sentence_loss"]
-    assert judge.loss(line) == pytest.approx(expected)
+    assert line["eval_loss"] == pytest.approx(expected)
     assert judge.unigram_entropy > 1 and 0.5 <= judge.next_sentence_majority < 1
     jax.block_until_ready(judge.evaluate(init(), 0))  # its batches are kept

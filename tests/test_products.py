@@ -156,3 +156,16 @@ def test_a_kernel_that_is_on_no_mesh_yet_has_a_gradient():
         return jax.grad(lambda kernel: jnp.sum(times_kernel(x, kernel)))(kernel)
 
     np.testing.assert_array_equal(gradient(x, np.ones((4, 5), np.float32)), 24.0)
+
+
+def test_the_gradient_of_a_float32_kernel_is_not_rounded_to_the_activations_dtype():
+    random = np.random.default_rng(0)
+    x = jnp.asarray(random.normal(size=(64, 4)), jnp.bfloat16)
+    kernel = jnp.asarray(random.normal(size=(4, 5)), jnp.float32)
+    y, gradients = jax.vjp(times_kernel, x, kernel)
+    assert y.dtype == jnp.bfloat16
+    weights = jnp.asarray(random.normal(size=(64, 5)), jnp.bfloat16)
+    of_x, of_kernel = gradients(weights)
+    assert (of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.float32)
+    exact = np.asarray(x, np.float64).T @ np.asarray(weights, np.float64)
+    np.testing.assert_allclose(of_kernel, exact, rtol=1e-5, atol=1e-5)

@@ -38,7 +38,7 @@ def test_durations_read_well(seconds, text):
 
 
 def test_closing_words_compare_with_guessing():
-    words = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57)
+    words = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57, 1)
     assert "4.50 nats, against 6.00" in words and "80% of the time" in words
     assert words.splitlines()[-4:] == [
         "Next, to measure it again, to write it for Hugging Face transformers, or to"
@@ -48,15 +48,25 @@ def test_closing_words_compare_with_guessing():
         "  python -m bert_jax.finetune --config=configs/finetune/X.py --model=runs/x",
     ]
     assert "little else" not in words
-    poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57)
+    poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57, 1)
     assert "word frequencies and little else" in poor
-    poorest = report.closing_words("runs/x", 20, 60, LINES, 4.2, 0.57)
+    poorest = report.closing_words("runs/x", 20, 60, LINES, 4.2, 0.57, 1)
     assert "not even learnt word frequencies" in poorest
-    assert "'--workdir=runs/x y'" in report.closing_words("runs/x y", 2, 6, [], 4, 0.5)
+    assert "'--workdir=runs/x y'" in report.closing_words(
+        "runs/x y", 2, 6, [], 4, 0.5, 1
+    )
+
+
+def test_closing_words_name_the_hosts_of_the_next_commands():
+    words = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57, 4)
+    (line,) = [line for line in words.splitlines() if line.startswith("Next")]
+    assert line.count("(on one host)") == 2 and "(on all hosts, as train)" in line
+    alone = report.closing_words("runs/x", 20, 60, LINES, 6.0, 0.57, 1)
+    assert "host" not in alone
 
 
 def test_closing_words_without_held_out_text():
-    words = report.closing_words("runs/x", 20, 60, LINES[:2], None, None)
+    words = report.closing_words("runs/x", 20, 60, LINES[:2], None, None, 1)
     assert "Trained to step 20" in words and "held-out" not in words
 
 
@@ -149,7 +159,7 @@ def test_on_a_terminal_lines_stand_above_a_bar(monkeypatch):
 
 def test_nothing_of_next_sentences_where_there_are_none(tmp_path, capsys):
     lines = [{k: v for k, v in x.items() if "next_sentence" not in k} for x in LINES]
-    words = report.closing_words("runs/x", 20, 60, lines, 6.0, None)
+    words = report.closing_words("runs/x", 20, 60, lines, 6.0, None, 1)
     assert "27% of the masked tokens." in words
     words += report.held_out_words(lines[-1])
     progress = report.Progress(0, 100)

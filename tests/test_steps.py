@@ -483,3 +483,73 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
 def test_compute_dtype_follows_the_backend():
     assert steps.compute_dtype("auto") == jnp.float32  # auto, on a CPU
     assert steps.compute_dtype("bfloat16") == jnp.bfloat16
+
+
+def products(program: str) -> list[tuple[tuple[str, ...], str]]:
+    """Returns the dtypes of the factors and the precision of a program's products."""
+    found = re.findall(
+        r"stablehlo\.dot_general .*? : \(tensor<([^>]*)>, tensor<([^>]*)>\)", program
+    )
+    lines = [line for line in program.splitlines() if "stablehlo.dot_general" in line]
+    assert len(found) == len(lines) > 0
+    return [
+        (
+            tuple(factor.split("x")[-1] for factor in factors),
+            "/".join(re.findall(r"precision = \[(\w+), (\w+)\]", line)[0]),
+        )
+        for factors, line in zip(found, lines, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, platform):
+    """TPUs and GPUs round float32 factors by default: to bfloat16, and to TF32."""
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
+    config = make_config(compute_dtype=name)
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    state = init()
+    batch = sharding.place_batch(make_batch(config), use_mesh(1, 1, 1))
+    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    eval_step = steps.make_eval_step(config, graphdef)
+    found = products(jax.jit(train_step).lower(state, batch).as_text())
+    found += products(jax.jit(eval_step).lower(state.params, batch).as_text())
+    exact = "HIGHEST/HIGHEST"
+    if name == "float32":
+        assert set(found) == {(("f32", "f32"), exact)}
+        return
+    # The embeddings are computed in float32 in either case.
+    embeddings = [kind for kind in found if kind == (("f32", "f32"), exact)]
+    assert len(embeddings) == (5 if platform == "gpu" else 3)
+    assert (("bf16", "bf16"), "DEFAULT/DEFAULT") in found
+    assert not [kind for kind in found if "bf16" in kind[0] and kind[1] == exact]
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype"),
+    [
+        ({}, "float32"),
+        ({"gradient_reduction_dtype": "bfloat16"}, "bfloat16"),
+        ({"gradient_reduction_dtype": "bfloat16", "accumulation_steps": 2}, "float32"),
+        (
+            {"gradient_reduction_dtype": "bfloat16", "compute_dtype": "float32"},
+            "float32",
+        ),
+    ],
+)
+def test_gradients_of_kernels_are_rounded_only_where_the_config_says(changes, dtype):
+    """A product's dtype is that of the sum over devices, see test_compiled_program."""
+    config = make_config(**{"compute_dtype": "bfloat16"} | changes)
+    tx, schedule = optim.make_optimizer(config)
+    graphdef, init = steps.init_state(config, tx)
+    batch = sharding.place_batch(make_batch(config), use_mesh(2, 1, 1))
+    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    program = jax.jit(train_step).lower(init(), batch).as_text()
+    kernel = "32x64x"  # the intermediate kernel of a layer, as no activation is
+    found = {
+        line.split("->")[-1].split("x")[-1].split(">")[0]
+        for line in program.splitlines()
+        if "stablehlo.dot_general" in line and f"-> tensor<{kernel}" in line
+    }
+    assert found == {{"float32": "f32", "bfloat16": "bf16"}[dtype]}

@@ -1,4 +1,4 @@
-"""The loop feeds each step its batch, over phases and what was left out."""
+"""The loop feeds each step its batch, across phases and skipped batches."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import position, prepare, train_loop
+from bert_jax import position, prepare, rollbacks, train_loop
 from bert_jax.data import pipeline
 from bert_jax.guard import DivergedError
 from bert_jax.position import Position
@@ -57,6 +57,7 @@ def batches_of_phase(run, phase_index):
         (6, ()),
         (3, (position.Skip(0, 3, 4),)),
         (2, (position.Skip(0, 2, 3), position.Skip(1, 0, 2))),
+        (1, (position.Skip(0, 3, 1), position.Skip(0, 5, 2), position.Skip(1, 2, 2))),
     ],
 )
 def test_every_step_gets_its_batch(run, first_step, skips):
@@ -75,14 +76,23 @@ def test_every_step_gets_its_batch(run, first_step, skips):
     assert isinstance(found[0][1]["input_ids"], jax.Array)
 
 
-def test_a_run_rolls_back_as_often_as_it_may(run):
+def test_a_run_rolls_back_as_often_as_it_may(run, tmp_path):
+    run.workdir = str(tmp_path)
     error = DivergedError(7, "not finite")
     begun = Position("corpus", log=({"loss": 1.0},))
     newest = 0
     saved = Position("corpus", log=({"loss": 2.0},))
+    found = []
+
+    def recover(name, on_found):
+        if newest:
+            on_found(newest)
+            found.append(rollbacks.resumed(run.workdir, newest, saved))
+        return newest
+
     run.checkpoints = SimpleNamespace(
         wait=lambda: None,
-        recover=lambda name: newest,
+        recover=recover,
         position=lambda step, sha256: saved,
     )
     with pytest.raises(DivergedError):  # there is no checkpoint
@@ -92,5 +102,6 @@ def test_a_run_rolls_back_as_often_as_it_may(run):
     assert step == 4 and place.rollbacks == 1
     assert place.skips == (position.Skip(0, 4, 1), position.Skip(1, 0, 2))
     assert place.log == saved.log  # of the step that it goes back to
+    assert found == [place]  # recorded before a checkpoint is moved
     with pytest.raises(DivergedError):
         train_loop.roll_back(run, place, error)

@@ -19,7 +19,7 @@ from unittest import mock
 import jax
 import numpy as np
 
-from bert_jax import compiled_steps, replay, train_loop, watchdog
+from bert_jax import checkpoint_files, compiled_steps, replay, train_loop, watchdog
 from bert_jax.data import pipeline
 
 POISON = os.environ.get("POISON_BATCHES", "")
@@ -52,6 +52,8 @@ def poison_batches() -> None:
 
 def send_signal() -> None:
     step_to_kill, _, name = KILL_AT.partition(":")
+    step_to_kill, _, times = step_to_kill.partition("#")
+    left = [int(times or 1)]
     real = train_loop.wait_for_step
 
     def is_killed_and_hangs(*_, **__) -> None:
@@ -61,8 +63,10 @@ def send_signal() -> None:
     def wait_for_step(state, last_metrics) -> None:
         real(state, last_metrics)
         if int(state.step) == int(step_to_kill):
-            os.kill(os.getpid(), getattr(signal, name))
-            time.sleep(NOTICE_SECS)
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), getattr(signal, name))
+                time.sleep(NOTICE_SECS)
 
     if step_to_kill.isdigit():
         train_loop.wait_for_step = wait_for_step
@@ -112,6 +116,23 @@ def compute_wrong() -> None:
     replay.differing = differing
 
 
+def corrupt_checkpoint() -> None:
+    step, number = map(int, os.environ["CORRUPT_CHECKPOINT"].split(":"))
+    real = train_loop.roll_back
+
+    def roll_back(run, position, error):
+        if position.rollbacks == number - 1:
+            run.checkpoints.wait()
+            directory = checkpoint_files.directory_of(run.workdir, step)
+            path = max(directory.rglob("*"), key=lambda path: path.stat().st_size)
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        return real(run, position, error)
+
+    train_loop.roll_back = roll_back
+
+
 def compile_for_ever() -> None:
     """XLA is at work on the second phase, again and again."""
     real = compiled_steps.compile_phase
@@ -135,6 +156,8 @@ if os.environ.get("FAIL_AT"):
     fail()
 if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
+if os.environ.get("CORRUPT_CHECKPOINT"):
+    corrupt_checkpoint()
 if os.environ.get("COMPILE_FOR_EVER"):
     compile_for_ever()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

@@ -75,7 +75,7 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
     stdout = run_well(
         TRAIN, *arguments(text, straight, **given), POISON_BATCHES="35,36,37,38,39"
     )
-    assert "back to step 30, leaving out the 8 batches since" in stdout
+    assert "back to step 30, skipping the batches of the 8 steps since" in stdout
     # What was bad lies before the window's end; two more come once it is over.
     bad = [(record["step"], record["batch"]) for record in records(straight)]
     assert bad[:3] == [(36, 35), (37, 36), (38, 37)]
@@ -107,6 +107,53 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
     run_well(TRAIN, *arguments(text, killed, **given), POISON_BATCHES="35,36,37,38,39")
     assert_same_bits(killed, straight, 60)
     assert exact_lines(killed) == exact_lines(straight)
+
+
+def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
+    text, tmp_path
+):
+    """The second rollback passes over checkpoint 40, which is corrupt, to 30.
+
+    Killed after it and before the next save, the run has nothing but checkpoint 30,
+    which was saved before the first rollback.
+    """
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    faults = {
+        "POISON_BATCHES": "35,36,37,53,54,55",
+        "CORRUPT_CHECKPOINT": "40:2",
+    }
+
+    def given(workdir):
+        values = small_run(
+            text,
+            **{
+                "guard.max_bad_steps": 3,
+                "guard.max_rollbacks": 2,
+                "checkpoint.every_steps": 10,
+                "checkpoint.keep": 10,
+            },
+        )
+        return [*values, f"--workdir={workdir}"]
+
+    stdout = run_well(TRAIN, *given(straight), **faults)
+    assert "back to step 30, skipping the batches of the 8 steps since" in stdout
+    assert "checkpoint 40 is damaged" in stdout
+    # Step 31 takes the first batch after those of both windows, and no poison is left.
+    taken = [(record["step"], record["batch"]) for record in records(straight)]
+    assert taken == [(36, 35), (37, 36), (38, 37), (46, 53), (47, 54), (48, 55)]
+    looked = run_well(
+        "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
+    )
+    config = small_run(text, **{"phases[0].num_steps": 100})
+    expected = run_well("bert_jax.inspect_batch", *config, "--step=57", "--rows=1")
+    assert looked.splitlines()[3:] == expected.splitlines()[3:]
+    result = run(TRAIN, *given(killed), KILL_AT="35#3:SIGKILL", **faults)
+    assert result.returncode == -9
+    assert checkpoints(killed) == ["10", "20", "30"]
+    run_well(TRAIN, *given(killed), POISON_BATCHES=faults["POISON_BATCHES"])
+    assert_same_bits(killed, straight, 60)
+    assert exact_lines(killed) == exact_lines(straight)
+    assert records(killed) == records(straight)
 
 
 def test_a_chip_that_computes_wrong_ends_the_run_with_78(text, tmp_path):

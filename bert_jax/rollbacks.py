@@ -1,0 +1,73 @@
+"""Records the last rollback of a run, so that an interrupted run resumes after it.
+
+A rollback skips the batches since a checkpoint, and that checkpoint was saved without
+those skips. Until the next save only this record has them. Diverging again would not
+always reproduce them: the rollback may have passed over a corrupt checkpoint that the
+resumed run writes anew.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+from bert_jax import hosts, storage
+from bert_jax.config import DamagedError
+from bert_jax.position import Position, Skip
+
+ROLLBACK_FILE = "rollback.json"
+
+
+def write(workdir: str, step: int, position: Position) -> None:
+    """Records a rollback to the checkpoint of `step`, after which `position` holds."""
+    record = {
+        "step": step,
+        "rollbacks": position.rollbacks,
+        "skips": [dataclasses.asdict(skip) for skip in position.skips],
+    }
+    storage.write(str(_path(workdir)), (json.dumps(record) + "\n").encode())
+
+
+def clear(workdir: str) -> None:
+    """Removes the record, where a run starts at step 0."""
+    _path(workdir).unlink(missing_ok=True)
+
+
+def resumed(workdir: str, step: int, position: Position) -> Position:
+    """Returns the position to resume at, with the skips of a recorded rollback.
+
+    All processes call this together.
+
+    Args:
+      workdir: the run's workdir.
+      step: the step of the checkpoint to resume from.
+      position: the position in that checkpoint.
+
+    Raises:
+      DamagedError: when the record is corrupt.
+    """
+    text = hosts.agree("rollback record", lambda: _text(workdir))
+    if not text:
+        return position
+    try:
+        record = json.loads(text)
+        recorded_step, rollbacks = int(record["step"]), int(record["rollbacks"])
+        skips = tuple(Skip(**skip) for skip in record["skips"])
+    except (ValueError, TypeError, KeyError):
+        raise DamagedError(
+            f"{_path(workdir)} is corrupt; restore it from a copy, or remove it to"
+            " resume without the rollback that it records"
+        ) from None
+    # A checkpoint saved after the rollback has its skips, one after the step that it
+    # went back to belongs to the steps that it undid.
+    if rollbacks <= position.rollbacks or step > recorded_step:
+        return position
+    return dataclasses.replace(position, skips=skips, rollbacks=rollbacks)
+
+
+def _path(workdir: str) -> Path:
+    return Path(workdir) / ROLLBACK_FILE
+
+
+def _text(workdir: str) -> str:
+    path = _path(workdir)
+    return path.read_text(errors="replace") if path.is_file() else ""

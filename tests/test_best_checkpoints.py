@@ -1,0 +1,121 @@
+"""The best checkpoints are those of the lowest held-out loss within their phase."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+from bert_jax import best_checkpoints
+from bert_jax.best_checkpoints import Ranking
+from tests.commands import run_well, small_run, write_text
+from tests.conftest import make_config
+from tests.runs import lines
+
+
+def test_the_lowest_losses_are_best():
+    ranking = Ranking(2)
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
+        ranking.add(step, 0, loss)
+    checkpoints = [SimpleNamespace(step=step) for step in (1, 2, 3, 4)]
+    preserved = ranking.should_preserve(checkpoints, context=None)
+    assert preserved == [False, True, True, False]
+    ranking.add(5, 0, 2.5)
+    assert not ranking.is_best(5, [1, 2, 3])
+    assert ranking.is_best(5, [1, 2])  # step 3 was evaluated and not saved
+    assert not ranking.is_best(6, [1])  # it was not evaluated
+
+
+def test_phases_are_not_compared():
+    """Losses of a phase of longer rows are lower, or higher, for that alone."""
+    ranking = Ranking(1)
+    ranking.add(10, 0, 1.0)
+    ranking.add(20, 1, 4.0)
+    assert ranking.is_best(20, [10]) and ranking.is_best(10, [20])
+
+
+def test_of_equal_losses_the_earlier_is_best():
+    ranking = Ranking(1)
+    ranking.add(10, 0, 1.0)
+    ranking.add(20, 0, 1.0)
+    assert not ranking.is_best(20, [10])
+
+
+def test_a_loss_that_is_not_finite_is_worst():
+    ranking = Ranking(1)
+    ranking.add(10, 0, float("nan"))
+    ranking.add(20, 0, 9.0)
+    assert ranking.is_best(20, [10])
+
+
+def test_losses_of_undone_steps_are_dropped():
+    ranking = Ranking(1)
+    ranking.add(10, 0, 2.0)
+    ranking.add(20, 0, 1.0)
+    ranking.drop_after(15)
+    assert ranking.is_best(10, [20])
+
+
+def test_the_losses_of_earlier_calls_are_read(tmp_path):
+    config = make_config(checkpoint__keep_best=1, phase={"num_steps": 20})
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    written = [
+        {"step": 10, "eval_loss": 2.0},
+        {"step": 20, "loss": 0.5},
+        {"step": 20, "eval_loss": 1.0},  # of the first phase, after its last step
+        {"step": 30, "eval_loss": None},
+        {"step": 40, "eval_loss": 0.1},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    ranking = best_checkpoints.read(str(tmp_path), config, 30)
+    assert ranking._best([10, 20, 30, 40]) == {20, 30}
+
+
+def saved(workdir):
+    directory = workdir / "checkpoints"
+    return {int(path.name) for path in directory.iterdir() if path.name.isdigit()}
+
+
+TWO_PHASES = """
+from configs import tiny
+
+
+def get_config():
+    config = tiny.get_config()
+    first = config.phases[0]
+    first.update(num_steps=21, global_batch_size=16, sequence_length=16)
+    first.max_predictions = 3
+    config.phases = (first, dict(first, sequence_length=32, max_predictions=5))
+    return config
+"""
+
+
+def test_a_run_keeps_its_best_evaluation_of_each_phase(tmp_path):
+    """No evaluation falls on a step at which every_steps saves, but the last."""
+    write_text(tmp_path / "documents.txt")
+    (tmp_path / "two_phases.py").write_text(TWO_PHASES)
+    workdir = tmp_path / "run"
+    changes = {
+        "eval.every_steps": 6,
+        "checkpoint.every_steps": 1000,
+        "checkpoint.keep": 1,
+        "checkpoint.keep_best": 1,
+        "data.next_sentence": False,
+        "optimizer.learning_rate": 3e-2,  # so high that the last is not always best
+    }
+    arguments = small_run(tmp_path, **changes)[1:]
+    arguments = [a for a in arguments if not a.startswith("--config.phases[0]")]
+    stdout = run_well(
+        "bert_jax.train",
+        f"--config={tmp_path}/two_phases.py",
+        *arguments,
+        f"--workdir={workdir}",
+    )
+    name = "eval_masked_lm_loss"  # all of the loss, without next sentences
+    losses = {x["step"]: x[name] for x in lines(workdir) if name in x}
+    assert set(losses) == {6, 12, 18, 24, 30, 36, 42}, stdout
+    first, second = (6, 12, 18), (24, 30, 36, 42)
+    best = {min(phase, key=lambda step: losses[step]) for phase in (first, second)}
+    assert saved(workdir) == best | {42}
+    listed = run_well("bert_jax.checkpoint", "list", f"--workdir={workdir}")
+    for step in best:
+        assert f"{losses[step]:.4f}" in listed
