@@ -334,10 +334,16 @@ def _write_shards(
     clear = functools.partial(work_directory.remove_shards, corpus_dir)
     directory = work_directory.stage(work, "shards", made_for, clear=clear)
     results = {file: os.path.join(directory, file + ".json") for file in plan.files}
+    existing = set(corpus.shard_files(corpus_dir))
+
+    def is_finished(file: str, result: str) -> bool:
+        if not os.path.exists(result):
+            return False
+        return file in existing or corpus_writer.read_written(result).shard is None
 
     def missing() -> Iterator[corpus_writer.ShardTask]:
         for number, (file, result) in enumerate(results.items()):
-            if os.path.exists(result):
+            if is_finished(file, result):
                 progress.add(1, found_done=True)
             else:
                 path = os.path.join(corpus_dir, file)

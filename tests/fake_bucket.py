@@ -56,6 +56,7 @@ class Bucket:
             "https_proxy": f"http://127.0.0.1:{self._server.server_address[1]}",
             "no_proxy": "localhost,127.0.0.1",
             "CURL_CA_BUNDLE": str(directory / "ca.pem"),
+            "TMPDIR": str(directory),  # for scratch files, named after the URL alone
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "a-token",
             "GCS_READ_CACHE_MAX_SIZE_MB": "0",
             "GCS_STAT_CACHE_MAX_AGE": "0",

@@ -313,6 +313,17 @@ def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
     assert "unfinished" not in files(config.data.corpus_dir)
 
 
+def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
+    source, monkeypatch
+):
+    config, _ = source
+    expected = made(elsewhere(config, "straight"))
+    names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
+    assert killed_at(monkeypatch, config, 3 + len(names) + 1 + 2 * 3 + 1)
+    os.remove(os.path.join(config.data.corpus_dir, "train-00001-of-00002"))
+    assert made(config, 1) == expected
+
+
 def test_a_trained_vocabulary_is_not_trained_again(source, monkeypatch):
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"))
@@ -600,7 +611,8 @@ def test_a_file_mended_after_a_merge_costs_the_runs_merged_with_it(
 ):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
     counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
-    monkeypatch.setattr(merging, "MAX_PIECES", 201 * 8)
+    monkeypatch.setattr(merging, "MAX_PIECES", 200 * 8)
+    monkeypatch.setattr(merging, "FAN_IN", 4)
     fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
     os.utime(tmp_path / "0.txt", ns=(0, 1))
