@@ -19,7 +19,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import position, prepare
-from bert_jax.data import masking, pairs, pipeline, tokenizers
+from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
 from configs import tiny
 from tests.commands import ROOT
 
@@ -152,6 +152,20 @@ def short_sentences(tmp_path_factory):
 def many_batches(four_shards):
     """Twenty steps of four streams."""
     return four_shards.batches(20)
+
+
+def draw_visit(made, stream, epoch, index, phase_index):
+    """Draws a visit as the pipeline does."""
+    number, shard = stream.shards[index]
+    return visits.draw(
+        made.corpus,
+        made.config,
+        made.config.phases[phase_index],
+        shard,
+        stream.rows[index],
+        (*stream.key, epoch, number),
+        epoch,
+    )
 
 
 def rows_of(batches):
@@ -752,9 +766,7 @@ def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, spl
     draw_pairs = pairs.draw_pairs
     monkeypatch.setattr(pairs, "draw_pairs", record)
     for epoch in range(10):
-        visit = pipeline._visit(
-            made.corpus, made.config, made.config.phases[1], stream, epoch, 0
-        )
+        visit = draw_visit(made, stream, epoch, 0, phase_index=1)
         special = 2 + made.config.phases[1].sequence_length
         assert len(visit.tokens) == special + stream.shards[0][1].num_tokens
         assert visit.pairs_RK5.shape == (num_rows, 1, 5)
@@ -859,10 +871,9 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
     monkeypatch.setattr(pairs, "CounterRandom", Recorded)
     made = short_sentences
     for phase_index, split in itertools.product((0, 1), ("train", "validation")):
-        phase = made.config.phases[phase_index]
         for stream in made.streams(split, phase_index=phase_index):
             for epoch, i, _ in itertools.islice(stream.visits(0), 5):
-                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i)
+                draw_visit(made, stream, epoch, i, phase_index)
     monkeypatch.undo()
     assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs, shuffle, rows
     # What a draw is for comes first: keys of one kind have one length.
@@ -952,8 +963,8 @@ def test_a_closed_iterator_makes_no_more(four_shards, monkeypatch):
         may_go_on.wait(60)
         return visit(*args)
 
-    visit = pipeline._visit
-    monkeypatch.setattr(pipeline, "_visit", slow_visit)
+    visit = visits.draw
+    monkeypatch.setattr(visits, "draw", slow_visit)
     iterator = pipeline.batches(
         four_shards.corpus,
         four_shards.config,
