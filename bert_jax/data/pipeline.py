@@ -70,7 +70,7 @@ class Stream:
     def order(self, epoch: int) -> np.ndarray:
         """Returns the order in which an epoch visits the shards."""
         random = pairs.CounterRandom(visits.ORDER, *self.key, epoch, self.index)
-        return np.argsort(random.words(len(self.shards)), kind="stable")
+        return random.order(len(self.shards))
 
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
         """Yields (epoch, index into shards, first row of that visit) from a row on."""
@@ -128,15 +128,12 @@ def make_streams(
     """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
     num_streams = config.data.num_streams if split == "train" else 1
     shards = list(enumerate(corpus.shards[split]))
-    phase = config.phases[phase_index]
+    rows = corpus.rows_per_epoch(split, config.data, config.phases[phase_index])
     return [
         Stream(
             index=i,
             shards=tuple(shards[i::num_streams]),
-            rows=tuple(
-                shard.rows_per_epoch(config.data, phase)
-                for _, shard in shards[i::num_streams]
-            ),
+            rows=tuple(rows[i::num_streams]),
             key=(seed, _SPLIT_KEYS[split], phase_index),
         )
         for i in range(num_streams)
