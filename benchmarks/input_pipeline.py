@@ -32,6 +32,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax import host_memory, prepare
@@ -214,7 +216,6 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
         num_documents=times * shard.num_documents,
         num_sentences=times * shard.num_sentences,
         num_tokens=times * shard.num_tokens,
-        passes=_multiplied(shard.passes, times),
     )
     shards = []
     for i in range(args.shards):
@@ -224,16 +225,11 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
                 with open(source, "rb") as copied:
                     shutil.copyfileobj(copied, file)
         shards.append(dataclasses.replace(many, file=name))
-    return dataclasses.replace(found, shards={"train": tuple(shards), "validation": ()})
-
-
-def _multiplied(value: Any, times: int) -> Any:
-    """Returns nested counts, each `times` as large."""
-    if isinstance(value, dict):
-        return {key: _multiplied(item, times) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_multiplied(item, times) for item in value]
-    return times * value
+    return dataclasses.replace(
+        found,
+        shards={"train": tuple(shards), "validation": ()},
+        rows={"train": np.repeat(times * found.rows["train"], args.shards, axis=-1)},
+    )
 
 
 # ------------------------------------------------------------------------------ peers

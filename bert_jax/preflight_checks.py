@@ -25,10 +25,7 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             " settings"
         )
         for i, phase in enumerate(config.phases):
-            rows = sum(
-                shard.rows_per_epoch(config.data, phase)
-                for shard in corpus.shards["train"]
-            )
+            rows = sum(corpus.rows_per_epoch("train", config.data, phase))
             epochs = phase.num_steps * phase.global_batch_size / rows
             found.append(
                 f"phase {i + 1} takes {epochs:,.1f} epochs of {rows:,} rows of"

@@ -47,6 +47,19 @@ def test_input_pipeline_prints_a_row_for_each_case():
 
 
 @pytest.mark.slow
+def test_epoch_rows_prints_a_row_for_each_case():
+    stdout = run_well(
+        "benchmarks.epoch_rows",
+        "--shards=2",
+        "--epochs=2",
+        "--cases=mixed 128,books 512 packed",
+    )
+    mixed, books = map(json.loads, stdout.splitlines())
+    assert mixed.keys() >= ROW and mixed["value"] == books["value"] == 1
+    assert abs(mixed["books_weight"] - 1) < 0.05 and books["articles_weight"] is None
+
+
+@pytest.mark.slow
 def test_tokenize_prints_a_row_for_each_text(tmp_path):
     arguments = ["--megabytes=0.1", "--repeats=2"]
     stdout = run_well("benchmarks.tokenize", *arguments)

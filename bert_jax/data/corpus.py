@@ -15,10 +15,9 @@ uint32, see `encoding.id_dtype`), `sentence_lengths` (uint32, tokens) and
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent import futures
 from typing import Any
 
@@ -32,7 +31,7 @@ from bert_jax.config import (
     ExperimentConfig,
     PhaseConfig,
 )
-from bert_jax.data import encoding, pairs, shard_file, tokenizers
+from bert_jax.data import encoding, pairs, row_counts, shard_file, tokenizers
 
 FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
@@ -40,6 +39,7 @@ MANIFEST = "manifest.json"
 # at most a second; of a larger one, a shard's records are checked as it is loaded.
 DIGEST_BYTES = 2**28
 
+SPLITS = ("train", "validation")
 _SHARD_FILE = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}")
 
 
@@ -49,63 +49,17 @@ class Shard:
     num_documents: int
     num_sentences: int
     num_tokens: int
-    # By objective and row length: what a pass over the documents gives, see
-    # `corpus_writer`.
-    passes: dict[str, dict[str, dict[str, Any]]]
     num_bytes: int
     sha256: str
 
     def __post_init__(self):
         """Raises TypeError when a manifest has values of another type."""
         for field in dataclasses.fields(self):
-            kind = dict if field.name == "passes" else field.type
-            if type(getattr(self, field.name)) is not kind:
+            if type(getattr(self, field.name)) is not field.type:
                 raise TypeError(f"{field.name} is of another type")
 
-    def rows_per_epoch(self, data: DataConfig, phase: PhaseConfig) -> int:
-        """Returns how many rows an epoch takes from this shard.
 
-        A pass over the documents makes a few more or fewer rows each time; a fixed
-        number makes the position of any row plain arithmetic. It is the expected count
-        and two standard deviations more, so that an epoch seldom leaves a pair out; it
-        is filled up with rows taken twice, under other masks.
-        """
-        num_per_row = phase.max_sequences_per_row
-        p = data.short_seq_prob
-
-        def count(of: Callable[[dict[str, Any]], float]) -> float:
-            passes = self.passes[objective(data)]
-            return _interpolate(
-                phase.sequence_length,
-                {int(n): of(found) for n, found in passes.items()},
-            )
-
-        def rows(short: int, num_per_row: int) -> float:
-            return count(
-                lambda found: _interpolate(
-                    num_per_row, {int(k): n[short] for k, n in found["rows"].items()}
-                )
-            )
-
-        pairs_ = (1 - p) * rows(0, 1) + p * rows(1, 1)
-        expected = (1 - p) * rows(0, num_per_row) + p * rows(1, num_per_row)
-        # Which documents are short and how short, and about one coin a pair.
-        variance = p * count(lambda found: found["spread"]) + pairs_
-        # Rounded first: the last bits of exp and log differ between machines.
-        deviation = math.sqrt(variance) * expected / pairs_
-        return math.ceil(round(expected + 2 * deviation, 3))
-
-
-def objective(data: DataConfig) -> str:
-    """Returns the name under which a manifest counts what an epoch draws."""
-    return "next_sentence" if data.next_sentence else "masked_lm_only"
-
-
-def _interpolate(x: float, values: dict[int, float]) -> float:
-    """Returns the value at x between known ones, along straight lines of logarithms."""
-    xs = [math.log(known) for known in values]
-    ys = [math.log(max(value, 1)) for value in values.values()]
-    return math.exp(np.interp(math.log(x), xs, ys))
+_COLUMNS = tuple(field.name for field in dataclasses.fields(Shard))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +69,19 @@ class Corpus:
     shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
     sha256: str  # the manifest's, which holds the digests of all files
     word_segmented: bool  # whether ids carry marks, see `encoding.id_dtype`
+    # By split, rows of the config's objective, see `row_counts.from_columns`. The
+    # manifest's digest covers them.
+    rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
+
+    def rows_per_epoch(
+        self, split: str, data: DataConfig, phase: PhaseConfig
+    ) -> list[int]:
+        """Returns the number of rows that an epoch takes from each shard of a split.
+
+        It is fixed, so that the position of any row is plain arithmetic: the mean
+        number of rows of a pass over the shard's documents.
+        """
+        return row_counts.expected_rows(self.rows[split], data, phase)
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
@@ -177,15 +144,16 @@ def read(config: ExperimentConfig) -> Corpus:
     manifest = _read_manifest(path)
     try:
         made_with, digest = manifest["recipe"], manifest["tokenizer_sha256"]
-        shards = {
-            split: tuple(Shard(**shard) for shard in manifest["splits"][split])
-            for split in ("train", "validation")
-        }
-        if not isinstance(made_with, dict) or any(
-            objective(config.data) not in shard.passes for shard in shards["train"]
-        ):
-            raise KeyError("recipe or passes")
-    except (KeyError, TypeError):
+        shards, rows = {}, {}
+        for split in SPLITS:
+            columns = manifest["splits"][split]
+            shards[split] = _from_columns(columns)
+            rows[split] = row_counts.from_columns(
+                columns["rows"], row_counts.objective(config.data), len(shards[split])
+            )
+        if not isinstance(made_with, dict):
+            raise TypeError("recipe")
+    except (KeyError, TypeError, ValueError):
         raise DamagedError(_no_manifest(path)) from None
     _check_recipe(made_with, config)
     _check_files(directory, shards)
@@ -209,7 +177,46 @@ def read(config: ExperimentConfig) -> Corpus:
         shards,
         manifest["sha256"],
         config.data.word_segmented,
+        rows,
     )
+
+
+def to_columns(
+    shards: Sequence[Shard], counts: Sequence[row_counts.Counts]
+) -> dict[str, Any]:
+    """Returns the manifest's entry of a split: a list with an item a shard, by field.
+
+    Args:
+      shards: of the split.
+      counts: of the rows of each shard.
+    """
+    columns: dict[str, Any] = {
+        name: [getattr(shard, name) for shard in shards] for name in _COLUMNS
+    }
+    return columns | {"rows": row_counts.to_columns(counts)}
+
+
+def _from_columns(columns: dict[str, list[Any]]) -> tuple[Shard, ...]:
+    """Returns the shards of `to_columns`.
+
+    Raises:
+      KeyError, TypeError, ValueError: when a column is missing, has values of another
+        type, or is longer than another.
+    """
+    values = zip(*(columns[name] for name in _COLUMNS), strict=True)
+    return tuple(Shard(*each) for each in values)
+
+
+def manifest_text(value: Any, indent: str = "") -> str:
+    """Returns JSON with a key a line in the first three levels.
+
+    A list takes one line however long it is: those of the shards have an item each.
+    """
+    if not isinstance(value, dict) or not value or len(indent) > 4:
+        return json.dumps(value, separators=(",", ":"))
+    inner = indent + "  "
+    items = (f"{inner}{json.dumps(k)}: {manifest_text(value[k], inner)}" for k in value)
+    return "{\n" + ",\n".join(items) + f"\n{indent}}}"
 
 
 def _read_manifest(path: str) -> dict[str, Any]:

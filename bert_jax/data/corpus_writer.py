@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,8 @@ from bert_jax.config import ConfigError, ExperimentConfig
 from bert_jax.data import (
     corpus,
     encoding,
-    packing,
     pairs,
+    row_counts,
     segments,
     shard_file,
     sorted_runs,
@@ -30,12 +29,6 @@ from bert_jax.data.quiet_tensorflow import tf
 
 # Tokens that make a record, or more by the rest of a document.
 BLOCK_TOKENS = 2**16
-# Row lengths, and pairs in a row, for which the manifest says how many rows one pass
-# over a shard makes.
-REFERENCE_LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024)
-REFERENCE_ROWS = (1, 2, 3, 4, 8, 32)
-# Sentences whose pairs are counted at a time: drawing takes some 200 bytes for each.
-COUNTED_SENTENCES = 2**17
 # Bytes of token ids in a shard: a reader holds one shard in memory, the writer two.
 MAX_SHARD_BYTES = 2**28
 
@@ -43,6 +36,7 @@ MAX_SHARD_BYTES = 2**28
 @dataclasses.dataclass(frozen=True)
 class WrittenShard:
     shard: corpus.Shard | None  # None: no document came here, and there is no file
+    counts: row_counts.Counts  # {} where there is no shard
     num_repeated: int  # documents that were there already
     num_copies: int  # further copies, by source weights
 
@@ -107,7 +101,7 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     everything = segments.concatenate(pieces)
     order, num_repeated = segments.distinct(everything.records)
     if not len(order):
-        return WrittenShard(None, 0, 0)
+        return WrittenShard(None, {}, 0, 0)
 
     def fill(tmp: str) -> tuple[int, str]:
         with tf.io.TFRecordWriter(tmp) as file:
@@ -125,21 +119,12 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
         num_documents=len(order),
         num_sentences=int(written.sentence_offsets[-1]),
         num_tokens=int(written.token_offsets[-1]),
-        passes={
-            name: {
-                str(length): _reference_passes(written, next_sentence, length)
-                for length in REFERENCE_LENGTHS
-            }
-            for name, next_sentence in (
-                ("next_sentence", True),
-                ("masked_lm_only", False),
-            )
-        },
         num_bytes=num_bytes,
         sha256=sha256,
     )
     return WrittenShard(
         shard=shard,
+        counts=row_counts.count(written),
         num_repeated=num_repeated,
         num_copies=int(np.count_nonzero(everything.records["copy"][order])),
     )
@@ -168,68 +153,6 @@ def _shape(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
         np.diff(documents.token_offsets)[sentences],
         np.diff(documents.sentence_offsets)[order],
     )
-
-
-def _reference_passes(
-    documents: pairs.Documents, next_sentence: bool, length: int
-) -> dict[str, Any]:
-    """Counts what two passes give at a row length.
-
-    Returns:
-      "tokens" and, by pairs in a row, "rows": each when no document aims short and when
-      every document does; and "spread", the sum over documents of the squared
-      difference in pairs. From these follow the mean and the variance of a pass in
-      which each document aims short with some probability.
-    """
-    draw = pairs.draw_pairs if next_sentence else pairs.draw_segments
-    tokens, spread = [0, 0], 0
-    rows = {str(k): [0, 0] for k in REFERENCE_ROWS}
-    for number, part in enumerate(_parts(documents)):
-        first_tokens = part.token_offsets[part.sentence_offsets]
-        per_document = []
-        for is_short in (0, 1):
-            random = pairs.CounterRandom(length, number)
-            drawn = draw(part, length, float(is_short), random)
-            document = np.searchsorted(first_tokens, drawn.a_start, side="right") - 1
-            per_document.append(np.bincount(document, minlength=len(first_tokens) - 1))
-            tokens[is_short] += int(drawn.lengths.sum())
-            for k, counts in rows.items():
-                counts[is_short] += packing.num_rows(drawn.lengths, length, int(k))
-        spread += int(np.square(per_document[1] - per_document[0]).sum())
-    return {"tokens": tokens, "rows": rows, "spread": spread}
-
-
-def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
-    """Yields neighbouring documents, so many that pairs can be drawn among them."""
-    ends = documents.sentence_offsets
-    num_parts = max(1, round(int(ends[-1]) / COUNTED_SENTENCES))
-    wanted = np.linspace(0, ends[-1], num_parts + 1)
-    # A very long document may leave nothing to a part.
-    bounds = np.unique(np.searchsorted(ends, wanted))
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
-        yield _shape(documents, np.arange(int(start), int(stop)))
-
-
-def _padding_efficiency(
-    shards: list[corpus.Shard], short_seq_prob: float
-) -> dict[str, Any]:
-    """Returns the share of real tokens by objective, row length and pairs in a row."""
-    result: dict[str, Any] = {}
-    weights = np.array([1.0 - short_seq_prob, short_seq_prob])
-    for name, by_length in shards[0].passes.items():
-        for length, found in by_length.items():
-            every = [shard.passes[name][length] for shard in shards]
-            tokens = weights @ np.sum([found["tokens"] for found in every], axis=0)
-            result.setdefault(name, {})[length] = {
-                k: round(
-                    tokens
-                    / (weights @ np.sum([found["rows"][k] for found in every], axis=0))
-                    / int(length),
-                    4,
-                )
-                for k in found["rows"]
-            }
-    return result
 
 
 def _to_record(block: segments.Segment) -> bytes:
@@ -288,31 +211,35 @@ def finish(
         "repeated": counts["repeated"] + num_repeated,
         "copies": sum(shard.num_copies for shard in written.values()),
     }
-    splits: dict[str, list[corpus.Shard]] = {"train": [], "validation": []}
+    splits: dict[str, list[corpus.Shard]] = {split: [] for split in corpus.SPLITS}
+    rows: dict[str, list[row_counts.Counts]] = {split: [] for split in corpus.SPLITS}
     # Names of one split with more digits are of later shards.
     for name in sorted(written, key=lambda name: (len(name), name)):
-        if (shard := written[name].shard) is not None:
-            splits[_split(name)].append(shard)
+        result = written[name]
+        if result.shard is not None:
+            splits[_split(name)].append(result.shard)
+            rows[_split(name)].append(result.counts)
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
+        "sha256": "",  # of all else, below
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "tokenizer_trained_on": trained_on,
         "documents": document_counts,
         "cleaning": cleaning_counts,
         "unknown_share": unknown_share,
-        "padding_efficiency": _padding_efficiency(
-            splits["train"], config.data.short_seq_prob
+        "padding_efficiency": row_counts.padding_efficiency(
+            rows["train"], config.data.short_seq_prob
         ),
         "splits": {
-            split: [dataclasses.asdict(shard) for shard in shards]
+            split: corpus.to_columns(shards, rows[split])
             for split, shards in splits.items()
         },
     }
     directory = config.data.corpus_dir
     tokenizer.save(directory)
     manifest["sha256"] = corpus.manifest_digest(manifest)
-    text = json.dumps(manifest, indent=2) + "\n"
+    text = corpus.manifest_text(manifest) + "\n"
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
 
 

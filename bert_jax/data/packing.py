@@ -7,6 +7,8 @@ with the number of lengths, not of pairs.
 Shapes: N pair, R row, K pair of a row.
 """
 
+import collections
+
 import numpy as np
 
 
@@ -26,8 +28,7 @@ def pack(
     """
     if max_sequences_per_row == 1:
         return np.arange(len(lengths_N))[:, None]
-    counts = np.bincount(lengths_N, minlength=sequence_length + 1)
-    groups = _fill(counts.tolist(), sequence_length, max_sequences_per_row)
+    groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)
     shapes = np.array(
         [
             lengths + (0,) * (max_sequences_per_row - len(lengths))
@@ -48,23 +49,34 @@ def num_rows(
     """Returns how many rows `pack` makes."""
     if max_sequences_per_row == 1:
         return len(lengths_N)
-    counts = np.bincount(lengths_N, minlength=sequence_length + 1)
-    groups = _fill(counts.tolist(), sequence_length, max_sequences_per_row)
+    groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)
     return sum(count for count, _ in groups)
 
 
+def _counts(lengths_N: np.ndarray) -> dict[int, int]:
+    """Returns the number of pairs by their length."""
+    counts = np.bincount(lengths_N)
+    found = np.flatnonzero(counts)
+    return dict(zip(found.tolist(), counts[found].tolist(), strict=True))
+
+
 def _fill(
-    counts: list[int], sequence_length: int, max_sequences_per_row: int
+    counts: dict[int, int], sequence_length: int, max_sequences_per_row: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Returns (number of rows, lengths of the pairs in each of them)."""
+    """Returns (number of rows, lengths of the pairs in each of them).
+
+    Args:
+      counts: number of pairs by their length.
+      sequence_length: tokens in a row.
+      max_sequences_per_row: K.
+    """
     full: list[tuple[int, tuple[int, ...]]] = []
-    by_room: list[list[tuple[int, tuple[int, ...]]]] = [
-        [] for _ in range(sequence_length + 1)
-    ]
+    by_room: dict[int, list[tuple[int, tuple[int, ...]]]] = collections.defaultdict(
+        list
+    )
     has_room = 0  # bit r: there are rows with room for r tokens
 
-    for length in range(sequence_length, 0, -1):
-        left = counts[length]
+    for length, left in sorted(counts.items(), reverse=True):
         while left:
             fitting = has_room >> length
             if fitting:
@@ -87,4 +99,4 @@ def _fill(
             else:
                 by_room[room].append((taken, lengths))
                 has_room |= 1 << room
-    return full + [group for groups in by_room for group in groups]
+    return full + [group for room in sorted(by_room) for group in by_room[room]]

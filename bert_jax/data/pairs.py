@@ -4,7 +4,8 @@ The released generator walks every document, cuts off a chunk of sentences that 
 a target length, splits it into A and B, and goes on after what it used. Here the draw
 is made for every sentence as if a chunk began there; following "where does the next
 chunk begin" from each document's first sentence then says which chunks the walk
-visits. The result is the walk's, without a Python step for each pair.
+visits. The result is the walk's, without a Python step for each pair. There is one
+deliberate difference: long documents draw several target lengths, see `_targets`.
 
 Source: google-research/bert create_pretraining_data.py,
 create_instances_from_document and truncate_seq_pair.
@@ -15,6 +16,9 @@ import dataclasses
 import numpy as np
 
 MAX_TRIES = 10  # draws of a random document other than one's own (:280)
+# A document longer than this many full rows draws a target length for each part of that
+# size. Shorter parts would change the mean: a chunk reaches into the next part.
+PART_ROWS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,11 @@ class Documents:
     ) -> "Documents":
         """Takes tokens per sentence and sentences per document, each at least 1."""
         return cls(_offsets(sentence_lengths), _offsets(document_lengths))
+
+    def slice(self, start: int, stop: int) -> "Documents":
+        """Returns documents start to stop - 1; tokens keep their place in the shard."""
+        ends = self.sentence_offsets[start : stop + 1]
+        return Documents(self.token_offsets[ends[0] : ends[-1] + 1], ends - ends[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +96,18 @@ class CounterRandom:
         """Returns int64 of bound's shape, uniform in [0, bound)."""
         return (self.uniform(len(bound)) * bound).astype(np.int64)
 
+    def order(self, size: int) -> np.ndarray:
+        """Returns int64[size], a random permutation."""
+        return np.argsort(self.words(size), kind="stable")
+
+    def spread(self, size: int) -> np.ndarray:
+        """Returns float64[size], each uniform in [0, 1), all together evenly spread.
+
+        A Weyl sequence: one random start, then steps of the golden ratio.
+        """
+        steps = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        return ((self.words(1) + steps) >> np.uint64(11)) * 2.0**-53
+
     def heads(self, tosses: np.ndarray) -> np.ndarray:
         """Returns int64 of tosses' shape: heads among that many fair coins."""
         heads = np.zeros(len(tosses), np.int64)
@@ -112,20 +133,20 @@ def draw_pairs(
     Args:
       documents: at least one.
       sequence_length: of a row, with its [CLS] and two [SEP].
-      short_seq_prob: share of documents that aim at a random shorter length.
+      short_seq_prob: share of documents, or of parts of long documents, that aim at a
+        random shorter length.
       random: the source of every draw.
     """
     max_num_tokens = sequence_length - 3
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
     num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
 
-    target_of_document = _targets(num_documents, max_num_tokens, short_seq_prob, random)
+    target = _targets(documents, max_num_tokens, short_seq_prob, random)
 
     # The chunk that would begin at each sentence: it ends where it reaches the target
     # or with its document.
     document = np.repeat(np.arange(num_documents), np.diff(sentences))
     start = np.arange(num_sentences)
-    target = target_of_document[document]
     end = np.searchsorted(tokens, tokens[:-1] + target, side="left")
     end = np.minimum(end, sentences[document + 1])
     num_in_chunk = end - start
@@ -173,16 +194,15 @@ def draw_segments(
     Args:
       documents: at least one.
       sequence_length: of a row, with its [CLS] and one [SEP].
-      short_seq_prob: share of documents that aim at a random shorter length.
+      short_seq_prob: as in `draw_pairs`.
       random: the source of every draw.
     """
     max_num_tokens = sequence_length - 2
     documents = _split_long(documents, max_num_tokens)
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
     num_documents, num_sentences = len(sentences) - 1, len(tokens) - 1
-    target_of_document = _targets(num_documents, max_num_tokens, short_seq_prob, random)
+    target = _targets(documents, max_num_tokens, short_seq_prob, random)
     document = np.repeat(np.arange(num_documents), np.diff(sentences))
-    target = target_of_document[document]
     end = np.searchsorted(tokens, tokens[:-1] + target, side="right") - 1
     end = np.maximum(end, np.arange(num_sentences) + 1)
     end = np.minimum(end, sentences[document + 1])
@@ -196,28 +216,61 @@ def draw_segments(
 
 
 def _targets(
-    num_documents: int,
+    documents: Documents,
     max_num_tokens: int,
     short_seq_prob: float,
     random: CounterRandom,
 ) -> np.ndarray:
-    """Draws a target length for each document and pass, not for each pair (:239)."""
-    is_short = random.uniform(num_documents) < short_seq_prob
-    short = 2 + random.below(np.full(num_documents, max_num_tokens - 1))
-    return np.where(is_short, short, max_num_tokens)
+    """Draws the target length of a chunk for each sentence that it may begin at.
+
+    The released generator draws one target for each document and pass, not for each
+    pair (:239), and so do documents up to PART_ROWS rows here. A longer document draws
+    one for each part of that size: a book with a target of a few tokens would give up
+    to 20 times as many pairs as in other passes. Each target has the distribution of
+    the released generator, so the mean over passes is the same. Parts of about one
+    size are spread evenly over that distribution instead of drawn independently.
+
+    Returns:
+      int64[num_sentences].
+    """
+    part_starts, _ = _cut(
+        documents.token_offsets[documents.sentence_offsets], PART_ROWS * max_num_tokens
+    )
+    sizes = np.diff(part_starts)
+    order = np.lexsort((random.words(len(sizes)), np.frexp(sizes)[1]))
+    uniform = np.empty(len(sizes))
+    uniform[order] = random.spread(len(sizes))
+    is_short = uniform < short_seq_prob
+    # Given that it is below short_seq_prob, it is uniform up to there.
+    rank = uniform[is_short] / short_seq_prob * (max_num_tokens - 1)
+    targets = np.full(len(sizes), max_num_tokens)
+    targets[is_short] = np.minimum(2 + rank.astype(np.int64), max_num_tokens)
+    firsts = np.searchsorted(documents.token_offsets[:-1], part_starts)
+    return np.repeat(targets, np.diff(firsts))
+
+
+def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts ranges of tokens into parts of at most `max_num_tokens`.
+
+    Args:
+      offsets: int64[num_ranges + 1], each range's first token.
+      max_num_tokens: of a part.
+
+    Returns:
+      int64[num_parts + 1], each part's first token; int64[num_ranges + 1], the first
+      part of each range.
+    """
+    num_parts = -(-np.diff(offsets) // max_num_tokens)
+    first_part = _offsets(num_parts)
+    part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
+    starts = np.repeat(offsets[:-1], num_parts) + part * max_num_tokens
+    return np.append(starts, offsets[-1]), first_part
 
 
 def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
     """Cuts sentences into parts of at most `max_num_tokens`."""
-    lengths = np.diff(documents.token_offsets)
-    num_parts = -(-lengths // max_num_tokens)
-    first_part = _offsets(num_parts)
-    part = np.arange(first_part[-1]) - np.repeat(first_part[:-1], num_parts)
-    starts = np.repeat(documents.token_offsets[:-1], num_parts) + part * max_num_tokens
-    return Documents(
-        np.append(starts, documents.token_offsets[-1]),
-        first_part[documents.sentence_offsets],
-    )
+    token_offsets, first_part = _cut(documents.token_offsets, max_num_tokens)
+    return Documents(token_offsets, first_part[documents.sentence_offsets])
 
 
 def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:

@@ -20,21 +20,19 @@ import bisect
 import collections
 import concurrent.futures
 import dataclasses
-import functools
 import itertools
 import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data import encoding, masking, packing, pairs, row_layout, tokenizers
+from bert_jax.config import ExperimentConfig
+from bert_jax.data import encoding, masking, pairs, row_layout, visits
 from bert_jax.data.corpus import Corpus, Shard
+from bert_jax.data.visits import Visit
 
 Batch = dict[str, np.ndarray]
 
-# What a random draw is for: part of every key, so that no two draws share a stream.
-_PAIRS, _SHUFFLE, _ORDER, _ROWS = range(4)
 _SPLIT_KEYS = {"train": 0, "validation": 1}
 
 # Batches of less than this are made several steps at once: a NumPy operation on few
@@ -71,8 +69,8 @@ class Stream:
 
     def order(self, epoch: int) -> np.ndarray:
         """Returns the order in which an epoch visits the shards."""
-        random = pairs.CounterRandom(_ORDER, *self.key, epoch, self.index)
-        return np.argsort(random.words(len(self.shards)), kind="stable")
+        random = pairs.CounterRandom(visits.ORDER, *self.key, epoch, self.index)
+        return random.order(len(self.shards))
 
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
         """Yields (epoch, index into shards, first row of that visit) from a row on."""
@@ -83,29 +81,6 @@ class Stream:
                     yield epoch, int(i), row
                 row = max(0, row - self.rows[i])
             epoch += 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Visit:
-    """The rows of one visit to a shard.
-
-    Attributes:
-      epoch: of the stream.
-      shard: the file's name.
-      tokens: uint16 or uint32, the special tokens of a row and then the shard's as
-        `Corpus.load_marked` gives them.
-      pairs_RK5: int32, of each pair A start, A length, B start, B length, is_random;
-        A starts count `tokens`; all 0 where there is no pair.
-      keys_R2: uint32, of the rows' masks.
-      document_starts: int64, the first token of each document, in `tokens`.
-    """
-
-    epoch: int
-    shard: str
-    tokens: np.ndarray
-    pairs_RK5: np.ndarray
-    keys_R2: np.ndarray
-    document_starts: np.ndarray
 
 
 # A visit, maybe still being drawn, the first of its rows, one past the last.
@@ -153,15 +128,12 @@ def make_streams(
     """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
     num_streams = config.data.num_streams if split == "train" else 1
     shards = list(enumerate(corpus.shards[split]))
-    phase = config.phases[phase_index]
+    rows = corpus.rows_per_epoch(split, config.data, config.phases[phase_index])
     return [
         Stream(
             index=i,
             shards=tuple(shards[i::num_streams]),
-            rows=tuple(
-                shard.rows_per_epoch(config.data, phase)
-                for _, shard in shards[i::num_streams]
-            ),
+            rows=tuple(rows[i::num_streams]),
             key=(seed, _SPLIT_KEYS[split], phase_index),
         )
         for i in range(num_streams)
@@ -333,7 +305,13 @@ class _Reader:
         self._length = phase.sequence_length
         self._rule = masking.MaskRule.from_config(config, phase, corpus.tokenizer)
         self._has_marks = corpus.word_segmented
-        draw = functools.partial(_visit, corpus, config, phase)
+
+        def draw(stream: Stream, epoch: int, index: int) -> Visit:
+            number, shard = stream.shards[index]
+            key = (*stream.key, epoch, number)
+            num_rows = stream.rows[index]
+            return visits.draw(corpus, config, phase, shard, num_rows, key, epoch)
+
         # Two: a visit that is waited for, and one that is drawn ahead.
         self._pool = concurrent.futures.ThreadPoolExecutor(2)
         self._cursors = [_Cursor(stream, draw, self._pool) for stream in streams]
@@ -443,68 +421,3 @@ class _Cursor:
     def _submit(self, place: tuple[int, int, int]) -> concurrent.futures.Future[Visit]:
         epoch, index, _ = place
         return self._pool.submit(self._draw, self._stream, epoch, index)
-
-
-def _visit(
-    corpus: Corpus,
-    config: ExperimentConfig,
-    phase: PhaseConfig,
-    stream: Stream,
-    epoch: int,
-    index: int,
-) -> Visit:
-    """Draws a visit's pairs, puts them into rows and shuffles the rows."""
-    shard_index, shard = stream.shards[index]
-    num_rows = stream.rows[index]
-    tokens, documents = corpus.load_marked(shard)
-    tokenizer = corpus.tokenizer
-    special = [tokenizer.id(tokenizers.CLS), tokenizer.id(tokenizers.SEP)]
-    special += [tokenizer.id(tokenizers.PAD)] * phase.sequence_length
-    tokens = np.concatenate([np.array(special, tokens.dtype), tokens])
-    key = (*stream.key, epoch, shard_index)
-    draw = pairs.draw_pairs if config.data.next_sentence else pairs.draw_segments
-
-    random = pairs.CounterRandom(_PAIRS, *key)
-    drawn = draw(documents, phase.sequence_length, config.data.short_seq_prob, random)
-    rows = _pack(drawn, phase, len(special), random)
-    # Where the pass gave fewer rows than a visit, some are taken twice, the second time
-    # under other masks: drawing a second pass for them would double the work.
-    random = pairs.CounterRandom(_SHUFFLE, *key)
-    order = np.argsort(random.words(len(rows)), kind="stable")
-    chosen = np.resize(order, num_rows)
-    chosen = chosen[np.argsort(random.words(num_rows), kind="stable")]
-    keys = pairs.CounterRandom(_ROWS, *key).words(num_rows)
-    first_tokens = documents.token_offsets[documents.sentence_offsets[:-1]]
-    return Visit(
-        epoch=epoch,
-        shard=shard.file,
-        tokens=tokens,
-        pairs_RK5=rows[chosen],
-        keys_R2=keys.view(np.uint32).reshape(-1, 2),
-        document_starts=first_tokens + len(special),
-    )
-
-
-def _pack(
-    drawn: pairs.Pairs,
-    phase: PhaseConfig,
-    num_special: int,
-    random: pairs.CounterRandom,
-) -> np.ndarray:
-    """Returns a pass's rows as int32[R, K, 5], see `Visit`."""
-    columns = [
-        drawn.a_start + num_special,
-        drawn.a_length,
-        drawn.b_start + num_special,
-        drawn.b_length,
-        drawn.is_random,
-    ]
-    pairs_N5 = np.stack(columns, axis=1).astype(np.int32)
-    K = phase.max_sequences_per_row
-    if K == 1:
-        return pairs_N5[:, None]
-    # Which of the pairs of one length go together is drawn anew each time.
-    pairs_N5 = pairs_N5[np.argsort(random.words(len(drawn)), kind="stable")]
-    lengths_N = pairs_N5[:, 1] + pairs_N5[:, 3] + 2 + (pairs_N5[:, 3] > 0)
-    index_RK = packing.pack(lengths_N, phase.sequence_length, K)
-    return np.where(index_RK[:, :, None] >= 0, pairs_N5[index_RK], 0)

@@ -1,6 +1,5 @@
 """Tests of bert_jax.data.corpus_writer, and of the encoding that leads to it."""
 
-import itertools
 import json
 import os
 import random
@@ -72,48 +71,24 @@ def test_manifest_counts(written):
     assert sum(shard.num_documents for shard in shards) == len(documents)
     assert sum(shard.num_sentences for shard in shards) == len(sentences)
     assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
-    for shard, name in itertools.product(shards, ("next_sentence", "masked_lm_only")):
-        passes = shard.passes[name]
-        assert [*map(int, passes)] == list(corpus_writer.REFERENCE_LENGTHS)
-        full, short = np.array([p["rows"]["1"] for p in passes.values()]).T
-        spread = np.array([p["spread"] for p in passes.values()])
-        assert min(*full, *short) >= shard.num_documents
-        assert full[0] > full[-1] and short[0] > short[-1]  # longer rows, fewer
-        assert (short[:3] > full[:3]).all()
-        # Of differences that sum to short - full.
-        assert (spread >= (short - full) ** 2 / shard.num_documents).all()
 
 
-def test_short_documents_are_counted_one_by_one(tmp_path):
-    """A document of one sentence makes one pair, short or not."""
-    short_ones = [[word] for word in WORDS[:9]]
-    found = write(one_shard(tmp_path), [*short_ones, ["w1 w2"] * 200])
-    (shard,) = found.shards["train"]
-    passes = shard.passes["next_sentence"].values()
-    counts = np.array([found["rows"]["1"] for found in passes])
-    assert (counts > len(short_ones)).all()
-    differences = counts[:, 1] - counts[:, 0]  # all of them the long document's
-    assert differences.any()
-    assert [found["spread"] for found in passes] == (differences**2).tolist()
-
-
-@pytest.mark.parametrize("num_sentences", [1, 900])
-def test_pairs_are_counted_part_by_part(tmp_path, monkeypatch, num_sentences):
-    """Each document counts once, wherever the parts end and though one is long."""
-    documents = [["w1 w2"] * num_sentences, *make_documents(800)]
-    (whole,) = write(one_shard(tmp_path), documents).shards["train"]
-    monkeypatch.setattr(corpus_writer, "COUNTED_SENTENCES", 100)
-    other = one_shard(tmp_path, corpus_dir=str(tmp_path / "parts"))
-    (parts,) = write(other, documents).shards["train"]
-    assert parts.sha256 == whole.sha256
-    for length, found in parts.passes["next_sentence"].items():
-        expected = whole.passes["next_sentence"][length]
-        (full, short), wanted = found["rows"]["1"], expected["rows"]["1"]
-        assert full == pytest.approx(wanted[0], rel=0.05)
-        if num_sentences == 1:
-            # Single draws of a short target for 800 documents differ by about 5%.
-            assert short == pytest.approx(wanted[1], rel=0.15)
-            assert found["spread"] == pytest.approx(expected["spread"], rel=0.5)
+def test_a_manifest_is_readable_at_its_top_and_has_a_line_a_column(written):
+    config, _, _ = written
+    with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
+        text = file.read()
+    lines = text.splitlines()
+    assert lines[1:4] == [
+        '  "format_version": 5,',
+        f'  "sha256": "{json.loads(text)["sha256"]}",',
+        '  "recipe": {',
+    ]
+    assert lines[5] == '    "data.source_weights": [],'
+    (files,) = [line for line in lines if line.startswith('      "file": ["train')]
+    assert json.loads(files.split(":")[1].rstrip(",")) == [
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+    ]
 
 
 def test_several_records_a_shard(tmp_path, monkeypatch, written):

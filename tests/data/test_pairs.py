@@ -173,7 +173,7 @@ def test_distributions_are_those_of_the_procedure(short_seq_prob):
         assert p_value > 1e-3, name
 
 
-def test_short_targets_are_drawn_once_a_document():
+def test_short_targets_are_drawn_once_a_document_of_up_to_16_rows():
     """With sentences of one token every chunk but the last has the target's length."""
     num_documents = 3000
     documents = pairs.Documents.from_lengths(
@@ -205,6 +205,100 @@ def test_share_of_short_documents(short_seq_prob):
     assert abs((targets < 61).mean() - expected) <= bound
 
 
+# ------------------------------------------------------- targets of long documents
+
+
+def expected_pairs(documents, sequence_length, short_seq_prob):
+    """Returns the mean pairs of a pass in which each document draws one target.
+
+    The mean over all targets, weighted with their probability; a row of target + 3
+    tokens has the same walk, but truncates to the target.
+    """
+    max_num_tokens = sequence_length - 3
+
+    def count(target, key):
+        return len(draw(documents, target + 3, 0.0, (key,)))
+
+    full = np.mean([count(max_num_tokens, key) for key in range(8)])
+    short = np.mean([count(target, 8) for target in range(2, max_num_tokens + 1)])
+    return (1 - short_seq_prob) * full + short_seq_prob * short
+
+
+@pytest.fixture(scope="module")
+def books():
+    """Three documents of 250 times as many tokens as a row of 128, among short ones."""
+    document_lengths = np.full(33, 8)
+    document_lengths[[3, 17, 30]] = 3000
+    lengths = np.random.default_rng(0).integers(1, 22, document_lengths.sum())
+    return pairs.Documents.from_lengths(lengths, document_lengths)
+
+
+def test_a_pass_over_few_long_documents_has_about_the_mean_number_of_pairs(books):
+    """With one target for each document the deviation is half of the mean."""
+    counts = np.array([len(draw(books, 128, 0.1, (i,))) for i in range(60)])
+    assert counts.std() < 0.06 * counts.mean()
+    expected = expected_pairs(books, 128, 0.1)
+    assert counts.mean() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("length", [32, 128])
+def test_every_part_of_a_long_document_draws_from_the_same_distribution(books, length):
+    """A part of 16 rows aims short with the share asked for, at any short target."""
+    targets = np.stack(
+        [
+            pairs._targets(books, length - 3, 0.3, pairs.CounterRandom(length, i))
+            for i in range(1500)
+        ]
+    )
+    token = books.token_offsets[:-1] - np.repeat(
+        books.token_offsets[books.sentence_offsets[:-1]],
+        np.diff(books.sentence_offsets),
+    )
+    part = token // (16 * (length - 3))
+    document = np.repeat(np.arange(33), np.diff(books.sentence_offsets))
+    _, first = np.unique(np.stack([document, part]), axis=1, return_index=True)
+    assert len(first) > 33 + 3
+    for sentences in np.split(targets, first[1:], axis=1):
+        assert (sentences == sentences[:, :1]).all()  # one target a part
+        short = sentences[:, 0][sentences[:, 0] < length - 3]
+        share = 0.3 * (length - 5) / (length - 4)  # a short target may be the longest
+        assert abs(len(short) / 1500 - share) < 5 * np.sqrt(0.21 / 1500)
+        counts = np.bincount(short, minlength=length - 3)[2:]
+        assert scipy.stats.chisquare(counts).pvalue > MIN_P
+
+
+def test_targets_of_parts_of_one_size_are_spread_evenly():
+    """Of 300 equal documents 30 aim short in every pass, give or take one."""
+    documents = pairs.Documents.from_lengths(np.full(3000, 5), np.full(300, 10))
+    for key in range(20):
+        targets = pairs._targets(documents, 125, 0.1, pairs.CounterRandom(key))
+        short = targets[::10][targets[::10] < 125]
+        assert abs(len(short) - 30) <= 2
+        assert (
+            abs(short.mean() - 63.5) < 5
+        )  # independent draws deviate by 36 / sqrt(30)
+
+
+def test_no_target_is_short_without_short_seq_prob(books):
+    targets = pairs._targets(books, 125, 0.0, pairs.CounterRandom(0))
+    assert (targets == 125).all() and len(targets) == books.sentence_offsets[-1]
+
+
+@pytest.mark.parametrize("start, stop", [(0, 33), (2, 5), (17, 18)])
+def test_a_slice_of_documents_keeps_the_places_of_tokens(books, start, stop):
+    part = books.slice(start, stop)
+    first, last = books.sentence_offsets[[start, stop]]
+    np.testing.assert_array_equal(
+        np.diff(part.sentence_offsets), np.diff(books.sentence_offsets)[start:stop]
+    )
+    np.testing.assert_array_equal(
+        part.token_offsets, books.token_offsets[first : last + 1]
+    )
+    drawn = draw(part, 64)
+    assert drawn.a_start.min() >= books.token_offsets[first]
+    assert (drawn.b_start + drawn.b_length).max() <= books.token_offsets[last]
+
+
 # --------------------------------------------------------------------- invariants
 
 
@@ -232,7 +326,7 @@ def test_pairs_are_well_formed(sequence_length, short_seq_prob):
 
 
 def recorded_draw(monkeypatch, *args):
-    """Returns a pass's pairs as chosen and as truncated, and each document's target."""
+    """Returns a pass's pairs as chosen and as truncated, and each sentence's target."""
     given, targets_of, cut_of = {}, pairs._targets, pairs._truncate
 
     def targets(*args):
@@ -284,7 +378,8 @@ def test_every_pair_is_the_next_step_of_the_walk(
         i = 0
         while i < len(document):
             n = next(remaining)
-            chunk = take(document[i:], targets[own])
+            target = targets[documents.sentence_offsets[own] + i]
+            chunk = take(document[i:], target)
             a, b = (
                 (start, start + length)
                 for start, length in (
@@ -298,7 +393,7 @@ def test_every_pair_is_the_next_step_of_the_walk(
             if drawn.is_random[n]:
                 other, first = owner[b[0]]
                 assert other != own
-                wanted = targets[own] - chosen.a_length[n]
+                wanted = target - chosen.a_length[n]
                 assert b == tokens_of(take(lists[other][first:], wanted))
                 i += a_end  # the chunk's other sentences are used again
             else:
@@ -569,6 +664,25 @@ def test_uniform():
     values = pairs.CounterRandom(4).uniform(100_000)
     assert 0 <= values.min() < 1e-4 and 1 - 1e-4 < values.max() < 1
     assert scipy.stats.kstest(values, "uniform").pvalue > MIN_P
+
+
+def test_order_is_a_permutation():
+    orders = [pairs.CounterRandom(8, i).order(5) for i in range(3000)]
+    assert (np.sort(orders, axis=1) == np.arange(5)).all()
+    table = np.stack(
+        [np.bincount(column, minlength=5) for column in np.transpose(orders)]
+    )
+    assert scipy.stats.chisquare(table.ravel(), ddof=9).pvalue > MIN_P
+
+
+def test_spread_is_uniform_at_each_place_and_even_over_all():
+    values = np.stack([pairs.CounterRandom(9, i).spread(64) for i in range(3000)])
+    assert values.min() >= 0 and values.max() < 1
+    for place in (0, 1, 63):
+        assert scipy.stats.kstest(values[:, place], "uniform").pvalue > MIN_P
+    # Gaps between neighbours are at most three steps of golden sections long.
+    gaps = np.diff(np.sort(values, axis=1), axis=1)
+    assert gaps.max() < 2.7 / 64
 
 
 def test_below():

@@ -5,6 +5,7 @@ So a token tells where it came from, and a row can be held against the text.
 
 import collections
 import copy
+import dataclasses
 import itertools
 import json
 import math
@@ -19,7 +20,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import position, prepare
-from bert_jax.data import masking, pairs, pipeline, tokenizers
+from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
 from configs import tiny
 from tests.commands import ROOT
 
@@ -152,6 +153,20 @@ def short_sentences(tmp_path_factory):
 def many_batches(four_shards):
     """Twenty steps of four streams."""
     return four_shards.batches(20)
+
+
+def draw_visit(made, stream, epoch, index, phase_index):
+    """Draws a visit as the pipeline does."""
+    number, shard = stream.shards[index]
+    return visits.draw(
+        made.corpus,
+        made.config,
+        made.config.phases[phase_index],
+        shard,
+        stream.rows[index],
+        (*stream.key, epoch, number),
+        epoch,
+    )
 
 
 def rows_of(batches):
@@ -535,6 +550,27 @@ def test_origins_are_each_row_of_an_epoch_once(four_shards):
     assert len(first) == sum(sizes)
 
 
+@pytest.mark.parametrize("phase_index", [0, 1])
+def test_a_visit_has_no_pair_twice(sixteen_shards, phase_index):
+    """Over three epochs of small shards; the second phase is packed."""
+    made = sixteen_shards
+    seen = collections.Counter()
+    for step in range(40):
+        for origin in pipeline.origins(
+            made.corpus,
+            made.config,
+            split="train",
+            seed=1,
+            phase_index=phase_index,
+            step=step,
+        ):
+            for pair in origin.segments:
+                places = [(part.document, part.first, part.length) for part in pair]
+                seen[origin.shard, origin.epoch, *places] += 1
+    assert max(epoch for _, epoch, *_ in seen) >= 2
+    assert len(seen) > 300 and set(seen.values()) == {1}
+
+
 # ------------------------------------------------------------- packed and single rows
 
 
@@ -572,10 +608,9 @@ def test_packed_rows_are_well_formed(sixteen_shards, two_hundred_steps):
     assert text > (alone > 0).mean() + 0.05
 
 
-def test_packing_keeps_every_pair(short_sentences):
-    """Every sentence is used in a packed epoch too; nothing is cut here."""
+def test_packed_epochs_use_every_sentence(short_sentences):
     made = short_sentences.with_phase(0, max_sequences_per_row=4, max_predictions=7)
-    rows = epoch_rows(made, 0)
+    rows = rows_of([epoch_rows(made, epoch) for epoch in range(4)])
     ids = unmasked(rows)
     is_text = made.document_of[ids] >= 0
     label = np.take_along_axis(
@@ -590,7 +625,7 @@ def test_packing_keeps_every_pair(short_sentences):
 
 def test_rows_of_one_segment(tmp_path):
     made = Made(tmp_path / "made", 2, 9, next_sentence=False)
-    rows = epoch_rows(made, 0)
+    rows = rows_of([epoch_rows(made, epoch) for epoch in range(3)])
     ids, special = unmasked(rows), made.special
     length = rows["sequence_ids"].sum(1)
     assert not rows["segment_ids"].any() and not rows["next_sentence_weights"].any()
@@ -721,13 +756,32 @@ def test_streams_cover_all_shards(four_shards, num_streams):
         assert [stream.index for stream in streams] == list(range(expected))
         covered = [shard for stream in streams for shard in stream.shards]
         shards = four_shards.corpus.shards[split]
+        rows = four_shards.corpus.rows_per_epoch(split, config.data, config.phases[0])
         assert sorted(covered, key=lambda shard: shard[0]) == list(enumerate(shards))
         assert len({len(stream.shards) for stream in streams}) == 1
         for stream in streams:
-            assert stream.rows == tuple(
-                shard.rows_per_epoch(config.data, config.phases[0])
-                for _, shard in stream.shards
-            )
+            assert stream.rows == tuple(rows[number] for number, _ in stream.shards)
+
+
+def test_several_validation_shards_are_one_stream(four_shards):
+    made = copy.copy(four_shards)
+    corpus = made.corpus
+    made.corpus = dataclasses.replace(
+        corpus,
+        shards=corpus.shards | {"validation": corpus.shards["train"]},
+        rows=corpus.rows | {"validation": corpus.rows["train"]},
+    )
+    (stream,) = made.streams("validation")
+    assert [number for number, _ in stream.shards] == [0, 1, 2, 3]
+    count = math.ceil(sum(stream.rows) / BATCH)
+    whole = made.batches(count, split="validation")
+    used = {token for a, b, _ in segments(rows_of(whole)) for token in (*a, *b)}
+    assert len(used) > 0.9 * len(made.tokens("train"))
+    halves = [
+        made.batches(count, split="validation", host=host, num_hosts=2)
+        for host in (0, 1)
+    ]
+    assert_equal([rows_of(batches) for batches in zip(*halves, strict=True)], whole)
 
 
 def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
@@ -735,46 +789,6 @@ def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
         four_shards.batches(3, split="validation", num_streams=n) for n in (1, 4)
     )
     assert_equal(one, four)
-
-
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_every_visit_gives_the_rows_it_is_counted_for(tmp_path, monkeypatch, split):
-    """Where a pass has fewer pairs some are taken twice, and none is left out."""
-    made = Made(tmp_path / "made", 1, 9, num_documents=20)
-    (stream,) = made.streams(split, phase_index=1)
-    num_rows = stream.rows[0]
-    recorded, seen_twice = [], 0
-
-    def record(*args):
-        recorded.append(draw_pairs(*args))
-        return recorded[-1]
-
-    draw_pairs = pairs.draw_pairs
-    monkeypatch.setattr(pairs, "draw_pairs", record)
-    for epoch in range(10):
-        visit = pipeline._visit(
-            made.corpus, made.config, made.config.phases[1], stream, epoch, 0
-        )
-        special = 2 + made.config.phases[1].sequence_length
-        assert len(visit.tokens) == special + stream.shards[0][1].num_tokens
-        assert visit.pairs_RK5.shape == (num_rows, 1, 5)
-        assert visit.keys_R2.shape == (num_rows, 2)
-        assert len(set(map(tuple, visit.keys_R2))) == num_rows
-        drawn = recorded.pop()
-        columns = (
-            drawn.a_start + special,
-            drawn.a_length,
-            drawn.b_start + special,
-            drawn.b_length,
-        )
-        expected = collections.Counter(zip(*columns, strict=True))
-        found = collections.Counter(map(tuple, visit.pairs_RK5[:, 0, :4].tolist()))
-        most = -(-num_rows // len(drawn))
-        assert found <= collections.Counter({k: n * most for k, n in expected.items()})
-        if len(drawn) <= num_rows:
-            assert expected <= found
-            seen_twice += found != expected
-    assert seen_twice >= 5
 
 
 # ------------------------------------------------------------------------ epochs
@@ -800,18 +814,21 @@ def epoch_rows(made, epoch, num_streams=1):
 
 
 @pytest.mark.parametrize("num_streams", [1, 2])
-def test_an_epoch_has_every_pair_of_a_pass(short_sentences, num_streams):
-    """Every sentence is in an A, or in a B that follows; nothing is cut here."""
-    for epoch in (0, 1):
+def test_epochs_use_every_sentence(short_sentences, num_streams):
+    """In an A, or in a B that follows; an epoch drops some pairs of some passes."""
+    every, train = set(), short_sentences.tokens("train")
+    for epoch in range(4):
         used = set()
         for a, b, label in segments(epoch_rows(short_sentences, epoch, num_streams)):
             used.update(a, () if label else b)
-        assert used == short_sentences.tokens("train")
+        assert len(used) > 0.85 * len(train)
+        every |= used
+    assert every == train
 
 
-def test_an_epoch_of_longer_sentences(four_shards):
-    """A sentence may lose tokens to truncation, but each document is read."""
-    rows = segments(epoch_rows(four_shards, 0))
+def test_epochs_of_longer_sentences_use_every_document(four_shards):
+    """A sentence may lose tokens to truncation."""
+    rows = segments(rows_of([epoch_rows(four_shards, epoch) for epoch in range(3)]))
     used = {token for a, b, _ in rows for token in (*a, *b)}
     train = four_shards.tokens("train")
     assert used <= train and len(used) > 0.9 * len(train)
@@ -859,12 +876,11 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
     monkeypatch.setattr(pairs, "CounterRandom", Recorded)
     made = short_sentences
     for phase_index, split in itertools.product((0, 1), ("train", "validation")):
-        phase = made.config.phases[phase_index]
         for stream in made.streams(split, phase_index=phase_index):
             for epoch, i, _ in itertools.islice(stream.visits(0), 5):
-                pipeline._visit(made.corpus, made.config, phase, stream, epoch, i)
+                draw_visit(made, stream, epoch, i, phase_index)
     monkeypatch.undo()
-    assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs, shuffle, rows
+    assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs of a pass, shuffle, rows
     # What a draw is for comes first: keys of one kind have one length.
     assert len({key[0] for key in keys}) == len({(key[0], len(key)) for key in keys})
     assert {key[0] for key in keys} == {0, 1, 2, 3}
@@ -952,8 +968,8 @@ def test_a_closed_iterator_makes_no_more(four_shards, monkeypatch):
         may_go_on.wait(60)
         return visit(*args)
 
-    visit = pipeline._visit
-    monkeypatch.setattr(pipeline, "_visit", slow_visit)
+    visit = visits.draw
+    monkeypatch.setattr(visits, "draw", slow_visit)
     iterator = pipeline.batches(
         four_shards.corpus,
         four_shards.config,

@@ -47,7 +47,9 @@ def in_bucket(directory, **changes):
 def shards_of(manifest):
     found = json.loads(manifest)
     return {
-        shard["file"]: shard["sha256"] for s in found["splits"].values() for shard in s
+        file: sha256
+        for columns in found["splits"].values()
+        for file, sha256 in zip(columns["file"], columns["sha256"], strict=True)
     }
 
 

@@ -1,0 +1,183 @@
+"""The number of rows that a visit to a shard takes: the mean number of a random pass.
+
+`prepare` draws two passes over each shard for some row lengths: one in which every
+target length is the longest and one in which every target is short. Their rows are kept
+in the manifest. The mean of a pass with config.data.short_seq_prob lies between them.
+
+Shapes: L row length, K pairs in a row, 2 longest and short targets, S shard.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import DataConfig, PhaseConfig
+from bert_jax.data import packing, pairs
+
+# Row lengths and pairs in a row for which rows are counted.
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+PER_ROW = (1, 2, 4, 8, 32)
+OBJECTIVES = ("next_sentence", "masked_lm_only")
+# Sentences whose pairs are counted at a time: a draw takes some 200 bytes for each.
+COUNTED_SENTENCES = 2**17
+# Passes whose mean is counted where a shard has fewer sentences than that: one pass
+# over a few documents may be several percent off.
+MAX_PASSES = 2
+
+# By objective and row length: "rows" (K lists) and "tokens", each [longest, short].
+Counts = dict[str, dict[str, dict[str, Any]]]
+
+
+def objective(data: DataConfig) -> str:
+    """Returns the name in OBJECTIVES of what the config trains."""
+    return OBJECTIVES[0] if data.next_sentence else OBJECTIVES[1]
+
+
+def count(documents: pairs.Documents) -> Counts:
+    """Counts the mean rows and tokens of passes over a shard for each row length."""
+    key = _key(documents)
+    return {
+        name: {str(length): _count(documents, name, length, key) for length in LENGTHS}
+        for name in OBJECTIVES
+    }
+
+
+def _key(documents: pairs.Documents) -> int:
+    """Returns a hash of the lengths of all sentences and documents.
+
+    With one key for all shards their errors would have the same sign. The ids of the
+    tokens are left out, because rows do not depend on them.
+    """
+    digest = hashlib.sha256()
+    for offsets in (documents.token_offsets, documents.sentence_offsets):
+        digest.update(offsets.astype("<i8").tobytes())
+    return int.from_bytes(digest.digest()[:8], "little")
+
+
+def _count(
+    documents: pairs.Documents, name: str, length: int, key: int
+) -> dict[str, Any]:
+    """Returns "rows", int[K, 2] as lists, and "tokens", int[2] as a list."""
+    draw = pairs.draw_pairs if name == OBJECTIVES[0] else pairs.draw_segments
+    num_sentences = int(documents.sentence_offsets[-1])
+    num_passes = max(1, min(MAX_PASSES, COUNTED_SENTENCES // num_sentences))
+    rows_K2 = np.zeros((len(PER_ROW), 2))
+    tokens_2 = np.zeros(2)
+    for number in range(num_passes):
+        for is_short in (0, 1):
+            lengths = np.concatenate(
+                [
+                    draw(
+                        part,
+                        length,
+                        float(is_short),
+                        pairs.CounterRandom(key, length, is_short, number, i),
+                    ).lengths
+                    for i, part in enumerate(_parts(documents))
+                ]
+            )
+            rows_K2[:, is_short] += [
+                packing.num_rows(lengths, length, k) for k in PER_ROW
+            ]
+            tokens_2[is_short] += lengths.sum()
+    return {
+        "rows": np.rint(rows_K2 / num_passes).astype(int).tolist(),
+        "tokens": np.rint(tokens_2 / num_passes).astype(int).tolist(),
+    }
+
+
+def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
+    """Yields runs of documents of about COUNTED_SENTENCES sentences each."""
+    ends = documents.sentence_offsets
+    num_parts = max(1, round(int(ends[-1]) / COUNTED_SENTENCES))
+    wanted = np.linspace(0, ends[-1], num_parts + 1)
+    # A very long document may leave nothing to a part.
+    bounds = np.unique(np.searchsorted(ends, wanted)).tolist()
+    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        yield documents.slice(start, stop)
+
+
+def padding_efficiency(shards: Sequence[Counts], short_seq_prob: float) -> Counts:
+    """Returns the share of real tokens by objective, row length and pairs in a row."""
+    weights = np.array([1.0 - short_seq_prob, short_seq_prob])
+
+    def shares(name: str, length: int) -> dict[str, float]:
+        every = [counts[name][str(length)] for counts in shards]
+        tokens = weights @ np.sum([found["tokens"] for found in every], axis=0)
+        rows_K = np.sum([found["rows"] for found in every], axis=0) @ weights
+        return {
+            str(k): round(float(tokens / rows / length), 4)
+            for k, rows in zip(PER_ROW, rows_K, strict=True)
+        }
+
+    return {
+        name: {str(length): shares(name, length) for length in LENGTHS}
+        for name in OBJECTIVES
+    }
+
+
+def to_columns(shards: Sequence[Counts]) -> dict[str, Any]:
+    """Returns rows by objective, row length, pairs in a row and target: S numbers each.
+
+    That is the form in the manifest; `from_columns` reads it.
+    """
+    return {
+        name: {
+            str(length): dict(
+                zip(
+                    map(str, PER_ROW),
+                    np.array([counts[name][str(length)]["rows"] for counts in shards])
+                    .reshape(len(shards), len(PER_ROW), 2)
+                    .transpose(1, 2, 0)
+                    .tolist(),
+                    strict=True,
+                )
+            )
+            for length in LENGTHS
+        }
+        for name in OBJECTIVES
+    }
+
+
+def from_columns(columns: dict[str, Any], name: str, num_shards: int) -> np.ndarray:
+    """Returns the rows of one objective, int64[L, K, 2, S].
+
+    Raises:
+      KeyError, TypeError, ValueError: when `columns` is not from `to_columns`.
+    """
+    rows_LK2S = np.array(
+        [[columns[name][str(length)][str(k)] for k in PER_ROW] for length in LENGTHS]
+    )
+    expected = (len(LENGTHS), len(PER_ROW), 2, num_shards)
+    if rows_LK2S.shape != expected or (num_shards and rows_LK2S.dtype != np.int64):
+        raise ValueError(f"rows must be integers of shape {expected}")
+    return rows_LK2S
+
+
+def expected_rows(
+    rows_LK2S: np.ndarray, data: DataConfig, phase: PhaseConfig
+) -> list[int]:
+    """Returns the mean number of rows of a pass over each shard, at least 1.
+
+    Between the row lengths and pairs in a row of the manifest, and beyond the longest,
+    logarithms are interpolated linearly: rows follow a power law where documents are
+    much longer than rows, and also where they are much shorter.
+    """
+    logs_LK2S = np.log(np.maximum(rows_LK2S, 1))
+    logs_K2S = _interpolate(phase.sequence_length, LENGTHS, logs_LK2S)
+    logs_2S = _interpolate(phase.max_sequences_per_row, PER_ROW, logs_K2S)
+    longest_S, short_S = np.exp(logs_2S)
+    p = data.short_seq_prob
+    # Rounded twice: the last bits of exp and log differ between machines, and halves
+    # would be rounded either way.
+    rows_S = np.round(np.round((1 - p) * longest_S + p * short_S, 3))
+    return np.maximum(rows_S, 1).astype(int).tolist()
+
+
+def _interpolate(x: float, known: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """Interpolates along the first axis, linearly in log x; extrapolates at the end."""
+    i = int(np.clip(np.searchsorted(known, x, side="right") - 1, 0, len(known) - 2))
+    weight = np.log(x / known[i]) / np.log(known[i + 1] / known[i])
+    return (1 - weight) * values[i] + weight * values[i + 1]

@@ -1,0 +1,165 @@
+"""Tests of bert_jax.data.visits: which pairs of a shard a visit gives."""
+
+import collections
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax.data import packing, pairs, visits
+from configs import tiny
+from tests.corpora import make_config, make_documents, write
+
+
+def phase_of(length=64, per_row=1, next_sentence=True, short_seq_prob=0.1):
+    config = tiny.get_config()
+    config.data.next_sentence = next_sentence
+    config.data.short_seq_prob = short_seq_prob
+    config.model.max_position_embeddings = length
+    config.phases[0].update(
+        sequence_length=length,
+        max_predictions=length // 2,
+        max_sequences_per_row=per_row,
+    )
+    made = config_lib.from_config_dict(config)
+    return made.data, made.phases[0]
+
+
+@pytest.fixture(scope="module")
+def documents():
+    """Two long documents among many short ones."""
+    lengths = np.full(102, 12)
+    lengths[[20, 70]] = 600
+    tokens = np.random.default_rng(0).integers(1, 20, lengths.sum())
+    return pairs.Documents.from_lengths(tokens, lengths)
+
+
+def draw(documents, settings, num_rows, key=(1,)):
+    return visits._draw_rows(documents, *settings, num_rows, key)
+
+
+def pairs_of(rows):
+    """Returns A and B of every pair of some rows."""
+    every = rows.reshape(-1, 5)
+    return [tuple(pair) for pair in every[every[:, 1] > 0, :4].tolist()]
+
+
+def passes(documents, settings, count, key=(1,)):
+    """Returns the first passes that a visit draws, as sets of pairs."""
+    data, phase = settings
+    draw_pass = pairs.draw_pairs if data.next_sentence else pairs.draw_segments
+    found = []
+    for number in range(count):
+        random = pairs.CounterRandom(visits.PAIRS, *key, number)
+        drawn = draw_pass(documents, phase.sequence_length, data.short_seq_prob, random)
+        found.append(set(pairs_of(visits._as_columns(drawn))))
+    return found
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97, 1.0])
+@pytest.mark.parametrize("next_sentence", [True, False])
+def test_rows_in_excess_of_a_pass_are_dropped(documents, share, next_sentence):
+    settings = phase_of(next_sentence=next_sentence)
+    (first,) = passes(documents, settings, 1)
+    num_rows = int(share * len(first))
+    rows = draw(documents, settings, num_rows)
+    assert rows.shape == (num_rows, 1, 5)
+    found = pairs_of(rows)
+    assert len(set(found)) == num_rows and set(found) <= first
+
+
+def test_dropped_rows_are_of_all_documents(documents):
+    """Half of the pairs of a pass, in as many visits as it takes to see a pattern."""
+    settings = phase_of()
+    starts = np.concatenate(
+        [draw(documents, settings, 300, (key,))[:, 0, 0] for key in range(40)]
+    )
+    share = np.histogram(starts, 8, (0, documents.token_offsets[-1]))[0] / len(starts)
+    every = np.concatenate(
+        [draw(documents, settings, 500, (key,))[:, 0, 0] for key in range(40, 80)]
+    )
+    expected = np.histogram(every, 8, (0, documents.token_offsets[-1]))[0] / len(every)
+    np.testing.assert_allclose(share, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("more", [1.02, 1.5, 2.5])
+@pytest.mark.parametrize("per_row", [1, 4])
+def test_missing_rows_come_from_further_passes_without_a_repeat(
+    documents, more, per_row
+):
+    settings = phase_of(per_row=per_row)
+    first, second, third = passes(documents, settings, 3)
+    lengths = np.array([a_length + b_length + 3 for _, a_length, _, b_length in first])
+    num_rows = int(more * packing.num_rows(lengths, 64, per_row))
+    rows = draw(documents, settings, num_rows)
+    assert len(rows) == num_rows
+    found = pairs_of(rows)
+    assert len(set(found)) == len(found)
+    assert set(found) <= first | second | third
+    if per_row == 1:
+        assert first <= set(found)  # nothing of the first pass is dropped
+        assert len(set(found) - first - second) == max(
+            0, num_rows - len(first | second)
+        )
+
+
+def test_a_second_pass_is_drawn_only_where_rows_are_missing(documents, monkeypatch):
+    drawn = []
+
+    def recorded(*args):
+        drawn.append(draw_pairs(*args))
+        return drawn[-1]
+
+    draw_pairs = pairs.draw_pairs
+    monkeypatch.setattr(pairs, "draw_pairs", recorded)
+    settings = phase_of()
+    (first,) = passes(documents, settings, 1)
+    for num_rows, expected in ((len(first), 1), (len(first) + 1, 2)):
+        drawn.clear()
+        draw(documents, settings, num_rows)
+        assert len(drawn) == expected
+
+
+@pytest.mark.parametrize(
+    "next_sentence, per_row, num_documents",
+    [(True, 1, 2), (True, 4, 2), (False, 1, 1), (False, 4, 1)],
+)
+def test_rows_are_repeated_evenly_where_there_are_no_more_pairs(
+    next_sentence, per_row, num_documents
+):
+    """Documents of a sentence: each pass gives the same pairs."""
+    documents = pairs.Documents.from_lengths(
+        np.full(num_documents, 2), np.ones(num_documents, int)
+    )
+    settings = phase_of(8, per_row, next_sentence, short_seq_prob=0.0)
+    rows = draw(documents, settings, 7)
+    assert rows.shape == (7, per_row, 5)
+    counts = collections.Counter(pairs_of(rows))
+    assert len(counts) == num_documents
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_visit_has_the_rows_asked_for_and_as_many_mask_keys(tmp_path):
+    config = make_config(tmp_path)
+    corpus = write(config, make_documents(60))
+    shard, phase = corpus.shards["train"][0], config.phases[0]
+    num_special = 2 + phase.sequence_length
+    for num_rows in (3, 40, 200):
+        visit = visits.draw(corpus, config, phase, shard, num_rows, (1, 2), epoch=5)
+        assert (visit.epoch, visit.shard) == (5, shard.file)
+        assert visit.pairs_RK5.shape == (num_rows, phase.max_sequences_per_row, 5)
+        assert visit.keys_R2.shape == (num_rows, 2)
+        assert len(set(map(tuple, visit.keys_R2))) == num_rows
+        assert len(visit.tokens) == num_special + shard.num_tokens
+        every = np.array(pairs_of(visit.pairs_RK5))
+        assert every[:, [0, 2]].min() >= num_special
+        assert every[:, 0:2].sum(axis=1).max() <= len(visit.tokens)
+
+
+def test_the_same_key_gives_the_same_visit_and_another_key_another(documents):
+    settings = phase_of(per_row=2)
+    first, second, other = (
+        draw(documents, settings, 400, key) for key in ((1, 2), (1, 2), (1, 3))
+    )
+    np.testing.assert_array_equal(first, second)
+    assert (first != other).any(axis=(1, 2)).mean() > 0.9
