@@ -30,7 +30,7 @@ from bert_jax.data import (
     pairs,
     pipeline,
     row_counts,
-    sorted_runs,
+    segments,
     tokenizers,
 )
 from configs import tiny
@@ -208,14 +208,15 @@ def make_corpus(directory: str, mix: tuple[int, int], seed: int) -> corpus_lib.C
     )
     documents = [_sentences(rng, size) for size in rng.permutation(sizes)]
     num_tokens = sum(int(lengths.sum()) for lengths in documents)
-    number = np.arange(len(documents), dtype=np.uint64)
+    records = np.zeros(len(documents), segments.RECORD)
+    records["key"] = np.arange(len(documents))[:, np.newaxis]
+    records["num_sentences"] = [len(lengths) for lengths in documents]
+    records["num_tokens"] = [lengths.sum() for lengths in documents]
     vocab = [*tokenizers.SPECIAL_TOKENS, *(f"w{i}" for i in range(1000))]
-    segment = sorted_runs.Segment(
-        keys=np.stack([number, number], axis=1),
-        copies=np.zeros(len(documents), np.uint32),
-        document_lengths=np.array([len(s) for s in documents], np.uint32),
-        sentence_lengths=np.concatenate(documents).astype(np.uint32),
-        token_ids=rng.integers(5, len(vocab), num_tokens).astype(np.uint16),
+    segment = segments.Segment(
+        records,
+        np.concatenate(documents).astype(np.uint32),
+        rng.integers(5, len(vocab), num_tokens).astype(np.uint16),
     )
     path = os.path.join(directory, f"shard-{seed}")
     written = corpus_writer.write_shard(path, [segment])

@@ -29,7 +29,7 @@ def saved(tmp_path_factory):
     _, init = steps.init_state(config, tx)
     state = init()
     checkpoints = Checkpoints(str(workdir), config.checkpoint)
-    checkpoints.save(7, state, config, Position("corpus"), 1.5)
+    checkpoints.save(7, state, config, Position("corpus"))
     checkpoints.close()
     return workdir, init, state
 
