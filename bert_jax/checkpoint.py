@@ -29,11 +29,8 @@ from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
 from bert_jax import checkpoint_files, command_line, hosts, metrics, storage
-from bert_jax.config import (
-    CheckpointConfig,
-    ConfigError,
-    DamagedError,
-)
+from bert_jax.config import CheckpointConfig
+from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model import path_name
 from bert_jax.position import Position, Skip
 from bert_jax.steps import TrainState

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_jax import digests
-from bert_jax.config import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, DamagedError
 
 DIRECTORY = "checkpoints"
 # Where damaged checkpoints are put out of the way, for a person to look at.

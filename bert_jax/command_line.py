@@ -22,20 +22,18 @@ from absl import flags, logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-from bert_jax import EXIT_FORCED, host_memory, interruption, storage
-from bert_jax.config import (
-    EXIT_USAGE,
-    ConfigError,
-    from_config_dict,
-)
-from bert_jax.hosts import (
+from bert_jax import EXIT_FORCED, errors, host_memory, interruption, storage
+from bert_jax.config import from_config_dict
+from bert_jax.errors import (
     EXIT_INTERRUPTED,
     EXIT_LOST,
+    EXIT_USAGE,
     INTERRUPTED,
+    ConfigError,
     Interrupted,
-    leave,
+    StorageError,
 )
-from bert_jax.storage import StorageError
+from bert_jax.hosts import leave
 
 T = TypeVar("T")
 _config_directory = "configs"
@@ -49,7 +47,6 @@ KINDS: dict[type, str] = {
 }
 LIKE = 0.6  # of 1: a key that may be meant
 HELP_COLUMNS = 88  # as wide as what stands above the flags
-EXIT_BROKEN_PIPE = 141  # as a shell has it of what SIGPIPE ends
 
 
 def define_config(directory: str = "configs") -> flags.FlagHolder:
@@ -127,7 +124,7 @@ def run_with_rest(
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:  # what reads our output wants no more, as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_BROKEN_PIPE)
+        sys.exit(errors.EXIT_BROKEN_PIPE)
     except OSError as error:
         if error.errno in storage.FULL_DISK:
             where = f" for {error.filename}" if error.filename else ""

@@ -12,38 +12,14 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import ml_collections
 
+from bert_jax import errors
+
 # A row's pairs are told apart by a few bits of the words that order its masks.
 MAX_SEQUENCES_PER_ROW = 32
-
-
-EXIT_USAGE = 2
-EXIT_DAMAGED = 78  # to start the same command again would not help
-
-
-class ConfigError(ValueError):
-    """A mistake of the user's: one line with the key or file, the value, a remedy."""
-
-    exit_code: ClassVar[int] = EXIT_USAGE
-
-    def __init__(self, message: str):
-        # Names and values may hold anything; a terminal is to be shown text alone.
-        super().__init__("".join(map(_shown, message)))
-
-
-def _shown(character: str) -> str:
-    if character.isprintable():
-        return character
-    return " " if character in "\t\n\r" else repr(character)[1:-1]
-
-
-class DamagedError(ConfigError):
-    """Data or a checkpoint on disk is not what was written; names the file."""
-
-    exit_code = EXIT_DAMAGED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -213,7 +189,7 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
         contradict each other.
     """
     if "task" in config:
-        raise ConfigError(
+        raise errors.ConfigError(
             "--config is one of finetune, of labelled data; those of train are in"
             " configs/ itself"
         )
@@ -235,14 +211,16 @@ def build(kind: type, values: Any, path: str) -> Any:
     """
     if dataclasses.is_dataclass(kind):
         if not isinstance(values, Mapping | ml_collections.ConfigDict):
-            raise ConfigError(f"{path} is {values!r}; it must be a section of keys")
+            raise errors.ConfigError(
+                f"{path} is {values!r}; it must be a section of keys"
+            )
         types_by_name = typing.get_type_hints(kind)
         for key in values:
             if key not in types_by_name:
-                raise ConfigError(_unknown_key(path, key, list(types_by_name)))
+                raise errors.ConfigError(_unknown_key(path, key, list(types_by_name)))
         for key in types_by_name:
             if key not in values:
-                raise ConfigError(
+                raise errors.ConfigError(
                     f"{path}.{key} is missing; every config file here has it"
                 )
         return kind(
@@ -253,7 +231,7 @@ def build(kind: type, values: Any, path: str) -> Any:
         )
     if isinstance(kind, types.GenericAlias):  # tuple[X, ...]
         if not isinstance(values, list | tuple):
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"{path} is {values!r}; it must be a list, for example [{values!r}]"
             )
         item = typing.get_args(kind)[0]
@@ -261,12 +239,12 @@ def build(kind: type, values: Any, path: str) -> Any:
     if kind is float and isinstance(values, int) and not isinstance(values, bool):
         values = float(values)
     if type(values) is not kind:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{path} is {values!r} ({type(values).__name__});"
             f" it must be of type {kind.__name__}"
         )
     if isinstance(values, float) and not math.isfinite(values):
-        raise ConfigError(f"{path} is {values}; it must be a finite number")
+        raise errors.ConfigError(f"{path} is {values}; it must be a finite number")
     return values
 
 
@@ -541,4 +519,4 @@ def _validate_choices(config: ExperimentConfig) -> None:
 
 def _require(ok: bool, key: str, value: Any, problem: str) -> None:
     if not ok:
-        raise ConfigError(f"{key}={value!r} {problem}")
+        raise errors.ConfigError(f"{key}={value!r} {problem}")

@@ -16,8 +16,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import int8, sharding
-from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import UNK
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import heads
 from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.offsets import Located, LocatingEncoder

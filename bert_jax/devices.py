@@ -12,7 +12,7 @@ import jax
 from jax._src import hardware_utils  # how JAX itself finds TPUs
 from jax._src.clusters import cloud_tpu_cluster  # how jax.distributed finds their hosts
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 # What pip installs for an accelerator, and what JAX calls that.
 RUNTIMES = {

@@ -15,8 +15,9 @@ from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax import pretrained, runs, token_rows, trained
-from bert_jax.config import ConfigError, ModelConfig
+from bert_jax.config import ModelConfig
 from bert_jax.data import tokenizers
+from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
 from bert_jax.model import Bert, path_name

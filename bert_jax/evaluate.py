@@ -20,9 +20,10 @@ import numpy as np
 from absl import flags
 
 from bert_jax import command_line, runs, sharding
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
+from bert_jax.errors import ConfigError
 
 # Pairs and masks of held-out documents are fixed for all runs, whatever their seed.
 EVAL_SEED = 0

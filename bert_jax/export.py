@@ -23,7 +23,7 @@ from absl import flags
 from flax import nnx
 
 from bert_jax import command_line, model_card, pretrained, runs, sharding
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import (
     google_tf1,
     huggingface,

@@ -38,9 +38,10 @@ from bert_jax import (
     text_lines,
     trained,
 )
-from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
 from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained

@@ -37,9 +37,9 @@ from bert_jax import (
     trained,
     workdir_lock,
 )
-from bert_jax.config import ConfigError, ModelConfig
+from bert_jax.config import ModelConfig
 from bert_jax.encoders import Encoder
-from bert_jax.guard import EXIT_DIVERGED
+from bert_jax.errors import EXIT_DIVERGED, ConfigError
 from bert_jax.interop import model_directory
 from bert_jax.progress import Progress
 from bert_jax.report import duration

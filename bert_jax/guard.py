@@ -12,33 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bert_jax import errors, storage
 from bert_jax import metrics as metrics_lib
-from bert_jax import storage
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
 from bert_jax.model import path_name
 from bert_jax.position import Position, batch_of
 from bert_jax.steps import TrainState
 
-EXIT_DIVERGED = 77  # to start the same command again would not help
 BAD_STEPS_FILE = "bad_steps.jsonl"
 # What a record holds of a step's metrics, where the config has them.
 RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "grad_norm")
-
-
-class DivergedError(ConfigError):
-    """Steps or parameters are not finite; the state must not be saved."""
-
-    exit_code = EXIT_DIVERGED
-
-    def __init__(self, step: int, what: str):
-        super().__init__(f"{what}, up to step {step:,}")
-        self.step = step
-
-    def because(self, reason: str) -> "DivergedError":
-        self.args = (f"{self}; {reason}",)
-        return self
 
 
 class Guard:
@@ -95,7 +80,7 @@ class Guard:
         for step, found in bad.items():
             in_row = int(found["bad_steps_in_row"])
             if in_row >= self._config.guard.max_bad_steps:
-                raise DivergedError(
+                raise errors.DivergedError(
                     step,
                     f"the loss or the gradient was not finite in the last {in_row}"
                     " steps",
@@ -141,7 +126,7 @@ def check_finite(step: int, state: TrainState) -> None:
       DivergedError: when a parameter or a moment is not finite.
     """
     if not _is_finite((state.params, state.opt_state)):
-        raise DivergedError(step, "parameters or moments are not finite")
+        raise errors.DivergedError(step, "parameters or moments are not finite")
 
 
 @jax.jit

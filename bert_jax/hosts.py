@@ -29,12 +29,9 @@ import numpy as np
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
-from bert_jax.config import EXIT_USAGE, ConfigError, DamagedError
-from bert_jax.storage import FULL_DISK, USERS_ERRORS, StorageError
-
-EXIT_INTERRUPTED = 75  # saved; the same command goes on
-INTERRUPTED = "interrupted: {}; the same command goes on from there"
-EXIT_LOST = 76  # a process is gone or hangs; the same command goes on
+from bert_jax import errors
+from bert_jax.errors import EXIT_USAGE, ConfigError, DamagedError, StorageError
+from bert_jax.storage import FULL_DISK, USERS_ERRORS
 
 # Of process 0 (host:port), how many, and which of them.
 ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -61,10 +58,6 @@ LOST_WORDS = (
 )
 
 T = TypeVar("T")
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and what it had done is saved."""
 
 
 # ------------------------------------------------------------------ from start to end
@@ -168,7 +161,7 @@ class _Abort:
     """What it means when XLA aborts this process, which it does at a lost peer."""
 
     words: str
-    exit_code: int = EXIT_LOST
+    exit_code: int = errors.EXIT_LOST
     handler: Any = None  # C keeps no reference
 
 
@@ -226,7 +219,7 @@ def together() -> Iterator[None]:
         _abort.words = "the other processes of the run end as well"
         raise
     except Exception as error:
-        if num_processes() == 1 or isinstance(error, Interrupted | StorageError):
+        if num_processes() == 1 or isinstance(error, errors.Interrupted | StorageError):
             raise
         if isinstance(error, OSError) and error.errno in (*FULL_DISK, *USERS_ERRORS):
             _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
@@ -234,7 +227,7 @@ def together() -> Iterator[None]:
             raise
         _flush()
         if _is_lost_connection(error):
-            _say_and_exit(LOST_WORDS, EXIT_LOST)
+            _say_and_exit(LOST_WORDS, errors.EXIT_LOST)
         with contextlib.suppress(OSError):
             traceback.print_exc()
         if may_miss_another(error):

@@ -29,7 +29,8 @@ from bert_jax import (
     storage,
 )
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
+from bert_jax.errors import ConfigError
 from bert_jax.position import Skips
 
 _STYLES = {"special": "dim", "a": "cyan", "b": "green"}

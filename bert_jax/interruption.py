@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import bert_jax
-from bert_jax import hosts
+from bert_jax import errors, hosts
 
 # Of Google's machines: https://cloud.google.com/compute/docs/metadata/overview. A Spot
 # machine has 30 s from the notice on.
@@ -146,9 +146,9 @@ def _answer_signals(reader: int) -> None:
 
 def _end(done: str) -> NoReturn:
     try:
-        print(hosts.INTERRUPTED.format(done), flush=True)
+        print(errors.INTERRUPTED.format(done), flush=True)
     finally:  # whether or not anybody listens
-        os._exit(hosts.EXIT_INTERRUPTED)
+        os._exit(errors.EXIT_INTERRUPTED)
 
 
 def _is_google_machine() -> bool:

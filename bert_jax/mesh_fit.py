@@ -5,13 +5,8 @@ import math
 import jax
 
 from bert_jax import sharding
-from bert_jax.config import (
-    ConfigError,
-    ExperimentConfig,
-    MeshConfig,
-    ModelConfig,
-    multiples_around,
-)
+from bert_jax.config import ExperimentConfig, MeshConfig, ModelConfig, multiples_around
+from bert_jax.errors import ConfigError
 
 Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 

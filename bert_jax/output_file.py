@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 
 def check(path: Path, source: str) -> None:

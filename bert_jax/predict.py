@@ -38,7 +38,8 @@ from bert_jax import (
     text_lines,
     trained,
 )
-from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.config import MeshConfig
+from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
 from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (

@@ -44,7 +44,8 @@ from bert_jax import (
     train,
     trials,
 )
-from bert_jax.config import REMAT, ConfigError, ExperimentConfig
+from bert_jax.config import REMAT, ExperimentConfig
+from bert_jax.errors import ConfigError
 from bert_jax.topologies import GIB, Chip
 from bert_jax.trials import Trial
 from bert_jax.under_way import UnderWay

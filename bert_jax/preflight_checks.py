@@ -6,8 +6,9 @@ from pathlib import Path
 import jax
 
 from bert_jax import command_line, mesh_fit, optim, sharding
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.errors import ConfigError
 
 
 def check(config: ExperimentConfig, workdir: str | None) -> list[str]:

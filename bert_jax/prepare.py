@@ -25,7 +25,7 @@ import tokenizers as tokenizers_lib
 from absl import flags
 
 from bert_jax import command_line
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import (
     corpus,
     corpus_writer,
@@ -42,6 +42,7 @@ from bert_jax.data import (
     unknown_tokens,
     work_directory,
 )
+from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
 
 # Above this much local text `train` does not prepare by itself: minutes of work

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import command_line, prepare, storage
-from bert_jax.config import ConfigError, DataConfig, ExperimentConfig
+from bert_jax.config import DataConfig, ExperimentConfig
 from bert_jax.data import (
     corpus,
     corpus_writer,
@@ -37,6 +37,7 @@ from bert_jax.data import (
     unknown_tokens,
     work_directory,
 )
+from bert_jax.errors import ConfigError
 
 try:
     import apache_beam as beam  # pyright: ignore[reportMissingImports]

@@ -15,8 +15,9 @@ import numpy as np
 
 from bert_jax import checkpoint_files, runs, token_rows
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import ConfigError, DamagedError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus, tokenizers
+from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
 from bert_jax.model import path_name

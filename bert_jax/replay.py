@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import hosts, steps
-from bert_jax.config import DamagedError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
+from bert_jax.errors import DamagedError
 from bert_jax.model import path_name
 
 

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from bert_jax import hosts, storage
-from bert_jax.config import DamagedError
+from bert_jax.errors import DamagedError
 from bert_jax.position import Position, Skip
 
 ROLLBACK_FILE = "rollback.json"

@@ -21,9 +21,10 @@ from bert_jax import (
 )
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import ConfigError, ExperimentConfig, MeshConfig
+from bert_jax.config import ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import work_directory
+from bert_jax.errors import ConfigError
 from bert_jax.interop import model_directory
 
 CONFIG_FILE = "config.json"

@@ -13,7 +13,8 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, NamedSharding
 
-from bert_jax.config import ConfigError, MeshConfig
+from bert_jax.config import MeshConfig
+from bert_jax.errors import ConfigError
 
 AXES = ("data", "fsdp", "tensor")
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 import bert_jax
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 
 class Startup:

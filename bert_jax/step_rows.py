@@ -7,9 +7,10 @@ import functools
 import numpy as np
 import tokenizers as tokenizers_lib
 
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
+from bert_jax.errors import ConfigError
 from bert_jax.position import Skips, batch_of, phase_of
 
 

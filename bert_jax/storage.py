@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, TypeVar
 
-from bert_jax.config import ConfigError
+from bert_jax import errors
+from bert_jax.errors import ConfigError
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
@@ -72,10 +73,6 @@ USERS_CODES = {
 T = TypeVar("T")
 
 
-class StorageError(Exception):
-    """Storage did not answer, several times in a row; the same command goes on."""
-
-
 def retried(do: Callable[[], T], path: str) -> T:
     """Returns do(), called again after errors that pass.
 
@@ -99,7 +96,7 @@ def retried(do: Callable[[], T], path: str) -> T:
             if not is_transient(error):
                 raise
             if attempt == ATTEMPTS:
-                raise StorageError(
+                raise errors.StorageError(
                     f"{path}: storage failed {ATTEMPTS} times in a row"
                     f" ({_words(error)}); call again when it is back"
                 ) from error
@@ -143,9 +140,9 @@ def told(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, StorageError) or not is_transient(error):
+        if isinstance(error, errors.StorageError) or not is_transient(error):
             raise
-        raise StorageError(
+        raise errors.StorageError(
             f"{what}: storage failed ({_words(error)}); call again when it is back"
         ) from error
 

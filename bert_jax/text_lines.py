@@ -5,8 +5,8 @@ import collections
 import sys
 from collections.abc import Iterator
 
-from bert_jax.config import ConfigError
 from bert_jax.data import lines
+from bert_jax.errors import ConfigError
 
 Parts = tuple[str, ...]  # of a line
 SEPARATOR = " ||| "  # google-research/bert extract_features.py

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from bert_jax import (
+    errors,
     goodput,
     guard,
     hosts,
@@ -29,11 +30,11 @@ from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.errors import StorageError
 from bert_jax.held_out import HeldOut
 from bert_jax.position import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
-from bert_jax.storage import StorageError
 from bert_jax.watchdog import Watchdog
 
 
@@ -78,7 +79,7 @@ def take_steps(
     while True:
         try:
             return Loop(run, first_step, position, began).run(state)
-        except guard.DivergedError as error:
+        except errors.DivergedError as error:
             first_step, position = roll_back(run, position, error)
         # Not before: until here the error holds on to the state that diverged.
         state = run.checkpoints.restore(first_step, like, run.mesh)
@@ -86,7 +87,7 @@ def take_steps(
 
 
 def roll_back(
-    run: Run, position: Position, error: guard.DivergedError
+    run: Run, position: Position, error: errors.DivergedError
 ) -> tuple[int, Position]:
     """Returns the step of the last valid checkpoint and a position that skips ahead.
 
@@ -177,7 +178,7 @@ class Loop:
             self._take_steps()
             self._writer.close()
             return self._state
-        except guard.DivergedError as error:
+        except errors.DivergedError as error:
             # So that the time until here is not taken for time that it did not run.
             self._writer.write(error.step, self._clock.line())
             reason = guard.diagnosis(self._state.params, self._run.workdir)
@@ -200,7 +201,7 @@ class Loop:
         There is nothing new to save then, but in a fresh run: that takes a step first.
         """
         if self._first_step and hosts.interrupted():
-            raise hosts.Interrupted(
+            raise errors.Interrupted(
                 f"step {self._first_step:,} is saved in {self._run.workdir}"
             )
 
@@ -235,7 +236,7 @@ class Loop:
             if hosts.interrupted() and not is_last:
                 self._save(step)  # there may be seconds left
                 self._finish_saving()
-                raise hosts.Interrupted(f"step {step:,} is saved in {run.workdir}")
+                raise errors.Interrupted(f"step {step:,} is saved in {run.workdir}")
             is_evaluated = self._is_time_to_evaluate(step)
             if is_evaluated:
                 self._evaluate(step, phase_index)

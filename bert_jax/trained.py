@@ -14,8 +14,9 @@ from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax import mesh_fit
-from bert_jax.config import ConfigError, ModelConfig, TokenizerConfig
+from bert_jax.config import ModelConfig, TokenizerConfig
 from bert_jax.data import sentencepiece, tokenizers
+from bert_jax.errors import ConfigError
 from bert_jax.interop import (
     huggingface_head,
     huggingface_source,

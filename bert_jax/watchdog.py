@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Self
 
-from bert_jax.hosts import EXIT_LOST
+from bert_jax.errors import EXIT_LOST
 
 # Slow storage, or a step that others are late for, is not a hang.
 PATIENCE_SECS = 600.0

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 LOCK_FILE = ".lock"
 # The errors of flock() on file systems that have no locks, such as mounted buckets and

@@ -9,7 +9,7 @@ al. 2019; google-research/bert README, "Smaller BERT Models").
 
 import ml_collections
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from configs import base
 
 HEAD_SIZE = 64

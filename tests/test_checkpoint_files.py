@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax import checkpoint_files
-from bert_jax.config import DamagedError
+from bert_jax.errors import DamagedError
 
 
 def make(workdir, *steps) -> None:

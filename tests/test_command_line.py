@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bert_jax import command_line
+from bert_jax import command_line, errors
 from tests.commands import run, run_code, run_well, start
 
 
@@ -160,7 +160,7 @@ def test_a_reader_of_help_may_want_no_more():
     process.stdout.close()  # before it is written, as Python imports first
     process.stdout = None
     _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (command_line.EXIT_BROKEN_PIPE, "")
+    assert (process.returncode, stderr) == (errors.EXIT_BROKEN_PIPE, "")
 
 
 def test_help_tells_what_a_flag_takes():

@@ -10,6 +10,7 @@ import math
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax import errors
 from configs import base, base_modern, large, large_packed, sizes, tiny
 from tests.conftest import make_config
 
@@ -87,7 +88,7 @@ def test_sizes_are_those_of_the_released_models(size, expected):
 
 @pytest.mark.parametrize("size", ["mni", "4", "4,100", "0,128", "4,0", "4,-64", ""])
 def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(config_lib.ConfigError, match="give LAYERS,HIDDEN|multiple of"):
+    with pytest.raises(errors.ConfigError, match="give LAYERS,HIDDEN|multiple of"):
         sizes.get_config(size)
 
 
@@ -126,7 +127,7 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate)
             made = make_config(
                 phase=phase | {"max_predictions": predictions}, **changes
             )
-        except config_lib.ConfigError:
+        except errors.ConfigError:
             continue
         assert made.phases[0].max_predictions >= most
         assert predictions <= most + 1  # and hardly more is asked for
@@ -142,7 +143,7 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate)
     ],
 )
 def test_weights_and_rates_have_bounds(key, value):
-    with pytest.raises(config_lib.ConfigError, match=key.replace("__", r"\.")):
+    with pytest.raises(errors.ConfigError, match=key.replace("__", r"\.")):
         make_config(**{key: value})
 
 
@@ -150,7 +151,7 @@ def test_an_unknown_key_names_the_nearest():
     values = json.loads(make_config().to_json())
     values["optimizer"]["learning_rat"] = 1.0
     with pytest.raises(
-        config_lib.ConfigError, match=r"learning_rat is not.*optimizer\.learning_rate"
+        errors.ConfigError, match=r"learning_rat is not.*optimizer\.learning_rate"
     ):
         config_lib.from_config_dict(values)
 
@@ -158,7 +159,7 @@ def test_an_unknown_key_names_the_nearest():
 def test_a_missing_key_is_named():
     values = json.loads(make_config().to_json())
     del values["model"]["hidden_size"]
-    with pytest.raises(config_lib.ConfigError, match=r"config\.model\.hidden_size"):
+    with pytest.raises(errors.ConfigError, match=r"config\.model\.hidden_size"):
         config_lib.from_config_dict(values)
 
 
@@ -175,7 +176,7 @@ def test_a_missing_key_is_named():
 def test_a_value_of_the_wrong_type_is_named(section, key, value):
     values = json.loads(make_config().to_json())
     values[section][key] = value
-    with pytest.raises(config_lib.ConfigError, match=rf"config\.{section}\.{key} is"):
+    with pytest.raises(errors.ConfigError, match=rf"config\.{section}\.{key} is"):
         config_lib.from_config_dict(values)
 
 
@@ -254,14 +255,14 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
     ],
 )
 def test_contradictions_name_key_value_and_remedy(changes, message):
-    with pytest.raises(config_lib.ConfigError, match=message):
+    with pytest.raises(errors.ConfigError, match=message):
         make_config(**changes)
 
 
 def test_no_phase_is_refused():
     config = tiny.get_config()
     config.phases = ()
-    with pytest.raises(config_lib.ConfigError, match="needs at least one phase"):
+    with pytest.raises(errors.ConfigError, match="needs at least one phase"):
         config_lib.from_config_dict(config)
 
 

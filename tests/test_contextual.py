@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bert_jax import contextual, trained
-from bert_jax.config import ConfigError
 from bert_jax.contextual import Extractor
 from bert_jax.data import wordpiece
+from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
 from tests.conftest import make_config, use_mesh
 from tests.tasks import tuned

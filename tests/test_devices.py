@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from bert_jax import devices
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import ENV, run
 
 BUSY = (

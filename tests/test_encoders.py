@@ -5,7 +5,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import encoders, pretrained, runs
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.conftest import make_config, use_mesh
 from tests.interop.test_google_tf1 import (
     random_variables,

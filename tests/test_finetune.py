@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 from bert_jax import encoders, finetune, metrics, trained, workdir_lock
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import guard, optim, prepare, step_rows, steps
+from bert_jax import errors, guard, optim, prepare, step_rows, steps
 from bert_jax.position import Position, Skip
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
@@ -81,9 +81,9 @@ def test_too_many_in_a_row_end_the_run(made):
     watch = guard.Guard(config, corpus, PLACE, 0, None, said.append)
     watch.look(4, [step_metrics(n) for n in (0, 1, 2)])
     assert said[0].startswith("2 steps not finite")
-    with pytest.raises(guard.DivergedError, match="in the last 3 steps, up to step 5"):
+    with pytest.raises(errors.DivergedError, match="in the last 3 steps, up to step 5"):
         watch.look(7, [step_metrics(n) for n in (3, 4, 5)])
-    assert guard.DivergedError.exit_code == 77
+    assert errors.DivergedError.exit_code == 77
 
 
 def test_the_diagnosis_names_parameters_or_clears_them():
@@ -119,5 +119,5 @@ def test_what_is_not_finite_is_not_saved():
     leaves, tree = jax.tree.flatten(state)
     place = next(i for i, x in enumerate(leaves) if x.ndim == 2)
     leaves[place] = leaves[place] * np.float32(np.inf)
-    with pytest.raises(guard.DivergedError, match="not finite, up to step 3"):
+    with pytest.raises(errors.DivergedError, match="not finite, up to step 3"):
         guard.check_finite(3, jax.tree.unflatten(tree, leaves))

@@ -13,7 +13,7 @@ import pytest
 from jax.experimental import multihost_utils
 
 from bert_jax import hosts
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import ENV, ROOT
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bert_jax import inspect_batch
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import run, run_well, small_run, write_text
 
 

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from bert_jax import mesh_fit, train
-from bert_jax.config import ConfigError, multiples_around
+from bert_jax.config import multiples_around
+from bert_jax.errors import ConfigError
 from tests.conftest import make_config, use_mesh
 
 CONFIG = make_config(model__hidden_size=36, model__num_attention_heads=6)

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax import output_file
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 
 def test_a_file_appears_when_it_is_whole(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 
 from bert_jax import predict, trained
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
 from bert_jax.tasks import line_input, task
 from bert_jax.tasks.config import (

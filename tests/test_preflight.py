@@ -13,7 +13,7 @@ import pytest
 
 from bert_jax import host_memory, preflight, preflight_report, topologies, trials
 from bert_jax.compiled_program import CompiledProgram
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
 

@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import optim, preflight_checks
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
 

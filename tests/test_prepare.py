@@ -14,7 +14,6 @@ from collections import Counter
 import pytest
 
 from bert_jax import prepare, storage
-from bert_jax.config import ConfigError
 from bert_jax.data import (
     corpus,
     corpus_writer,
@@ -26,6 +25,7 @@ from bert_jax.data import (
     sources,
     tokenizers,
 )
+from bert_jax.errors import ConfigError
 from tests.commands import ROOT
 from tests.corpora import (
     WORDS,

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("apache_beam")
 
 from bert_jax import prepare, prepare_beam
-from bert_jax.config import ConfigError
 from bert_jax.data import key_ranges
+from bert_jax.errors import ConfigError
 from tests.commands import run, small_run, write_text
 from tests.corpora import (
     changed,

@@ -8,8 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import config as config_lib
-from bert_jax import model, pretrained, runs
+from bert_jax import errors, model, pretrained, runs
 from bert_jax.data import corpus, wordpiece
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
@@ -145,14 +144,14 @@ def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
     outside = tmp_path / "outside"
     newest.rename(outside)
     newest.symlink_to(outside)
-    with pytest.raises(config_lib.ConfigError, match="is a link to .*outside"):
+    with pytest.raises(errors.ConfigError, match="is a link to .*outside"):
         pretrained.open_source(continued)
     shutil.rmtree(workdir / "checkpoints")
-    with pytest.raises(config_lib.ConfigError, match="has no checkpoint yet"):
+    with pytest.raises(errors.ConfigError, match="has no checkpoint yet"):
         pretrained.open_source(continued)
     data = dataclasses.replace(config.data, corpus_dir="gone")
     runs.write_config(str(workdir), dataclasses.replace(config, data=data))
-    with pytest.raises(config_lib.ConfigError, match="in 'gone', where no corpus is"):
+    with pytest.raises(errors.ConfigError, match="in 'gone', where no corpus is"):
         pretrained.open_source(continued)
 
 
@@ -168,7 +167,7 @@ def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
     data = dataclasses.replace(config.data, corpus_dir=str(other))
     runs.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    with pytest.raises(config_lib.ConfigError, match="was trained on another corpus"):
+    with pytest.raises(errors.ConfigError, match="was trained on another corpus"):
         pretrained.open_source(continued)
 
 
@@ -198,7 +197,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
     harm(workdir / "checkpoints/20")
     config = runs.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    with pytest.raises(config_lib.ConfigError, match="checkpoints/20 is damaged") as e:
+    with pytest.raises(errors.ConfigError, match="checkpoints/20 is damaged") as e:
         source = pretrained.open_source(continued)
         pretrained.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)
@@ -211,5 +210,5 @@ def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
         (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True
     )
     config = dataclasses.replace(config, init_from=str(trained / "run"))
-    with pytest.raises(config_lib.ConfigError, match="is not the run's vocabulary"):
+    with pytest.raises(errors.ConfigError, match="is not the run's vocabulary"):
         pretrained.read(pretrained.open_source(config), config, other)

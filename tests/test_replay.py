@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import optim, replay, steps
-from bert_jax.config import DamagedError
+from bert_jax.errors import DamagedError
 from tests.conftest import make_batch, make_config, use_mesh
 
 

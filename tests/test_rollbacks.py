@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax import rollbacks
-from bert_jax.config import DamagedError
+from bert_jax.errors import DamagedError
 from bert_jax.position import Position, Skip
 
 BEFORE = Position("corpus", log=({"loss": 1.0},))

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import runs
-from bert_jax.config import DamagedError
+from bert_jax import errors, runs
+from bert_jax.errors import DamagedError
 from tests.conftest import make_config
 
 
@@ -64,14 +64,14 @@ def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
 )
 def test_what_a_run_computes_may_not_change(tmp_path, changes, key):
     runs.write_config(str(tmp_path), make_config())
-    with pytest.raises(config_lib.ConfigError) as error:
+    with pytest.raises(errors.ConfigError) as error:
         runs.check_continues(str(tmp_path), make_config(**changes))
     assert key in str(error.value) and "was started with" in str(error.value)
 
 
 def test_another_number_of_phases_is_another_run(tmp_path):
     runs.write_config(str(tmp_path), make_config())
-    with pytest.raises(config_lib.ConfigError, match=r"phases\[1\]"):
+    with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
         runs.check_continues(str(tmp_path), two_phases())
 
 
@@ -80,7 +80,7 @@ def test_checkpoints_without_their_config_are_not_continued(tmp_path):
     checkpoints.mkdir()
     runs.check_continues(str(tmp_path), make_config())  # killed before the config
     (checkpoints / "30").mkdir()
-    with pytest.raises(config_lib.ConfigError, match="checkpoints but no config.json"):
+    with pytest.raises(errors.ConfigError, match="checkpoints but no config.json"):
         runs.check_continues(str(tmp_path), make_config())
 
 
@@ -97,10 +97,10 @@ def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
     runs.write_config(str(tmp_path / "run"), make_config())
     unfinished = tmp_path / "corpus"
     unfinished.mkdir()
-    with pytest.raises(config_lib.ConfigError, match="corpus is not at '.*/corpus'"):
+    with pytest.raises(errors.ConfigError, match="corpus is not at '.*/corpus'"):
         runs.open_run(str(tmp_path / "run"), None, str(unfinished))
     (unfinished / "train-00000-of-00002").touch()
-    with pytest.raises(config_lib.ConfigError) as error:
+    with pytest.raises(errors.ConfigError) as error:
         runs.open_run(str(tmp_path / "run"), None, str(unfinished))
     assert "/corpus' is unfinished; finish it with python -m bert_jax.prepare" in str(
         error.value

@@ -9,7 +9,8 @@ import pytest
 from jax.sharding import AxisType
 
 from bert_jax import optim, sharding, steps, topologies
-from bert_jax.config import OPTIMIZERS, ConfigError, MeshConfig
+from bert_jax.config import OPTIMIZERS, MeshConfig
+from bert_jax.errors import ConfigError
 from bert_jax.model import path_name
 from tests.conftest import make_batch, make_config, use_mesh
 

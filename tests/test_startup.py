@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from bert_jax import startup
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import run_well, small_run
 
 

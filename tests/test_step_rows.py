@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from bert_jax import step_rows
-from bert_jax.config import ConfigError, PhaseConfig
+from bert_jax.config import PhaseConfig
 from bert_jax.data import pipeline
+from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config, make_documents, write
 
 PHASES = [

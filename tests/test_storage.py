@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from bert_jax import storage
-from bert_jax.config import ConfigError
+from bert_jax import errors, storage
 from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.errors import ConfigError
 
 PASSING = [
     ConnectionResetError("reset"),
@@ -100,10 +100,10 @@ def test_what_is_not_allowed_is_the_users_mistake(error, message, slept):
 
 def test_after_a_minute_it_ends(slept, capsys):
     do, calls = failing(tf.errors.UnavailableError(None, None, "503"), 99)
-    with pytest.raises(storage.StorageError, match="gs://b/x: .*7 times in a row .503"):
+    with pytest.raises(errors.StorageError, match="gs://b/x: .*7 times in a row .503"):
         storage.retried(do, "gs://b/x")
     assert len(calls) == 7 and 30 <= sum(slept) <= 63
-    assert not issubclass(storage.StorageError, ConfigError)  # work is kept
+    assert not issubclass(errors.StorageError, ConfigError)  # work is kept
 
 
 def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from bert_jax import text_lines
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 LINES = ["w1 w2 ||| w3", "", "W4 nowhere", "w5 ||| w6 ||| w7"]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import config as config_lib
-from bert_jax import pretrained
+from bert_jax import errors, pretrained
 from bert_jax.data import sentencepiece, wordpiece
 from tests.conftest import make_config
 from tests.models import VOCAB, assert_same, change_json, read, tensors_of
@@ -81,7 +80,7 @@ def test_a_vocabulary_that_is_not_utf8_is_refused(source):
     (directory / "vocab.txt").write_bytes(content)
     change_json(directory, "tokenizer.json", added_tokens=[])
     (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
-    with pytest.raises(config_lib.ConfigError, match="vocab.txt:56 is not UTF-8"):
+    with pytest.raises(errors.ConfigError, match="vocab.txt:56 is not UTF-8"):
         read(directory)
 
 
@@ -93,9 +92,7 @@ def test_a_vocabulary_of_another_kind_is_refused(source):
     other = sentencepiece.train(
         [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
     )
-    with pytest.raises(
-        config_lib.ConfigError, match="has a vocab.txt; use the model's"
-    ):
+    with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):
         pretrained.read(pretrained.open_source(config), config, other)
 
 
@@ -152,7 +149,7 @@ def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, voca
     directory, _ = source
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     with pytest.raises(
-        config_lib.ConfigError,
+        errors.ConfigError,
         match=r"nor its beginning: token \d+ is 'w\d+' there and",
     ):
         pretrained.read(

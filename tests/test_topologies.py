@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import compiled_program, topologies
 from bert_jax.compiled_program import CompiledProgram
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.conftest import use_mesh
 
 needs_libtpu = pytest.mark.skipif(

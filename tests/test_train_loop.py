@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import position, prepare, rollbacks, train_loop
 from bert_jax.data import pipeline
-from bert_jax.guard import DivergedError
+from bert_jax.errors import DivergedError
 from bert_jax.position import Position
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh

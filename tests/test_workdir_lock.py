@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bert_jax import workdir_lock
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from tests.commands import PATH
 
 HOLD = "import sys, time; from bert_jax import workdir_lock as w; w.hold(sys.argv[1]);"

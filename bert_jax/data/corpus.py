@@ -24,14 +24,9 @@ from typing import Any
 import numpy as np
 
 from bert_jax import storage
-from bert_jax.config import (
-    ConfigError,
-    DamagedError,
-    DataConfig,
-    ExperimentConfig,
-    PhaseConfig,
-)
+from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data import encoding, pairs, row_counts, shard_file, tokenizers
+from bert_jax.errors import ConfigError, DamagedError
 
 FORMAT_VERSION = 5
 MANIFEST = "manifest.json"

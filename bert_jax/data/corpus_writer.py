@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bert_jax import storage
-from bert_jax.config import ConfigError, ExperimentConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.data import (
     corpus,
     encoding,
@@ -26,6 +26,7 @@ from bert_jax.data import (
     unknown_tokens,
 )
 from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.errors import ConfigError
 
 # Tokens that make a record, or more by the rest of a document.
 BLOCK_TOKENS = 2**16

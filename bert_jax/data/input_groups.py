@@ -14,8 +14,9 @@ import os
 from collections.abc import Iterable, Iterator
 
 from bert_jax import storage
-from bert_jax.config import ConfigError, DataConfig
+from bert_jax.config import DataConfig
 from bert_jax.data import lines, source_files, sources
+from bert_jax.errors import ConfigError
 
 _FILE = "groups.json"
 

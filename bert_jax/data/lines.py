@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 CHUNK_BYTES = 2**20
 # Bad lines that are kept for a report, of one file and of all.

@@ -19,9 +19,10 @@ import tokenizers
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import alphabet, vocabulary
 from bert_jax.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.errors import ConfigError
 
 # A megabyte takes the unigram trainer 3 s on one core, BPE's a tenth of that.
 TRAINING_BYTES = 32 * 2**20

@@ -12,8 +12,8 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_jax import storage
-from bert_jax.config import ConfigError
 from bert_jax.data import embedded
+from bert_jax.errors import ConfigError
 
 # Kinds whose argument is a glob pattern.
 FILE_KINDS = ("text", "files", "jsonl", "wikiextractor")

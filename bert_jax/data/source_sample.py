@@ -17,8 +17,9 @@ import tempfile
 from collections.abc import Iterable, Iterator
 
 from bert_jax import storage
-from bert_jax.config import ConfigError, DataConfig
+from bert_jax.config import DataConfig
 from bert_jax.data import input_groups, lines, source_files, sources, tfds_splits
+from bert_jax.errors import ConfigError
 
 # Read from one place of a file: short enough that a small sample has hundreds of
 # places, long enough that opening a file in a bucket does not take most of the time.

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError, DataConfig
+from bert_jax.config import DataConfig
 from bert_jax.data import (
     embedded,
     lines,
@@ -31,6 +31,7 @@ from bert_jax.data import (
     wrapped_lines,
 )
 from bert_jax.data.wrapped_lines import Stream
+from bert_jax.errors import ConfigError
 
 # A JSON line may be so much longer than the text in it: escapes, other fields.
 JSON_OVERHEAD = 4

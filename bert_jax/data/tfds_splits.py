@@ -5,7 +5,7 @@ import logging
 import re
 from typing import Any
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 _NAME_AND_SPLIT = re.compile(r"(?P<name>[^:\[]+(:\d[\d.*]*)?)(:(?P<split>.+))?$")
 

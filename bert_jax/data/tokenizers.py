@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bert_jax import storage
-from bert_jax.config import ConfigError, DamagedError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import sentencepiece, wordpiece, wordpiece_training
 from bert_jax.data.vocabulary import (
     CLS,
@@ -23,6 +23,7 @@ from bert_jax.data.vocabulary import (
     Tokenizer,
 )
 from bert_jax.data.wordpiece import WordPiece
+from bert_jax.errors import ConfigError, DamagedError
 
 # A tokenizer.json of a million pieces has some 40 MB.
 MAX_FILE_BYTES = 64 * 2**20

@@ -20,9 +20,10 @@ from typing import ClassVar
 import numpy as np
 import tokenizers
 
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import vocabulary
 from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
+from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
 MAX_CHARS_PER_WORD = 200

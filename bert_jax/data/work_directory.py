@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import file_systems, storage, workdir_lock
-from bert_jax.config import ConfigError
 from bert_jax.data import corpus
+from bert_jax.errors import ConfigError
 
 NAME = "unfinished"
 _FACTS = "facts.json"

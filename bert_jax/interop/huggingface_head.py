@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import sentence_transformers
 from bert_jax.interop.huggingface_meaning import MEANT
 from bert_jax.tasks.heads import Head

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import tokenizers, wordpiece
+from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import model_directory, weight_names
 from bert_jax.interop.huggingface import WEIGHTS
 from bert_jax.interop.huggingface_meaning import MEANT

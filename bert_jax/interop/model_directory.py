@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from bert_jax import digests
-from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import tokenizers
+from bert_jax.errors import ConfigError, DamagedError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 

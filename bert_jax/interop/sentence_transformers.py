@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import model_directory
 from bert_jax.interop.model_directory import read_json, write_json
 

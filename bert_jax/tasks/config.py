@@ -11,7 +11,8 @@ from typing import Any
 import ml_collections
 
 from bert_jax import config as config_lib
-from bert_jax.config import REMAT, ConfigError, MeshConfig
+from bert_jax.config import REMAT, MeshConfig
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import answer_units, predictions
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import batches, squad, task
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.conll import Sentences

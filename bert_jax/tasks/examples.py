@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import labels
 from bert_jax.tasks.tables import Table
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 
 def names_in(values: Iterable[Any]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bert_jax import text_lines
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks.config import Task, TextTask
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.examples import Choices, Texts

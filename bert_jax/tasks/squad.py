@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.config import ConfigError
 from bert_jax.data import lines
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES
 

@@ -18,8 +18,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.config import ConfigError
 from bert_jax.data import lines, tfds_splits
+from bert_jax.errors import ConfigError
 
 # A few lines of GLUE's files are broken; more than this share is another format.
 MAX_DROPPED = 0.01

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.config import ConfigError
 from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import (
     answers,
     conll,

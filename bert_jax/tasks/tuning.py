@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax import (
     checkpoint_files,
+    errors,
     guard,
     hosts,
     metrics,
@@ -31,8 +32,8 @@ from bert_jax import (
     trained,
 )
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.config import CheckpointConfig, ConfigError, DamagedError
-from bert_jax.guard import DivergedError
+from bert_jax.config import CheckpointConfig
+from bert_jax.errors import ConfigError, DamagedError, DivergedError
 from bert_jax.interop import model_directory
 from bert_jax.position import Position
 from bert_jax.steps import TrainState
@@ -105,7 +106,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     hosts.barrier(f"{workdir}: end")
     _drop_checkpoints(workdir)
     if run.is_asked_to_stop:
-        raise hosts.Interrupted(f"the run in {workdir} is done")
+        raise errors.Interrupted(f"the run in {workdir} is done")
     return result
 
 
@@ -288,7 +289,7 @@ class _Run:
                 self._is_asked_to_stop |= hosts.interrupted()
                 if self._is_asked_to_stop and self._step < self._num_steps:
                     self._save()
-                    raise hosts.Interrupted(
+                    raise errors.Interrupted(
                         f"step {self._step:,} is saved in {self._workdir}"
                     )
                 if self._step in self._dev_steps:

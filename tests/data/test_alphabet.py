@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import alphabet
+from bert_jax.errors import ConfigError
 
 IDEOGRAPHS = [chr(0x4E00 + i) for i in range(3000)]
 SYLLABLES = [chr(0xAC00 + i) for i in range(2000)]

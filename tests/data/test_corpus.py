@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from bert_jax.config import ConfigError, DamagedError
 from bert_jax.data import corpus, corpus_writer, tokenizers
+from bert_jax.errors import ConfigError, DamagedError
 from tests.corpora import (
     WORDS,
     all_text,

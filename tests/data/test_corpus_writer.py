@@ -8,7 +8,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import (
     corpus_writer,
     encoding,
@@ -16,6 +15,7 @@ from bert_jax.data import (
     shard_file,
     tokenizers,
 )
+from bert_jax.errors import ConfigError
 from tests.corpora import (
     WORDS,
     all_text,

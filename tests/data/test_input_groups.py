@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import input_groups, source_files
+from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 
 

@@ -8,8 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import lines
+from bert_jax.errors import ConfigError
 
 
 def read(path, max_bytes=2**20, invalid_utf8="error", counts=None):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import position, prepare
+from bert_jax import errors, position, prepare
 from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
 from configs import tiny
 from tests.commands import ROOT
@@ -955,7 +955,7 @@ def test_a_shard_damaged_while_it_is_read_is_named(tmp_path):
     (shard,) = made.corpus.shards["train"]
     path = tmp_path / "made" / "corpus" / shard.file
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(config_lib.ConfigError, match=shard.file):
+    with pytest.raises(errors.ConfigError, match=shard.file):
         made.batches(1)
 
 

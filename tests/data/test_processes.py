@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import processes
+from bert_jax.errors import ConfigError
 from tests.commands import ROOT
 
 STATE = []

@@ -9,9 +9,10 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import sentencepiece as sentencepiece_lib
 from bert_jax.data import vocabulary
+from bert_jax.errors import ConfigError
 from tests.data.test_alphabet import chinese
 
 SPECIAL = list(vocabulary.SPECIAL_TOKENS)

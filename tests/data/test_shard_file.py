@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from bert_jax.config import DamagedError
 from bert_jax.data import shard_file
 from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.errors import DamagedError
 
 
 def block(tokens):

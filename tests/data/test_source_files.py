@@ -9,8 +9,8 @@ import time
 import pytest
 
 from bert_jax import storage
-from bert_jax.config import ConfigError
 from bert_jax.data import source_files
+from bert_jax.errors import ConfigError
 
 FILE_KINDS = pytest.mark.parametrize("kind", source_files.FILE_KINDS)
 

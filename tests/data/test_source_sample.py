@@ -8,8 +8,8 @@ import json
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.config import ConfigError
 from bert_jax.data import source_files, source_sample
+from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 from tests.data.test_sources import tfds_directory  # noqa: F401
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.config import ConfigError
 from bert_jax.data import cleaning, sentences, sources
+from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
 DATA = make_config().data

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.config import ConfigError
 from bert_jax.data import tfds_splits
+from bert_jax.errors import ConfigError
 
 
 class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import sentencepiece, tokenizers, wordpiece, wordpiece_training
+from bert_jax.errors import ConfigError
 
 KINDS = config_lib.TOKENIZER_KINDS
 

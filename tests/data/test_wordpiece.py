@@ -8,9 +8,10 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bert_jax.config import ConfigError, TokenizerConfig
+from bert_jax.config import TokenizerConfig
 from bert_jax.data import tokenizers
 from bert_jax.data import wordpiece as wordpiece_lib
+from bert_jax.errors import ConfigError
 
 SPECIAL = list(tokenizers.SPECIAL_TOKENS)
 

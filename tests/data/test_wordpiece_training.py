@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from bert_jax.config import ConfigError
 from bert_jax.data import wordpiece, wordpiece_training
+from bert_jax.errors import ConfigError
 from tests.data.test_alphabet import IDEOGRAPHS, chinese
 from tests.data.test_wordpiece import SPECIAL, encode, make_config
 

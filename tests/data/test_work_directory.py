@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from bert_jax import file_systems, workdir_lock
-from bert_jax.config import ConfigError
 from bert_jax.data import work_directory
+from bert_jax.errors import ConfigError
 
 
 @pytest.fixture

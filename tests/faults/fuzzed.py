@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 
 
 def mistake(do: Callable[[], Any], *names: str) -> ConfigError | None:

@@ -10,7 +10,6 @@ import shutil
 
 import pytest
 
-from bert_jax.config import DamagedError
 from bert_jax.data import (
     corpus,
     corpus_writer,
@@ -18,6 +17,7 @@ from bert_jax.data import (
     tokenizer_training,
     tokenizers,
 )
+from bert_jax.errors import DamagedError
 from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from bert_jax import pretrained, runs
-from bert_jax.config import DamagedError
+from bert_jax.errors import DamagedError
 from tests import models
 from tests.commands import run, run_well, small_run
 

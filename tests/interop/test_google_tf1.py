@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import config as config_lib
-from bert_jax import model, pretrained
+from bert_jax import errors, model, pretrained
 from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import google_tf1
 from tests import numpy_bert
@@ -157,7 +156,7 @@ def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
     directory, _ = source
     other = random_variables(seed=1)
     save_as_run_pretraining_does(directory, other, "model.ckpt-40")
-    with pytest.raises(config_lib.ConfigError, match="model.ckpt-20.index, model"):
+    with pytest.raises(errors.ConfigError, match="model.ckpt-20.index, model"):
         read(directory)
     for name in ("model.ckpt-40", "model.ckpt-40.index"):
         found = read(directory / name).arrays["decoder_bias"]
@@ -327,11 +326,11 @@ def more_layers(directory):
 def test_what_is_broken_is_refused(source, harm, message):
     directory, _ = source
     harm(directory)
-    with pytest.raises(config_lib.ConfigError, match=message) as error:
+    with pytest.raises(errors.ConfigError, match=message) as error:
         read(directory)
     assert "\n" not in str(error.value)
     if "link" in message:
-        with pytest.raises(config_lib.ConfigError, match=message):
+        with pytest.raises(errors.ConfigError, match=message):
             read(directory / "model.ckpt-20")
 
 
@@ -346,6 +345,6 @@ def test_what_is_broken_is_refused(source, harm, message):
     ],
 )
 def test_what_the_released_code_cannot_run_is_not_written(tmp_path, changes, message):
-    with pytest.raises(config_lib.ConfigError, match=f"--format=google.*{message}"):
+    with pytest.raises(errors.ConfigError, match=f"--format=google.*{message}"):
         google_tf1.write(tmp_path, None, make_config(**changes), TOKENIZER)
     assert not any(tmp_path.iterdir())

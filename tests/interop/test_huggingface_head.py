@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_head, sentence_transformers
 from tests.tasks import tuned
 

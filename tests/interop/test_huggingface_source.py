@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import config as config_lib
+from bert_jax import errors
 from bert_jax.interop import model_directory
 from tests.models import (
     VOCAB,
@@ -428,5 +428,5 @@ def test_the_decoders_bias_under_its_older_name(source):
 def test_what_does_not_fit_is_refused(source, harm, message):
     directory, _ = source
     harm(directory)
-    with pytest.raises(config_lib.ConfigError, match=message):
+    with pytest.raises(errors.ConfigError, match=message):
         read(directory)

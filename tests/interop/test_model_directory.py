@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from bert_jax.config import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import model_directory
 
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from bert_jax import contextual, trained
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface, model_directory, sentence_transformers
 from tests.models import TOKENIZER
 from tests.tasks import tuned

@@ -8,7 +8,7 @@ import ml_collections
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import config as tasks_config
 from configs import finetune, tiny
 

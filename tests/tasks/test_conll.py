@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import conll
 
 SCHEMES = {

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from bert_jax import finetune
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import datasets
 from tests.models import TOKENIZER

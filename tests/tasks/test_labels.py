@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import labels
 
 NAMES = ("negative", "positive")

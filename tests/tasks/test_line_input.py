@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import line_input
 from tests.tasks.test_config import config_dict

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bert_jax.config import ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import Answer
 

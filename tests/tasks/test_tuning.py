@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bert_jax import metrics, pretrained
-from bert_jax.config import ConfigError, DamagedError
-from bert_jax.hosts import Interrupted
+from bert_jax.errors import ConfigError, DamagedError, Interrupted
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
 from tests.commands import ENV, ROOT
