@@ -19,7 +19,7 @@ import jax
 from benchmarks import rows, train_step
 from bert_jax import checkpoint_files, digests, host_memory, optim, sharding, steps
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.position import Position
+from bert_jax.phases import Position
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from bert_jax import hosts, metrics
 from bert_jax.config import ExperimentConfig
 from bert_jax.metrics import HELD_OUT_LOSS
-from bert_jax.position import phase_of
+from bert_jax.phases import phase_of
 
 
 class Ranking:

@@ -28,11 +28,11 @@ from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, command_line, hosts, metrics, storage
+from bert_jax import checkpoint_files, cli, hosts, metrics, storage
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model import path_name
-from bert_jax.position import Position, Skip
+from bert_jax.phases import Position, Skip
 from bert_jax.steps import TrainState
 
 T = TypeVar("T")
@@ -435,4 +435,4 @@ def main(arguments: list[str]) -> None:
 
 if __name__ == "__main__":
     _WORKDIR = flags.DEFINE_string("workdir", None, "the directory of a run")
-    command_line.run_with_rest(main, __doc__, known_only=False)
+    cli.run_with_rest(main, __doc__, known_only=False)

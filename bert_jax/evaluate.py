@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import command_line, runs, sharding
+from bert_jax import cli, runs, sharding
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
@@ -116,8 +116,8 @@ def next_sentence_majority(batches: list[pipeline.Batch]) -> float | None:
 
 
 def main() -> None:
-    (workdir,) = command_line.require("workdir")
-    command_line.local_directory("workdir", workdir)
+    (workdir,) = cli.require("workdir")
+    cli.local_directory("workdir", workdir)
     run = runs.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
@@ -150,4 +150,4 @@ if __name__ == "__main__":
     _CORPUS_DIR = flags.DEFINE_string(
         "corpus_dir", None, "where the run's corpus is, if it was moved"
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

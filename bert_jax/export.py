@@ -22,7 +22,7 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import command_line, model_card, pretrained, runs, sharding
+from bert_jax import cli, model_card, pretrained, runs, sharding
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
     google_tf1,
@@ -146,9 +146,9 @@ def logits_of_random_pairs(
 
 
 def main() -> None:
-    workdir, output = command_line.require("workdir", "output")
-    command_line.local_directory("workdir", workdir)
-    command_line.local_directory("output", output)
+    workdir, output = cli.require("workdir", "output")
+    cli.local_directory("workdir", workdir)
+    cli.local_directory("output", output)
     export(
         workdir,
         output,
@@ -172,4 +172,4 @@ if __name__ == "__main__":
     _CORPUS_DIR = flags.DEFINE_string(
         "corpus_dir", None, "where the run's corpus is, if it was moved"
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

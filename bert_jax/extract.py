@@ -28,16 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import (
-    command_line,
-    contextual,
-    devices,
-    int8,
-    output_file,
-    sharding,
-    text_lines,
-    trained,
-)
+from bert_jax import cli, contextual, devices, int8, sharding, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers import Tokenizer
@@ -54,7 +45,7 @@ def writing(
     path: Path, tokenizer: Tokenizer | None, is_pooled: bool
 ) -> Iterator[Callable[..., None]]:
     """Gives a function that takes texts and features; the file appears at the end."""
-    with output_file.replacing(path) as tmp:
+    with cli.replacing(path) as tmp:
         if path.suffix == ".jsonl":
             with tmp.open("w", encoding="utf-8") as file:
                 yield lambda texts, found: _write_json(
@@ -153,11 +144,11 @@ def difference(exact: list[Features], found: list[Features]) -> str:
 
 
 def main() -> None:
-    model, source, path = command_line.require("model", "input", "output")
+    model, source, path = cli.require("model", "input", "output")
     output = Path(path)
     if output.suffix not in WRITERS:
         raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
-    output_file.check(output, source)
+    cli.check(output, source)
     devices.open_own_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(sharding.make_mesh(mesh))
@@ -214,4 +205,4 @@ if __name__ == "__main__":
         ["float32", "int8"],
         "int8: a quarter of the memory; what that changes is told for the first texts",
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

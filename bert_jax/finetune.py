@@ -24,7 +24,7 @@ import numpy as np
 from absl import flags
 
 from bert_jax import (
-    command_line,
+    cli,
     devices,
     encoders,
     hosts,
@@ -428,11 +428,11 @@ def _digest(model: Encoder | Opened) -> str:
 
 
 def main() -> None:
-    config = command_line.load_config(_CONFIG, config_lib.from_config_dict)
-    (model,) = command_line.require("model")
-    name = command_line.config_name(_CONFIG)
+    config = cli.load_config(_CONFIG, config_lib.from_config_dict)
+    (model,) = cli.require("model")
+    name = cli.config_name(_CONFIG)
     workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value
-    command_line.local_directory("workdir", workdir)
+    cli.local_directory("workdir", workdir)
     try:
         seeds = [int(seed) for seed in _SEEDS.value]
     except ValueError:
@@ -457,7 +457,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config("configs/finetune")
+    _CONFIG = cli.define_config("configs/finetune")
     flags.DEFINE_string("model", None, "what to tune: a trained model")
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where runs are kept; runs/finetune-NAME-OF-CONFIG if absent"
@@ -474,4 +474,4 @@ if __name__ == "__main__":
     _LOWERCASE = flags.DEFINE_bool(
         "lowercase", None, "whether the model's text was, where it does not say"
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

@@ -20,7 +20,7 @@ from absl import flags
 from bert_jax import (
     batch_page,
     checkpoint_files,
-    command_line,
+    cli,
     devices,
     prepare,
     rollbacks,
@@ -31,7 +31,7 @@ from bert_jax import (
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.errors import ConfigError
-from bert_jax.position import Skips
+from bert_jax.phases import Skips
 
 _STYLES = {"special": "dim", "a": "cyan", "b": "green"}
 
@@ -117,7 +117,7 @@ def main() -> None:
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:
-        config, skips = command_line.load_config(_CONFIG), ()
+        config, skips = cli.load_config(_CONFIG), ()
     step_rows.find_step(config, _STEP.value)  # before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
+    _CONFIG = cli.define_config()
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "directory of a training run, instead of --config"
     )
@@ -141,4 +141,4 @@ if __name__ == "__main__":
         "rows", 8, "how many rows of the batch to show", lower_bound=1
     )
     _HTML = flags.DEFINE_string("html", None, "file to write a page to")
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

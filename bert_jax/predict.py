@@ -29,15 +29,7 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import (
-    command_line,
-    devices,
-    int8,
-    output_file,
-    sharding,
-    text_lines,
-    trained,
-)
+from bert_jax import cli, devices, int8, sharding, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
@@ -326,7 +318,7 @@ def writing(path: str | None) -> Iterator[Any]:
     if path is None:
         yield sys.stdout
         return
-    with output_file.replacing(Path(path)) as tmp:
+    with cli.replacing(Path(path)) as tmp:
         with tmp.open("w", encoding="utf-8") as file:
             yield file
 
@@ -343,9 +335,9 @@ def showing_progress(teller: Teller) -> Iterator[None]:
 
 
 def main() -> None:
-    model, source = command_line.require("model", "input")
+    model, source = cli.require("model", "input")
     if _OUTPUT.value is not None:
-        output_file.check(Path(_OUTPUT.value), source)
+        cli.check(Path(_OUTPUT.value), source)
     devices.open_own_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = sharding.make_mesh(mesh_config)
@@ -420,4 +412,4 @@ if __name__ == "__main__":
     _NUM_BEST = flags.DEFINE_integer(
         "num_best", 3, "answers to tell of each question", lower_bound=1
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

@@ -32,7 +32,7 @@ import jax
 from absl import flags
 
 from bert_jax import (
-    command_line,
+    cli,
     host_memory,
     preflight_checks,
     preflight_report,
@@ -100,7 +100,7 @@ class Preflight:
         """Returns a result of each phase, side by side as far as `num_at_once` says.
 
         What one raises is raised at once; the others' threads may be in a compilation,
-        which `command_line.run_and_leave` does not wait for.
+        which `cli.run_and_leave` does not wait for.
 
         Args:
           result: called in a thread, with a copy that tells of its own work, and the
@@ -430,7 +430,7 @@ def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
 
 
 def main() -> None:
-    config = command_line.load_config(_CONFIG)
+    config = cli.load_config(_CONFIG)
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
             raise ConfigError("--devices and --topology exclude each other; give one")
@@ -446,14 +446,14 @@ def main() -> None:
             "--topology is missing; give it one of"
             f" {', '.join(topologies.EXAMPLES.values())}, or {topologies.LOCAL}"
         )
-    report = {"arguments": command_line.config_arguments()} | preflight(
+    report = {"arguments": cli.config_arguments()} | preflight(
         config, _TOPOLOGY.value, _WORKDIR.value, _PRICE.value, _SEARCH.value
     )
     print(json.dumps(report) if _JSON.value else preflight_report.table(report))
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
+    _CONFIG = cli.define_config()
     _TOPOLOGY = flags.DEFINE_string(
         "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
     )
@@ -471,4 +471,4 @@ if __name__ == "__main__":
     _SEARCH = flags.DEFINE_bool(
         "search", True, "find the largest batch and what remat buys"
     )
-    command_line.run_and_leave(main, __doc__, computes=False)
+    cli.run_and_leave(main, __doc__, computes=False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 
-from bert_jax import command_line, mesh_fit, optim, sharding
+from bert_jax import cli, mesh_fit, optim, sharding
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.errors import ConfigError
@@ -88,7 +88,7 @@ def check_writable(workdir: str) -> None:
 
     Nothing is left behind.
     """
-    command_line.local_directory("workdir", workdir)
+    cli.local_directory("workdir", workdir)
     path = Path(workdir).absolute()
     there = next(each for each in (path, *path.parents) if each.is_dir())
     try:

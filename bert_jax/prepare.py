@@ -24,7 +24,7 @@ from typing import Any
 import tokenizers as tokenizers_lib
 from absl import flags
 
-from bert_jax import command_line
+from bert_jax import cli
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -151,7 +151,7 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
             " the sources are too large to prepare unasked; run:"
-            f" python -m bert_jax.prepare {command_line.config_arguments()}"
+            f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
     return _prepare(config, found)
 
@@ -365,7 +365,7 @@ def _write_shards(
 
 
 def main() -> None:
-    config = command_line.load_config(_CONFIG)
+    config = cli.load_config(_CONFIG)
     try:
         prepare(config, _WORKERS.value, _SCRATCH_DIR.value)
     except BrokenProcessPool:
@@ -376,7 +376,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
+    _CONFIG = cli.define_config()
     _WORKERS = flags.DEFINE_integer(
         "workers",
         None,
@@ -390,4 +390,4 @@ if __name__ == "__main__":
         " if not given, corpus_dir, or the system's temporary directory when corpus_dir"
         " is a bucket or on a network or FUSE file system",
     )
-    command_line.run(main, __doc__)
+    cli.run(main, __doc__)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import command_line, prepare, storage
+from bert_jax import cli, prepare, storage
 from bert_jax.config import DataConfig, ExperimentConfig
 from bert_jax.data import (
     corpus,
@@ -47,9 +47,7 @@ try:
 except ImportError:
     if __name__ != "__main__":
         raise
-    command_line.fail(
-        "Apache Beam is not installed; pip install -r requirements-beam.txt"
-    )
+    cli.fail("Apache Beam is not installed; pip install -r requirements-beam.txt")
 
 # Where the workers leave what the manifest is made of.
 FACTS = "unfinished-beam"
@@ -267,9 +265,9 @@ def _mistakes_of_workers() -> Iterator[None]:
 
 
 def main(options: list[str]) -> None:
-    run(command_line.load_config(_CONFIG), options)
+    run(cli.load_config(_CONFIG), options)
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
-    command_line.run_with_rest(main, __doc__)
+    _CONFIG = cli.define_config()
+    cli.run_with_rest(main, __doc__)

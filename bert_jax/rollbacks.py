@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bert_jax import hosts, storage
 from bert_jax.errors import DamagedError
-from bert_jax.position import Position, Skip
+from bert_jax.phases import Position, Skip
 
 ROLLBACK_FILE = "rollback.json"
 

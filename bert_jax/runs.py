@@ -10,15 +10,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import (
-    checkpoint_files,
-    devices,
-    optim,
-    position,
-    sharding,
-    steps,
-    storage,
-)
+from bert_jax import checkpoint_files, devices, optim, phases, sharding, steps, storage
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ExperimentConfig, MeshConfig
@@ -92,7 +84,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     step = available[-1] if step is None else step
     checkpoint_files.check(workdir, step, "give --step={}")
     checkpoints.position(step, corpus.sha256)
-    phase_index, _ = position.phase_of(config, max(step - 1, 0))
+    phase_index, _ = phases.phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
     jax.set_mesh(mesh)
     graphdef, like = abstract_params(config)

@@ -11,7 +11,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.position import Skips, batch_of, phase_of
+from bert_jax.phases import Skips, batch_of, phase_of
 
 
 @dataclasses.dataclass(frozen=True)

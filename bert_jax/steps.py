@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, optim, position, sharding
+from bert_jax import losses, model, optim, phases, sharding
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
 
 Batch = dict[str, jax.Array]
@@ -201,7 +201,7 @@ def apply_gradients(
 def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainState:
     """Returns the state with new moments where a phase begins."""
     with jax.named_scope("optimizer"):
-        starts = jnp.array(position.phase_starts(config)[1:], jnp.int32)
+        starts = jnp.array(phases.phase_starts(config)[1:], jnp.int32)
         begins = jnp.any(state.step == starts)
         opt_state = optim.reset_moments(state.opt_state, begins)
     return dataclasses.replace(state, opt_state=opt_state)

@@ -350,6 +350,6 @@ def _is_remote(path: str) -> bool:
 
 
 def _gfile() -> Any:
-    from bert_jax.data.quiet_tensorflow import tf
+    from bert_jax.lazy_tensorflow import tf
 
     return tf.io.gfile

@@ -16,7 +16,7 @@ from absl import flags
 from bert_jax import (
     best_checkpoints,
     checkpoint_files,
-    command_line,
+    cli,
     compiled_steps,
     devices,
     hosts,
@@ -40,7 +40,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import tokenizers
 from bert_jax.held_out import HeldOut
-from bert_jax.position import Position, phase_of
+from bert_jax.phases import Position, phase_of
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
 from bert_jax.watchdog import Watchdog
@@ -133,7 +133,7 @@ def open_inputs(
       ConfigError: for everything a person can get wrong; but for a small corpus, which
         is prepared last, nothing is written before.
     """
-    command_line.local_directory("workdir", workdir)
+    cli.local_directory("workdir", workdir)
     watchdog.begin("opening devices")
     devices.open_devices()
     keep_compiled(config.compilation_cache_dir)
@@ -270,10 +270,10 @@ def describe(
 
 
 def main() -> None:
-    config = command_line.load_config(_CONFIG)
+    config = cli.load_config(_CONFIG)
     workdir = _WORKDIR.value
     if workdir is None:
-        workdir = f"runs/{command_line.config_name(_CONFIG)}"
+        workdir = f"runs/{cli.config_name(_CONFIG)}"
     hosts.join()
     interruption.stop_at_once()
     with hosts.together():
@@ -281,8 +281,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = command_line.define_config()
+    _CONFIG = cli.define_config()
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where the run is kept; runs/NAME-OF-CONFIG if absent"
     )
-    command_line.run_and_leave(main, __doc__)
+    cli.run_and_leave(main, __doc__)

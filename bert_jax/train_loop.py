@@ -32,7 +32,7 @@ from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
 from bert_jax.errors import StorageError
 from bert_jax.held_out import HeldOut
-from bert_jax.position import Position, Skips, phase_of, runs_of_batches, skipping
+from bert_jax.phases import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
 from bert_jax.watchdog import Watchdog

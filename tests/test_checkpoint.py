@@ -14,7 +14,7 @@ from bert_jax import checkpoint, checkpoint_files, optim, steps
 from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.errors import ConfigError, DamagedError, StorageError
-from bert_jax.position import Position, Skip
+from bert_jax.phases import Position, Skip
 from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 

@@ -8,9 +8,9 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import export, pretrained, runs
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface
+from bert_jax.lazy_tensorflow import tf
 from tests.commands import run, run_well
 from tests.interop.test_huggingface import LINES
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax import errors, guard, optim, prepare, step_rows, steps
-from bert_jax.position import Position, Skip
+from bert_jax.phases import Position, Skip
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 

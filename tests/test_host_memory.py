@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bert_jax import command_line, host_memory
+from bert_jax import cli, host_memory
 
 COUNT_FAULTS = """
 import ctypes, resource, sys, threading
@@ -83,5 +83,5 @@ def test_only_what_computes_on_a_cpu_keeps_memory(
     )
     monkeypatch.setattr(host_memory, "keep_freed_memory", lambda: calls.append(1))
     monkeypatch.setattr(sys, "argv", ["command"])
-    command_line.run(lambda: None, "", computes=computes)
+    cli.run(lambda: None, "", computes=computes)
     assert bool(calls) == keeps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax import output_file
+from bert_jax import cli
 from bert_jax.errors import ConfigError
 
 
@@ -10,11 +10,11 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("old")
     with pytest.raises(RuntimeError):
-        with output_file.replacing(path) as tmp:
+        with cli.replacing(path) as tmp:
             tmp.write_text("half")
             raise RuntimeError
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
-    with output_file.replacing(path) as tmp:
+    with cli.replacing(path) as tmp:
         tmp.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new" and len(list(tmp_path.iterdir())) == 1
@@ -32,4 +32,4 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
 def test_outputs_that_cannot_be(name, message, tmp_path):
     (tmp_path / "directory").mkdir()
     with pytest.raises(ConfigError, match=message):
-        output_file.check(tmp_path / name, str(tmp_path / "input.txt"))
+        cli.check(tmp_path / name, str(tmp_path / "input.txt"))

@@ -4,7 +4,7 @@ import pytest
 
 from bert_jax import rollbacks
 from bert_jax.errors import DamagedError
-from bert_jax.position import Position, Skip
+from bert_jax.phases import Position, Skip
 
 BEFORE = Position("corpus", log=({"loss": 1.0},))
 AFTER = Position("corpus", (Skip(0, 30, 8),), rollbacks=1)

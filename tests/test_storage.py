@@ -7,8 +7,8 @@ import re
 import pytest
 
 from bert_jax import errors, storage
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import ConfigError
+from bert_jax.lazy_tensorflow import tf
 
 PASSING = [
     ConnectionResetError("reset"),

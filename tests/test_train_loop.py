@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import position, prepare, rollbacks, train_loop
+from bert_jax import phases, prepare, rollbacks, train_loop
 from bert_jax.data import pipeline
 from bert_jax.errors import DivergedError
-from bert_jax.position import Position
+from bert_jax.phases import Position
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -55,9 +55,9 @@ def batches_of_phase(run, phase_index):
         (0, ()),
         (3, ()),
         (6, ()),
-        (3, (position.Skip(0, 3, 4),)),
-        (2, (position.Skip(0, 2, 3), position.Skip(1, 0, 2))),
-        (1, (position.Skip(0, 3, 1), position.Skip(0, 5, 2), position.Skip(1, 2, 2))),
+        (3, (phases.Skip(0, 3, 4),)),
+        (2, (phases.Skip(0, 2, 3), phases.Skip(1, 0, 2))),
+        (1, (phases.Skip(0, 3, 1), phases.Skip(0, 5, 2), phases.Skip(1, 2, 2))),
     ],
 )
 def test_every_step_gets_its_batch(run, first_step, skips):
@@ -68,7 +68,7 @@ def test_every_step_gets_its_batch(run, first_step, skips):
     found = list(train_loop.global_batches(run, first_step, skips))
     assert len(found) == 9 - first_step
     for step, (phase_index, batch) in enumerate(found, start=first_step):
-        expected_phase, number = position.batch_of(run.config, step, skips)
+        expected_phase, number = phases.batch_of(run.config, step, skips)
         assert phase_index == expected_phase
         _, expected = known[phase_index][number]
         for name, rows in expected.items():
@@ -100,7 +100,7 @@ def test_a_run_rolls_back_as_often_as_it_may(run, tmp_path):
     newest = 4
     step, place = train_loop.roll_back(run, begun, error)
     assert step == 4 and place.rollbacks == 1
-    assert place.skips == (position.Skip(0, 4, 1), position.Skip(1, 0, 2))
+    assert place.skips == (phases.Skip(0, 4, 1), phases.Skip(1, 0, 2))
     assert place.log == saved.log  # of the step that it goes back to
     assert found == [place]  # recorded before a checkpoint is moved
     with pytest.raises(DivergedError):

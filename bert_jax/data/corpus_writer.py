@@ -25,8 +25,8 @@ from bert_jax.data import (
     tokenizers,
     unknown_tokens,
 )
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import ConfigError
+from bert_jax.lazy_tensorflow import tf
 
 # Tokens that make a record, or more by the rest of a document.
 BLOCK_TOKENS = 2**16

@@ -13,8 +13,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bert_jax import storage
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import DamagedError
+from bert_jax.lazy_tensorflow import tf
 
 # Of 128 kB and more: a call into tf.data costs as much as copying one.
 RECORDS_AT_A_TIME = 32

@@ -17,11 +17,11 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import tokenizers
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import model_directory, tf1_variables, weight_names
 from bert_jax.interop.model_directory import Source, read_json, write_json
 from bert_jax.interop.weight_names import GOOGLE
+from bert_jax.lazy_tensorflow import tf
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"

@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from bert_jax.data.quiet_tensorflow import tf
+from bert_jax.lazy_tensorflow import tf
 
 
 class UnreadableError(Exception):

@@ -35,7 +35,7 @@ from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.errors import ConfigError, DamagedError, DivergedError
 from bert_jax.interop import model_directory
-from bert_jax.position import Position
+from bert_jax.phases import Position
 from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.config import FinetuneConfig

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import errors, position, prepare
+from bert_jax import errors, phases, prepare
 from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
 from configs import tiny
 from tests.commands import ROOT
@@ -429,7 +429,7 @@ def sixteen_shards(tmp_path_factory):
 
 def run_batches(made, first_step, host=0, num_hosts=1):
     """Returns a host's batches from a step of the run to its end, over both phases."""
-    phase_index, first = position.phase_of(made.config, first_step)
+    phase_index, first = phases.phase_of(made.config, first_step)
     found = []
     for index in range(phase_index, 2):
         count = made.config.phases[index].num_steps - first

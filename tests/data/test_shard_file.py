@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.data import shard_file
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.errors import DamagedError
+from bert_jax.lazy_tensorflow import tf
 
 
 def block(tokens):

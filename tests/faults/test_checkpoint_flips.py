@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax import checkpoint_files, digests, optim, steps
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.position import Position
+from bert_jax.phases import Position
 from tests.commands import run, run_well, small_run, write_text
 from tests.conftest import make_config, use_mesh
 from tests.runs import assert_same_bits, exact_lines

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 
 from bert_jax import errors, model, pretrained
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import google_tf1
+from bert_jax.lazy_tensorflow import tf
 from tests import numpy_bert
 from tests.conftest import make_batch, make_config
 from tests.models import TOKENIZER, VOCAB

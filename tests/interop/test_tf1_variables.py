@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bert_jax.data.quiet_tensorflow import tf
 from bert_jax.interop import tf1_variables
+from bert_jax.lazy_tensorflow import tf
 
 
 def test_shapes_and_dtypes_whatever_the_directory(tmp_path, monkeypatch):

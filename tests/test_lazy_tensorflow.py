@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.quiet_tensorflow in processes of their own."""
+"""Tests of bert_jax.lazy_tensorflow in processes of their own."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.commands import run_code
 def test_it_is_imported_at_its_first_use_and_says_nothing():
     done = run_code(
         "import sys\n"
-        "from bert_jax.data.quiet_tensorflow import tf\n"
+        "from bert_jax.lazy_tensorflow import tf\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not tf.config.get_visible_devices('GPU')\n"
         "print(int(tf.constant(7)))\n"
@@ -33,7 +33,7 @@ def test_commands_and_tensorboard_do_without(tmp_path):
 def test_what_others_print_meanwhile_is_heard():
     done = run_code(
         "import sys, threading\n"
-        "from bert_jax.data.quiet_tensorflow import tf\n"
+        "from bert_jax.lazy_tensorflow import tf\n"
         "thread = threading.Thread(target=lambda: tf.constant)\n"
         "thread.start()\n"
         "while 'tensorflow' not in sys.modules:\n"
@@ -49,7 +49,7 @@ def test_a_failing_import_is_not_hidden():
     done = run_code(
         "import sys\n"
         "sys.modules['tensorflow'] = None\n"
-        "from bert_jax.data.quiet_tensorflow import tf\n"
+        "from bert_jax.lazy_tensorflow import tf\n"
         "tf.constant"
     )
     assert done.returncode == 1

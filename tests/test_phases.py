@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import position
-from bert_jax.position import Skip
+from bert_jax import phases
+from bert_jax.phases import Skip
 from tests.conftest import make_config
 
 
@@ -28,15 +28,15 @@ def two_phases() -> config_lib.ExperimentConfig:
     ],
 )
 def test_phase_of_a_step(step, phase_and_done):
-    assert position.phase_of(two_phases(), step) == phase_and_done
+    assert phases.phase_of(two_phases(), step) == phase_and_done
 
 
 def test_phases_start_where_the_last_one_ends():
-    assert position.phase_starts(two_phases()) == [0, 20]
+    assert phases.phase_starts(two_phases()) == [0, 20]
 
 
 def taken(config, skips):
-    return [position.batch_of(config, step, skips) for step in range(config.num_steps)]
+    return [phases.batch_of(config, step, skips) for step in range(config.num_steps)]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_rollback_skips_the_batches_of_its_steps_and_no_other(
     first_step, last_step, skips
 ):
     config = two_phases()
-    assert position.skipping(config, (), first_step, last_step) == skips
+    assert phases.skipping(config, (), first_step, last_step) == skips
     before, after = taken(config, ()), taken(config, skips)
     assert len(set(after)) == len(after)
     assert after[:first_step] == before[:first_step]
@@ -66,19 +66,19 @@ def test_a_rollback_skips_the_batches_of_its_steps_and_no_other(
 
 def test_a_second_rollback_to_the_same_checkpoint():
     config = two_phases()
-    first = position.skipping(config, (), 4, 7)
-    assert position.batch_of(config, 4, first) == (0, 7)
-    both = position.skipping(config, first, 4, 6)
+    first = phases.skipping(config, (), 4, 7)
+    assert phases.batch_of(config, 4, first) == (0, 7)
+    both = phases.skipping(config, first, 4, 6)
     assert both == (Skip(0, 4, 5),)
-    assert position.batch_of(config, 3, both) == (0, 3)
-    assert position.batch_of(config, 4, both) == (0, 9)
+    assert phases.batch_of(config, 3, both) == (0, 3)
+    assert phases.batch_of(config, 4, both) == (0, 9)
 
 
 def test_a_second_rollback_past_the_checkpoint_of_the_first():
     """All batches taken since the older checkpoint are skipped, and no others."""
     config = two_phases()
-    first = position.skipping(config, (), 8, 12)
-    both = position.skipping(config, first, 4, 10)
+    first = phases.skipping(config, (), 8, 12)
+    both = phases.skipping(config, first, 4, 10)
     # Steps 5 to 10 took batches 4 to 7, then 12 and 13; 8 to 11 were skipped before.
     assert both == (Skip(0, 4, 10),)
     assert taken(config, both)[:6] == [(0, b) for b in (0, 1, 2, 3, 14, 15)]
@@ -86,16 +86,16 @@ def test_a_second_rollback_past_the_checkpoint_of_the_first():
 
 def test_skips_of_a_later_phase_stay():
     config = two_phases()
-    first = position.skipping(config, (), 16, 22)
-    both = position.skipping(config, first, 16, 18)
+    first = phases.skipping(config, (), 16, 22)
+    both = phases.skipping(config, first, 16, 18)
     assert both == (Skip(0, 16, 6), Skip(1, 0, 2))
 
 
 def test_a_resume_before_the_step_of_a_rollback_takes_the_same_batches():
     """From step 4, with the skips of rollbacks to 8 and 14."""
     config = two_phases()
-    first = position.skipping(config, (), 8, 12)
-    both = position.skipping(config, first, 14, 15)
+    first = phases.skipping(config, (), 8, 12)
+    both = phases.skipping(config, first, 14, 15)
     assert taken(config, both)[:8] == taken(config, ())[:8]
     assert taken(config, both)[8:14] == taken(config, first)[8:14]
     assert taken(config, both)[14] == (0, 19)
@@ -105,7 +105,7 @@ def test_a_resume_before_the_step_of_a_rollback_takes_the_same_batches():
 def test_runs_of_batches_are_the_batches_of_the_steps(first_step):
     config = two_phases()
     skips = (Skip(0, 2, 1), Skip(0, 9, 4), Skip(1, 3, 2))
-    runs = list(position.runs_of_batches(config, first_step, skips))
+    runs = list(phases.runs_of_batches(config, first_step, skips))
     found = [
         (phase_index, first_batch + i)
         for phase_index, first_batch, num_batches in runs

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.command_line through the commands that start by it."""
+"""Tests of bert_jax.cli through the commands that start by it."""
 
 import pathlib
 import signal
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from bert_jax import command_line, errors
+from bert_jax import cli, errors
 from tests.commands import run, run_code, run_well, start
 
 
@@ -183,7 +183,7 @@ def test_help_tells_what_a_flag_takes():
     ],
 )
 def test_keys_may_stand_before_the_config(before, after):
-    found = command_line._config_first(["train", *before.split()])
+    found = cli._config_first(["train", *before.split()])
     assert found == ["train", *after.split()]
 
 
@@ -239,7 +239,7 @@ def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
     keys = """seed optimizer.learning_rate optimizer.clip_norm checkpoint.every_steps
         eval.every_steps phases[0].global_batch_size""".split()
     known = [f"config.{name}" for name in keys]
-    found = command_line._nearest(f"config.{key}", known)
+    found = cli._nearest(f"config.{key}", known)
     assert found.removeprefix("config.") == nearest
 
 
@@ -268,7 +268,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
     assert result.stderr == "stopped\n"
 
 
-@pytest.mark.parametrize("module", ["bert_jax.command_line", "json.tool"])
+@pytest.mark.parametrize("module", ["bert_jax.cli", "json.tool"])
 def test_only_commands_of_ours_stop_at_once(module):
     program = f"""if True:
         import signal, sys
