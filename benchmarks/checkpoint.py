@@ -17,8 +17,10 @@ import time
 import jax
 
 from benchmarks import rows, train_step
-from bert_jax import checkpoint_files, digests, host_memory, optim, sharding, steps
+from bert_jax import checkpoint_files, digests, optim, steps
 from bert_jax.checkpoint import Checkpoints
+from bert_jax.distributed import host_memory, sharding
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.phases import Position
 
 
@@ -88,7 +90,7 @@ class Run:
     """A train step, its state, and where that is saved."""
 
     def __init__(self, config, batch, workdir: str):
-        mesh = sharding.make_mesh(config.mesh)
+        mesh = mesh_lib.make_mesh(config.mesh)
         jax.set_mesh(mesh)
         tx, schedule = optim.make_optimizer(config)
         graphdef, init = steps.init_state(config, tx)

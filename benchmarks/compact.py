@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import int8, predict, sharding, trained
+from bert_jax import int8, predict, trained
 from bert_jax.config import MeshConfig
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.tasks import task
 from bert_jax.tasks.config import TextTask
 from bert_jax.tasks.predictor import Predictor
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--dev", type=pathlib.Path, required=True)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    mesh = sharding.make_mesh(
+    mesh = mesh_lib.make_mesh(
         MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     )
     jax.set_mesh(mesh)

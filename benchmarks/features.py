@@ -19,8 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import rows
-from bert_jax import contextual, sharding, trained
+from bert_jax import contextual, trained
 from bert_jax.config import MeshConfig
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.tasks import conll, metrics
 from bert_jax.tasks.conll import Sentences
 from bert_jax.trained import Trained
@@ -37,7 +38,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     args = parser.parse_args()
     jax.set_mesh(
-        sharding.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False))
+        mesh_lib.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False))
     )
     model = trained.read_encoder(args.model)
     train = conll.read(f"conll:{args.train}", "", "")

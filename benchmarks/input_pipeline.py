@@ -36,9 +36,10 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import host_memory, prepare
+from bert_jax import prepare
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline, tokenizers
+from bert_jax.distributed import host_memory
 from configs import base, large_packed, tiny
 
 

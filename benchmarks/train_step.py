@@ -19,7 +19,9 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import host_memory, metrics, optim, sharding, steps
+from bert_jax import metrics, optim, steps
+from bert_jax.distributed import host_memory, sharding
+from bert_jax.distributed import mesh as mesh_lib
 from configs import base, large
 
 PEERS = {
@@ -112,7 +114,7 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
 def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
     if not host_memory.has_accelerator():  # as every command begins
         host_memory.keep_freed_memory()
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)

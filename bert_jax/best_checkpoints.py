@@ -10,8 +10,9 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bert_jax import hosts, metrics
+from bert_jax import metrics
 from bert_jax.config import ExperimentConfig
+from bert_jax.distributed import multihost
 from bert_jax.metrics import HELD_OUT_LOSS
 from bert_jax.phases import phase_of
 
@@ -71,7 +72,7 @@ def read(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:
         return json.dumps(list(found.items()))
 
     ranking = Ranking(config.checkpoint.keep_best)
-    for step, loss in json.loads(hosts.agree("held-out losses", losses)):
+    for step, loss in json.loads(multihost.agree("held-out losses", losses)):
         phase_index, _ = phase_of(config, step - 1)
         ranking.add(step, phase_index, math.inf if loss is None else loss)
     return ranking

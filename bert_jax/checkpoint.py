@@ -28,8 +28,9 @@ from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, cli, hosts, metrics, storage
+from bert_jax import checkpoint_files, cli, metrics, storage
 from bert_jax.config import CheckpointConfig
+from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model import path_name
 from bert_jax.phases import Position, Skip
@@ -53,10 +54,10 @@ class Config(Protocol):
 class _Manager(ocp.CheckpointManager):
     """Orbax's, but for two questions (seen with orbax-checkpoint 0.12.8).
 
-    Whether to stop is left to `hosts.interrupted`: JAX ends a run at the number after
-    the last that it was asked with. Orbax asks with the step of a save, in its own
-    thread at the end of one, when steps have gone on: so a notice that comes then would
-    never be heard.
+    `preemption.interrupted` decides whether to stop: JAX ends a run at the number after
+    the last one that it was asked with. Orbax asks with the step of a save, in its own
+    thread and at the end of the save, when later steps have begun, so a notice in that
+    time would be lost.
 
     What went wrong in a save is told to whoever asks first, and that may be Orbax's own
     thread at the end of the save: so it is remembered here.
@@ -147,7 +148,7 @@ class Checkpoints:
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
         # A name serves once in a process, in which there may be several directories.
         self._saves += 1
-        hosts.agree(f"room {self.directory} {self._saves}", self._find_room)
+        multihost.agree(f"room {self.directory} {self._saves}", self._find_room)
         with self._storage_told():
             self._manager.save(
                 step,
@@ -169,7 +170,7 @@ class Checkpoints:
         find = functools.partial(
             checkpoint_files.recover, self._workdir, on_found=on_found
         )
-        step = hosts.agree(name, lambda: str(find()))
+        step = multihost.agree(name, lambda: str(find()))
         self._manager.reload()  # damaged ones are gone
         return int(step)
 
@@ -290,7 +291,7 @@ class Checkpoints:
 
     def _seal(self) -> None:
         """Called by Orbax when all is written and before the checkpoint counts."""
-        if hosts.is_first():
+        if multihost.is_first():
             name = f"{self._step}{checkpoint_files.UNFINISHED}"
             checkpoint_files.seal(self.directory / name)
 

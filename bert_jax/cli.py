@@ -23,8 +23,10 @@ from absl import flags, logging
 from ml_collections import config_flags
 from ml_collections.config_flags import config_path
 
-from bert_jax import EXIT_FORCED, errors, host_memory, interruption, storage
+from bert_jax import EXIT_FORCED, errors, storage
 from bert_jax.config import from_config_dict
+from bert_jax.distributed import host_memory, preemption
+from bert_jax.distributed.multihost import leave
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
     EXIT_LOST,
@@ -34,7 +36,6 @@ from bert_jax.errors import (
     Interrupted,
     StorageError,
 )
-from bert_jax.hosts import leave
 
 T = TypeVar("T")
 _config_directory = "configs"
@@ -97,7 +98,7 @@ def run_with_rest(
     if num_configs > 1 and not is_help:  # absl takes the last, with its keys
         fail("--config is given more than once; give it once")
     try:
-        interruption.raise_interrupts()
+        preemption.raise_interrupts()
         if is_help:
             print(_help(doc or ""), flush=True)
             sys.exit(0)

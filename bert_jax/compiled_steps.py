@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 
-from bert_jax import sharding, steps
+from bert_jax import steps
 from bert_jax.config import ExperimentConfig
+from bert_jax.distributed import sharding
 
 Compiled = jax.stages.Compiled
 

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax import int8, sharding
+from bert_jax import int8
 from bert_jax.data.tokenizers import UNK
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.tasks import heads
 from bert_jax.tasks import rows as rows_lib
@@ -96,7 +98,7 @@ class Extractor:
             )
         self._trained = trained
         self._mesh = jax.sharding.get_mesh()
-        divisor = sharding.batch_divisor(self._mesh)
+        divisor = mesh_lib.batch_divisor(self._mesh)
         self._batch_size = -(-batch_size // divisor) * divisor
         self._max_length = max_length
         self._locate = LocatingEncoder(trained.tokenizer)

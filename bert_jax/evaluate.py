@@ -19,10 +19,12 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, runs, sharding
+from bert_jax import cli, runs
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 
 # Pairs and masks of held-out documents are fixed for all runs, whatever their seed.
@@ -128,7 +130,7 @@ def main() -> None:
     metrics = evaluate(
         run.eval_step,
         run.params,
-        eval_batches(*made, sharding.host_part(run.mesh, jax.process_index())),
+        eval_batches(*made, mesh_lib.host_part(run.mesh, jax.process_index())),
         run.mesh,
         run.accumulation_steps,
     )

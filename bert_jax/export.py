@@ -22,7 +22,9 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import cli, model_card, pretrained, runs, sharding
+from bert_jax import cli, model_card, pretrained, runs
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
     google_tf1,
@@ -121,7 +123,7 @@ def logits_of_random_pairs(
     run: runs.Run,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
     """Returns params -> both heads' float32 logits of fixed pairs with padding."""
-    rows = sharding.batch_divisor(run.mesh)
+    rows = mesh_lib.batch_divisor(run.mesh)
     T = min(64, run.config.model.max_position_embeddings)
     shape, position_T = (rows, T), np.arange(T)
     ids = np.random.default_rng(0).integers(run.config.tokenizer.vocab_size, size=shape)

@@ -28,10 +28,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, contextual, devices, int8, sharding, text_lines, trained
+from bert_jax import cli, contextual, int8, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.distributed import devices
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
 from bert_jax.text_lines import Parts
@@ -151,7 +153,7 @@ def main() -> None:
     cli.check(output, source)
     devices.open_own_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
-    jax.set_mesh(sharding.make_mesh(mesh))
+    jax.set_mesh(mesh_lib.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)
     begin = time.monotonic()
     is_pooled = _POOLING.value in contextual.OF_TEXTS

@@ -23,21 +23,10 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import (
-    cli,
-    devices,
-    encoders,
-    hosts,
-    interruption,
-    mesh_fit,
-    runs,
-    sharding,
-    startup,
-    storage,
-    trained,
-    workdir_lock,
-)
+from bert_jax import cli, encoders, runs, startup, storage, trained, workdir_lock
 from bert_jax.config import ModelConfig
+from bert_jax.distributed import devices, multihost, preemption
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.encoders import Encoder
 from bert_jax.errors import EXIT_DIVERGED, ConfigError
 from bert_jax.interop import model_directory
@@ -109,10 +98,10 @@ def finetune(
     """Makes a run for each learning rate and seed, and keeps the best one's model."""
     began = time.monotonic()
     setup = open_inputs(config, start)
-    hosts.make_shared("workdir", workdir)
-    hosts.agree("workdir", lambda: take_workdir(workdir, setup, start))
+    multihost.make_shared("workdir", workdir)
+    multihost.agree("workdir", lambda: take_workdir(workdir, setup, start))
     print(describe(setup, start, workdir), flush=True)
-    interruption.listen()
+    preemption.listen()
     for learning_rate in learning_rates:
         for seed in seeds:
             if len(learning_rates) * len(seeds) > 1:
@@ -123,7 +112,7 @@ def finetune(
             result = tuning.tune(setup, learning_rate, seed, directory)
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
-    interruption.ignore()
+    preemption.ignore()
     # With those of earlier calls: WORKDIR/model is the best of all.
     results = tuning.results_in(runs_directory(workdir))
     finish(setup, workdir, results, time.monotonic() - began)
@@ -146,18 +135,18 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     """
     devices.open_devices()
     startup.keep_compiled(config.compilation_cache_dir)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
-    mesh_fit.check_batch(
+    mesh_lib.check_batch(
         "config.recipe.global_batch_size",
         config.recipe.global_batch_size,
         config.accumulation_steps,
         mesh,
     )
-    sharding.host_part(mesh, jax.process_index())
+    mesh_lib.host_part(mesh, jax.process_index())
     encoder = encoders.read(start.model, start.lowercase)
     encoder = encoders.first_layers(encoder, config.num_layers)
-    mesh_fit.check_optimizer(encoder.config, config.mesh, mesh)
+    mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
     most = encoder.config.max_position_embeddings
     if config.sequence_length > most:
         raise ConfigError(
@@ -166,7 +155,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         )
     teacher = open_teacher(config, encoder)
     # One after the first: TensorFlow Datasets may have to be prepared.
-    datasets = hosts.first_then_others(
+    datasets = multihost.first_then_others(
         "labelled data", lambda: datasets_lib.read(config, encoder.tokenizer)
     )
     check_metric(config, datasets)
@@ -177,7 +166,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         ("config.data and config.distill.teacher", json.dumps(sha256)),
         (f"--model={start.model}", _digest(encoder)),
     ):
-        hosts.check_same(name, value, f"{name} is not the same on all hosts")
+        multihost.check_same(name, value, f"{name} is not the same on all hosts")
     laid_out = trained.lay_out(teacher) if teacher else None
     return Setup(
         config, encoder, start.is_from_scratch, datasets, sha256, mesh, laid_out
@@ -315,7 +304,7 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
         print(closing_words(setup, workdir, best, scores, seconds))
         return ""
 
-    hosts.agree("end", write)  # nobody is done before all is written
+    multihost.agree("end", write)  # nobody is done before all is written
 
 
 def predict(setup: Setup, params: Any, split: Split) -> Any:
@@ -450,9 +439,9 @@ def main() -> None:
             f" ({max(asked, key=asked.count).rpartition('/')[2]}); name each once"
         )
     start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
-    hosts.join()
-    interruption.stop_at_once()
-    with hosts.together():
+    multihost.join()
+    preemption.stop_at_once()
+    with multihost.together():
         finetune(config, start, workdir, learning_rates, seeds)
 
 

@@ -6,9 +6,10 @@ import functools
 import jax
 from flax import nnx
 
-from bert_jax import evaluate, sharding, steps
+from bert_jax import evaluate, steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.metrics import HELD_OUT_LOSS
 
 
@@ -30,7 +31,7 @@ class HeldOut:
                 evaluate.eval_batches,
                 corpus,
                 config,
-                part=sharding.host_part(mesh, jax.process_index()),
+                part=mesh_lib.host_part(mesh, jax.process_index()),
             )
         )
 

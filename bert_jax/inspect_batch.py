@@ -21,7 +21,6 @@ from bert_jax import (
     batch_page,
     checkpoint_files,
     cli,
-    devices,
     prepare,
     rollbacks,
     runs,
@@ -30,6 +29,7 @@ from bert_jax import (
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ExperimentConfig
+from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.phases import Skips
 

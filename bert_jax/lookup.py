@@ -9,7 +9,7 @@ runs of one step differ in their last bits. XLA's own remedy
 import jax
 import jax.numpy as jnp
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 from bert_jax.products import precision
 
 # Up to so many rows, of positions above all, a product with one-hot rows is at most

@@ -20,8 +20,9 @@ import jax.numpy as jnp
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from bert_jax import storage, topologies
+from bert_jax import storage
 from bert_jax.config import ExperimentConfig, ModelConfig, PhaseConfig
+from bert_jax.distributed import chips
 
 # Classes that protobuf makes at import, where type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009
@@ -34,7 +35,7 @@ HELD_OUT_LOSS = "eval_loss"
 
 def peak_flops() -> float:
     """Returns the FLOP/s of one device: a data sheet's, else a measured product's."""
-    chip = topologies.chip_of(jax.devices()[0].device_kind)
+    chip = chips.chip_of(jax.devices()[0].device_kind)
     return chip.peak_flops if chip else _measured_flops()
 
 

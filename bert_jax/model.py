@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from bert_jax import sharding
 from bert_jax.config import ModelConfig
+from bert_jax.distributed import sharding
 from bert_jax.dropout import dropout
 from bert_jax.lookup import rows_of
 from bert_jax.products import einsum_float32, precision, times_kernel

@@ -29,8 +29,10 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import cli, devices, int8, sharding, text_lines, trained
+from bert_jax import cli, int8, text_lines, trained
 from bert_jax.config import MeshConfig
+from bert_jax.distributed import devices
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.progress import Progress
 from bert_jax.tasks import decisions, line_input, task
@@ -340,7 +342,7 @@ def main() -> None:
         cli.check(Path(_OUTPUT.value), source)
     devices.open_own_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
-    mesh = sharding.make_mesh(mesh_config)
+    mesh = mesh_lib.make_mesh(mesh_config)
     jax.set_mesh(mesh)
     tell, teller, max_parts = open_model(model, mesh)
     begin, num_texts = time.monotonic(), 0

@@ -33,20 +33,19 @@ from absl import flags
 
 from bert_jax import (
     cli,
-    host_memory,
     preflight_checks,
     preflight_report,
     quantities,
-    sharding,
     step_estimate,
     steps,
-    topologies,
     train,
     trials,
 )
 from bert_jax.config import REMAT, ExperimentConfig
+from bert_jax.distributed import chips, host_memory
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.errors import ConfigError
-from bert_jax.topologies import GIB, Chip
 from bert_jax.trials import Trial
 from bert_jax.under_way import UnderWay
 
@@ -132,7 +131,7 @@ class Preflight:
         free = host_memory.available_bytes()
         if not self.chip or not self.chip.gib_to_compile or free is None:
             return most
-        layers = self.config.model.num_hidden_layers / topologies.LAYERS_TO_COMPILE
+        layers = self.config.model.num_hidden_layers / chips.LAYERS_TO_COMPILE
         each = self.chip.gib_to_compile * GIB * layers
         num = max(min(most, int(free / each)), 1)
         if num < most or free < each:
@@ -381,7 +380,7 @@ def preflight(
 
     Args:
       config: of the run.
-      topology: of TPUs, or "local"; see `topologies.devices`.
+      topology: of TPUs, or "local"; see `chips.devices`.
       workdir: that must be writable; None for no check.
       price: of a chip and an hour, in any currency.
       search: whether to find the largest batch and what remat buys.
@@ -389,12 +388,12 @@ def preflight(
     Raises:
       ConfigError: when config, topology, corpus or workdir do not go together.
     """
-    devices = topologies.devices(topology)
-    mesh = sharding.make_mesh(config.mesh, devices)
+    devices = chips.devices(topology)
+    mesh = mesh_lib.make_mesh(config.mesh, devices)
     train.check_mesh(config, mesh)
     found = preflight_checks.check(config, workdir)
     jax.set_mesh(mesh)
-    chip = topologies.chip_of(devices[0].device_kind)
+    chip = chips.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)
     if search and flight.hbm_bytes:
         flight.under_way.say(PLAN)
@@ -444,7 +443,7 @@ def main() -> None:
     if _TOPOLOGY.value is None:
         raise ConfigError(
             "--topology is missing; give it one of"
-            f" {', '.join(topologies.EXAMPLES.values())}, or {topologies.LOCAL}"
+            f" {', '.join(chips.EXAMPLES.values())}, or {chips.LOCAL}"
         )
     report = {"arguments": cli.config_arguments()} | preflight(
         config, _TOPOLOGY.value, _WORKDIR.value, _PRICE.value, _SEARCH.value

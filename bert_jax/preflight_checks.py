@@ -5,9 +5,10 @@ from pathlib import Path
 
 import jax
 
-from bert_jax import cli, mesh_fit, optim, sharding
+from bert_jax import cli, optim
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 
 
@@ -59,12 +60,12 @@ def check_devices(
     Raises:
       ConfigError: as `train` would there. It knows more: the hosts that devices are on.
     """
-    shape = sharding.resolve_mesh_shape(config.mesh, num_devices)
-    sharding.check_slices(shape[0], num_slices)
-    mesh = jax.sharding.AbstractMesh(shape, sharding.AXES)
-    mesh_fit.check(config, mesh)
+    shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
+    mesh_lib.check_slices(shape[0], num_slices)
+    mesh = jax.sharding.AbstractMesh(shape, mesh_lib.AXES)
+    mesh_lib.check(config, mesh)
     axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
-    parts = sharding.batch_divisor(mesh) * config.accumulation_steps
+    parts = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
     batches = "; ".join(
         f"phase {i + 1}: {phase.global_batch_size} sequences,"
         f" {phase.global_batch_size // parts} a device at a time"

@@ -8,7 +8,7 @@ Products of bfloat16 factors are exact in the matrix units and added in float32.
 import jax
 import jax.numpy as jnp
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import hosts, steps
+from bert_jax import steps
 from bert_jax.config import ExperimentConfig
+from bert_jax.distributed import multihost
 from bert_jax.errors import DamagedError
 from bert_jax.model import path_name
 
@@ -42,7 +43,7 @@ class Replay:
         first = jax.block_until_ready(self._train_step(state, batch))
         second = jax.block_until_ready(self._train_step(state, batch))
         names = differing(first, second)
-        if hosts.any_says(bool(names)):
+        if multihost.any_says(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             where = f"here in {len(names)} arrays: {shown}" if names else "elsewhere"
             raise DamagedError(

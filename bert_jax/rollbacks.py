@@ -10,7 +10,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-from bert_jax import hosts, storage
+from bert_jax import storage
+from bert_jax.distributed import multihost
 from bert_jax.errors import DamagedError
 from bert_jax.phases import Position, Skip
 
@@ -45,7 +46,7 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
     Raises:
       DamagedError: when the record is corrupt.
     """
-    text = hosts.agree("rollback record", lambda: _text(workdir))
+    text = multihost.agree("rollback record", lambda: _text(workdir))
     if not text:
         return position
     try:

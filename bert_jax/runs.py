@@ -10,12 +10,14 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import checkpoint_files, devices, optim, phases, sharding, steps, storage
+from bert_jax import checkpoint_files, optim, phases, steps, storage
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import work_directory
+from bert_jax.distributed import devices
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import model_directory
 
@@ -129,20 +131,20 @@ def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
     """Returns the run's own mesh, or on other devices as many as divide the batch."""
     size = config.phases[phase_index].global_batch_size
     try:
-        mesh = sharding.make_mesh(config.mesh)
-        if size % sharding.batch_divisor(mesh) == 0:
+        mesh = mesh_lib.make_mesh(config.mesh)
+        if size % mesh_lib.batch_divisor(mesh) == 0:
             return mesh
     except ConfigError:
         pass  # the run had another number of devices
     num = math.gcd(size, jax.device_count())
     data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
-    return sharding.make_mesh(data_only, jax.devices()[:num])
+    return mesh_lib.make_mesh(data_only, jax.devices()[:num])
 
 
 def _accumulation_steps(
     config: ExperimentConfig, phase_index: int, mesh: jax.sharding.Mesh
 ) -> int:
-    rows = config.phases[phase_index].global_batch_size // sharding.batch_divisor(mesh)
+    rows = config.phases[phase_index].global_batch_size // mesh_lib.batch_divisor(mesh)
     return math.gcd(config.accumulation_steps, rows)
 
 

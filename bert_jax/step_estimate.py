@@ -12,7 +12,7 @@ import jax
 from bert_jax import metrics
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
-from bert_jax.topologies import Chip
+from bert_jax.distributed.chips import Chip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, optim, phases, sharding
+from bert_jax import losses, model, optim, phases
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
+from bert_jax.distributed import sharding
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]

@@ -18,10 +18,6 @@ from bert_jax import (
     checkpoint_files,
     cli,
     compiled_steps,
-    devices,
-    hosts,
-    interruption,
-    mesh_fit,
     metrics,
     optim,
     prepare,
@@ -29,7 +25,6 @@ from bert_jax import (
     report,
     rollbacks,
     runs,
-    sharding,
     steps,
     train_loop,
     workdir_lock,
@@ -39,11 +34,13 @@ from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import tokenizers
+from bert_jax.distributed import devices, multihost, preemption
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.held_out import HeldOut
 from bert_jax.phases import Position, phase_of
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
-from bert_jax.watchdog import Watchdog
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
@@ -60,7 +57,7 @@ def watched(
     # ---- What it needs, checked before anything is written.
     mesh, corpus, weights = open_inputs(config, workdir, watchdog)
     watchdog.begin("making or restoring the state")
-    hosts.make_shared("workdir", workdir)
+    multihost.make_shared("workdir", workdir)
     first_step = take_workdir(workdir, config)
     startup.mark("corpus")
 
@@ -77,7 +74,7 @@ def watched(
         state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
     else:
         state = first_state(init, weights)
-    if hosts.is_first():
+    if multihost.is_first():
         if not first_step:
             rollbacks.clear(workdir)
         runs.write_config(workdir, config)
@@ -105,12 +102,12 @@ def watched(
         startup=startup,
         watchdog=watchdog,
     )
-    interruption.listen()
+    preemption.listen()
     watchdog.begin("the steps")
     state = train_loop.take_steps(run, state, first_step, position)
 
     # ---- The end: everything sound on disk, a picture and a few words.
-    interruption.ignore()
+    preemption.ignore()
     watchdog.begin("the end")
     checkpoints.close()
 
@@ -120,7 +117,7 @@ def watched(
         show_end(config, workdir, run.held_out, time.time() - startup.began)
         return ""
 
-    hosts.agree("end", end)  # nobody is done before the last checkpoint is sound
+    multihost.agree("end", end)  # nobody is done before the last checkpoint is sound
     return state
 
 
@@ -137,11 +134,11 @@ def open_inputs(
     watchdog.begin("opening devices")
     devices.open_devices()
     keep_compiled(config.compilation_cache_dir)
-    mesh = sharding.make_mesh(config.mesh)
+    mesh = mesh_lib.make_mesh(config.mesh)
     check_mesh(config, mesh)
     runs.check_continues(workdir, config)
     is_begun = bool(checkpoint_files.steps(workdir))
-    hosts.check_same(
+    multihost.check_same(
         "begun",
         str(is_begun),
         f"--workdir={workdir} is not the same directory on all hosts",
@@ -172,20 +169,20 @@ def take_workdir(workdir: str, config: ExperimentConfig) -> int:
         runs.check_continues(workdir, config)
         return str(checkpoint_files.recover(workdir))
 
-    return int(hosts.agree("first step", first))
+    return int(multihost.agree("first step", first))
 
 
 def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     """Opens the corpus, the same one in every process; process 0 may prepare it."""
 
     def find() -> corpus_lib.Corpus:
-        if hosts.is_first():
+        if multihost.is_first():
             return prepare.find_corpus(config)
-        hosts.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
+        multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
         return corpus_lib.read(config)
 
-    corpus = hosts.first_then_others("corpus", find)
-    hosts.check_same(
+    corpus = multihost.first_then_others("corpus", find)
+    multihost.check_same(
         "corpus digest",
         corpus.sha256,
         f"config.data.corpus_dir={config.data.corpus_dir!r} has another corpus on"
@@ -208,7 +205,7 @@ def show_end(
             lines,
             held_out.unigram_entropy,
             held_out.next_sentence_majority,
-            hosts.num_processes(),
+            multihost.num_processes(),
         )
     )
 
@@ -226,8 +223,8 @@ def first_state(
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
     """Raises ConfigError when batches or parameters do not divide over the mesh."""
-    mesh_fit.check(config, mesh)
-    sharding.host_part(mesh, jax.process_index())
+    mesh_lib.check(config, mesh)
+    mesh_lib.host_part(mesh, jax.process_index())
 
 
 def describe(
@@ -241,7 +238,7 @@ def describe(
     """Returns a few lines on what is about to happen."""
     model = config.model
     num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in sharding.AXES)
+    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES)
     tokens = sum(shard.num_tokens for shard in corpus.shards["train"])
     phases = ", ".join(
         f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
@@ -274,9 +271,9 @@ def main() -> None:
     workdir = _WORKDIR.value
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
-    hosts.join()
-    interruption.stop_at_once()
-    with hosts.together():
+    multihost.join()
+    preemption.stop_at_once()
+    with multihost.together():
         train(config, workdir)
 
 

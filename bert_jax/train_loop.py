@@ -12,30 +12,21 @@ from typing import Any
 
 import jax
 
-from bert_jax import (
-    errors,
-    goodput,
-    guard,
-    hosts,
-    metrics,
-    report,
-    rollbacks,
-    sharding,
-    step_log,
-    steps,
-)
+from bert_jax import errors, goodput, guard, metrics, report, rollbacks, step_log, steps
 from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import multihost, preemption, sharding
+from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.held_out import HeldOut
 from bert_jax.phases import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup
-from bert_jax.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +135,7 @@ class Loop:
         self._position = position
         self._clock = goodput.Goodput(metrics.read(workdir), first_step, began)
         self._writer = metrics.open_writer(
-            workdir, first_step, len(position.log), hosts.is_first()
+            workdir, first_step, len(position.log), multihost.is_first()
         )
         self._progress = report.Progress(first_step, config.num_steps)
         self._guard = guard.Guard(
@@ -152,7 +143,7 @@ class Loop:
             run.corpus,
             position,
             first_step,
-            workdir if hosts.is_first() else None,
+            workdir if multihost.is_first() else None,
             self._progress.say,
         )
         self._log = step_log.StepLog(
@@ -185,7 +176,7 @@ class Loop:
             raise error.because(reason) from None
         except Exception as error:
             # No save ends where another process is gone.
-            if not hosts.may_miss_another(error):
+            if not multihost.may_miss_another(error):
                 with contextlib.suppress(Exception):  # the first error is to be told
                     self._finish_saving()
             raise
@@ -200,7 +191,7 @@ class Loop:
 
         There is nothing new to save then, but in a fresh run: that takes a step first.
         """
-        if self._first_step and hosts.interrupted():
+        if self._first_step and preemption.interrupted():
             raise errors.Interrupted(
                 f"step {self._first_step:,} is saved in {self._run.workdir}"
             )
@@ -212,7 +203,7 @@ class Loop:
             return
         lines = metrics.read(self._run.workdir)
         is_done = any(x["step"] == step and "eval_masked_lm_loss" in x for x in lines)
-        if not hosts.first_says(is_done):
+        if not multihost.first_says(is_done):
             self._evaluate(step, phase_of(self._config, step - 1)[0])
 
     def _take_steps(self) -> None:
@@ -233,7 +224,7 @@ class Loop:
             self._log.add(step, phase_index, step_metrics)
             run.checkpoints.check_saving()
             is_last = step == config.num_steps
-            if hosts.interrupted() and not is_last:
+            if preemption.interrupted() and not is_last:
                 self._save(step)  # there may be seconds left
                 self._finish_saving()
                 raise errors.Interrupted(f"step {step:,} is saved in {run.workdir}")
@@ -300,7 +291,7 @@ class Loop:
         if not self._config.checkpoint.keep_best:
             return False
         run = self._run
-        return hosts.first_says(run.ranking.is_best(step, run.checkpoints.steps()))
+        return multihost.first_says(run.ranking.is_best(step, run.checkpoints.steps()))
 
     def _is_time_to_save(self, step: int) -> bool:
         """By steps; by minutes where a line is due, since all processes have to ask."""
@@ -310,7 +301,7 @@ class Loop:
         if not checkpoint.every_minutes or not self._log.is_full:
             return False
         seconds = time.monotonic() - self._saved_at
-        return hosts.first_says(seconds >= 60 * checkpoint.every_minutes)
+        return multihost.first_says(seconds >= 60 * checkpoint.every_minutes)
 
     def _save(self, step: int) -> None:
         log = self._log.unwritten()  # and a bad state ends the run here
@@ -347,7 +338,7 @@ def global_batches(
     The next batch is on its way to the devices while a step runs.
     """
     config, mesh = run.config, run.mesh
-    host, num_hosts = sharding.host_part(mesh, jax.process_index())
+    host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
 
     def placed() -> Iterator[tuple[int, steps.Batch]]:
         for phase_index, first_batch, num_batches in runs_of_batches(

@@ -13,9 +13,9 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import mesh_fit
 from bert_jax.config import ModelConfig, TokenizerConfig
 from bert_jax.data import sentencepiece, tokenizers
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
     huggingface_head,
@@ -225,7 +225,7 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
             f"{path} has hidden_act={config.hidden_act!r}; there are"
             f" {', '.join(ACTIVATIONS)}"
         )
-    mesh_fit.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
+    mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
     return config
 
 

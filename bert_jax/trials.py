@@ -16,9 +16,11 @@ import jax
 import optax
 from jax.sharding import NamedSharding
 
-from bert_jax import compiled_program, compiled_steps, optim, sharding, steps
+from bert_jax import compiled_program, compiled_steps, optim, steps
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
 
 # Layers of the models that are compiled to learn what a layer adds.
 FEW_LAYERS = (2, 3)
@@ -160,7 +162,7 @@ def micro_batch(
     config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
 ) -> int:
     """Returns how many sequences a device takes at a time."""
-    rows = sharding.batch_divisor(mesh) * config.accumulation_steps
+    rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
     return config.phases[phase_index].global_batch_size // rows
 
 
@@ -174,7 +176,7 @@ def changed(
 ) -> ExperimentConfig:
     """Returns the config with another micro-batch or depth."""
     if sequences:
-        rows = sharding.batch_divisor(mesh) * config.accumulation_steps
+        rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
         phase = dataclasses.replace(
             config.phases[phase_index], global_batch_size=sequences * rows
         )
@@ -333,7 +335,7 @@ def accumulation_for(
     A micro-batch is at most `largest` sequences, and there are `at_least` of them.
     """
     per_device, rest = divmod(
-        config.phases[phase_index].global_batch_size, sharding.batch_divisor(mesh)
+        config.phases[phase_index].global_batch_size, mesh_lib.batch_divisor(mesh)
     )
     if rest:
         return None

@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import sharding
+from bert_jax.distributed import mesh as mesh_lib
 from configs import tiny
 from tests.commands import run_well, small_run, write_text
 
@@ -165,7 +165,7 @@ def use_mesh(data: int, fsdp: int, tensor: int, devices=None) -> jax.sharding.Me
     """
     mesh = jax.make_mesh(
         (data, fsdp, tensor),
-        sharding.AXES,
+        mesh_lib.AXES,
         axis_types=(jax.sharding.AxisType.Explicit,) * 3,
         devices=(devices or jax.devices())[: data * fsdp * tensor],
     )

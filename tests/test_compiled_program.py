@@ -8,8 +8,10 @@ import jax.experimental.topologies
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_program, sharding, topologies, trials
+from bert_jax import compiled_program, trials
 from bert_jax.compiled_program import CompiledProgram
+from bert_jax.distributed import chips
+from bert_jax.distributed import mesh as mesh_lib
 from tests.conftest import make_config, use_mesh
 
 needs_libtpu = pytest.mark.skipif(
@@ -251,8 +253,8 @@ def tpu_program(devices=None, **changes):
         phase={"global_batch_size": 64},
         **changes,
     )
-    devices = devices or topologies.devices("v5e:2x2")
-    mesh = sharding.make_mesh(config.mesh, devices)
+    devices = devices or chips.devices("v5e:2x2")
+    mesh = mesh_lib.make_mesh(config.mesh, devices)
     jax.set_mesh(mesh)
     trial = trials.compile_step(config, mesh, 0)
     return trial.program, trial.arguments["parameters"] // 4
@@ -267,7 +269,7 @@ def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     topology, num_devices, most
 ):
     """One sum of the metrics, few of the gradients; a TPU7x splits some off."""
-    program, num_parameters = tpu_program(topologies.devices(topology))
+    program, num_parameters = tpu_program(chips.devices(topology))
     assert {c.kind for c in program.collectives} == {"all-reduce"}
     assert {(c.group_size, c.times) for c in program.collectives} == {(num_devices, 1)}
     gradients = [c for c in program.collectives if c.num_bytes > 1024]
@@ -366,7 +368,7 @@ def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
 @pytest.mark.slow
 def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
     """Each chip sends its quarter of what its slice has summed, and gets another's."""
-    program, num_parameters = tpu_program(topologies.devices("2*v5e:2x2"))
+    program, num_parameters = tpu_program(chips.devices("2*v5e:2x2"))
     sent = [c for c in program.collectives if c.kind == "send"]
     assert {collective.times for collective in sent} == {1}
     # In float32; of the word embeddings there are two parts, as above.
@@ -401,7 +403,7 @@ def test_states_are_not_moved_about_between_products():
             "max_predictions": 20,
         },
     )
-    mesh = use_mesh(4, 1, 1, topologies.devices("v5e:2x2"))
+    mesh = use_mesh(4, 1, 1, chips.devices("v5e:2x2"))
     program = trials.compile_step(config, mesh, 0).program
     assert program.cycles["elementwise"] < 1.5 * program.cycles["matmul"]
 

@@ -3,9 +3,10 @@
 import jax
 import numpy as np
 
-from bert_jax import optim, runs, sharding, steps
+from bert_jax import optim, runs, steps
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.data import corpus, pipeline
+from bert_jax.distributed import sharding
 from tests.conftest import make_batch, make_config, use_mesh
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import lookup, sharding
+from bert_jax import lookup
+from bert_jax.distributed import sharding
 from tests.conftest import use_mesh
 
 ROWS, WIDTH = 50, 6

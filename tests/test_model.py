@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import lookup, model, sharding, steps
+from bert_jax import lookup, model, steps
+from bert_jax.distributed import sharding
 from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 

@@ -11,8 +11,9 @@ import time
 import jax
 import pytest
 
-from bert_jax import host_memory, preflight, preflight_report, topologies, trials
+from bert_jax import preflight, preflight_report, trials
 from bert_jax.compiled_program import CompiledProgram
+from bert_jax.distributed import chips, host_memory
 from bert_jax.errors import ConfigError
 from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
@@ -203,8 +204,8 @@ def test_what_few_layers_tell_is_near_what_the_compiler_says(small_chip):
         model__hidden_size=128,
         phase={"sequence_length": 32, "global_batch_size": 4 * 2**11},
     )
-    devices = topologies.devices("v5e:2x2")
-    chip = topologies.chip_of(devices[0].device_kind)
+    devices = chips.devices("v5e:2x2")
+    chip = chips.chip_of(devices[0].device_kind)
     flight = preflight.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
     early = flight.few_layers(0)
     told, refused = flight.own(0, early), flight.compile(config, 0)
@@ -243,7 +244,7 @@ def test_phases_are_compiled_side_by_side_where_memory_allows_it(
 ):
     config = make_config(model__num_hidden_layers=12)
     config = dataclasses.replace(config, phases=config.phases * 2)
-    chip = topologies.CHIPS["TPU v4"]  # 6.5 GiB for 12 layers
+    chip = chips.CHIPS["TPU v4"]  # 6.5 GiB for 12 layers
     flight = preflight.Preflight(config, use_mesh(2, 1, 1), chip, None)
     free = free_gib and free_gib * 2**30
     monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
@@ -297,7 +298,7 @@ class MadeUp(preflight.Preflight):
 
 def test_a_search_tells_what_remat_buys():
     config = make_config(model__num_hidden_layers=5)
-    chip = topologies.CHIPS["TPU v5 lite"]
+    chip = chips.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
     phase = flight.phase(0, search=True)
     none, full, matmuls = phase["remat"]
@@ -316,7 +317,7 @@ def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
     config = make_config(
         model__num_hidden_layers=5, phase={"global_batch_size": 8 * 40_000}
     )
-    chip = topologies.CHIPS["TPU v5 lite"]
+    chip = chips.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
     for search in (False, True):
         phase = flight.phase(0, search)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 from bert_jax.model import REMAT_POLICIES
 from bert_jax.products import einsum_float32, times_kernel
 from tests.conftest import use_mesh

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import optim, sharding, steps
+from bert_jax import optim, steps
 from bert_jax.config import OPTIMIZERS
+from bert_jax.distributed import sharding
 from tests.conftest import make_batch, make_config, use_mesh
 
 DROPOUT = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 
 GROUPED = 50  # batches; as many as transformers' group_by_length sorts together
 
@@ -95,7 +95,7 @@ def place(
 
     Args:
       batch: [B, ...], all rows in every process: what they need decides its length.
-      part: from `sharding.host_part`, of this process.
+      part: from `mesh.host_part`, of this process.
       mesh: of the run.
     """
     index, num_parts = part

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 from bert_jax.tasks import losses
 from bert_jax.tasks.config import DistillConfig
 from bert_jax.tasks.heads import Outputs

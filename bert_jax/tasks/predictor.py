@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax import sharding
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.tasks import batches, heads, tuning_step
 from bert_jax.tasks.task import Features
 
@@ -38,10 +38,10 @@ class Predictor:
           dtype: of the computation.
           mesh: of the parameters.
         """
-        divisor = sharding.batch_divisor(mesh)
+        divisor = mesh_lib.batch_divisor(mesh)
         self._batch_size = -(-batch_size // divisor) * divisor
         self._length, self._mesh = length, mesh
-        self._part = sharding.host_part(mesh, jax.process_index())
+        self._part = mesh_lib.host_part(mesh, jax.process_index())
         self._forward = tuning_step.make_forward(graphdef, dtype)
 
     def __call__(

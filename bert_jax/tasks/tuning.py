@@ -21,11 +21,9 @@ from bert_jax import (
     checkpoint_files,
     errors,
     guard,
-    hosts,
     metrics,
     pretrained,
     report,
-    sharding,
     step_log,
     storage,
     train_loop,
@@ -33,6 +31,9 @@ from bert_jax import (
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import multihost, preemption, sharding
+from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import ConfigError, DamagedError, DivergedError
 from bert_jax.interop import model_directory
 from bert_jax.phases import Position
@@ -40,7 +41,6 @@ from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.setup import Setup
-from bert_jax.watchdog import Watchdog
 
 RESULT_FILE = "result.json"
 # Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
@@ -100,10 +100,10 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     best_step = int(best.get("step", 0))
     found = {name: value for name, value in best.items() if name != "step"}
     result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
-    if hosts.is_first():
+    if multihost.is_first():
         text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
         storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
-    hosts.barrier(f"{workdir}: end")
+    multihost.barrier(f"{workdir}: end")
     _drop_checkpoints(workdir)
     if run.is_asked_to_stop:
         raise errors.Interrupted(f"the run in {workdir} is done")
@@ -112,7 +112,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
 
 def _drop_checkpoints(workdir: str) -> None:
     """Removes the state of a run that is done; moments are most of it."""
-    if hosts.is_first():
+    if multihost.is_first():
         directory = Path(workdir) / checkpoint_files.DIRECTORY
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -204,20 +204,22 @@ class _Run:
         self._num_steps = setup.num_steps
         self._dev_steps = dev_steps(config, self._num_steps)
         self._is_asked_to_stop = False
-        self._part = sharding.host_part(setup.mesh, jax.process_index())
+        self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
         self._dropout_key = tuning_step.dropout_key(seed)
         tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
         self._checkpoints = _open(workdir, _KEEP)
         self._step, position = self._begin(tx)
-        hosts.agree(f"{workdir}: best", lambda: _drop_best_after(workdir, self._step))
+        multihost.agree(
+            f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
+        )
         self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
         self._writer = metrics.open_writer(
-            workdir, self._step, len(position.log), hosts.is_first()
+            workdir, self._step, len(position.log), multihost.is_first()
         )
         # As process 0 sees it, where lines of later steps are gone.
         self._history: list[dict[str, float]] = json.loads(
-            hosts.agree(f"{workdir}: history", lambda: _read_history(workdir))
+            multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
         self._progress = report.Progress(self._step, self._num_steps)
         self._log = step_log.StepLog(
@@ -286,7 +288,7 @@ class _Run:
                 self._log.add(self._step, 0, step_metrics)
                 if self._step in self._dev_steps:
                     self._log.flush()
-                self._is_asked_to_stop |= hosts.interrupted()
+                self._is_asked_to_stop |= preemption.interrupted()
                 if self._is_asked_to_stop and self._step < self._num_steps:
                     self._save()
                     raise errors.Interrupted(
@@ -403,7 +405,7 @@ def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
         Path(workdir).mkdir(parents=True, exist_ok=True)
         return ""
 
-    hosts.agree(f"make {workdir}", make)
+    multihost.agree(f"make {workdir}", make)
     return Checkpoints(workdir, config)
 
 

@@ -19,8 +19,9 @@ from unittest import mock
 import jax
 import numpy as np
 
-from bert_jax import checkpoint_files, compiled_steps, replay, train_loop, watchdog
+from bert_jax import checkpoint_files, compiled_steps, replay, train_loop
 from bert_jax.data import pipeline
+from bert_jax.distributed import watchdog
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")

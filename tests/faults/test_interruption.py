@@ -145,7 +145,10 @@ NO_STEP = (
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize(
     "place",
-    ["bert_jax.devices.open_devices", "bert_jax.checkpoint.Checkpoints.restore"],
+    [
+        "bert_jax.distributed.devices.open_devices",
+        "bert_jax.checkpoint.Checkpoints.restore",
+    ],
 )
 def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name):
     workdir = shutil.copytree(straight, tmp_path / "straight")
@@ -265,12 +268,18 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
     ("place", "message"),
     [
         ("20", "for 4 s after step 19"),
-        ("bert_jax.devices.open_devices", "for 8 s after the start of opening devices"),
+        (
+            "bert_jax.distributed.devices.open_devices",
+            "for 8 s after the start of opening devices",
+        ),
         (
             "bert_jax.checkpoint.Checkpoints.restore",
             "for 8 s after the start of making or restoring the state",
         ),
-        ("bert_jax.sharding.place_batch", "for 8 s after the start of the steps"),
+        (
+            "bert_jax.distributed.sharding.place_batch",
+            "for 8 s after the start of the steps",
+        ),
         ("bert_jax.compiled_steps.compile_phase", "for 8 s after the start of compil"),
         ("bert_jax.held_out.HeldOut.evaluate", "for 8 s after the start of evaluation"),
         ("bert_jax.checkpoint.Checkpoints.close", "for 8 s after the start of the end"),

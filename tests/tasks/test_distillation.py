@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 from flax import nnx
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 from bert_jax.tasks import distillation, heads
 from bert_jax.tasks.config import DistillConfig
 from bert_jax.tasks.heads import Outputs

@@ -7,7 +7,7 @@ import optax
 import pytest
 from flax import nnx
 
-from bert_jax import sharding
+from bert_jax.distributed import sharding
 from bert_jax.interop import huggingface, huggingface_head, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.tasks import heads, losses

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import pretrained, sharding
+from bert_jax import pretrained
+from bert_jax.distributed import sharding
 from bert_jax.steps import TrainState
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning_step

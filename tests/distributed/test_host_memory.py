@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from bert_jax import cli, host_memory
+from bert_jax import cli
+from bert_jax.distributed import host_memory
 
 COUNT_FAULTS = """
 import ctypes, resource, sys, threading

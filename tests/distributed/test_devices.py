@@ -7,7 +7,7 @@ import types
 import jax
 import pytest
 
-from bert_jax import devices
+from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from tests.commands import ENV, run
 

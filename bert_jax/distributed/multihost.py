@@ -9,7 +9,6 @@ write on standard output goes nowhere.
 import contextlib
 import ctypes
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -259,27 +258,6 @@ def leave(exit_code: int) -> NoReturn:
         jax.distributed.shutdown()
     finally:  # whether or not anybody listens
         os._exit(exit_code)
-
-
-_asked = itertools.count(1)
-_is_asked_to_stop = False
-
-
-def interrupted() -> bool:
-    """Returns whether to save now and stop, because a process got SIGTERM.
-
-    To be asked after every step by all processes: all are told at the same step.
-    """
-    global _is_asked_to_stop
-    if not jax.distributed.is_initialized():
-        return False
-    # JAX says so once: a run that rolls back instead of saving has to hear it again.
-    if _is_asked_to_stop:
-        return True
-    # Of questions, not of steps: JAX looks for the number after the last one it was
-    # asked, and a run that rolls back takes some steps twice.
-    _is_asked_to_stop = multihost_utils.reached_preemption_sync_point(next(_asked))
-    return _is_asked_to_stop
 
 
 def any_says(answer: bool) -> bool:

@@ -1,12 +1,13 @@
 """What asks a run to save and stop: SIGTERM, Ctrl-C, a machine about to be taken away.
 
 All come down to SIGTERM, which JAX's coordination service tells every process of the
-run at one step, see `hosts.interrupted`.
+run at one step, see `preemption.interrupted`.
 """
 
 import ctypes
 import gc
 import http.client
+import itertools
 import os
 import signal
 import sys
@@ -17,8 +18,16 @@ import urllib.request
 from pathlib import Path
 from typing import NoReturn
 
+import jax
+from jax.experimental import multihost_utils
+
 import bert_jax
-from bert_jax import errors, hosts
+from bert_jax import errors
+from bert_jax.distributed import multihost
+
+_asked = itertools.count(1)
+
+_is_asked_to_stop = False
 
 # Of Google's machines: https://cloud.google.com/compute/docs/metadata/overview. A Spot
 # machine has 30 s from the notice on.
@@ -60,10 +69,10 @@ _jax_handler: int | None = None  # of SIGTERM, its address, while it is put asid
 def stop_at_once() -> None:
     """Makes SIGTERM and Ctrl-C end a run where it stands, until `listen`.
 
-    When `hosts.join` was called, from the main thread; once in a process. JAX's handler
-    of SIGTERM only takes a note, which is looked at after a step, and before there is
-    one a corpus may be prepared, or fetched. Several processes leave it to JAX, so that
-    they all end alike.
+    Call it once, from the main thread, after `multihost.join`. JAX's own handler of
+    SIGTERM only records the signal, which is examined after a step; before the first
+    step a corpus may be prepared or downloaded. Several processes leave the signal to
+    JAX, so that they all end alike.
     """
     global _is_listening, _jax_handler
     _is_listening = False
@@ -72,7 +81,7 @@ def stop_at_once() -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: None)
-    if hosts.num_processes() == 1:
+    if multihost.num_processes() == 1:
         # Python's signal module gives back no handler that is not Python's.
         _jax_handler = _libc().signal(signal.SIGTERM, None) or 0
         signal.signal(signal.SIGTERM, lambda number, frame: None)
@@ -123,7 +132,7 @@ def _answer_signals(reader: int) -> None:
     is_asked = False
     while True:
         (number,) = os.read(reader, 1)
-        if not _is_listening and hosts.num_processes() == 1:
+        if not _is_listening and multihost.num_processes() == 1:
             if number == signal.SIGINT:
                 bert_jax.stop()
             if number == signal.SIGTERM:
@@ -192,3 +201,20 @@ def _notices() -> set[str]:
         except (OSError, http.client.HTTPException):
             pass  # the server is not always there; SIGTERM itself still comes
     return found
+
+
+def interrupted() -> bool:
+    """Returns whether to save now and stop, because a process got SIGTERM.
+
+    To be asked after every step by all processes: all are told at the same step.
+    """
+    global _is_asked_to_stop
+    if not jax.distributed.is_initialized():
+        return False
+    # JAX says so once: a run that rolls back instead of saving has to hear it again.
+    if _is_asked_to_stop:
+        return True
+    # Of questions, not of steps: JAX looks for the number after the last one it was
+    # asked, and a run that rolls back takes some steps twice.
+    _is_asked_to_stop = multihost_utils.reached_preemption_sync_point(next(_asked))
+    return _is_asked_to_stop

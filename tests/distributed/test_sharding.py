@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from bert_jax import optim, sharding, steps, topologies
+from bert_jax import optim, steps
 from bert_jax.config import OPTIMIZERS, MeshConfig
+from bert_jax.distributed import chips, sharding
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.model import path_name
 from tests.conftest import make_batch, make_config, use_mesh
@@ -39,7 +41,7 @@ def mesh_config(data, fsdp, tensor):
 
 
 def test_mesh_shape_takes_what_remains():
-    resolve = sharding.resolve_mesh_shape
+    resolve = mesh_lib.resolve_mesh_shape
     assert resolve(mesh_config(-1, 2, 1), 8) == (4, 2, 1)
     assert resolve(mesh_config(2, 2, 2), 8) == (2, 2, 2)
 
@@ -47,7 +49,7 @@ def test_mesh_shape_takes_what_remains():
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (16, 1, 1), (-1, 3, 1), (2, 2, 1)])
 def test_mesh_that_does_not_fit_is_refused(sizes):
     with pytest.raises(ConfigError, match=r"config\.mesh .* does not fit 8 device"):
-        sharding.resolve_mesh_shape(mesh_config(*sizes), 8)
+        mesh_lib.resolve_mesh_shape(mesh_config(*sizes), 8)
 
 
 def over_data(spec):
@@ -124,14 +126,14 @@ def processes_on(processes):
     devices = np.empty(np.shape(processes), object)
     for place, process in np.ndenumerate(np.array(processes)):
         devices[place] = types.SimpleNamespace(process_index=int(process))
-    shape = dict(zip(sharding.AXES, devices.shape, strict=True))
+    shape = dict(zip(mesh_lib.AXES, devices.shape, strict=True))
     return types.SimpleNamespace(devices=devices, shape=shape)
 
 
 def parts(processes):
     mesh = processes_on(processes)
     return [
-        sharding.host_part(mesh, i) for i in range(int(np.max(np.array(processes))) + 1)
+        mesh_lib.host_part(mesh, i) for i in range(int(np.max(np.array(processes))) + 1)
     ]
 
 
@@ -152,13 +154,13 @@ def test_each_process_reads_the_rows_that_its_devices_hold():
 )
 def test_processes_that_would_hold_unequal_rows_are_refused(processes):
     with pytest.raises(ConfigError, match="unequal parts of a batch"):
-        sharding.host_part(processes_on(processes), 0)
+        mesh_lib.host_part(processes_on(processes), 0)
 
 
 def test_slices_are_joined_by_data_alone():
     devices = [types.SimpleNamespace(slice_index=i // 4) for i in range(8)]
     with pytest.raises(ConfigError, match=r"data=1 must be a multiple of the 2 slices"):
-        sharding.make_mesh(mesh_config(1, 8, 1), devices)
+        mesh_lib.make_mesh(mesh_config(1, 8, 1), devices)
 
 
 @needs_libtpu
@@ -174,12 +176,12 @@ def test_slices_are_joined_by_data_alone():
 )
 def test_a_mesh_need_not_follow_the_sides_of_the_torus(topology, sizes, parts):
     """Rows are in equal parts for the hosts all the same, or for pairs of hosts."""
-    devices = topologies.devices(topology)
-    mesh = sharding.make_mesh(mesh_config(*sizes), devices)
+    devices = chips.devices(topology)
+    mesh = mesh_lib.make_mesh(mesh_config(*sizes), devices)
     assert mesh.devices.shape == sizes
     assert len(set(mesh.devices.flat)) == len(devices)
     processes = {device.process_index for device in devices}
-    found = [sharding.host_part(mesh, process) for process in processes]
+    found = [mesh_lib.host_part(mesh, process) for process in processes]
     assert {index for index, _ in found} == set(range(parts))
     assert {count for _, count in found} == {parts}
 
@@ -187,8 +189,8 @@ def test_a_mesh_need_not_follow_the_sides_of_the_torus(topology, sizes, parts):
 @needs_libtpu
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1), (4, 1, 2)])
 def test_two_slices_of_a_tpu_are_apart_on_the_data_axis(sizes):
-    two = topologies.devices("2*v5e:2x2")
-    mesh = sharding.make_mesh(mesh_config(*sizes), two)
+    two = chips.devices("2*v5e:2x2")
+    mesh = mesh_lib.make_mesh(mesh_config(*sizes), two)
     of_slice = np.vectorize(lambda device: device.slice_index)(mesh.devices)
     half = sizes[0] // 2
     assert (of_slice[:half] == of_slice[0, 0, 0]).all()

@@ -13,11 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from bert_jax.devices import (
-    give_libtpu_stack,
-    num_tpu_hosts,
-    open_devices,
-)
+from bert_jax.distributed.devices import give_libtpu_stack, num_tpu_hosts, open_devices
 from bert_jax.errors import ConfigError
 
 GIB = 2**30

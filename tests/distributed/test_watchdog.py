@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_jax import watchdog
+from bert_jax.distributed import watchdog
 from tests.commands import ENV, ROOT
 
 
@@ -27,7 +27,7 @@ def test_a_hang_ends_with_76_and_the_stacks_of_all_threads():
     started = time.monotonic()
     result = run("""
         import threading
-        from bert_jax.watchdog import Watchdog
+        from bert_jax.distributed.watchdog import Watchdog
 
         def waits_for_a_peer():
             threading.Event().wait()
@@ -50,7 +50,7 @@ def test_a_hang_ends_with_76_and_the_stacks_of_all_threads():
 def test_steps_and_rests_of_any_length_are_no_hang():
     result = run("""
         import time
-        from bert_jax.watchdog import Watchdog
+        from bert_jax.distributed.watchdog import Watchdog
 
         with Watchdog(patience_secs=2.0) as dog:
             time.sleep(2.5)  # before the first step: compiling

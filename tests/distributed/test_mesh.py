@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from bert_jax import mesh_fit, train
+from bert_jax import train
 from bert_jax.config import multiples_around
+from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config, use_mesh
 
@@ -14,11 +15,11 @@ CONFIG = make_config(model__hidden_size=36, model__num_attention_heads=6)
 
 def test_a_batch_that_does_not_divide():
     mesh = use_mesh(2, 2, 1)
-    mesh_fit.check_batch("config.x", 24, 3, mesh)
+    mesh_lib.check_batch("config.x", 24, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=20 must be .* = 12; try 12 or 24"):
-        mesh_fit.check_batch("config.x", 20, 3, mesh)
+        mesh_lib.check_batch("config.x", 20, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=5 must be .* = 12; try 12$"):
-        mesh_fit.check_batch("config.x", 5, 3, mesh)
+        mesh_lib.check_batch("config.x", 5, 3, mesh)
 
 
 def test_one_multiple_is_advised_once():
@@ -71,12 +72,12 @@ def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams
 )
 def test_parameters_that_do_not_divide(sizes, message):
     with pytest.raises(ConfigError, match=message):
-        mesh_fit.check_model(CONFIG.model, use_mesh(*sizes))
+        mesh_lib.check_model(CONFIG.model, use_mesh(*sizes))
 
 
 def test_an_optimizer_that_does_not_divide():
     mesh = use_mesh(8, 1, 1)
-    mesh_fit.check_optimizer(CONFIG.model, CONFIG.mesh, mesh)
+    mesh_lib.check_optimizer(CONFIG.model, CONFIG.mesh, mesh)
     sharded = dataclasses.replace(CONFIG.mesh, shard_optimizer=True)
     with pytest.raises(ConfigError, match="shard_optimizer=True needs .*=8 to divide"):
-        mesh_fit.check_optimizer(CONFIG.model, sharded, mesh)
+        mesh_lib.check_optimizer(CONFIG.model, sharded, mesh)

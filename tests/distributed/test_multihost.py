@@ -12,7 +12,7 @@ import jax
 import pytest
 from jax.experimental import multihost_utils
 
-from bert_jax import hosts
+from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
 from tests.commands import ENV, ROOT
 
@@ -186,10 +186,10 @@ def test_who_waits_for_one_that_is_lost_says_only_that(victim, waits):
     code, _, err = finish(processes)[1 - victim]
     assert code == 76
     # Before the coordination service reports it.
-    assert time.monotonic() - killed < hosts.HEARTBEAT_SECS
+    assert time.monotonic() - killed < multihost.HEARTBEAT_SECS
     assert "another process of the run is gone; the same command goes on" in err
     assert "Traceback" not in err
-    assert victim == 0 or err == hosts.LOST_WORDS + "\n"  # else XLA says it as well
+    assert victim == 0 or err == multihost.LOST_WORDS + "\n"  # else XLA says it as well
 
 
 def test_who_leaves_waits_for_no_thread_and_tells_the_others():
@@ -216,10 +216,10 @@ def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
     def ends(code):
         raise Left(code)
 
-    monkeypatch.setattr(hosts.jax.distributed, "shutdown", fails)
-    monkeypatch.setattr(hosts.os, "_exit", ends)
+    monkeypatch.setattr(multihost.jax.distributed, "shutdown", fails)
+    monkeypatch.setattr(multihost.os, "_exit", ends)
     with pytest.raises(Left, match="75"):
-        hosts.leave(75)
+        multihost.leave(75)
 
 
 @pytest.mark.parametrize(
@@ -312,35 +312,35 @@ def test_one_that_fails_does_not_wait_for_the_others():
     ],
 )
 def test_a_mistake_in_the_environment_is_told(monkeypatch, environment, message):
-    for name in hosts.ENVIRONMENT:
+    for name in multihost.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError) as error:
-        hosts.join()
+        multihost.join()
     assert message in str(error.value)
 
 
 def test_one_process_needs_no_one(tmp_path):
     """As every test of train in this process does, which joined nothing."""
     assert "JAX_COORDINATOR_ADDRESS" not in os.environ
-    assert hosts.agree("x", lambda: "made") == "made"
-    assert hosts.first_then_others("x", lambda: 3) == 3
-    hosts.check_same("x", "1", "never")
-    hosts.make_shared("workdir", str(tmp_path / "a" / "b"))
+    assert multihost.agree("x", lambda: "made") == "made"
+    assert multihost.first_then_others("x", lambda: 3) == 3
+    multihost.check_same("x", "1", "never")
+    multihost.make_shared("workdir", str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
-    assert not hosts.interrupted()
+    assert not preemption.interrupted()
 
 
 def test_an_interruption_is_not_forgotten(monkeypatch):
     """JAX says it once; what it asks for may fail, and a run rolls back then."""
     answers = iter([False, True])
-    monkeypatch.setattr(hosts, "_is_asked_to_stop", False)
+    monkeypatch.setattr(multihost, "_is_asked_to_stop", False)
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(
         multihost_utils, "reached_preemption_sync_point", lambda _: next(answers)
     )
-    assert [hosts.interrupted() for _ in range(4)] == [False, True, True, True]
+    assert [preemption.interrupted() for _ in range(4)] == [False, True, True, True]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bert_jax import interruption
+from bert_jax.distributed import preemption
 from tests.commands import run_code
 
 ANSWERS: dict[str, tuple[int, bytes]] = {}
@@ -51,14 +51,14 @@ def server(monkeypatch):
 def test_notices_of_a_machine(server, answers, notices):
     ANSWERS.clear()
     ANSWERS.update(answers)
-    assert interruption._notices() == notices
-    assert interruption._is_google_machine()
+    assert preemption._notices() == notices
+    assert preemption._is_google_machine()
 
 
 def test_no_server_is_no_notice(server):
     server.shutdown()
     server.server_close()
-    assert interruption._notices() == set()
+    assert preemption._notices() == set()
 
 
 def test_who_is_started_to_ignore_ctrl_c_ignores_it():

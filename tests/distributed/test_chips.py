@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_program, topologies
+from bert_jax import compiled_program
 from bert_jax.compiled_program import CompiledProgram
+from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from tests.conftest import use_mesh
 
@@ -27,30 +28,30 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name != 
 
 
 def test_local_is_what_is_here():
-    assert topologies.devices("local") == jax.devices()
+    assert chips.devices("local") == jax.devices()
 
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "v5e:", "v5litepod:2x2", ""])
 def test_unknown_topologies_are_answered_with_those_that_work(name):
     with pytest.raises(ConfigError, match=r"not known; .* v5e:16x16.* or local"):
-        topologies.devices(name)
+        chips.devices(name)
 
 
 def test_without_libtpu_the_command_that_installs_it_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install -r requirements-tpu.txt"):
-        topologies.devices("v5e:2x2")
+        chips.devices("v5e:2x2")
 
 
 @needs_libtpu
 def test_a_slice_that_cannot_be_says_why():
     with pytest.raises(ConfigError, match=r"v5e:3x3: .*divisible.*; try v5e:16x16"):
-        topologies.devices("v5e:3x3")
+        chips.devices("v5e:3x3")
 
 
 @needs_libtpu
 @pytest.mark.parametrize(
-    ("name", "count", "chips"),
+    ("name", "count", "num_chips"),
     [
         ("v3:2x2", 8, 4),
         ("v4:2x2x1", 4, 4),
@@ -61,20 +62,20 @@ def test_a_slice_that_cannot_be_says_why():
         ("tpu7x:2x2x1", 8, 4),
     ],
 )
-def test_devices_and_chips(name, count, chips):
-    devices = topologies.devices(name)
-    chip = topologies.chip_of(devices[0].device_kind)
+def test_devices_and_chips(name, count, num_chips):
+    devices = chips.devices(name)
+    chip = chips.chip_of(devices[0].device_kind)
     assert len(devices) == count
-    assert len({tuple(device.coords) for device in devices}) == chips
-    assert chip.devices_per_chip == count // chips
+    assert len({tuple(device.coords) for device in devices}) == num_chips
+    assert chip.devices_per_chip == count // num_chips
 
 
 def test_every_kind_has_its_own_chip():
-    assert topologies.chip_of("TPU v5 lite").peak_flops == 197e12
-    assert topologies.chip_of("TPU v5e").peak_flops == 197e12
-    assert topologies.chip_of("TPU v5").peak_flops == 459e12
-    assert topologies.chip_of("NVIDIA H200").hbm_gib == 0
-    assert topologies.chip_of("cpu") is None
+    assert chips.chip_of("TPU v5 lite").peak_flops == 197e12
+    assert chips.chip_of("TPU v5e").peak_flops == 197e12
+    assert chips.chip_of("TPU v5").peak_flops == 459e12
+    assert chips.chip_of("NVIDIA H200").hbm_gib == 0
+    assert chips.chip_of("cpu") is None
 
 
 @pytest.mark.parametrize(
@@ -83,15 +84,15 @@ def test_every_kind_has_its_own_chip():
     [("TPU v2", 0.7), ("TPU v3", 0.94), ("TPU v4", 1.05)],
 )
 def test_clocks_are_those_that_were_published(kind, ghz):
-    clock = topologies.CHIPS[kind].clock_hz
+    clock = chips.CHIPS[kind].clock_hz
     assert clock == pytest.approx(ghz * 1e9, rel=0.02)
 
 
 @needs_libtpu
 @pytest.mark.parametrize("name", ["v5e", *SLOW])
 def test_a_large_product_takes_nearly_the_cycles_of_its_flops(name):
-    device = topologies.devices(SMALL[name])[0]
-    chip = topologies.chip_of(device.device_kind)
+    device = chips.devices(SMALL[name])[0]
+    chip = chips.chip_of(device.device_kind)
     use_mesh(1, 1, 1, [device])
     n = 8192
     x = jax.ShapeDtypeStruct((n, n), jnp.bfloat16)
@@ -104,13 +105,13 @@ def test_a_large_product_takes_nearly_the_cycles_of_its_flops(name):
 @needs_libtpu
 @pytest.mark.parametrize("name", SMALL)
 def test_memory_is_what_libtpu_says(name):
-    device = topologies.devices(SMALL[name])[0]
+    device = chips.devices(SMALL[name])[0]
     use_mesh(1, 1, 1, [device])
     x = jax.ShapeDtypeStruct((2**18, 2**20), jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError) as refused:
         jax.jit(lambda x: x + 1).lower(x).compile()
     needed, available = compiled_program.refused_bytes(str(refused.value))
     assert needed == pytest.approx(2 * 4 * 2**38, rel=0.2)
-    chip = topologies.chip_of(device.device_kind)
+    chip = chips.chip_of(device.device_kind)
     # libtpu 0.0.42 and 0.0.50 differ by a hundredth of what they print.
     assert available == pytest.approx(chip.hbm_gib * 2**30, abs=2**24)
