@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import int8, predict, trained
+from bert_jax import predict, trained
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.model import int8
 from bert_jax.tasks import task
 from bert_jax.tasks.config import TextTask
 from bert_jax.tasks.predictor import Predictor

@@ -32,7 +32,7 @@ from bert_jax import checkpoint_files, cli, metrics, storage
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, Skip
 from bert_jax.steps import TrainState
 

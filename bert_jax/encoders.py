@@ -20,7 +20,9 @@ from bert_jax.data import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
-from bert_jax.model import Bert, path_name
+from bert_jax.model import parameters
+from bert_jax.model.bert import Bert
+from bert_jax.model.parameters import path_name
 
 PREFIX = "bert."  # of the encoder's names, in a model with a head
 POOLER = "bert.pooler."  # which a model that was not trained to the end may lack
@@ -120,7 +122,7 @@ def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         return nnx.split(Bert(config, vocab_size, nnx.Rngs(params=key)))
 
-    _, params = trained.structure(build)
+    _, params = parameters.structure(build)
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {PREFIX + path_name(path): leaf.shape for path, leaf in leaves}
 

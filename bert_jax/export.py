@@ -31,6 +31,7 @@ from bert_jax.interop import (
     huggingface,
     model_directory,
 )
+from bert_jax.model import parameters
 
 FORMATS = {"huggingface": huggingface.write, "google": google_tf1.write}
 # Of a head's largest logit. Nothing is lost in float32; in bfloat16 each weight is off
@@ -66,7 +67,7 @@ def export(
             f"--output={output} is in the run's own directory; give another"
         )
     run = runs.open_run(workdir, step, corpus_dir)
-    for name, array in pretrained.by_name(run.params).items():
+    for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
             raise ConfigError(
                 f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
@@ -104,12 +105,12 @@ def read_back(directory: Path, run: runs.Run, dtype: str) -> float:
         further apart than that allows.
     """
     arrays = pretrained.open_directory(directory, run.config).read()
-    for name, ours in pretrained.by_name(run.params).items():
+    for name, ours in parameters.by_name(run.params).items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
             raise ExportError(f"{directory}: {name} is not what was written")
     forward = logits_of_random_pairs(run)
-    expected, found = forward(run.params), forward(pretrained.place(run.params, arrays))
+    expected, found = forward(run.params), forward(parameters.place(run.params, arrays))
     difference = 0.0
     for ours, theirs in zip(expected, found, strict=True):
         off = float(np.max(np.abs(ours - theirs)))

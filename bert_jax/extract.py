@@ -28,13 +28,14 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, contextual, int8, text_lines, trained
+from bert_jax import cli, contextual, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers import Tokenizer
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.model import int8
 from bert_jax.progress import Progress
 from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained

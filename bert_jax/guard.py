@@ -17,7 +17,7 @@ from bert_jax import metrics as metrics_lib
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, batch_of
 from bert_jax.steps import TrainState
 

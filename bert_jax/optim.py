@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 from bert_jax.config import ExperimentConfig, OptimizerConfig
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 
 # Every parameter is named for what it is, so its last name says whether it decays:
 # kernels and embedding tables do, biases and LayerNorm scales do not.

@@ -29,11 +29,13 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import cli, int8, text_lines, trained
+from bert_jax import cli, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.model import int8
+from bert_jax.model.heads import Head
 from bert_jax.progress import Progress
 from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (
@@ -45,7 +47,6 @@ from bert_jax.tasks.config import (
     TextTask,
 )
 from bert_jax.tasks.examples import Choices
-from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.text_lines import Parts
 from bert_jax.trained import Trained

@@ -8,7 +8,6 @@ the data begin anew.
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,8 @@ from bert_jax.data import corpus, tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source
-from bert_jax.model import path_name
+from bert_jax.model import parameters
+from bert_jax.model.parameters import path_name
 
 # What a model that was not pretrained to the end may lack: these begin anew.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
@@ -141,25 +141,6 @@ def read(
     return Weights(arrays, tuple(notes))
 
 
-def by_name(params: Any) -> dict[str, np.ndarray]:
-    """Returns a tree of parameters as arrays by name."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    return {path_name(path): np.asarray(jax.device_get(x)) for path, x in leaves}
-
-
-def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns the parameters with arrays in the places of their names."""
-
-    def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        array = arrays.get(path_name(path))
-        if array is None:
-            return leaf
-        assert array.shape == leaf.shape, path_name(path)
-        return jax.device_put(array, leaf.sharding)
-
-    return jax.tree_util.tree_map_with_path(replace, params)
-
-
 def is_workdir(directory: Path) -> bool:
     path = directory / runs.CONFIG_FILE
     return path.is_file() and {"phases", "optimizer"} <= set(
@@ -217,7 +198,7 @@ def _read_workdir(
     checkpoints = Checkpoints(str(directory))
     restored = checkpoints.restore(step, {"params": like}, mesh)
     checkpoints.close()
-    return by_name(restored["params"])
+    return parameters.by_name(restored["params"])
 
 
 def _check_sizes(source: Source, config: ExperimentConfig) -> None:

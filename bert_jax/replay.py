@@ -12,7 +12,7 @@ from bert_jax import steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import DamagedError
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 
 
 class Replay:

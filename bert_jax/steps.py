@@ -12,9 +12,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, model, optim, phases
+from bert_jax import losses, optim, phases
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
 from bert_jax.distributed import sharding
+from bert_jax.model import bert as bert_lib
+from bert_jax.model import parameters
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -50,7 +52,7 @@ def init_state(
     """
 
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
-        return model.build(config.model, config.tokenizer.vocab_size, key)
+        return bert_lib.build(config.model, config.tokenizer.vocab_size, key)
 
     def init() -> TrainState:
         init_key, _ = run_keys(config)
@@ -62,7 +64,7 @@ def init_state(
 
     graphdef, _ = nnx.split(
         nnx.eval_shape(
-            lambda: model.BertForPreTraining(
+            lambda: bert_lib.BertForPreTraining(
                 config.model, config.tokenizer.vocab_size, nnx.Rngs(params=0)
             )
         )
@@ -150,11 +152,11 @@ def _kernel_dtype(config: ExperimentConfig) -> jnp.dtype:
 def _with_kernels_as(dtype: jnp.dtype, params: Any) -> Any:
     """Returns the parameters with kernels cast, whose gradients then have this dtype.
 
-    Devices sum gradients in the dtype that the products give them, see products.py.
+    Devices sum gradients in the dtype that the products give them, see ops.py.
     """
 
     def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
-        return x.astype(dtype) if model.path_name(path).endswith("kernel") else x
+        return x.astype(dtype) if parameters.path_name(path).endswith("kernel") else x
 
     return jax.tree_util.tree_map_with_path(cast, params)
 

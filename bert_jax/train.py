@@ -38,6 +38,7 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.held_out import HeldOut
+from bert_jax.model import parameters
 from bert_jax.phases import Position, phase_of
 from bert_jax.replay import Replay
 from bert_jax.startup import Startup, keep_compiled
@@ -217,7 +218,7 @@ def first_state(
     state = init()
     if weights is None:
         return state
-    params = pretrained.place(state.params, weights.arrays)
+    params = parameters.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
 
 

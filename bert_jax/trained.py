@@ -24,9 +24,10 @@ from bert_jax.interop import (
     sentence_transformers,
 )
 from bert_jax.interop.model_directory import Source
-from bert_jax.model import ACTIVATIONS, Bert, path_name
-from bert_jax.tasks import heads
-from bert_jax.tasks.heads import Head
+from bert_jax.model import heads, parameters
+from bert_jax.model.bert import ACTIVATIONS, Bert
+from bert_jax.model.heads import Head
+from bert_jax.model.parameters import path_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _open(directory: Path, head: Head | None) -> Opened:
     vocab_size = config_lib.build(
         int, values.get("vocab_size"), f"{directory}: vocab_size"
     )
-    _, abstract = structure(_builder(config, vocab_size, head))
+    _, abstract = parameters.structure(_builder(config, vocab_size, head))
     shapes = {name: leaf.shape for name, leaf in _named(abstract, head)}
     source = huggingface_source.open_source(
         directory, shapes, tokenizers.WordPiece.FILE
@@ -154,7 +155,9 @@ def _open(directory: Path, head: Head | None) -> Opened:
 
 def lay_out(model: Opened) -> Trained:
     """Returns the model with its parameters on the mesh."""
-    graphdef, abstract = structure(_builder(model.config, model.vocab_size, model.head))
+    graphdef, abstract = parameters.structure(
+        _builder(model.config, model.vocab_size, model.head)
+    )
     mesh = jax.sharding.get_mesh()
     params = [
         jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
@@ -185,19 +188,6 @@ def _named(abstract: Any, head: Head | None) -> list[tuple[str, Any]]:
     prefix = "" if head else "bert."
     leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
     return [(prefix + path_name(path), leaf) for path, leaf in leaves]
-
-
-def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
-    """Returns a model's structure, and its parameters' shapes and layouts."""
-    found: list[nnx.GraphDef] = []
-
-    def params(key: jax.Array) -> nnx.State:
-        graphdef, state = build(key)
-        found.append(graphdef)
-        return state
-
-    abstract = jax.eval_shape(params, jax.random.key(0))
-    return found[0], abstract
 
 
 def model_config(values: dict[str, Any], path: Path) -> ModelConfig:

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from bert_jax import model, pretrained
+from bert_jax import pretrained
 from bert_jax.data import wordpiece
 from bert_jax.interop import huggingface
+from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
 VOCAB = (*wordpiece.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
@@ -20,14 +21,14 @@ TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
 def export_to(directory):
     """Writes other weights than those a run begins with, and returns them by name."""
     config = make_config()
-    _, params = model.build(config.model, len(VOCAB), jax.random.key(7))
-    arrays = pretrained.by_name(params)
+    _, params = bert.build(config.model, len(VOCAB), jax.random.key(7))
+    arrays = parameters.by_name(params)
     arrays["bert.embeddings.word"] = arrays["bert.embeddings.word"].copy()
     arrays["bert.embeddings.word"][7] = -0.0
     arrays["decoder_bias"] = np.linspace(-1, 1, len(VOCAB), dtype=np.float32)
-    params = pretrained.place(params, arrays)
+    params = parameters.place(params, arrays)
     huggingface.write(directory, params, config, TOKENIZER)
-    return pretrained.by_name(params)
+    return parameters.by_name(params)
 
 
 def read(directory, **changes):

@@ -6,6 +6,7 @@ import safetensors.numpy
 
 from bert_jax import encoders, pretrained, runs
 from bert_jax.errors import ConfigError
+from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.interop.test_google_tf1 import (
     random_variables,
@@ -42,7 +43,7 @@ def test_from_a_workdir(trained):
     use_mesh(1, 1, 1)
     run = runs.open_run(str(trained / "run"), None)
     found = encoders.read(str(trained / "run"), None)
-    assert_same(found.arrays, of_the_encoder(pretrained.by_name(run.params)))
+    assert_same(found.arrays, of_the_encoder(parameters.by_name(run.params)))
     assert found.tokenizer == run.corpus.tokenizer
     assert found.config == run.config.model
 

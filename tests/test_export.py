@@ -11,6 +11,7 @@ from bert_jax import export, pretrained, runs
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface
 from bert_jax.lazy_tensorflow import tf
+from bert_jax.model import parameters
 from tests.commands import run, run_well
 from tests.interop.test_huggingface import LINES
 
@@ -97,7 +98,7 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
     opened = runs.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     huggingface.write(tmp_path, opened.params, opened.config, tokenizer)
-    place = pretrained.place
+    place = parameters.place
 
     def place_another(params, arrays):
         bias = {"next_sentence.bias": arrays["next_sentence.bias"] + 1e-3}
@@ -111,7 +112,7 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
 def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):
     opened = runs.open_run(str(trained / "run"), None)
     bias = np.full(2, np.nan, np.float32)
-    params = pretrained.place(opened.params, {"next_sentence.bias": bias})
+    params = parameters.place(opened.params, {"next_sentence.bias": bias})
     diverged = dataclasses.replace(opened, params=params)
     monkeypatch.setattr(runs, "open_run", lambda *_: diverged)
     with pytest.raises(ConfigError, match="NaN or infinity in next_sentence.bias"):

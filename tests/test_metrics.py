@@ -38,9 +38,9 @@ def test_flops_are_those_of_the_programs_matrix_products():
     phase = config.phases[0]
     graphdef, _ = steps.init_state(config, None)
     key = jax.random.key(0)
-    from bert_jax import model
+    from bert_jax.model import bert
 
-    _, params = model.build(config.model, config.tokenizer.vocab_size, key)
+    _, params = bert.build(config.model, config.tokenizer.vocab_size, key)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     jaxpr = jax.make_jaxpr(
         lambda p, b: steps.loss_sums(

@@ -10,7 +10,8 @@ import optax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import model, optim
+from bert_jax import optim
+from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
 NUM_STEPS, WARMUP = 100, 5
@@ -213,9 +214,9 @@ def test_schedule_without_warmup_starts_at_the_peak(schedule):
 
 def test_kernels_and_embeddings_decay_and_nothing_else():
     config = make_config(model__num_hidden_layers=1)
-    _, params = model.build(config.model, 97, jax.random.key(0))
+    _, params = bert.build(config.model, 97, jax.random.key(0))
     leaves, _ = jax.tree_util.tree_flatten_with_path(optim.decay_mask(params))
-    decayed = {model.path_name(path) for path, decays in leaves if decays}
+    decayed = {parameters.path_name(path) for path, decays in leaves if decays}
     layer = "bert.layers.0"
     assert decayed == {
         "bert.embeddings.word",

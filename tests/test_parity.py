@@ -1,7 +1,7 @@
 """The same numbers as transformers' BertForPreTraining in torch, gradients too.
 
 Those of a tiny model are read from a file, see tests/golden; the released sizes need
-torch. Shapes as in model.py.
+torch. Shapes as in bert.py.
 """
 
 import dataclasses
@@ -15,11 +15,13 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import model, steps
+from bert_jax import steps
 from bert_jax.config import LossWeightsConfig
 from bert_jax.data import embedded, tokenizers
 from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
+from bert_jax.model import bert as bert_lib
+from bert_jax.model import parameters
 from configs import base, large, tiny
 from tests.conftest import make_config
 from tests.golden import tiny_bert
@@ -32,7 +34,7 @@ def parameters_from(tensors, config):
     """Returns the structure and parameters that Hugging Face's tensors make."""
     graphdef, params = nnx.split(
         nnx.eval_shape(
-            lambda: model.BertForPreTraining(
+            lambda: bert_lib.BertForPreTraining(
                 config.model, config.tokenizer.vocab_size, nnx.Rngs(params=0)
             )
         )
@@ -40,7 +42,7 @@ def parameters_from(tensors, config):
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     arrays = []
     for path, _ in leaves:
-        ours = model.path_name(path)
+        ours = parameters.path_name(path)
         array = HUGGINGFACE.lay_out(ours, tensors[HUGGINGFACE.name(ours)])
         arrays.append(jnp.asarray(array, F32))
     return graphdef, jax.tree.unflatten(structure, arrays)
@@ -273,7 +275,7 @@ def at_every_token(batch):
 def random_parameters(config):
     @jax.jit
     def build(key):
-        return model.build(config.model, config.tokenizer.vocab_size, key)[1]
+        return bert_lib.build(config.model, config.tokenizer.vocab_size, key)[1]
 
     return with_random_vectors(build(jax.random.key(0)))
 

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import errors, model, pretrained, runs
+from bert_jax import errors, pretrained, runs
 from bert_jax.data import corpus, wordpiece
+from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
 from tests.models import (
@@ -25,9 +26,9 @@ def test_weights_take_the_places_of_the_first_ones(source, mesh_shape):
     directory, expected = source
     use_mesh(*mesh_shape)
     config = make_config()
-    _, params = model.build(config.model, len(VOCAB), jax.random.key(0))
-    placed = pretrained.place(params, read(directory).arrays)
-    assert_same(pretrained.by_name(placed), expected)
+    _, params = bert.build(config.model, len(VOCAB), jax.random.key(0))
+    placed = parameters.place(params, read(directory).arrays)
+    assert_same(parameters.by_name(placed), expected)
     for new, old in zip(jax.tree.leaves(placed), jax.tree.leaves(params), strict=True):
         assert new.sharding == old.sharding
 

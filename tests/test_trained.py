@@ -12,7 +12,7 @@ from bert_jax import trained
 from bert_jax.data import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface, model_directory
-from bert_jax.tasks import heads
+from bert_jax.model import heads
 from tests.conftest import make_config, use_mesh
 from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
 from tests.tasks import tuned

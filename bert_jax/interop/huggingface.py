@@ -17,7 +17,7 @@ from bert_jax.data import tokenizers
 from bert_jax.interop import huggingface_head, sentence_transformers, weight_names
 from bert_jax.interop.model_directory import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE
-from bert_jax.tasks.heads import Head
+from bert_jax.model.heads import Head
 
 WEIGHTS = "model.safetensors"
 

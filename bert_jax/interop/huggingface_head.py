@@ -6,7 +6,7 @@ from typing import Any
 from bert_jax.errors import ConfigError
 from bert_jax.interop import sentence_transformers
 from bert_jax.interop.huggingface_meaning import MEANT
-from bert_jax.tasks.heads import Head
+from bert_jax.model.heads import Head
 
 SEQUENCE = "BertForSequenceClassification"
 ENCODER = "BertModel"  # which is a dual encoder with sentence_transformers.py's files

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 
 # Ours -> Hugging Face's BertFor..., Google's run_....py; {i} is the layer. Linear and
 # LayerNorm stand for their two parameters. The decoder's weight is the word embedding,

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
+from bert_jax.model.heads import Outputs
 from bert_jax.tasks import losses
 from bert_jax.tasks.config import DistillConfig
-from bert_jax.tasks.heads import Outputs
 
 Batch = dict[str, jax.Array]
 

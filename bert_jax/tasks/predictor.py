@@ -12,7 +12,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.tasks import batches, heads, tuning_step
+from bert_jax.model import heads
+from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.task import Features
 
 

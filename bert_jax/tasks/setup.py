@@ -8,13 +8,14 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import steps, trained
+from bert_jax import steps
 from bert_jax.config import ModelConfig
 from bert_jax.encoders import Encoder
-from bert_jax.tasks import batches, heads, task, tuning_step
+from bert_jax.model import heads, parameters
+from bert_jax.model.heads import Head
+from bert_jax.tasks import batches, task, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets, Split
-from bert_jax.tasks.heads import Head
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.trained import Trained
 
@@ -63,7 +64,7 @@ class Setup:
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef:
-        return trained.structure(self.build)[0]
+        return parameters.structure(self.build)[0]
 
     @functools.cached_property
     def num_steps(self) -> int:

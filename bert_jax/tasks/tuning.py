@@ -22,12 +22,10 @@ from bert_jax import (
     errors,
     guard,
     metrics,
-    pretrained,
     report,
     step_log,
     storage,
     train_loop,
-    trained,
 )
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
@@ -36,6 +34,7 @@ from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import ConfigError, DamagedError, DivergedError
 from bert_jax.interop import model_directory
+from bert_jax.model import parameters
 from bert_jax.phases import Position
 from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
@@ -143,7 +142,7 @@ def results_in(directory: str) -> list[Result]:
 
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
     """Returns the parameters that a run found best, on the mesh."""
-    _, params = trained.structure(setup.build)
+    _, params = parameters.structure(setup.build)
     damage = checkpoint_files.damage(_best_workdir(workdir), result.best_step)
     if damage:
         raise DamagedError(
@@ -247,7 +246,7 @@ class _Run:
         if not step:
             state = jax.jit(init)()
             if not setup.is_from_scratch:
-                params = pretrained.place(state.params, setup.encoder.arrays)
+                params = parameters.place(state.params, setup.encoder.arrays)
                 state = dataclasses.replace(state, params=params)
             self._state = state
             return 0, Position(setup.sha256["train"])

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import int8, optim, steps
+from bert_jax import optim, steps
 from bert_jax.config import OptimizerConfig
+from bert_jax.model import int8
 from bert_jax.steps import Batch, Metrics, TrainState
 from bert_jax.tasks import distillation, losses
 from bert_jax.tasks.config import FinetuneConfig, RecipeConfig

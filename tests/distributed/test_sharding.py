@@ -13,7 +13,7 @@ from bert_jax.config import OPTIMIZERS, MeshConfig
 from bert_jax.distributed import chips, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.model import path_name
+from bert_jax.model.parameters import path_name
 from tests.conftest import make_batch, make_config, use_mesh
 
 P = jax.P

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import errors, model, pretrained
+from bert_jax import errors, pretrained
 from bert_jax.interop import google_tf1
 from bert_jax.lazy_tensorflow import tf
+from bert_jax.model import bert as bert_lib
+from bert_jax.model import parameters
 from tests import numpy_bert
 from tests.conftest import make_batch, make_config
 from tests.models import TOKENIZER, VOCAB
@@ -96,12 +98,12 @@ def read(path):
 def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
     directory, variables = source
     config = make_config(model__hidden_act=hidden_act)
-    graphdef, params = model.build(config.model, V, jax.random.key(0))
+    graphdef, params = bert_lib.build(config.model, V, jax.random.key(0))
     weights = read(directory)
     assert len(weights.arrays) == len(RELEASED)
     (note,) = weights.notes
     assert "config.model.hidden_act" in note
-    bert = nnx.merge(graphdef, pretrained.place(params, weights.arrays))
+    bert = nnx.merge(graphdef, parameters.place(params, weights.arrays))
     batch = make_batch(config)
     B, T = batch["input_ids"].shape
     batch["masked_lm_positions"] = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T))
@@ -129,11 +131,11 @@ def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
 def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
     directory, variables = source
     config = make_config()
-    _, params = model.build(config.model, V, jax.random.key(0))
+    _, params = bert_lib.build(config.model, V, jax.random.key(0))
     weights = read(directory)
     out = tmp_path / "out"
     out.mkdir()
-    google_tf1.write(out, pretrained.place(params, weights.arrays), config, TOKENIZER)
+    google_tf1.write(out, parameters.place(params, weights.arrays), config, TOKENIZER)
     assert sorted(path.name for path in out.iterdir()) == [
         "bert_config.json",
         "bert_model.ckpt.data-00000-of-00001",

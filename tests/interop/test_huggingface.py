@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import model
 from bert_jax.data import tokenizers
 from bert_jax.interop import huggingface
+from bert_jax.model import bert
 from tests.conftest import make_config
 
 LINES = [
@@ -37,7 +37,7 @@ def tokenizer(request):
 
 def write(directory, tokenizer, **changes):
     config = make_config(**changes)
-    _, params = model.build(config.model, VOCAB_SIZE, jax.random.key(0))
+    _, params = bert.build(config.model, VOCAB_SIZE, jax.random.key(0))
     huggingface.write(directory, params, config, tokenizer)
 
 

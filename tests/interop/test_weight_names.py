@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import model
 from bert_jax.interop import weight_names
+from bert_jax.model import bert
 from tests.conftest import make_config
 
 
 def test_every_parameter_has_one_name_and_kernels_are_transposed():
     config = make_config()
-    _, params = model.build(config.model, 97, jax.random.key(0))
+    _, params = bert.build(config.model, 97, jax.random.key(0))
     tensors = weight_names.rename(params, weight_names.HUGGINGFACE)
     assert len(tensors) == len(jax.tree.leaves(params))
     kernel = params["bert"]["layers"][1]["intermediate"]["kernel"][...]

@@ -10,9 +10,10 @@ import scipy.special
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.tasks import distillation, heads
+from bert_jax.model import heads
+from bert_jax.model.heads import Outputs
+from bert_jax.tasks import distillation
 from bert_jax.tasks.config import DistillConfig
-from bert_jax.tasks.heads import Outputs
 from tests.conftest import use_mesh
 from tests.tasks import tuned
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax.tasks import heads, tagging_features
+from bert_jax.model import heads
+from bert_jax.tasks import tagging_features
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.predictor import Predictor
 from tests.conftest import use_mesh

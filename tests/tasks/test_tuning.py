@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import metrics, pretrained
+from bert_jax import metrics
 from bert_jax.errors import ConfigError, DamagedError, Interrupted
+from bert_jax.model import parameters
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
 from tests.commands import ENV, ROOT
@@ -34,7 +35,7 @@ def lines_of(workdir):
 
 
 def weights_of(setup, result, workdir):
-    return pretrained.by_name(tuning.best_params(setup, result, str(workdir)))
+    return parameters.by_name(tuning.best_params(setup, result, str(workdir)))
 
 
 def test_it_learns_and_tells(straight):

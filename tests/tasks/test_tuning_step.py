@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import pretrained
 from bert_jax.distributed import sharding
+from bert_jax.model import parameters
 from bert_jax.steps import TrainState
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning_step
@@ -50,7 +50,7 @@ def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     placed = sharding.place_batch(batch, devices)
     key = tuning_step.dropout_key(0)
     state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key, taught_by)
-    return pretrained.by_name(state.params), jax.device_get(metrics)
+    return parameters.by_name(state.params), jax.device_get(metrics)
 
 
 def assert_near(found, expected):
@@ -113,7 +113,7 @@ def test_any_mesh_takes_the_same_step(mesh):
 
 def test_what_is_not_finite_changes_nothing():
     batch = tuned.make_batch("classification")
-    before = pretrained.by_name(tuned.build("classification")[2])
+    before = parameters.by_name(tuned.build("classification")[2])
     batch["weights"][0] = np.nan
     after, metrics = take_step("classification", batch)
     assert metrics["bad_steps_in_row"] == 1 and not np.isfinite(metrics["loss"])

@@ -5,8 +5,8 @@ import numpy as np
 
 from bert_jax.config import ModelConfig
 from bert_jax.data import wordpiece
-from bert_jax.tasks import heads
-from bert_jax.tasks.heads import Head
+from bert_jax.model import heads
+from bert_jax.model.heads import Head
 from tests.conftest import make_config
 from tests.models import TOKENIZER
 

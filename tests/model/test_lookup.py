@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import lookup
 from bert_jax.distributed import sharding
+from bert_jax.model import ops
 from tests.conftest import use_mesh
 
 ROWS, WIDTH = 50, 6
@@ -27,7 +27,7 @@ def gradient(table, ids, weights, mesh):
 
     @jax.jit
     def of(table, ids, weights):
-        return jax.grad(lambda t: jnp.sum(lookup.rows_of(t, ids) * weights))(table)
+        return jax.grad(lambda t: jnp.sum(ops.rows_of(t, ids) * weights))(table)
 
     arguments = (table, place(ids), place(weights))
     return str(jax.make_jaxpr(of)(*arguments)), np.asarray(of(*arguments))
@@ -44,7 +44,7 @@ def test_a_gpu_gets_the_same_sums_without_a_scatter_that_adds(
     exact = np.zeros((ROWS, WIDTH))
     np.add.at(exact, ids, weights)
     weights = weights.astype(np.float32)
-    monkeypatch.setattr(lookup, "_SMALL", small)
+    monkeypatch.setattr(ops, "_SMALL", small)
 
     plain_program, plain = gradient(table, ids, weights, mesh)
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
@@ -59,13 +59,13 @@ def test_a_gpu_gets_the_same_sums_without_a_scatter_that_adds(
 
 def test_the_rows_are_the_tables(table_and_ids):
     table, ids = table_and_ids
-    np.testing.assert_array_equal(lookup.rows_of(jnp.asarray(table), ids), table[ids])
+    np.testing.assert_array_equal(ops.rows_of(jnp.asarray(table), ids), table[ids])
 
 
 def test_one_id_for_every_token_keeps_its_digits(monkeypatch):
     """65,536 terms: their sum is a tree's, not a queue's."""
     mesh = use_mesh(1, 1, 1)
-    monkeypatch.setattr(lookup, "_SMALL", 0)
+    monkeypatch.setattr(ops, "_SMALL", 0)
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     weights = np.random.default_rng(2).uniform(size=(512, 128, 1)).astype(np.float32)
     ids = np.full(weights.shape[:2], 3, np.int32)

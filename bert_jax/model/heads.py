@@ -1,4 +1,4 @@
-"""BERT with the head of a task on top: parameters alone, as in model.py.
+"""BERT with the head of a task on top: parameters alone, as in bert.py.
 
 Each head's `__call__` makes `Outputs` of a batch; what a task's loss makes of them is
 in losses.py. Names are Hugging Face's, so that a tuned model goes there and back.
@@ -20,8 +20,9 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
-from bert_jax.dropout import dropout
-from bert_jax.model import Bert, Linear
+from bert_jax.model.bert import Bert
+from bert_jax.model.layers import Linear
+from bert_jax.model.ops import dropout
 
 Batch = dict[str, jax.Array]
 # What an encoder reads of a batch.

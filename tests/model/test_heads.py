@@ -10,7 +10,8 @@ from flax import nnx
 from bert_jax.distributed import sharding
 from bert_jax.interop import huggingface, huggingface_head, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
-from bert_jax.tasks import heads, losses
+from bert_jax.model import heads
+from bert_jax.tasks import losses
 from tests.conftest import use_mesh
 from tests.models import TOKENIZER
 from tests.tasks import tuned

@@ -9,8 +9,10 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import lookup, model, steps
+from bert_jax import steps
 from bert_jax.distributed import sharding
+from bert_jax.model import bert as bert_lib
+from bert_jax.model import layers, ops, parameters
 from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -18,7 +20,7 @@ F32 = jnp.dtype(jnp.float32)
 
 
 def build(config, seed=0):
-    graphdef, params = model.build(
+    graphdef, params = bert_lib.build(
         config.model, config.tokenizer.vocab_size, jax.random.key(seed)
     )
     return nnx.merge(graphdef, params)
@@ -40,17 +42,17 @@ def with_random_vectors(bert, seed=1):
 def test_number_of_parameters_is_the_released_models(module, count):
     config = config_lib.from_config_dict(module.get_config())
     key = jax.random.key(0)
-    params = jax.eval_shape(lambda: model.build(config.model, 30522, key)[1])
+    params = jax.eval_shape(lambda: bert_lib.build(config.model, 30522, key)[1])
     assert sum(x.size for x in jax.tree.leaves(params)) == count
 
 
 def test_initial_weights_have_the_released_distributions():
     config = make_config(model__hidden_size=768, model__max_position_embeddings=512)
-    _, params = model.build(config.model, 97, jax.random.key(0))
+    _, params = bert_lib.build(config.model, 97, jax.random.key(0))
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     beginnings = set()
     for path, leaf in leaves:
-        name, array = model.path_name(path), np.asarray(leaf, np.float64)
+        name, array = parameters.path_name(path), np.asarray(leaf, np.float64)
         if array.ndim == 1:
             assert np.all(array == (1 if name.endswith(".scale") else 0)), name
             continue
@@ -89,7 +91,7 @@ def test_every_token_sees_every_real_token_and_no_other():
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     T = config.phases[0].sequence_length
     batch["sequence_ids"] = (jnp.arange(T) < T - 3).astype(jnp.int32)[None]
-    mask = model.attention_mask(batch["sequence_ids"], batch["sequence_ids"])
+    mask = bert_lib.attention_mask(batch["sequence_ids"], batch["sequence_ids"])
 
     is_fourth = (jnp.arange(T) == 4).astype(F32)[None, :, None]
 
@@ -149,7 +151,7 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
         return jax.grad(loss, has_aux=True)(params)[0]
 
     programs, found = [], []
-    monkeypatch.setattr(lookup, "_SMALL", 50)  # words are more, positions are fewer
+    monkeypatch.setattr(ops, "_SMALL", 50)  # words are more, positions are fewer
     for platform in ("cpu", "tpu", "gpu"):
         monkeypatch.setattr(sharding, "platform", lambda name=platform: name)
         gradient.clear_cache()
@@ -165,7 +167,7 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
 
 
 def test_layer_norm_matches_float64_even_far_from_zero():
-    norm = model.LayerNorm(64, 1e-12)
+    norm = layers.LayerNorm(64, 1e-12)
     x = np.random.default_rng(0).normal(100.0, 0.1, (4, 64)).astype(np.float32)
     exact = x.astype(np.float64)
     exact = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
@@ -218,7 +220,7 @@ def test_dropout_is_at_the_four_places_of_every_layer_and_nowhere_else(monkeypat
     """Its calls in order; the last layer has the queries of masks and [CLS] alone."""
     config = with_dropout(0.25, 0.5)
     bert, calls = build(config), []
-    drop = model.dropout
+    drop = bert_lib.dropout
 
     def record(x, rate, seed):
         calls.append((x.shape, rate))
@@ -226,7 +228,7 @@ def test_dropout_is_at_the_four_places_of_every_layer_and_nowhere_else(monkeypat
         return drop(x, rate, seed)
 
     seeds = set()
-    monkeypatch.setattr(model, "dropout", record)
+    monkeypatch.setattr(bert_lib, "dropout", record)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     bert(batch, dropout_key=jax.random.key(0), dtype=F32)
     B, T, Q, N, D = 8, 16, 4 + 1, 4, 32

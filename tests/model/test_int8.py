@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import contextual, extract, int8, predict, trained
+from bert_jax import contextual, extract, predict, trained
 from bert_jax.contextual import Features
 from bert_jax.interop import huggingface
-from bert_jax.model import path_name
+from bert_jax.model import int8
+from bert_jax.model.parameters import path_name
 from tests.commands import run, run_well
 from tests.conftest import use_mesh
 from tests.models import TOKENIZER

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.distributed import sharding
-from bert_jax.model import REMAT_POLICIES
-from bert_jax.products import einsum_float32, times_kernel
+from bert_jax.model.bert import REMAT_POLICIES
+from bert_jax.model.ops import einsum_float32, times_kernel
 from tests.conftest import use_mesh
 
 EQUATION = "BTNH,BSNH->BNTS"

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax.dropout import dropout
+from bert_jax.model.ops import dropout
 from tests.conftest import use_mesh
 
 F32 = jnp.dtype(jnp.float32)

@@ -1,0 +1,1 @@
+"""The network: BERT, its layers and heads, and the names of its parameters."""

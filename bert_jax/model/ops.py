@@ -1,0 +1,281 @@
+"""Products, row lookup and dropout: the operations that JAX's defaults do not serve.
+
+Products of float32 factors are computed in float32. By default a TPU rounds such
+factors to bfloat16 and a GPU to TF32, so "float32" would promise more than it gives.
+Products of bfloat16 factors are exact in the matrix units and added in float32.
+
+Row lookup sums gradients in a fixed order. JAX writes the sum over all tokens with an
+id as a scatter, which a GPU computes with atomic additions in arbitrary order: two runs
+of one step differ in their last bits. XLA's own remedy (--xla_gpu_deterministic_ops)
+made a step of BERT-base three times slower.
+
+Dropout is a hash of the element's index, so no mesh changes what is dropped and no
+mask is stored.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax.distributed import sharding
+
+# Up to so many rows, of positions above all, a product with one-hot rows is at most
+# 0.3% of BERT-base's FLOPs; it takes no sort.
+_SMALL = 1024
+
+
+def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
+    """Returns the precision of a product whose factors have this dtype."""
+    return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
+
+
+def times_kernel(
+    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None = None
+) -> jax.Array:
+    """Returns x @ kernel, [..., input] and [input, output] -> [..., output].
+
+    The kernel is cast to the dtype of x. Its gradient has the kernel's own dtype, and
+    is rounded to that on each device before it is summed over devices: the gradient of
+    a float32 kernel is not rounded, whatever the dtype of x.
+
+    The gradient of the kernel is computed in the layout of the kernel. JAX's own rule
+    computes its transpose; the compiler of TPUs up to v6e then lays out the update
+    transposed, and copies the parameter and its moments to that layout and back: 12% of
+    a large step at 32 sequences of 128 tokens a chip of v5e, by preflight's estimate.
+
+    Args:
+      x: the activations.
+      kernel: of the dtype of x or float32.
+      out_sharding: layout of the result, where JAX cannot infer it.
+    """
+    return _with_gradient_as_stored(x, kernel, out_sharding)
+
+
+def _times_kernel(
+    x: jax.Array, kernel: jax.Array, out_sharding: jax.P | None
+) -> jax.Array:
+    return jnp.dot(
+        x,
+        kernel.astype(x.dtype),
+        precision=precision(x.dtype),
+        out_sharding=out_sharding,
+    )
+
+
+_with_gradient_as_stored = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
+
+
+def _times_kernel_forward(x, kernel, out_sharding):
+    # Not the wrapped function: remat would see a call and not keep the product.
+    return _times_kernel(x, kernel, out_sharding), (x, kernel)
+
+
+def _times_kernel_backward(out_sharding, factors, gradient):
+    del out_sharding
+    x, kernel = factors
+    # Specs, not shardings: arrays that are on no mesh yet belong to this one, too.
+    of_x, of_kernel = jax.typeof(x).sharding.spec, jax.typeof(kernel).sharding.spec
+    rows, last = tuple(range(x.ndim - 1)), x.ndim - 1
+    return (
+        jax.lax.dot_general(
+            gradient,
+            kernel.astype(x.dtype),
+            (((last,), (1,)), ((), ())),
+            precision=precision(x.dtype),
+            out_sharding=of_x,
+        ),
+        jax.lax.dot_general(
+            x,
+            gradient,
+            ((rows, rows), ((), ())),
+            precision=precision(x.dtype),
+            preferred_element_type=kernel.dtype,
+            out_sharding=of_kernel,
+        ),
+    )
+
+
+_with_gradient_as_stored.defvjp(_times_kernel_forward, _times_kernel_backward)
+
+
+def einsum_float32(
+    equation: str,
+    x: jax.Array,
+    y: jax.Array,
+    out_sharding: jax.P | None = None,
+) -> jax.Array:
+    """Returns the einsum of x and y, factors of one dtype, without rounding to it.
+
+    On a GPU, the gradient is cast to the dtype of x and y before it is multiplied. By
+    JAX's own rule it stays float32, which a GPU multiplies at half the rate after
+    copying the other factor to float32. On a TPU the cast would make a step 2% slower,
+    by preflight's estimate.
+
+    Args:
+      equation: "ab,bc->ac"; every index is in two of the three.
+      x, y: the factors.
+      out_sharding: layout of the result, where JAX cannot infer it.
+    """
+    if sharding.platform() == "gpu":
+        return _with_low_gradient(equation, x, y, out_sharding)
+    return _einsum(equation, x, y, out_sharding)
+
+
+def _einsum(
+    equation: str, x: jax.Array, y: jax.Array, out_sharding: jax.P | None
+) -> jax.Array:
+    return jnp.einsum(
+        equation,
+        x,
+        y,
+        precision=precision(x.dtype),
+        preferred_element_type=jnp.float32,
+        out_sharding=out_sharding,
+    )
+
+
+_with_low_gradient = jax.custom_vjp(_einsum, nondiff_argnums=(0, 3))
+
+
+def _einsum_forward(equation, x, y, out_sharding):
+    return _einsum(equation, x, y, out_sharding), (x, y)
+
+
+def _einsum_backward(equation, out_sharding, factors, gradient):
+    del out_sharding
+    x, y = factors
+    gradient = gradient.astype(x.dtype)
+    inputs, output = equation.split("->")
+    of_x, of_y = inputs.split(",")
+
+    def product(equation: str, factor: jax.Array, like: jax.Array) -> jax.Array:
+        # A float32 sum, over devices as well, that is rounded once.
+        out = jax.typeof(like).sharding.spec
+        return _einsum(equation, gradient, factor, out).astype(like.dtype)
+
+    return (
+        product(f"{output},{of_y}->{of_x}", y, x),
+        product(f"{output},{of_x}->{of_y}", x, y),
+    )
+
+
+_with_low_gradient.defvjp(_einsum_forward, _einsum_backward)
+
+
+@jax.custom_vjp
+def rows_of(table_RD: jax.Array, ids_BT: jax.Array) -> jax.Array:
+    """Returns float32[B, T, D], the table's rows at int32[B, T].
+
+    The table is whole on every device, and every id is one of its rows.
+
+    The gradient is summed in float32: a frequent token's has thousands of terms, of
+    which bfloat16 would lose most.
+    """
+    return _gather(table_RD, ids_BT)
+
+
+def _gather(table_RD: jax.Array, ids_BT: jax.Array) -> jax.Array:
+    out = sharding.spec("batch", "seq", "replicated")
+    return table_RD.at[ids_BT].get(out_sharding=out)
+
+
+def _forward(table_RD, ids_BT):
+    return _gather(table_RD, ids_BT), (table_RD, ids_BT)
+
+
+def _backward(saved, gradient_BTD):
+    table_RD, ids_BT = saved
+    if sharding.platform() != "gpu":  # others add in an order of their own
+        _, vjp = jax.vjp(lambda table_RD: _gather(table_RD, ids_BT), table_RD)
+        return *vjp(gradient_BTD), None
+    of_ids = _by_product if len(table_RD) <= _SMALL else _by_sorting
+    return of_ids(ids_BT, gradient_BTD, len(table_RD)), None
+
+
+def _by_product(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
+    """Returns [size, D], the sums of the rows of each id."""
+    one_hot_BTR = jax.nn.one_hot(ids_BT, size, dtype=rows_BTD.dtype)
+    out = sharding.spec("replicated", "replicated")
+    return jnp.einsum(
+        "BTR,BTD->RD",
+        one_hot_BTR,
+        rows_BTD,
+        precision=precision(rows_BTD.dtype),
+        out_sharding=out,
+    )
+
+
+def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
+    """Returns [size, D], the sums of the rows of each id, of a device's rows at a time.
+
+    Sorted by id, the rows of one id are neighbours; a scan whose order is fixed adds
+    them up, and the last of each id has the sum.
+    """
+    D = rows_BTD.shape[-1]
+
+    def add(left, right):
+        (left_ids, left_sums), (right_ids, right_sums) = left, right
+        is_same = (left_ids == right_ids)[:, None]
+        return right_ids, right_sums + jnp.where(is_same, left_sums, 0.0)
+
+    def on_one_device(ids_BT: jax.Array, rows_BTD: jax.Array) -> jax.Array:
+        ids_N, rows_ND = ids_BT.ravel(), rows_BTD.reshape(-1, D)
+        order_N = jnp.argsort(ids_N)
+        ids_N, sums_ND = jax.lax.associative_scan(
+            add, (ids_N[order_N], rows_ND[order_N])
+        )
+        is_last_N = jnp.append(ids_N[1:] != ids_N[:-1], True)
+        # No two rows have one target, so no order matters; those past the end are left
+        # out.
+        target_N = jnp.where(is_last_N, ids_N, size + jnp.arange(len(ids_N)))
+        sums_RD = jnp.zeros((size, D), rows_ND.dtype)
+        sums_RD = sums_RD.at[target_N].set(sums_ND, mode="drop", unique_indices=True)
+        return jax.lax.psum(sums_RD, sharding.RULES["batch"])
+
+    rows = sharding.spec("batch", "seq")
+    return jax.shard_map(
+        on_one_device,
+        in_specs=(rows, sharding.spec("batch", "seq", "replicated")),
+        out_specs=sharding.spec("replicated", "replicated"),
+    )(ids_BT, rows_BTD)
+
+
+rows_of.defvjp(_forward, _backward)
+
+
+@jax.named_scope("dropout")
+def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
+    """Zeroes a fraction `rate` of x and scales the rest; `seed` None keeps all.
+
+    The decision for an element is a hash of its index and of `seed` (uint32[2]), so
+    it is the same on every mesh, needs no random bits in memory, and is computed
+    again where the gradient needs it instead of being kept.
+    """
+    if seed is None or rate == 0.0:
+        return x
+    spec = jax.typeof(x).sharding.spec
+
+    def index(dim: int) -> jax.Array:
+        return jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim, out_sharding=spec)
+
+    # Two words, so that no tensor is too large for a 32-bit counter.
+    half = x.ndim // 2
+    high, low = jnp.uint32(0), jnp.uint32(0)
+    for dim in range(half):
+        high = high * jnp.uint32(x.shape[dim]) + index(dim)
+    for dim in range(half, x.ndim):
+        low = low * jnp.uint32(x.shape[dim]) + index(dim)
+    bits = mix32(low ^ mix32(high ^ seed[0]) ^ seed[1])
+    keep = bits >= jnp.uint32(round(rate * 2**32))
+    scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
+    return jnp.where(keep, scaled, jnp.zeros_like(x))
+
+
+def mix32(x: jax.Array) -> jax.Array:
+    """Returns a bijective 32-bit hash whose output bits each depend on every input bit.
+
+    Source: the multipliers are the "lowbias32" pair found by C. Wellons' search
+    (hash-prospector), bias 0.17.
+    """
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)

@@ -1,0 +1,51 @@
+"""Names, shapes and placement of parameters."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """Returns a tree path as words between dots: bert.layers.0.output.kernel."""
+    words = []
+    for part in path:
+        for attribute in ("key", "idx", "name"):
+            if hasattr(part, attribute):
+                words.append(str(getattr(part, attribute)))
+                break
+    # nnx.Param is a tree node of its own, with its array under "value".
+    return ".".join(words[:-1] if words[-1] == "value" else words)
+
+
+def by_name(params: Any) -> dict[str, np.ndarray]:
+    """Returns a tree of parameters as arrays by name."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+    return {path_name(path): np.asarray(jax.device_get(x)) for path, x in leaves}
+
+
+def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns the parameters with arrays in the places of their names."""
+
+    def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        array = arrays.get(path_name(path))
+        if array is None:
+            return leaf
+        assert array.shape == leaf.shape, path_name(path)
+        return jax.device_put(array, leaf.sharding)
+
+    return jax.tree_util.tree_map_with_path(replace, params)
+
+
+def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
+    """Returns a model's structure, and its parameters' shapes and layouts."""
+    found: list[nnx.GraphDef] = []
+
+    def params(key: jax.Array) -> nnx.State:
+        graphdef, state = build(key)
+        found.append(graphdef)
+        return state
+
+    abstract = jax.eval_shape(params, jax.random.key(0))
+    return found[0], abstract
