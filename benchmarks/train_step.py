@@ -19,9 +19,10 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import metrics, optim, steps
+from bert_jax import optim, steps
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.monitoring import throughput
 from configs import base, large
 
 PEERS = {
@@ -54,14 +55,14 @@ def main() -> None:
     seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
     rates = {name: [args.batch / s for s in each] for name, each in seconds.items()}
     phase = config.phases[0]
-    flops = metrics.train_flops_per_sequence(
+    flops = throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase
     )
     device = jax.devices()[0]
     median = sorted(rates["ours"])[len(rates["ours"]) // 2]
     # A CPU has no data sheet: what is measured beside other machines' work says little.
     has_peak = device.platform != "cpu"
-    mfu = round(median * flops / metrics.peak_flops(), 3) if has_peak else None
+    mfu = round(median * flops / throughput.peak_flops(), 3) if has_peak else None
     rows.print_row(
         "train_step",
         f"{args.size} {args.batch}x{args.length}"

@@ -10,10 +10,10 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bert_jax import metrics
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
-from bert_jax.metrics import HELD_OUT_LOSS
+from bert_jax.monitoring import writer
+from bert_jax.monitoring.writer import HELD_OUT_LOSS
 from bert_jax.phases import phase_of
 
 
@@ -66,7 +66,7 @@ def read(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:
     def losses() -> str:
         found = {
             line["step"]: line[HELD_OUT_LOSS]
-            for line in metrics.read(workdir)
+            for line in writer.read(workdir)
             if HELD_OUT_LOSS in line and line["step"] <= last_step
         }
         return json.dumps(list(found.items()))

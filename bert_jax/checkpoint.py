@@ -28,11 +28,12 @@ from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, cli, metrics, storage
+from bert_jax import checkpoint_files, cli, storage
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model.parameters import path_name
+from bert_jax.monitoring import writer
 from bert_jax.phases import Position, Skip
 from bert_jax.steps import TrainState
 
@@ -382,9 +383,9 @@ def show(workdir: str, is_verified: bool) -> list[int]:
         table.add_column(name, justify="left" if name == "files" else "right")
     damaged: dict[int, list[str]] = {}
     losses = {
-        line["step"]: line[metrics.HELD_OUT_LOSS]
-        for line in metrics.read(workdir)
-        if metrics.HELD_OUT_LOSS in line
+        line["step"]: line[writer.HELD_OUT_LOSS]
+        for line in writer.read(workdir)
+        if writer.HELD_OUT_LOSS in line
     }
     for step in steps:
         try:

@@ -1,5 +1,7 @@
 """The compiled train step of each phase: the next one is made while this one runs."""
 
+import os
+import tempfile
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
@@ -9,6 +11,7 @@ import jax
 from bert_jax import steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import sharding
+from bert_jax.errors import ConfigError
 
 Compiled = jax.stages.Compiled
 
@@ -93,3 +96,25 @@ class CompiledSteps:
         return compile_phase(
             self._config, self._train_step, self._state, self._mesh, phase_index
         )
+
+
+def keep_compiled(compilation_cache_dir: str) -> None:
+    """Makes JAX keep compiled programs in config.compilation_cache_dir, if given.
+
+    What is kept there is run as code: nobody else may be able to write to it.
+
+    Raises:
+      ConfigError: when nothing can be written there.
+    """
+    if compilation_cache_dir:
+        directory = os.path.expanduser(compilation_cache_dir)
+        try:
+            os.makedirs(directory, exist_ok=True)
+            tempfile.TemporaryFile(dir=directory).close()
+        except OSError as error:
+            raise ConfigError(
+                f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"
+                " directory that can be written, or '' to keep nothing"
+            ) from None
+        jax.config.update("jax_compilation_cache_dir", directory)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -23,15 +23,15 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, encoders, runs, startup, storage, trained, workdir_lock
+from bert_jax import cli, compiled_steps, encoders, runs, storage, trained, workdir_lock
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.encoders import Encoder
 from bert_jax.errors import EXIT_DIVERGED, ConfigError
 from bert_jax.interop import model_directory
-from bert_jax.progress import Progress
-from bert_jax.report import duration
+from bert_jax.monitoring.progress import Progress
+from bert_jax.monitoring.report import duration
 from bert_jax.tasks import config as config_lib
 from bert_jax.tasks import datasets as datasets_lib
 from bert_jax.tasks import outcome, tuning, tuning_report
@@ -134,7 +134,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
       ConfigError: for everything a person can get wrong.
     """
     devices.open_devices()
-    startup.keep_compiled(config.compilation_cache_dir)
+    compiled_steps.keep_compiled(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     mesh_lib.check_batch(

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import errors, storage
-from bert_jax import metrics as metrics_lib
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
 from bert_jax.data.corpus import Corpus
 from bert_jax.model.parameters import path_name
+from bert_jax.monitoring import writer
 from bert_jax.phases import Position, batch_of
 from bert_jax.steps import TrainState
 
@@ -49,7 +49,7 @@ class Guard:
         if self._path and self._path.is_file():
             kept = [
                 record
-                for record in metrics_lib.complete_lines(self._path)
+                for record in writer.complete_lines(self._path)
                 if record["step"] <= first_step
                 or record.get("rollbacks", 0) < place.rollbacks
             ]

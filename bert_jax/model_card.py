@@ -5,9 +5,10 @@ What stands between the lines of --- is for the Hugging Face hub.
 
 from pathlib import Path
 
-from bert_jax import metrics, runs
+from bert_jax import runs
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import Corpus
+from bert_jax.monitoring import writer
 
 LOAD = {
     "huggingface": """\
@@ -97,7 +98,7 @@ def _load(config: ExperimentConfig, format_name: str, dtype: str) -> str:
 
 def _metrics(workdir: str, step: int) -> str:
     """Returns a table of the newest evaluation up to the step."""
-    lines = metrics.read(workdir)
+    lines = writer.read(workdir)
     evaluated = [x for x in lines if x["step"] <= step and "eval_masked_lm_loss" in x]
     if not evaluated:
         return "None are at hand."

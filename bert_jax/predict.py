@@ -36,7 +36,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.model import int8
 from bert_jax.model.heads import Head
-from bert_jax.progress import Progress
+from bert_jax.monitoring.progress import Progress
 from bert_jax.tasks import decisions, line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,

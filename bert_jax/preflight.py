@@ -46,8 +46,8 @@ from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.errors import ConfigError
+from bert_jax.monitoring.progress import UnderWay
 from bert_jax.trials import Trial
-from bert_jax.under_way import UnderWay
 
 # Pieces of work that tell what the other kinds of remat do: of the own one a step of
 # few layers, of each other one that and its memory.

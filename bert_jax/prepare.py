@@ -43,7 +43,7 @@ from bert_jax.data import (
     work_directory,
 )
 from bert_jax.errors import ConfigError
-from bert_jax.progress import Progress
+from bert_jax.monitoring.progress import Progress
 
 # Above this much local text `train` does not prepare by itself: minutes of work
 # should be asked for.

@@ -9,10 +9,10 @@ import dataclasses
 
 import jax
 
-from bert_jax import metrics
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed.chips import Chip
+from bert_jax.monitoring import throughput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +78,6 @@ def of_phase(
 def model_flops(config: ExperimentConfig, phase_index: int) -> float:
     """Returns the FLOPs of a step over all devices, as `metrics` counts them."""
     phase = config.phases[phase_index]
-    return phase.global_batch_size * metrics.train_flops_per_sequence(
+    return phase.global_batch_size * throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase
     )

@@ -18,11 +18,9 @@ from bert_jax import (
     checkpoint_files,
     cli,
     compiled_steps,
-    metrics,
     optim,
     prepare,
     pretrained,
-    report,
     rollbacks,
     runs,
     steps,
@@ -30,7 +28,7 @@ from bert_jax import (
     workdir_lock,
 )
 from bert_jax.checkpoint import Checkpoints
-from bert_jax.compiled_steps import CompiledSteps
+from bert_jax.compiled_steps import CompiledSteps, keep_compiled
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import tokenizers
@@ -39,9 +37,10 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.held_out import HeldOut
 from bert_jax.model import parameters
+from bert_jax.monitoring import report, writer
+from bert_jax.monitoring.goodput import Startup
 from bert_jax.phases import Position, phase_of
 from bert_jax.replay import Replay
-from bert_jax.startup import Startup, keep_compiled
 
 
 def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
@@ -196,7 +195,7 @@ def show_end(
     config: ExperimentConfig, workdir: str, held_out: HeldOut, seconds: float
 ) -> None:
     """Draws the curves and prints the closing words."""
-    lines = metrics.read(workdir)
+    lines = writer.read(workdir)
     report.plot_curves(workdir, lines, held_out.unigram_entropy)
     print(
         report.closing_words(

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import errors, goodput, guard, metrics, report, rollbacks, step_log, steps
+from bert_jax import errors, guard, rollbacks, steps
 from bert_jax.best_checkpoints import Ranking
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
@@ -24,9 +24,10 @@ from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.held_out import HeldOut
+from bert_jax.monitoring import goodput, report, step_log, throughput, writer
+from bert_jax.monitoring.goodput import Startup
 from bert_jax.phases import Position, Skips, phase_of, runs_of_batches, skipping
 from bert_jax.replay import Replay
-from bert_jax.startup import Startup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +134,8 @@ class Loop:
         config, workdir = run.config, run.workdir
         self._run, self._config, self._first_step = run, config, first_step
         self._position = position
-        self._clock = goodput.Goodput(metrics.read(workdir), first_step, began)
-        self._writer = metrics.open_writer(
+        self._clock = goodput.Goodput(writer.read(workdir), first_step, began)
+        self._writer = writer.open_writer(
             workdir, first_step, len(position.log), multihost.is_first()
         )
         self._progress = report.Progress(first_step, config.num_steps)
@@ -148,7 +149,7 @@ class Loop:
         )
         self._log = step_log.StepLog(
             config.log_every_steps,
-            metrics.Rates(config),
+            throughput.Rates(config),
             self._show,
             self._guard.look,
             first_step,
@@ -201,7 +202,7 @@ class Loop:
         step = self._first_step
         if not step or not self._is_time_to_evaluate(step):
             return
-        lines = metrics.read(self._run.workdir)
+        lines = writer.read(self._run.workdir)
         is_done = any(x["step"] == step and "eval_masked_lm_loss" in x for x in lines)
         if not multihost.first_says(is_done):
             self._evaluate(step, phase_of(self._config, step - 1)[0])
@@ -279,7 +280,7 @@ class Loop:
         self._watchdog.begin("evaluation")
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
-        self._run.ranking.add(step, phase_index, line[metrics.HELD_OUT_LOSS])
+        self._run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
         self._watchdog.saw("evaluation")
         self._writer.write(step, line | self._clock.line())
         words = report.held_out_words(line)

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import encoders, finetune, metrics, trained, workdir_lock
+from bert_jax import encoders, finetune, trained, workdir_lock
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
+from bert_jax.monitoring import writer
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
 from tests.commands import ENV, ROOT, run, run_well
@@ -88,7 +89,7 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     assert one is not None and found.metrics == one.metrics
 
     def losses(path):
-        return [line["loss"] for line in metrics.read(str(path)) if "loss" in line]
+        return [line["loss"] for line in writer.read(str(path)) if "loss" in line]
 
     expected = losses(directory / "run" / "runs" / "lr0.003_seed0")
     np.testing.assert_allclose(

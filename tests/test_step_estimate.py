@@ -5,7 +5,7 @@ import pytest
 from bert_jax import step_estimate
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.distributed.chips import CHIPS
-from bert_jax.metrics import train_flops_per_sequence
+from bert_jax.monitoring.throughput import train_flops_per_sequence
 from tests.conftest import make_config, use_mesh
 
 V5E = CHIPS["TPU v5 lite"]

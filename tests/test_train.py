@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from bert_jax import checkpoint_files, goodput
+from bert_jax import checkpoint_files
+from bert_jax.monitoring import goodput
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.data import processes, segments, sorted_runs
-from bert_jax.progress import Progress
+from bert_jax.monitoring.progress import Progress
 
 # About 2 million reads of each column, and 64 MB for their positions.
 MAX_PIECES = 2**21

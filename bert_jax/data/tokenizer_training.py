@@ -19,8 +19,7 @@ from typing import Any
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import cleaning, source_files, source_sample, sources, tokenizers
-from bert_jax.progress import Progress
-from bert_jax.under_way import UnderWay
+from bert_jax.monitoring.progress import Progress, UnderWay
 
 Documents = Iterable[tuple[int, sources.Document]]  # with the number of their source
 

@@ -17,16 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import (
-    checkpoint_files,
-    errors,
-    guard,
-    metrics,
-    report,
-    step_log,
-    storage,
-    train_loop,
-)
+from bert_jax import checkpoint_files, errors, guard, storage, train_loop
 from bert_jax.checkpoint import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
@@ -35,6 +26,7 @@ from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import ConfigError, DamagedError, DivergedError
 from bert_jax.interop import model_directory
 from bert_jax.model import parameters
+from bert_jax.monitoring import report, step_log, writer
 from bert_jax.phases import Position
 from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
@@ -213,7 +205,7 @@ class _Run:
             f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
         )
         self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
-        self._writer = metrics.open_writer(
+        self._writer = writer.open_writer(
             workdir, self._step, len(position.log), multihost.is_first()
         )
         # As process 0 sees it, where lines of later steps are gone.
@@ -422,7 +414,7 @@ def _drop_best_after(workdir: str, step: int) -> str:
 def _read_history(workdir: str) -> str:
     """Returns the looks at the dev set that metrics.jsonl tells of, as JSON."""
     found = []
-    for line in metrics.read(workdir):
+    for line in writer.read(workdir):
         dev = {
             name.removeprefix("dev_"): value
             for name, value in line.items()

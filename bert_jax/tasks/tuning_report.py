@@ -82,7 +82,7 @@ def plot_confusion(
       predicted: from `task.predict`.
       names: of the classes.
     """
-    import sklearn.metrics  # here, as in metrics.py
+    import sklearn.metrics  # here, as in writer.py
 
     pairs = _class_pairs(examples, predicted, names)
     if pairs is None or len(names) > MOST_CLASSES:

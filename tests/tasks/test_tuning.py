@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import metrics
 from bert_jax.errors import ConfigError, DamagedError, Interrupted
 from bert_jax.model import parameters
+from bert_jax.monitoring import writer
 from bert_jax.tasks import tuning
 from bert_jax.tasks.setup import Setup
 from tests.commands import ENV, ROOT
@@ -30,7 +30,7 @@ def straight(tmp_path_factory):
 
 
 def lines_of(workdir):
-    lines = metrics.read(str(workdir))
+    lines = writer.read(str(workdir))
     return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 

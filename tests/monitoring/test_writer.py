@@ -12,7 +12,9 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from bert_jax import config as config_lib
-from bert_jax import metrics, steps
+from bert_jax import steps
+from bert_jax.monitoring import throughput
+from bert_jax.monitoring import writer as writer_lib
 from configs import base
 from tests.conftest import make_batch, make_config
 
@@ -55,7 +57,7 @@ def test_flops_are_those_of_the_programs_matrix_products():
     B, T, D = phase.global_batch_size, phase.sequence_length, config.model.hidden_size
     # The segment embedding is looked up by a product with one-hot rows.
     counted = count_products(jaxpr.jaxpr) / B - 2 * T * 2 * D
-    formula = metrics.train_flops_per_sequence(
+    formula = throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase
     )
     assert formula / 3 == pytest.approx(counted, rel=1e-6)
@@ -64,12 +66,12 @@ def test_flops_are_those_of_the_programs_matrix_products():
 def test_flops_of_base_are_near_the_usual_formula():
     """Below 69.9 G a sequence at 128 tokens by what the last layer leaves out."""
     config = config_lib.from_config_dict(base.get_config())
-    flops = metrics.train_flops_per_sequence(config.model, 30522, config.phases[0])
+    flops = throughput.train_flops_per_sequence(config.model, 30522, config.phases[0])
     assert 65e9 < flops < 69.9e9
 
 
 def test_peak_of_an_unknown_device_is_measured():
-    assert 1e8 < metrics.peak_flops() < 1e14
+    assert 1e8 < throughput.peak_flops() < 1e14
 
 
 def scalars(workdir, name):
@@ -79,11 +81,11 @@ def scalars(workdir, name):
 
 
 def test_writer_writes_json_lines_and_tensorboard(tmp_path):
-    writer = metrics.MetricsWriter(str(tmp_path), 0)
+    writer = writer_lib.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": 1.5})
     writer.write(10, {"loss": 1.25})
     writer.close()
-    assert metrics.read(str(tmp_path)) == [
+    assert writer_lib.read(str(tmp_path)) == [
         {"step": 5, "loss": 1.5},
         {"step": 10, "loss": 1.25},
     ]
@@ -92,14 +94,14 @@ def test_writer_writes_json_lines_and_tensorboard(tmp_path):
 
 def test_what_is_flushed_is_whole_and_closed_and_goes_on(tmp_path):
     """A mounted bucket takes a file when it is closed."""
-    writer = metrics.MetricsWriter(str(tmp_path), 0)
+    writer = writer_lib.MetricsWriter(str(tmp_path), 0)
     for step in range(1, 4):
         writer.write(step, {"loss": step / 2})
         assert open_files(tmp_path)
         writer.flush()
         assert not open_files(tmp_path)
         steps_so_far = range(1, step + 1)
-        assert [x["step"] for x in metrics.read(str(tmp_path))] == [*steps_so_far]
+        assert [x["step"] for x in writer_lib.read(str(tmp_path))] == [*steps_so_far]
         assert scalars(tmp_path, "loss") == [(i, i / 2) for i in steps_so_far]
     writer.close()
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 1
@@ -113,7 +115,7 @@ def open_files(directory):
 
 def test_tensorboard_forgets_what_comes_again(tmp_path):
     for first_step, value in ((0, 1.0), (10, 2.0)):
-        writer = metrics.MetricsWriter(str(tmp_path), first_step)
+        writer = writer_lib.MetricsWriter(str(tmp_path), first_step)
         for step in (first_step + 10, first_step + 20):
             writer.write(step, {"loss": value})
             writer.flush()
@@ -122,7 +124,7 @@ def test_tensorboard_forgets_what_comes_again(tmp_path):
 
 
 def test_what_is_not_finite_is_null(tmp_path):
-    writer = metrics.MetricsWriter(str(tmp_path), 0)
+    writer = writer_lib.MetricsWriter(str(tmp_path), 0)
     writer.write(5, {"loss": float("nan"), "grad_norm": float("inf"), "mfu": 0.5})
     writer.close()
     (text,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
@@ -139,10 +141,10 @@ def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
     lines = [json.dumps({"step": step, "loss": 1.0}) for step in (10, 20, 30)]
     odd = ['{"loss": 1.0}', "[1]", "\\xff", '{"step": 40, "lo']  # and cut off by a kill
     path.write_text("\n".join([*lines, *odd]))
-    writer = metrics.MetricsWriter(str(tmp_path), 20)
+    writer = writer_lib.MetricsWriter(str(tmp_path), 20)
     writer.write(30, {"loss": 2.0})
     writer.close()
-    assert [(li["step"], li["loss"]) for li in metrics.read(str(tmp_path))] == [
+    assert [(li["step"], li["loss"]) for li in writer_lib.read(str(tmp_path))] == [
         (10, 1.0),
         (20, 1.0),
         (30, 2.0),
@@ -152,10 +154,10 @@ def test_lines_after_the_checkpoint_are_dropped_on_resume(tmp_path):
 def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
     """The first time other work took its share of the processor."""
     peaks = [1e9, 4e9, 2e9]
-    monkeypatch.setattr(metrics, "peak_flops", lambda: peaks.pop(0))
-    monkeypatch.setattr(metrics.jax, "device_count", lambda: 1)
-    rates = metrics.Rates(make_config())
-    flops = metrics.train_flops_per_sequence(
+    monkeypatch.setattr(writer_lib, "peak_flops", lambda: peaks.pop(0))
+    monkeypatch.setattr(writer_lib.jax, "device_count", lambda: 1)
+    rates = throughput.Rates(make_config())
+    flops = throughput.train_flops_per_sequence(
         rates._config.model,
         rates._config.tokenizer.vocab_size,
         rates._config.phases[0],
@@ -172,12 +174,12 @@ def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
 
 def test_a_line_whose_steps_the_checkpoint_holds_comes_again(tmp_path):
     """As where a checkpoint is made at the step of a line, which is written later."""
-    with contextlib.closing(metrics.MetricsWriter(str(tmp_path), 0)) as writer:
+    with contextlib.closing(writer_lib.MetricsWriter(str(tmp_path), 0)) as writer:
         for step in (5, 10):
             writer.write(step, {"loss": 1.0})
         writer.write(10, {"eval_masked_lm_loss": 2.0})
-    metrics.MetricsWriter(str(tmp_path), 10, num_unwritten=5).close()
-    found = [(line["step"], "loss" in line) for line in metrics.read(str(tmp_path))]
+    writer_lib.MetricsWriter(str(tmp_path), 10, num_unwritten=5).close()
+    found = [(line["step"], "loss" in line) for line in writer_lib.read(str(tmp_path))]
     assert found == [(5, True), (10, False)]
-    metrics.MetricsWriter(str(tmp_path), 10, num_unwritten=0).close()
-    assert len(metrics.read(str(tmp_path))) == 2
+    writer_lib.MetricsWriter(str(tmp_path), 10, num_unwritten=0).close()
+    assert len(writer_lib.read(str(tmp_path))) == 2

@@ -9,8 +9,9 @@ from typing import Any
 import matplotlib
 import rich.progress
 
-from bert_jax import goodput, storage
-from bert_jax.progress import has_terminal
+from bert_jax import storage
+from bert_jax.monitoring import goodput
+from bert_jax.monitoring.progress import has_terminal
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402

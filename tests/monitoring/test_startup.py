@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import startup
+from bert_jax import compiled_steps
 from bert_jax.errors import ConfigError
+from bert_jax.monitoring import goodput
 from tests.commands import run_well, small_run
 
 
 def test_parts_are_told_in_order_and_once():
     said = []
-    start = startup.Startup()
+    start = goodput.Startup()
     start.mark("corpus")
     start.mark("data")
     start.finish("first step", jnp.ones(3), said.append)
@@ -30,7 +31,7 @@ def test_it_counts_from_the_start_of_python_not_of_the_process():
     """Else what a shell did before it became Python would count."""
     code = (
         "import time; before = time.time(); time.sleep(0.5)\n"
-        "from bert_jax.startup import Startup\n"
+        "from bert_jax.monitoring.goodput import Startup\n"
         "print(before, Startup().began, time.time())"
     )
     stdout = subprocess.run([sys.executable, "-c", code], capture_output=True).stdout
@@ -40,7 +41,7 @@ def test_it_counts_from_the_start_of_python_not_of_the_process():
 
 def test_nothing_is_kept_unless_asked_for():
     before = jax.config.jax_compilation_cache_dir
-    startup.keep_compiled("")
+    compiled_steps.keep_compiled("")
     assert jax.config.jax_compilation_cache_dir == before
 
 
@@ -48,7 +49,7 @@ def test_nothing_is_kept_unless_asked_for():
 def test_a_cache_that_cannot_be_written_is_refused(name):
     before = jax.config.jax_compilation_cache_dir
     with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
-        startup.keep_compiled(name)
+        compiled_steps.keep_compiled(name)
     assert jax.config.jax_compilation_cache_dir == before
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import metrics as metrics_lib
-from bert_jax import step_log
+from bert_jax.monitoring import step_log, throughput
 from tests.conftest import make_config
 
 
@@ -21,7 +20,7 @@ class FakeWriter:
 
 
 def new_log(config, writer, on_steps=lambda step, metrics: None, *place):
-    rates = metrics_lib.Rates(config)
+    rates = throughput.Rates(config)
     log_every_steps = config.log_every_steps
     return step_log.StepLog(log_every_steps, rates, writer.write, on_steps, *place)
 

@@ -5,8 +5,12 @@ goes on counting, and knows what the end of the one before has cost.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import jax
+
+import bert_jax
 
 # The parts of a run's time, and what a person calls them.
 PARTS = {
@@ -104,3 +108,32 @@ def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _seconds(line: dict[str, Any]) -> dict[str, float]:
     return {part: float(line[f"{PREFIX}{part}"]) for part in PARTS}
+
+
+class Startup:
+    """The seconds of each part of a start, in the order they came."""
+
+    def __init__(self):
+        self.began = bert_jax.BEGAN  # in seconds since 1970
+        self._seconds = {"import": time.time() - self.began}
+        self._marked = time.perf_counter()
+        self._is_over = False
+
+    def mark(self, part: str) -> None:
+        """Says that the time since the mark before this one went to a part."""
+        if not self._is_over:
+            now = time.perf_counter()
+            self._seconds[part] = now - self._marked
+            self._marked = now
+
+    def finish(self, part: str, result: Any, say: Callable[[str], None]) -> None:
+        """Waits for the last part's arrays and tells it all, once."""
+        if not self._is_over:
+            jax.block_until_ready(result)
+            self.mark(part)
+            self._is_over = True
+            say(self.words())
+
+    def words(self) -> str:
+        parts = (f"{part} {seconds:.1f} s" for part, seconds in self._seconds.items())
+        return f"start:  {', '.join(parts)}"

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bert_jax import goodput
+from bert_jax.monitoring import goodput
 
 NOTHING = dict.fromkeys(goodput.PARTS, 0.0)
 

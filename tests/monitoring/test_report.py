@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_jax import report
+from bert_jax.monitoring import report
 from tests.conftest import be_a_terminal
 
 TRAIN = {

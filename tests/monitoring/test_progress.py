@@ -1,10 +1,10 @@
-"""Tests of bert_jax.progress."""
+"""Tests of bert_jax.monitoring.progress."""
 
 import time
 
 import pytest
 
-from bert_jax import progress
+from bert_jax.monitoring import progress
 from tests.conftest import be_a_terminal
 
 

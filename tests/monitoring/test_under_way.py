@@ -3,7 +3,7 @@
 import re
 import time
 
-from bert_jax import under_way
+from bert_jax.monitoring import progress
 
 
 def lines(capsys):
@@ -11,7 +11,7 @@ def lines(capsys):
 
 
 def test_pieces_are_counted_within_their_part(capsys):
-    work = under_way.UnderWay("preflight")
+    work = progress.UnderWay("preflight")
     work.begin("phase 1 of 2, its batch", 1)
     with work.doing("compiling"):
         pass
@@ -30,8 +30,8 @@ def test_pieces_are_counted_within_their_part(capsys):
 
 
 def test_what_takes_long_is_said_again(capsys, monkeypatch):
-    monkeypatch.setattr(under_way, "TICK_SECS", 0.01)
-    work = under_way.UnderWay("preflight")
+    monkeypatch.setattr(progress, "TICK_SECS", 0.01)
+    work = progress.UnderWay("preflight")
     work.begin("phase 1 of 1", 1)
     deadline, written = time.monotonic() + 60, ""
     with work.doing("compiling"):
@@ -44,7 +44,7 @@ def test_what_takes_long_is_said_again(capsys, monkeypatch):
 
 
 def test_work_without_parts_on_standard_output(capsys):
-    work = under_way.UnderWay("tokenizer", "stdout")
+    work = progress.UnderWay("tokenizer", "stdout")
     with work.doing("training"):
         pass
     assert capsys.readouterr().out.splitlines() == [

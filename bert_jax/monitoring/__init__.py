@@ -1,0 +1,1 @@
+"""Progress, metrics, throughput and where the time of a run went."""
