@@ -17,8 +17,9 @@ import time
 import jax
 
 from benchmarks import rows, train_step
-from bert_jax import checkpoint_files, digests, optim, steps
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import digests, optim, steps
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.phases import Position
@@ -53,8 +54,8 @@ def measure(args: argparse.Namespace, workdir: str) -> None:
         blocking.append(time.perf_counter() - start)
         run.checkpoints.wait()
         whole.append(time.perf_counter() - start)
-        directory = checkpoint_files.directory_of(workdir, run.step)
-        seal.append(timed(lambda: checkpoint_files.seal(directory)))  # noqa: B023
+        directory = integrity.directory_of(workdir, run.step)
+        seal.append(timed(lambda: integrity.seal(directory)))  # noqa: B023
         verify.append(timed(lambda: digests.damage(directory)))  # noqa: B023
         run.step += 1
     # The first save makes directories and touches memory for the first time.

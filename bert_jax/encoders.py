@@ -14,7 +14,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import pretrained, runs, token_rows, trained
+from bert_jax import pretrained, token_rows, trained
+from bert_jax.checkpoint import workdir
 from bert_jax.config import ModelConfig
 from bert_jax.data import tokenizers
 from bert_jax.errors import ConfigError
@@ -130,7 +131,7 @@ def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
 def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
     """Returns the opened model, and the values of config.model's keys."""
     if pretrained.is_workdir(path):
-        config = runs.read_config(str(path))
+        config = workdir.read_config(str(path))
         assert config is not None, "its config.json was seen"
         return pretrained.open_workdir(path), dataclasses.asdict(config.model)
     if google_tf1.is_source(path):

@@ -23,7 +23,8 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, compiled_steps, encoders, runs, storage, trained, workdir_lock
+from bert_jax import cli, compiled_steps, encoders, storage, trained
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
@@ -239,7 +240,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     Raises:
       ConfigError: when another process writes there, or it holds other runs.
     """
-    workdir_lock.hold(workdir)
+    workdir_lib.hold(workdir)
     settings: dict[str, Any] = {
         "config": json.loads(setup.config.to_json()),
         "model": str(Path(start.model).absolute()),
@@ -251,8 +252,8 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or give another --workdir"
-        was = runs.flat(model_directory.read_json(path, remedy))
-        now = runs.flat(settings)
+        was = workdir_lib.flat(model_directory.read_json(path, remedy))
+        now = workdir_lib.flat(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)
             if not may_change and was.get(key) != now.get(key):
@@ -265,7 +266,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
                     f"{key}={now.get(key)!r}, but --workdir={workdir} was begun with"
                     f" {was.get(key)!r}; give that, or another --workdir"
                 )
-    elif (Path(workdir) / runs.CONFIG_FILE).is_file():
+    elif (Path(workdir) / workdir_lib.CONFIG_FILE).is_file():
         raise ConfigError(
             f"--workdir={workdir} holds a run of train, or a model; give another"
         )

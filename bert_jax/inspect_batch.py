@@ -17,17 +17,10 @@ import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import (
-    batch_page,
-    checkpoint_files,
-    cli,
-    prepare,
-    rollbacks,
-    runs,
-    step_rows,
-    storage,
-)
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import batch_page, cli, prepare, rollbacks, step_rows, storage
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
@@ -102,10 +95,10 @@ def check_page_path(path: Path) -> None:
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     """Returns the config of a run and the batches that it has skipped so far."""
-    config = runs.read_config(workdir)
+    config = workdir_lib.read_config(workdir)
     if config is None:
         raise ConfigError(f"--workdir={workdir} has no run; give that of a train")
-    newest = checkpoint_files.newest_step(workdir)
+    newest = integrity.newest_step(workdir)
     if not newest:
         return config, ()
     position = Checkpoints(workdir).read_position(newest)

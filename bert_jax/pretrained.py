@@ -12,8 +12,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax import checkpoint_files, runs, token_rows
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import runs, token_rows
+from bert_jax.checkpoint import integrity, workdir
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus, tokenizers
 from bert_jax.errors import ConfigError, DamagedError
@@ -142,14 +143,14 @@ def read(
 
 
 def is_workdir(directory: Path) -> bool:
-    path = directory / runs.CONFIG_FILE
+    path = directory / workdir.CONFIG_FILE
     return path.is_file() and {"phases", "optimizer"} <= set(
         model_directory.read_json(path)
     )
 
 
 def open_workdir(directory: Path) -> Source:
-    source = runs.read_config(str(directory))
+    source = workdir.read_config(str(directory))
     assert source is not None, "its config.json was seen"
     corpus_dir = source.data.corpus_dir
     if not corpus.exists(corpus_dir):
@@ -157,13 +158,13 @@ def open_workdir(directory: Path) -> Source:
             f"the run in {directory} has its vocabulary in {corpus_dir!r},"
             " where no corpus is; bring it back, or export the run and give that"
         )
-    step = checkpoint_files.newest_step(str(directory))
+    step = integrity.newest_step(str(directory))
     if not step:
         raise ConfigError(f"the run in {directory} has no checkpoint yet; give another")
-    for path in checkpoint_files.directory_of(str(directory), step).rglob("*"):
+    for path in integrity.directory_of(str(directory), step).rglob("*"):
         model_directory.refuse_link_outside(path, directory)
     remedy = "python -m bert_jax.export --step={} makes a model to give instead"
-    checkpoint_files.check(str(directory), step, remedy)
+    integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
     # Another corpus may lie there by now, with another vocabulary.
     checkpoints.position(step, corpus.read(source).sha256)

@@ -10,30 +10,16 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import checkpoint_files, optim, phases, steps, storage
-from bert_jax import config as config_lib
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import optim, phases, steps
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
 from bert_jax.config import ExperimentConfig, MeshConfig
 from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import work_directory
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.interop import model_directory
-
-CONFIG_FILE = "config.json"
-# What may change when a run continues: where and how it runs, not what it computes.
-MAY_CHANGE = (
-    "mesh",
-    "accumulation_steps",
-    "remat",
-    "log_every_steps",
-    "compilation_cache_dir",
-    "checkpoint",
-    "eval",
-    "guard",
-    "data.corpus_dir",  # it may have moved; its manifest's digest is compared
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +70,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
             f" there are: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    checkpoint_files.check(workdir, step, "give --step={}")
+    integrity.check(workdir, step, "give --step={}")
     checkpoints.position(step, corpus.sha256)
     phase_index, _ = phases.phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
@@ -146,63 +132,3 @@ def _accumulation_steps(
 ) -> int:
     rows = config.phases[phase_index].global_batch_size // mesh_lib.batch_divisor(mesh)
     return math.gcd(config.accumulation_steps, rows)
-
-
-def read_config(workdir: str) -> ExperimentConfig | None:
-    """Returns the config of the run in a workdir, None when there is none.
-
-    Raises:
-      DamagedError: if the file holds no JSON object.
-      ConfigError: if its keys or values are not those of a config.
-    """
-    path = Path(workdir) / CONFIG_FILE
-    if not path.is_file():
-        return None
-    values: Any = model_directory.read_json(
-        path, "restore it, or give another --workdir"
-    )
-    try:
-        return config_lib.from_config_dict(values)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def write_config(workdir: str, config: ExperimentConfig) -> None:
-    path = Path(workdir) / CONFIG_FILE
-    storage.write(str(path), (config.to_json() + "\n").encode())
-
-
-def check_continues(workdir: str, config: ExperimentConfig) -> None:
-    """Raises ConfigError when the workdir holds a run with another config, or of none.
-
-    `train` writes the config before the first checkpoint.
-    """
-    started = read_config(workdir)
-    if started is None:
-        checkpoints = Path(workdir) / "checkpoints"
-        if checkpoints.is_dir() and any(checkpoints.iterdir()):
-            raise ConfigError(
-                f"--workdir={workdir} has checkpoints but no {CONFIG_FILE}, so whether"
-                " they are of this config is not known; restore the file, or give"
-                " another --workdir"
-            )
-        return
-    was, now = flat(dataclasses.asdict(started)), flat(dataclasses.asdict(config))
-    for key in sorted({*was, *now}):
-        may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
-        if not may_change and was.get(key) != now.get(key):
-            raise ConfigError(
-                f"config.{key}={now.get(key)!r}, but the run in {workdir} was started"
-                f" with {was.get(key)!r}; give that, or another --workdir"
-            )
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
-    if isinstance(value, dict):
-        items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-        items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
-    else:
-        return {path: value}
-    return {k: v for sub, inner in items for k, v in flat(inner, sub).items()}

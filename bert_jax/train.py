@@ -14,20 +14,18 @@ import jax
 from absl import flags
 
 from bert_jax import (
-    best_checkpoints,
-    checkpoint_files,
     cli,
     compiled_steps,
     optim,
     prepare,
     pretrained,
     rollbacks,
-    runs,
     steps,
     train_loop,
-    workdir_lock,
 )
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint import best, integrity
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps, keep_compiled
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
@@ -64,7 +62,7 @@ def watched(
     # ---- State: first weights, or where the last call stopped.
     tx, schedule = optim.make_optimizer(config)
     graphdef, init = steps.init_state(config, tx)
-    ranking = best_checkpoints.read(workdir, config, first_step)
+    ranking = best.read(workdir, config, first_step)
     checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
     position = Position(corpus.sha256)
     if first_step:
@@ -77,7 +75,7 @@ def watched(
     if multihost.is_first():
         if not first_step:
             rollbacks.clear(workdir)
-        runs.write_config(workdir, config)
+        workdir_lib.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
     for note in (*optim.schedule_notes(config), *(weights.notes if weights else ())):
         print(f"        {note}", flush=True)
@@ -113,7 +111,7 @@ def watched(
 
     def end() -> str:
         remedy = "the same command goes on from step {}"
-        checkpoint_files.check(workdir, config.num_steps, remedy)
+        integrity.check(workdir, config.num_steps, remedy)
         show_end(config, workdir, run.held_out, time.time() - startup.began)
         return ""
 
@@ -136,8 +134,8 @@ def open_inputs(
     keep_compiled(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     check_mesh(config, mesh)
-    runs.check_continues(workdir, config)
-    is_begun = bool(checkpoint_files.steps(workdir))
+    workdir_lib.check_continues(workdir, config)
+    is_begun = bool(integrity.steps(workdir))
     multihost.check_same(
         "begun",
         str(is_begun),
@@ -165,9 +163,9 @@ def take_workdir(workdir: str, config: ExperimentConfig) -> int:
     """
 
     def first() -> str:
-        workdir_lock.hold(workdir)
-        runs.check_continues(workdir, config)
-        return str(checkpoint_files.recover(workdir))
+        workdir_lib.hold(workdir)
+        workdir_lib.check_continues(workdir, config)
+        return str(integrity.recover(workdir))
 
     return int(multihost.agree("first step", first))
 

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from bert_jax import errors, guard, rollbacks, steps
-from bert_jax.best_checkpoints import Ranking
-from bert_jax.checkpoint import Checkpoints
+from bert_jax.checkpoint.best import Ranking
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib

@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 
-from bert_jax import optim, runs, steps
+from bert_jax import optim, steps
+from bert_jax.checkpoint import workdir
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.data import corpus, pipeline
 from bert_jax.distributed import sharding
@@ -50,7 +51,7 @@ def test_each_phase_has_its_own_and_the_next_is_begun_in_time():
 
 
 def test_the_shapes_are_those_of_the_pipeline(trained):
-    config = runs.read_config(str(trained / "run"))
+    config = workdir.read_config(str(trained / "run"))
     mesh = use_mesh(1, 1, 1)
     batch = next(
         pipeline.batches(

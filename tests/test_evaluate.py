@@ -7,7 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax import evaluate, runs
+from bert_jax import evaluate
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data import corpus as corpus_lib
 from tests.commands import ENV, run, run_well
 
@@ -68,7 +69,7 @@ def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
 
 def test_held_out_rows_have_masks_of_their_own_rate(trained):
     """Whatever rate a run trains at, and no more is kept than was asked for."""
-    config = runs.read_config(str(trained / "run"))
+    config = workdir_lib.read_config(str(trained / "run"))
     corpus = corpus_lib.read(config)
     data = dataclasses.replace(config.data, masked_lm_prob=0.3)
     other = dataclasses.replace(config, data=data)

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import encoders, finetune, trained, workdir_lock
+from bert_jax import encoders, finetune, trained
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
 from bert_jax.monitoring import writer
@@ -101,7 +102,7 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
 
 @pytest.mark.slow
 def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
-    workdir_lock.hold(str(tmp_path))
+    workdir_lib.hold(str(tmp_path))
     result = run("bert_jax.finetune", *command(swept[0], f"--workdir={tmp_path}"))
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert f"is being written by process {os.getpid()} on" in result.stderr

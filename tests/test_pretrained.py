@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import errors, pretrained, runs
+from bert_jax import errors, pretrained
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data import corpus, wordpiece
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
@@ -138,7 +139,7 @@ def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message
 def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(trained / "run", workdir)
-    config = runs.read_config(str(workdir))
+    config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     pretrained.open_source(continued)
     (newest,) = (workdir / "checkpoints/20").glob("state/manifest.ocdbt")
@@ -151,7 +152,7 @@ def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
     with pytest.raises(errors.ConfigError, match="has no checkpoint yet"):
         pretrained.open_source(continued)
     data = dataclasses.replace(config.data, corpus_dir="gone")
-    runs.write_config(str(workdir), dataclasses.replace(config, data=data))
+    workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     with pytest.raises(errors.ConfigError, match="in 'gone', where no corpus is"):
         pretrained.open_source(continued)
 
@@ -164,9 +165,9 @@ def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
     manifest["cleaning"] = {"lines_cut": 1}
     manifest["sha256"] = corpus.manifest_digest(manifest)
     (other / "manifest.json").write_text(json.dumps(manifest))
-    config = runs.read_config(str(workdir))
+    config = workdir_lib.read_config(str(workdir))
     data = dataclasses.replace(config.data, corpus_dir=str(other))
-    runs.write_config(str(workdir), dataclasses.replace(config, data=data))
+    workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="was trained on another corpus"):
         pretrained.open_source(continued)
@@ -196,7 +197,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
     workdir = tmp_path / "run"
     shutil.copytree(trained / "run", workdir)
     harm(workdir / "checkpoints/20")
-    config = runs.read_config(str(workdir))
+    config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="checkpoints/20 is damaged") as e:
         source = pretrained.open_source(continued)
@@ -205,7 +206,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
 
 
 def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
-    config = runs.read_config(str(trained / "run"))
+    config = workdir_lib.read_config(str(trained / "run"))
     size = config.tokenizer.vocab_size
     other = wordpiece.WordPiece(
         (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True

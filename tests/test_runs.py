@@ -6,6 +6,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors, runs
+from bert_jax.checkpoint import workdir
 from bert_jax.errors import DamagedError
 from tests.conftest import make_config
 
@@ -18,9 +19,9 @@ def two_phases() -> config_lib.ExperimentConfig:
 
 def test_a_written_config_is_read_as_it_was(tmp_path):
     config = two_phases()
-    assert runs.read_config(str(tmp_path)) is None
-    runs.write_config(str(tmp_path), config)
-    assert runs.read_config(str(tmp_path)) == config
+    assert workdir.read_config(str(tmp_path)) is None
+    workdir.write_config(str(tmp_path), config)
+    assert workdir.read_config(str(tmp_path)) == config
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
@@ -32,7 +33,7 @@ def test_a_written_config_is_read_as_it_was(tmp_path):
 def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(DamagedError, match="config.json is not a JSON object") as error:
-        runs.read_config(str(tmp_path))
+        workdir.read_config(str(tmp_path))
     assert "give another --workdir" in str(error.value)
 
 
@@ -48,8 +49,8 @@ def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
     ],
 )
 def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
-    runs.write_config(str(tmp_path), make_config())
-    runs.check_continues(str(tmp_path), make_config(**changes))
+    workdir.write_config(str(tmp_path), make_config())
+    workdir.check_continues(str(tmp_path), make_config(**changes))
 
 
 @pytest.mark.parametrize(
@@ -63,25 +64,25 @@ def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
     ],
 )
 def test_what_a_run_computes_may_not_change(tmp_path, changes, key):
-    runs.write_config(str(tmp_path), make_config())
+    workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError) as error:
-        runs.check_continues(str(tmp_path), make_config(**changes))
+        workdir.check_continues(str(tmp_path), make_config(**changes))
     assert key in str(error.value) and "was started with" in str(error.value)
 
 
 def test_another_number_of_phases_is_another_run(tmp_path):
-    runs.write_config(str(tmp_path), make_config())
+    workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
-        runs.check_continues(str(tmp_path), two_phases())
+        workdir.check_continues(str(tmp_path), two_phases())
 
 
 def test_checkpoints_without_their_config_are_not_continued(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    runs.check_continues(str(tmp_path), make_config())  # killed before the config
+    workdir.check_continues(str(tmp_path), make_config())  # killed before the config
     (checkpoints / "30").mkdir()
     with pytest.raises(errors.ConfigError, match="checkpoints but no config.json"):
-        runs.check_continues(str(tmp_path), make_config())
+        workdir.check_continues(str(tmp_path), make_config())
 
 
 def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
@@ -89,12 +90,12 @@ def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
     run = runs.open_run(str(trained / "run"), None)
     assert (run.step, run.phase_index) == (20, 0)
     assert run.mesh.size == 8
-    assert run.config == runs.read_config(str(trained / "run"))
+    assert run.config == workdir.read_config(str(trained / "run"))
 
 
 def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
     (tmp_path / "run").mkdir()
-    runs.write_config(str(tmp_path / "run"), make_config())
+    workdir.write_config(str(tmp_path / "run"), make_config())
     unfinished = tmp_path / "corpus"
     unfinished.mkdir()
     with pytest.raises(errors.ConfigError, match="corpus is not at '.*/corpus'"):

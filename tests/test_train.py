@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bert_jax import checkpoint_files
+from bert_jax.checkpoint import integrity
 from bert_jax.monitoring import goodput
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
@@ -108,12 +108,12 @@ def test_sigterm_before_the_first_step_of_a_resumed_run_is_heard(text, tmp_path)
     assert stopped.returncode == 75, stdout + stderr
     resumed = start("bert_jax.train", *arguments)
     wait_for_line(resumed, "train:")  # it compiles then
-    (before,) = checkpoint_files.steps(str(tmp_path))
+    (before,) = integrity.steps(str(tmp_path))
     resumed.send_signal(signal.SIGTERM)
     stdout, stderr = resumed.communicate()
     assert resumed.returncode == 75, stdout + stderr
     # JAX looks for signals every second: steps may have been taken.
-    after = checkpoint_files.steps(str(tmp_path))[-1]
+    after = integrity.steps(str(tmp_path))[-1]
     assert before <= after < before + 100
     told = f"step {after} is saved" if after > before else "; the same command goes on"
     assert told in stdout.splitlines()[-1]

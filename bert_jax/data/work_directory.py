@@ -19,7 +19,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax import file_systems, storage, workdir_lock
+from bert_jax import file_systems, storage
+from bert_jax.checkpoint import workdir
 from bert_jax.data import corpus
 from bert_jax.errors import ConfigError
 
@@ -195,7 +196,7 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
             " name a directory that can"
         ) from None
     with lock:
-        if not workdir_lock.acquire(lock.fileno()):
+        if not workdir.acquire(lock.fileno()):
             raise ConfigError(
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
                 " process; wait until that is done"

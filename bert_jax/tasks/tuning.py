@@ -17,8 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import checkpoint_files, errors, guard, storage, train_loop
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import errors, guard, storage, train_loop
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
@@ -104,7 +105,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
 def _drop_checkpoints(workdir: str) -> None:
     """Removes the state of a run that is done; moments are most of it."""
     if multihost.is_first():
-        directory = Path(workdir) / checkpoint_files.DIRECTORY
+        directory = Path(workdir) / integrity.DIRECTORY
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -135,7 +136,7 @@ def results_in(directory: str) -> list[Result]:
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
     """Returns the parameters that a run found best, on the mesh."""
     _, params = parameters.structure(setup.build)
-    damage = checkpoint_files.damage(_best_workdir(workdir), result.best_step)
+    damage = integrity.damage(_best_workdir(workdir), result.best_step)
     if damage:
         raise DamagedError(
             f"{_best_workdir(workdir)} is damaged: {damage[0]}; remove {workdir} and"
@@ -405,9 +406,9 @@ def _drop_best_after(workdir: str, step: int) -> str:
 
     There are some when it goes on from the checkpoint before a damaged one.
     """
-    for later in checkpoint_files.steps(_best_workdir(workdir)):
+    for later in integrity.steps(_best_workdir(workdir)):
         if later > step:
-            shutil.rmtree(checkpoint_files.directory_of(_best_workdir(workdir), later))
+            shutil.rmtree(integrity.directory_of(_best_workdir(workdir), later))
     return ""
 
 

@@ -7,7 +7,8 @@ import shutil
 
 import pytest
 
-from bert_jax import file_systems, workdir_lock
+from bert_jax import file_systems
+from bert_jax.checkpoint import workdir
 from bert_jax.data import work_directory
 from bert_jax.errors import ConfigError
 
@@ -116,7 +117,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(workdir_lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(workdir.fcntl, "flock", refuse)
     with work_directory.opened(corpus_dir) as work:
         add(corpus_dir, work, {}, "run-0")
     assert own_files(work) == ["run-0"]
@@ -126,7 +127,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
     def fail(*args):
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(workdir_lock.fcntl, "flock", fail)
+    monkeypatch.setattr(workdir.fcntl, "flock", fail)
     with pytest.raises(OSError, match="input/output error"):
         with work_directory.opened(corpus_dir):
             pass

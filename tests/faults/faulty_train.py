@@ -19,7 +19,8 @@ from unittest import mock
 import jax
 import numpy as np
 
-from bert_jax import checkpoint_files, compiled_steps, replay, train_loop
+from bert_jax import compiled_steps, replay, train_loop
+from bert_jax.checkpoint import integrity
 from bert_jax.data import pipeline
 from bert_jax.distributed import watchdog
 
@@ -124,7 +125,7 @@ def corrupt_checkpoint() -> None:
     def roll_back(run, position, error):
         if position.rollbacks == number - 1:
             run.checkpoints.wait()
-            directory = checkpoint_files.directory_of(run.workdir, step)
+            directory = integrity.directory_of(run.workdir, step)
             path = max(directory.rglob("*"), key=lambda path: path.stat().st_size)
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import checkpoint_files, digests, optim, steps
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import digests, optim, steps
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.phases import Position
 from tests.commands import run, run_well, small_run, write_text
 from tests.conftest import make_config, use_mesh
@@ -48,7 +49,7 @@ def flip(path: pathlib.Path, bit: int) -> None:
 
 def test_every_flip_is_found_or_harmless(saved):
     workdir, init, state = saved
-    directory = checkpoint_files.directory_of(str(workdir), 7)
+    directory = integrity.directory_of(str(workdir), 7)
     files = sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size)
     source = random.Random(0)
     harmless, detected = [], 0
@@ -56,7 +57,7 @@ def test_every_flip_is_found_or_harmless(saved):
         path = files[i % len(files)]  # small files as often as large ones
         before = path.read_bytes()
         flip(path, source.randrange(8 * len(before)))
-        wrong = checkpoint_files.damage(str(workdir), 7)
+        wrong = integrity.damage(str(workdir), 7)
         if wrong:
             name = path.relative_to(directory).as_posix()
             assert name in wrong[0] or name == digests.SUMS_FILE
@@ -68,8 +69,8 @@ def test_every_flip_is_found_or_harmless(saved):
             for a, b in zip(found, jax.tree.leaves(state), strict=True):
                 np.testing.assert_array_equal(a, b)
         path.write_bytes(before)
-    assert checkpoint_files.damage(str(workdir), 7) == []
-    marks = {checkpoint_files.STEP_METADATA, checkpoint_files.COMMIT_MARK}
+    assert integrity.damage(str(workdir), 7) == []
+    marks = {integrity.STEP_METADATA, integrity.COMMIT_MARK}
     assert set(harmless) == marks
     assert detected > NUM_FLIPS / 2
 
@@ -77,15 +78,15 @@ def test_every_flip_is_found_or_harmless(saved):
 @pytest.mark.parametrize("fault", ["cut off", "empty", "gone"])
 def test_every_file_has_to_be_whole(saved, fault):
     workdir, _, _ = saved
-    directory = checkpoint_files.directory_of(str(workdir), 7)
+    directory = integrity.directory_of(str(workdir), 7)
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         before = path.read_bytes()
         if fault == "gone":
             path.unlink()
         else:
             path.write_bytes(before[: len(before) // 2] if fault == "cut off" else b"")
-        is_mark = path.name == checkpoint_files.COMMIT_MARK
-        assert bool(checkpoint_files.damage(str(workdir), 7)) != is_mark, path
+        is_mark = path.name == integrity.COMMIT_MARK
+        assert bool(integrity.damage(str(workdir), 7)) != is_mark, path
         path.write_bytes(before)
 
 
@@ -124,12 +125,12 @@ def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fa
 
 def test_what_orbax_writes_last_is_told_or_harmless(saved):
     workdir, init, state = saved
-    path = checkpoint_files.directory_of(str(workdir), 7)
-    path = path / checkpoint_files.STEP_METADATA
+    path = integrity.directory_of(str(workdir), 7)
+    path = path / integrity.STEP_METADATA
     before = path.read_bytes()
     for bit in range(0, 8 * len(before), 41):
         flip(path, bit)
-        if not checkpoint_files.damage(str(workdir), 7):
+        if not integrity.damage(str(workdir), 7):
             found = jax.tree.leaves(restored(workdir, init))
             for a, b in zip(found, jax.tree.leaves(state), strict=True):
                 np.testing.assert_array_equal(a, b)

@@ -54,7 +54,9 @@ def test_a_run_that_diverges_ends_with_77_and_leaves_its_checkpoints(text, tmp_p
         assert line.startswith("error: the loss or the gradient was not finite in the")
         assert "up to step 38; all parameters are finite" in line
         assert checkpoints(tmp_path) == ["30"]
-    verified = run_well("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
+    verified = run_well(
+        "bert_jax.checkpoint.manager", "verify", f"--workdir={tmp_path}"
+    )
     assert "sound" in verified
     assert {record["step"] for record in records(tmp_path)} >= {36, 37, 38}
     # The data is mended: the run goes on from what it had.

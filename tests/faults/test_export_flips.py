@@ -6,7 +6,8 @@ import subprocess
 
 import pytest
 
-from bert_jax import pretrained, runs
+from bert_jax import pretrained
+from bert_jax.checkpoint import workdir
 from bert_jax.errors import DamagedError
 from tests import models
 from tests.commands import run, run_well, small_run
@@ -33,7 +34,7 @@ def test_sha256sum_accepts_it(exported):
 
 
 def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
-    config = runs.read_config(str(trained / "run"))
+    config = workdir.read_config(str(trained / "run"))
     shapes = pretrained.parameter_shapes(config)
     monkeypatch.setattr(pretrained, "parameter_shapes", lambda config: shapes)
     expected = pretrained.open_directory(exported, config).read()

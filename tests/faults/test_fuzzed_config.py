@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import config as config_lib
-from bert_jax import runs
+from bert_jax.checkpoint import workdir
 from configs import base, tiny
 from tests.commands import run
 from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
@@ -70,7 +70,7 @@ WRITTEN = json.dumps(CONFIGS[0], indent=2).encode()
 def test_the_config_in_a_workdir(content):
     directory = new_directory()
     (directory / "config.json").write_bytes(content)
-    mistake(lambda: runs.read_config(str(directory)), "config.json")
+    mistake(lambda: workdir.read_config(str(directory)), "config.json")
 
 
 WORDS = [

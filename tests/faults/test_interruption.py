@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bert_jax import checkpoint_files
+from bert_jax.checkpoint import integrity
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 
@@ -111,8 +111,8 @@ def test_a_failure_waits_for_no_compilation_but_for_a_save(
     found, stdout, stderr = run_while_xla_compiles(text, tmp_path, **fault)
     assert found == code, stdout + stderr
     assert message in stderr.splitlines()[-1]
-    assert checkpoint_files.steps(str(tmp_path)) == [20]
-    checkpoint_files.check(str(tmp_path), 20, "")
+    assert integrity.steps(str(tmp_path)) == [20]
+    integrity.check(str(tmp_path), 20, "")
     told = [line["step"] for line in lines(tmp_path) if "loss" in line]
     assert told[:19] == list(range(1, 20))  # a line comes a step late
 
@@ -147,7 +147,7 @@ NO_STEP = (
     "place",
     [
         "bert_jax.distributed.devices.open_devices",
-        "bert_jax.checkpoint.Checkpoints.restore",
+        "bert_jax.checkpoint.manager.Checkpoints.restore",
     ],
 )
 def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name):
@@ -156,7 +156,7 @@ def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name)
     result = run("tests.faults.faulty_train", *arguments(text, workdir), **fault)
     expected = (75, NO_STEP, "") if name == "SIGTERM" else (130, "", "stopped\n")
     assert (result.returncode, result.stdout, result.stderr) == expected
-    assert checkpoint_files.steps(str(workdir)) == [LAST]
+    assert integrity.steps(str(workdir)) == [LAST]
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
@@ -273,7 +273,7 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
             "for 8 s after the start of opening devices",
         ),
         (
-            "bert_jax.checkpoint.Checkpoints.restore",
+            "bert_jax.checkpoint.manager.Checkpoints.restore",
             "for 8 s after the start of making or restoring the state",
         ),
         (
@@ -282,7 +282,10 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
         ),
         ("bert_jax.compiled_steps.compile_phase", "for 8 s after the start of compil"),
         ("bert_jax.held_out.HeldOut.evaluate", "for 8 s after the start of evaluation"),
-        ("bert_jax.checkpoint.Checkpoints.close", "for 8 s after the start of the end"),
+        (
+            "bert_jax.checkpoint.manager.Checkpoints.close",
+            "for 8 s after the start of the end",
+        ),
     ],
 )
 def test_a_run_that_hangs_ends_with_76_and_its_stacks(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_jax import checkpoint_files
+from bert_jax.checkpoint import integrity
 from tests.commands import run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines
 
@@ -63,5 +63,5 @@ def test_kills_change_no_bit(tmp_path):
     assert not unfinished
     # A kill in the middle of a deletion leaves a part of an old one, which is put
     # aside; it has lost what makes a checkpoint count.
-    for part in (killed / checkpoint_files.DAMAGED_DIRECTORY).glob("*"):
-        assert not (part / checkpoint_files.STEP_METADATA).exists()
+    for part in (killed / integrity.DAMAGED_DIRECTORY).glob("*"):
+        assert not (part / integrity.STEP_METADATA).exists()

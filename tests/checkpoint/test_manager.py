@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from bert_jax import checkpoint, checkpoint_files, optim, steps
-from bert_jax.best_checkpoints import Ranking
-from bert_jax.checkpoint import Checkpoints
+from bert_jax import optim, steps
+from bert_jax.checkpoint import __main__ as checkpoint_command
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.best import Ranking
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.errors import ConfigError, DamagedError, StorageError
 from bert_jax.phases import Position, Skip
 from tests.commands import run, run_well
@@ -46,7 +48,7 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
 
 
 def test_saves_ask_for_no_interruption(tmp_path, monkeypatch):
-    """With a step of their own they would have a notice missed, see checkpoint.py."""
+    """With a step of their own they would have a notice missed, see manager.py."""
     asked = []
     monkeypatch.setattr(
         multihost_utils,
@@ -140,19 +142,19 @@ def test_a_checkpoint_is_sealed_when_it_counts(tmp_path, monkeypatch):
     config = make_config()
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
-    monkeypatch.setattr(checkpoint_files, "seal", lambda directory: None)
+    monkeypatch.setattr(integrity, "seal", lambda directory: None)
     checkpoints.save(1, state, config, Position("corpus"))
     checkpoints.wait()
-    assert checkpoint_files.damage(str(tmp_path), 1) == ["SHA256SUMS is missing"]
+    assert integrity.damage(str(tmp_path), 1) == ["SHA256SUMS is missing"]
 
     def fail(directory):
         raise RuntimeError(f"no digests for {directory.name}")
 
-    monkeypatch.setattr(checkpoint_files, "seal", fail)
+    monkeypatch.setattr(integrity, "seal", fail)
     checkpoints.save(2, state, config, Position("corpus"))
     with pytest.raises(RuntimeError, match="no digests for 2"):
         checkpoints.close()
-    assert checkpoint_files.steps(str(tmp_path)) == [1]
+    assert integrity.steps(str(tmp_path)) == [1]
 
 
 def test_the_position_comes_back(tmp_path):
@@ -167,7 +169,7 @@ def test_the_position_comes_back(tmp_path):
 def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
     config = make_config()
     save_all(tmp_path, config, {1: None})
-    stale = tmp_path / "checkpoints" / f"2{checkpoint_files.UNFINISHED}"
+    stale = tmp_path / "checkpoints" / f"2{integrity.UNFINISHED}"
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     stale.mkdir()
     used = collections.namedtuple("used", "total used free")
@@ -175,7 +177,7 @@ def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="step 3 .* needs 1,[0-9,]+ bytes and 4,096"):
         checkpoints.save(3, new_state(config)(), config, Position("corpus"))
     assert not stale.exists()  # its room was needed
-    assert checkpoint_files.damage(str(tmp_path), 1) == []
+    assert integrity.damage(str(tmp_path), 1) == []
 
 
 def tensorstore_error(number: int) -> ValueError:
@@ -203,7 +205,7 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
     def fail(directory):
         raise error
 
-    monkeypatch.setattr(checkpoint_files, "seal", fail)
+    monkeypatch.setattr(integrity, "seal", fail)
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     checkpoints.save(1, new_state(config)(), config, Position("corpus"))
     # However late it is asked for: Orbax has asked by then, and kept it to itself.
@@ -213,7 +215,7 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
             checkpoints.check_saving()
     with pytest.raises(kind, match=message):
         checkpoints.wait()
-    assert not checkpoint_files.steps(str(tmp_path))
+    assert not integrity.steps(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -250,11 +252,11 @@ def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
     save_all(tmp_path, config, {10: None, 20: None, 30: None})
     evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
     (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
-    command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
+    command = ("bert_jax.checkpoint.manager", "list", f"--workdir={tmp_path}")
     listed = run_well(*command).splitlines()
     assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
     assert "2.5000" in listed[2] and "2.2500" in listed[3]
-    verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
+    verify = ("bert_jax.checkpoint.manager", "verify", f"--workdir={tmp_path}")
     assert run_well(*verify).count("sound") == 3
     path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
     content = bytearray(path.read_bytes())
@@ -272,18 +274,18 @@ def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
 def test_what_a_run_deletes_meanwhile_is_left_out(tmp_path, monkeypatch, capsys):
     config = make_config(checkpoint__keep=3)
     save_all(tmp_path, config, {10: None, 20: None, 30: None})
-    real = checkpoint_files.damage
+    real = integrity.damage
 
     def damage(workdir, step):
         if step == 30:
             return real(workdir, step)
-        shutil.rmtree(checkpoint_files.directory_of(workdir, step))
+        shutil.rmtree(integrity.directory_of(workdir, step))
         if step == 10:
             raise FileNotFoundError("state/d/x")
         return ["state/d/x is missing"]
 
-    monkeypatch.setattr(checkpoint_files, "damage", damage)
-    assert checkpoint.show(str(tmp_path), True) == []
+    monkeypatch.setattr(integrity, "damage", damage)
+    assert checkpoint_command.show(str(tmp_path), True) == []
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["step", "30"]
 
@@ -298,6 +300,6 @@ def test_what_a_run_deletes_meanwhile_is_left_out(tmp_path, monkeypatch, capsys)
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
-    result = run("bert_jax.checkpoint", *arguments)
+    result = run("bert_jax.checkpoint.manager", *arguments)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert message in result.stderr

@@ -1,7 +1,5 @@
 """Checkpoints of a run: state, position and how it was made; on Orbax.
 
-    python -m bert_jax.checkpoint list --workdir=DIR
-    python -m bert_jax.checkpoint verify --workdir=DIR
 
 A step's checkpoint holds every array of the TrainState under its path in the tree
 (`params.bert.layers.0.output.kernel`), and a JSON item with the run's config, the
@@ -15,25 +13,21 @@ import errno
 import functools
 import importlib.metadata
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
-import rich.console
-import rich.table
-from absl import flags
 from jax.sharding import NamedSharding
 from orbax.checkpoint import checkpoint_managers
 
-from bert_jax import checkpoint_files, cli, storage
+from bert_jax import storage
+from bert_jax.checkpoint import integrity
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model.parameters import path_name
-from bert_jax.monitoring import writer
 from bert_jax.phases import Position, Skip
 from bert_jax.steps import TrainState
 
@@ -41,8 +35,6 @@ T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
 # Of a checkpoint beyond its arrays: names, shapes, the config.
 OVERHEAD_BYTES = 2**20
-# A step that is damaged because a run is deleting it is gone after so long.
-DELETION_SECS = 2.0
 SHOWN_ARRAYS = 10  # of those that do not fit
 
 
@@ -106,7 +98,7 @@ class Checkpoints:
           ranking: preserves the best ones, beside those that `config` keeps by step.
         """
         self._workdir = workdir
-        self.directory = (Path(workdir) / checkpoint_files.DIRECTORY).absolute()
+        self.directory = (Path(workdir) / integrity.DIRECTORY).absolute()
         self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
         self._saves = 0
         self._manager = _Manager(
@@ -168,9 +160,7 @@ class Checkpoints:
           on_found: called by process 0 with the step, if there is one, before corrupt
             checkpoints are moved.
         """
-        find = functools.partial(
-            checkpoint_files.recover, self._workdir, on_found=on_found
-        )
+        find = functools.partial(integrity.recover, self._workdir, on_found=on_found)
         step = multihost.agree(name, lambda: str(find()))
         self._manager.reload()  # damaged ones are gone
         return int(step)
@@ -280,7 +270,7 @@ class Checkpoints:
 
     def _damaged(self, step: int, reason: str) -> DamagedError:
         path, reason = f"{self.directory}/{step}", reason[:120]
-        if checkpoint_files.damage(self._workdir, step):
+        if integrity.damage(self._workdir, step):
             return DamagedError(
                 f"{path} is damaged ({reason}); remove it and continue from the one"
                 " before, or restore it from a copy"
@@ -293,11 +283,11 @@ class Checkpoints:
     def _seal(self) -> None:
         """Called by Orbax when all is written and before the checkpoint counts."""
         if multihost.is_first():
-            name = f"{self._step}{checkpoint_files.UNFINISHED}"
-            checkpoint_files.seal(self.directory / name)
+            name = f"{self._step}{integrity.UNFINISHED}"
+            integrity.seal(self.directory / name)
 
     def _find_room(self) -> str:
-        checkpoint_files.find_room(self._workdir, self._step, self._num_bytes)
+        integrity.find_room(self._workdir, self._step, self._num_bytes)
         return ""
 
     @contextlib.contextmanager
@@ -310,7 +300,7 @@ class Checkpoints:
             is_full = number in storage.FULL_DISK or "No space left" in str(error)
             if not is_full:
                 raise
-            message = checkpoint_files.no_room(
+            message = integrity.no_room(
                 self._workdir,
                 self._step,
                 self._num_bytes,
@@ -366,75 +356,3 @@ def _shape(entry: list[Any] | None) -> str:
 
 
 # ------------------------------------------------------------------- list and verify
-
-
-def show(workdir: str, is_verified: bool) -> list[int]:
-    """Prints a line for each checkpoint and returns the steps of damaged ones.
-
-    Args:
-      workdir: of a run.
-      is_verified: whether every file is compared with its digest.
-    """
-    steps = checkpoint_files.steps(workdir)
-    if not steps:
-        raise ConfigError(f"--workdir={workdir} has no checkpoint")
-    table = rich.table.Table(box=None)
-    for name in ("step", "MiB", "saved", "held-out loss", "files"):
-        table.add_column(name, justify="left" if name == "files" else "right")
-    damaged: dict[int, list[str]] = {}
-    losses = {
-        line["step"]: line[writer.HELD_OUT_LOSS]
-        for line in writer.read(workdir)
-        if writer.HELD_OUT_LOSS in line
-    }
-    for step in steps:
-        try:
-            wrong = checkpoint_files.damage(workdir, step) if is_verified else []
-            row = _row(workdir, step, losses.get(step))
-        except FileNotFoundError:  # a run deletes old ones meanwhile
-            continue
-        if wrong:
-            time.sleep(DELETION_SECS)
-            if step not in checkpoint_files.steps(workdir):
-                continue
-        if wrong:
-            damaged[step] = wrong
-        sound = (", DAMAGED" if wrong else ", sound") if is_verified else ""
-        table.add_row(*row[:-1], row[-1] + sound)
-    console = rich.console.Console(soft_wrap=True, highlight=False)
-    console.print(table)
-    for step, wrong in damaged.items():
-        console.print(f"{step:,}: {'; '.join(wrong)}")
-    return list(damaged)
-
-
-def _row(workdir: str, step: int, loss: float | None) -> list[str]:
-    directory = checkpoint_files.directory_of(workdir, step)
-    sizes = [p.stat().st_size for p in directory.rglob("*") if p.is_file()]
-    saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
-    return [
-        f"{step:,}",
-        f"{sum(sizes) / 2**20:,.1f}",
-        saved,
-        "" if loss is None else f"{loss:.4f}",
-        f"{len(sizes)}",
-    ]
-
-
-def main(arguments: list[str]) -> None:
-    if len(arguments) != 1 or arguments[0] not in ("list", "verify"):
-        given = " ".join(arguments) or "nothing"
-        raise ConfigError(f"say what to do, list or verify, not {given}; see --help")
-    if _WORKDIR.value is None:
-        raise ConfigError("--workdir is missing; give the directory of a run")
-    damaged = show(_WORKDIR.value, arguments[0] == "verify")
-    if damaged:
-        raise DamagedError(
-            f"{len(damaged)} of the checkpoints in {_WORKDIR.value} are damaged; train"
-            " puts damaged ones aside and goes on from the newest sound one"
-        )
-
-
-if __name__ == "__main__":
-    _WORKDIR = flags.DEFINE_string("workdir", None, "the directory of a run")
-    cli.run_with_rest(main, __doc__, known_only=False)

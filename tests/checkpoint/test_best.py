@@ -4,8 +4,8 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
-from bert_jax import best_checkpoints
-from bert_jax.best_checkpoints import Ranking
+from bert_jax.checkpoint import best as best_lib
+from bert_jax.checkpoint.best import Ranking
 from tests.commands import run_well, small_run, write_text
 from tests.conftest import make_config
 from tests.runs import lines
@@ -66,7 +66,7 @@ def test_the_losses_of_earlier_calls_are_read(tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in written)
     (tmp_path / "metrics.jsonl").write_text(text)
-    ranking = best_checkpoints.read(str(tmp_path), config, 30)
+    ranking = best_lib.read(str(tmp_path), config, 30)
     assert ranking._best([10, 20, 30, 40]) == {20, 30}
 
 
@@ -116,6 +116,6 @@ def test_a_run_keeps_its_best_evaluation_of_each_phase(tmp_path):
     first, second = (6, 12, 18), (24, 30, 36, 42)
     best = {min(phase, key=lambda step: losses[step]) for phase in (first, second)}
     assert saved(workdir) == best | {42}
-    listed = run_well("bert_jax.checkpoint", "list", f"--workdir={workdir}")
+    listed = run_well("bert_jax.checkpoint.manager", "list", f"--workdir={workdir}")
     for step in best:
         assert f"{losses[step]:.4f}" in listed

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bert_jax import workdir_lock
+from bert_jax.checkpoint import workdir
 from bert_jax.errors import ConfigError
 from tests.commands import PATH
 
@@ -26,7 +26,7 @@ def test_the_second_is_told_of_the_first_until_that_is_killed(tmp_path):
     first = start(tmp_path)
     assert first.stdout.readline() == "held\n"
     with pytest.raises(ConfigError, match=f"written by process {first.pid} on"):
-        workdir_lock.hold(str(tmp_path))
+        workdir.hold(str(tmp_path))
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert start(tmp_path, "print('mine')").communicate()[0] == "mine\n"
@@ -34,7 +34,7 @@ def test_the_second_is_told_of_the_first_until_that_is_killed(tmp_path):
 
 def test_file_systems_without_locks_are_taken_as_they_are(tmp_path, monkeypatch):
     def refuse(file, operation):
-        raise OSError(workdir_lock.errno.EOPNOTSUPP, "no locks here")
+        raise OSError(workdir.errno.EOPNOTSUPP, "no locks here")
 
-    monkeypatch.setattr(workdir_lock.fcntl, "flock", refuse)
-    workdir_lock.hold(str(tmp_path))
+    monkeypatch.setattr(workdir.fcntl, "flock", refuse)
+    workdir.hold(str(tmp_path))

@@ -1,0 +1,1 @@
+"""Checkpoints of a workdir: saving, restoring, verifying, and the workdir itself."""
