@@ -31,17 +31,16 @@ from bert_jax.data import (
     corpus_writer,
     encoding,
     input_groups,
-    lines,
     merging,
     processes,
     shard_plan,
     sorted_runs,
-    source_files,
     tokenizer_training,
     tokenizers,
     unknown_tokens,
     work_directory,
 )
+from bert_jax.data.sources import input_files, lines
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
@@ -57,7 +56,7 @@ BATCH_BYTES = 8 * 2**20
 # Of the text: a vocabulary fits after so much of its input files has changed.
 MAX_CHANGED_SHARE = 0.05
 
-Sources = tuple[source_files.Source, ...]
+Sources = tuple[input_files.Source, ...]
 
 
 def prepare(
@@ -84,7 +83,7 @@ def prepare(
         work_directory.remove(directory)
         print(f"corpus: {directory} is prepared already", flush=True)
         return existing
-    found = source_files.find(config.data.sources)
+    found = input_files.find(config.data.sources)
     return _prepare(config, found, num_workers, scratch_dir)
 
 
@@ -146,7 +145,7 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
     """Opens the corpus; prepares a small local one if it is not there yet."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.read(config)
-    found = source_files.find(config.data.sources)
+    found = input_files.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
@@ -162,7 +161,7 @@ def is_small(found: Sources) -> bool:
 
 
 def _is_local(found: Sources, max_bytes: int) -> bool:
-    num_bytes = source_files.total_bytes(found)
+    num_bytes = input_files.total_bytes(found)
     is_remote = any(source.is_remote for source in found)
     return not is_remote and num_bytes is not None and num_bytes <= max_bytes
 
@@ -201,7 +200,7 @@ def _tokenizer(
 
     def fits(before: dict[str, Any]) -> bool:
         # Training again would change a few pieces, and with them all tokenized text.
-        changed = source_files.changed_share(before.pop("inputs"), found)
+        changed = input_files.changed_share(before.pop("inputs"), found)
         same_recipe = before == {key: made_for[key] for key in before}
         return same_recipe and not is_kept and changed <= MAX_CHANGED_SHARE
 
@@ -230,7 +229,7 @@ def _write_runs(
     directory = _runs_directory(config, tokenizer, work)
     runs = merging.Finished(directory, id_dtype)
     runs.remove_all_but({group.name for group in reader.groups})
-    num_bytes = source_files.total_bytes(found)
+    num_bytes = input_files.total_bytes(found)
     total = num_bytes / 2**20 if num_bytes else None
     all_counts: list[lines.ReadCounts] = []
 

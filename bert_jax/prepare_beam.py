@@ -30,13 +30,13 @@ from bert_jax.data import (
     input_groups,
     key_ranges,
     segments,
-    source_files,
-    sources,
     tokenizer_training,
     tokenizers,
     unknown_tokens,
     work_directory,
 )
+from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import input_files, sources
 from bert_jax.errors import ConfigError
 
 try:
@@ -71,7 +71,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         corpus.read(config)
         print(f"corpus: {directory} is prepared already", flush=True)
         return
-    found = source_files.find(config.data.sources)
+    found = input_files.find(config.data.sources)
     facts = os.path.join(directory, FACTS)
     with work_directory.opened(directory) as work:
         # Runners do not resume: no other call can use the shards of this one.
@@ -92,7 +92,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             counts, written = _read_facts(facts)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
-                    raise source_files.no_text(source)
+                    raise input_files.no_text(source)
             corpus_writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
             storage.remove_directory(facts)
@@ -128,7 +128,7 @@ def _build(
     parts = [
         (number, part)
         for number, spec in enumerate(data.sources)
-        for part in source_files.by_file(spec)
+        for part in input_files.by_file(spec)
     ]
     documents = (
         pipeline
@@ -187,7 +187,7 @@ class _Encode(beam.DoFn):
     def setup(self) -> None:
         self._encoder = encoding.DocumentEncoder(self._data, self._tokenizer)
 
-    def process(self, element: tuple[int, sources.Document]) -> Iterator[Any]:
+    def process(self, element: tuple[int, document_lib.Document]) -> Iterator[Any]:
         source, document = element
         counts: collections.Counter[str] = collections.Counter()
         for entry in self._encoder(document, source, counts):

@@ -5,7 +5,7 @@ import collections
 import sys
 from collections.abc import Iterator
 
-from bert_jax.data import lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 
 Parts = tuple[str, ...]  # of a line

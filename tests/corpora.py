@@ -12,10 +12,10 @@ from bert_jax.data import (
     encoding,
     key_ranges,
     segments,
-    sources,
     tokenizers,
     unknown_tokens,
 )
+from bert_jax.data.sources import document as document_lib
 from configs import tiny
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -62,7 +62,7 @@ def make_documents(count, seed=0, max_sentences=8):
 
 def raw(sentences):
     """The document of these sentences as a source would give it."""
-    return sources.Document(tuple(sentences), is_split=True, origin="made up")
+    return document_lib.Document(tuple(sentences), is_split=True, origin="made up")
 
 
 def write_source(config, documents, number=0):

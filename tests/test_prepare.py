@@ -21,10 +21,9 @@ from bert_jax.data import (
     merging,
     pipeline,
     sorted_runs,
-    source_files,
-    sources,
     tokenizers,
 )
+from bert_jax.data.sources import input_files, sources
 from bert_jax.errors import ConfigError
 from tests.commands import ROOT
 from tests.corpora import (
@@ -217,11 +216,11 @@ def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
 
 
 def test_is_small(source, monkeypatch):
-    found = source_files.find(source[0].data.sources)
+    found = input_files.find(source[0].data.sources)
     assert prepare.is_small(found)
     monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
     assert not prepare.is_small(found)
-    assert not prepare.is_small(source_files.find(("tfds:any#text",)))
+    assert not prepare.is_small(input_files.find(("tfds:any#text",)))
 
 
 # ------------------------------------------------------------- killed and resumed

@@ -9,9 +9,9 @@ import re
 import unicodedata
 
 from bert_jax.config import DataConfig
-from bert_jax.data import lines
 from bert_jax.data import sentences as splitter
-from bert_jax.data.sources import Document
+from bert_jax.data.sources import lines
+from bert_jax.data.sources.document import Document
 
 # Controls (Cc) but tab, and the byte order mark where files were joined: neither letter
 # nor space. google-research/bert tokenization.py drops them as well.

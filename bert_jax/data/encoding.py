@@ -13,14 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import (
-    cleaning,
-    key_ranges,
-    sources,
-    tokenizers,
-    unknown_tokens,
-    wordpiece,
-)
+from bert_jax.data import cleaning, key_ranges, tokenizers, unknown_tokens, wordpiece
+from bert_jax.data.sources import document as document_lib
 
 # Counts of documents. A source weight below 1 makes documents "left_out".
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
@@ -71,7 +65,7 @@ class DocumentEncoder:
 
     def __call__(
         self,
-        document: sources.Document,
+        document: document_lib.Document,
         source: int,
         counts: collections.Counter[str],
     ) -> Iterator[Entry]:

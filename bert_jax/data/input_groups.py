@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import lines, source_files, sources
+from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.errors import ConfigError
 
 _FILE = "groups.json"
@@ -34,7 +35,7 @@ class Group:
 
     source: int
     spec: str
-    files: tuple[source_files.InputFile, ...]
+    files: tuple[input_files.InputFile, ...]
     name: str
 
     @property
@@ -43,7 +44,7 @@ class Group:
 
 
 def plan(
-    found: tuple[source_files.Source, ...], data: DataConfig, work: str, max_bytes: int
+    found: tuple[input_files.Source, ...], data: DataConfig, work: str, max_bytes: int
 ) -> list[Group]:
     """Groups the files of all sources, as before where they are unchanged.
 
@@ -71,8 +72,8 @@ def plan(
 
 
 def _grouped(
-    files: tuple[source_files.InputFile, ...], before: list[list], max_bytes: int
-) -> list[tuple[source_files.InputFile, ...]]:
+    files: tuple[input_files.InputFile, ...], before: list[list], max_bytes: int
+) -> list[tuple[input_files.InputFile, ...]]:
     """Returns the files of one source in groups, ordered by path."""
     if not files:
         return [()]
@@ -93,15 +94,15 @@ def _grouped(
     return sorted(groups)
 
 
-def _identity(file: source_files.InputFile) -> list:
+def _identity(file: input_files.InputFile) -> list:
     path = file.path if "://" in file.path else os.path.abspath(file.path)
     return [path, file.num_bytes, file.changed_ns]
 
 
 def _name(
     number: int,
-    source: source_files.Source,
-    files: tuple[source_files.InputFile, ...],
+    source: input_files.Source,
+    files: tuple[input_files.InputFile, ...],
     data: DataConfig,
 ) -> str:
     weight = data.source_weights[number] if data.source_weights else 1.0
@@ -121,9 +122,9 @@ class Reader:
 
     def __init__(self, groups: list[Group], data: DataConfig):
         self.groups, self._data = groups, data
-        self._kept: dict[str, tuple[list[sources.Document], lines.ReadCounts]] = {}
+        self._kept: dict[str, tuple[list[document_lib.Document], lines.ReadCounts]] = {}
 
-    def keep(self) -> Iterator[tuple[int, sources.Document]]:
+    def keep(self) -> Iterator[tuple[int, document_lib.Document]]:
         """Reads all documents, keeps them in memory and yields them with their source.
 
         Raises:
@@ -145,7 +146,9 @@ class Reader:
             for document in self._kept[group.name][0]:
                 yield group.source, document
 
-    def read(self, group: Group) -> tuple[Iterable[sources.Document], lines.ReadCounts]:
+    def read(
+        self, group: Group
+    ) -> tuple[Iterable[document_lib.Document], lines.ReadCounts]:
         """Returns the documents of a group, and counts that reading them fills.
 
         Documents in memory are released.
@@ -157,7 +160,7 @@ class Reader:
 
     def _documents(
         self, group: Group, counts: lines.ReadCounts
-    ) -> Iterator[sources.Document]:
+    ) -> Iterator[document_lib.Document]:
         if not group.files:
             yield from sources.read(group.spec, self._data, counts)
         for file in group.files:
@@ -196,4 +199,4 @@ def check_text(groups: list[Group], num_with_text: dict[str, int]) -> None:
         of_source[group.source] = of_source.get(group.source, 0) + count
     for group in groups:
         if not of_source[group.source]:
-            raise source_files.no_text(group.spec)
+            raise input_files.no_text(group.spec)

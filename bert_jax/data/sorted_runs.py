@@ -17,7 +17,8 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import encoding, segments, sources, tokenizers
+from bert_jax.data import encoding, segments, tokenizers
+from bert_jax.data.sources import document as document_lib
 
 # Ends the name of the last batch of a group.
 LAST = "-last"
@@ -30,14 +31,14 @@ class Batch(NamedTuple):
     name: str  # unique among all batches
     source: int  # position in config.data.sources
     num_bytes: int
-    documents: list[sources.Document]
+    documents: list[document_lib.Document]
     counts: dict[str, int]  # of reading: of the whole group, in its last batch
 
 
 def batches(
     group: str,
     source: int,
-    documents: Iterable[sources.Document],
+    documents: Iterable[document_lib.Document],
     counts: dict[str, int],
     max_bytes: int,
 ) -> Iterator[Batch]:

@@ -18,7 +18,10 @@ from collections.abc import Iterable, Iterator
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import input_groups, lines, source_files, sources, tfds_splits
+from bert_jax.data import input_groups
+from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import input_files, json_lines, lines, sources
+from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
 # Read from one place of a file: short enough that a small sample has hundreds of
@@ -57,10 +60,10 @@ class _Place:
 
 def documents(
     data: DataConfig,
-    found: tuple[source_files.Source, ...],
+    found: tuple[input_files.Source, ...],
     max_bytes: int,
     sampled: list[Sampled],
-) -> Iterator[sources.Document]:
+) -> Iterator[document_lib.Document]:
     """Yields documents from all over the sources, at most max_bytes of text.
 
     Of a document that is too long, the beginning is taken. The sample depends on the
@@ -84,20 +87,20 @@ def documents(
         sampled.append(Sampled())
         yield from _of_source(source, share, data, sampled[-1], counts)
         if not sampled[-1].bytes and sampled[-1].is_everything and not counts.num_bad:
-            raise source_files.no_text(source.spec)
+            raise input_files.no_text(source.spec)
     input_groups.raise_bad([counts])
 
 
 def _of_source(
-    source: source_files.Source,
+    source: input_files.Source,
     max_bytes: int,
     data: DataConfig,
     sampled: Sampled,
     counts: lines.ReadCounts,
-) -> Iterator[sources.Document]:
+) -> Iterator[document_lib.Document]:
     spec = source.spec
     if spec.startswith("tfds:"):
-        parts = tfds_splits.parts(
+        parts = tfds_lib.parts(
             spec.removeprefix("tfds:"), DATASET_PARTS, "config.data.sources"
         )
         places = [
@@ -130,7 +133,7 @@ def _of_source(
 
 def _read(
     place: _Place, data: DataConfig, counts: lines.ReadCounts
-) -> Iterator[sources.Document]:
+) -> Iterator[document_lib.Document]:
     """Yields documents from the beginning of a file, a source or a part of one."""
     if place.path is None:
         yield from sources.read(place.spec, data, counts)
@@ -142,7 +145,7 @@ def _read(
         counts.reject(error)
 
 
-def _places_in_files(source: source_files.Source, max_bytes: int) -> Iterator[_Place]:
+def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Place]:
     """Yields places in all files, or in evenly spread ones if they are very many."""
     sizes = (file.text_bytes for file in source.files)
     most = int(max(STRETCH_BYTES, _level(sizes, max_bytes)))
@@ -164,16 +167,16 @@ def _places_in_files(source: source_files.Source, max_bytes: int) -> Iterator[_P
 
 
 def _spread(
-    files: tuple[source_files.InputFile, ...],
-) -> list[source_files.InputFile]:
+    files: tuple[input_files.InputFile, ...],
+) -> list[input_files.InputFile]:
     """Returns the files in an order of which every beginning is evenly spread."""
     golden = (math.sqrt(5) - 1) / 2
     return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
 
 
 def _beginning(
-    found: Iterable[sources.Document], max_bytes: int, sampled: Sampled
-) -> Iterator[sources.Document]:
+    found: Iterable[document_lib.Document], max_bytes: int, sampled: Sampled
+) -> Iterator[document_lib.Document]:
     """Yields the first documents, of the last one as much as there is room for."""
     left = max_bytes
     for document in found:
@@ -190,7 +193,7 @@ def _beginning(
         left -= document.num_bytes
 
 
-def _cut(document: sources.Document, max_bytes: int) -> sources.Document:
+def _cut(document: document_lib.Document, max_bytes: int) -> document_lib.Document:
     """Returns the beginning of a document, which may be empty."""
     kept, left = [], max_bytes
     for line in document.lines:
@@ -209,7 +212,7 @@ class _Stretches:
 
     def __init__(self, data: DataConfig, directory: str):
         self._path = os.path.join(directory, "stretch")
-        self._max_line = sources.JSON_OVERHEAD * data.max_document_bytes
+        self._max_line = json_lines.JSON_OVERHEAD * data.max_document_bytes
         self._ends: dict[str, int] = {}
 
     def copy(self, place: _Place) -> str:

@@ -18,10 +18,14 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import cleaning, source_files, source_sample, sources, tokenizers
+from bert_jax.data import cleaning, source_sample, tokenizers
+from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import input_files
 from bert_jax.monitoring.progress import Progress, UnderWay
 
-Documents = Iterable[tuple[int, sources.Document]]  # with the number of their source
+Documents = Iterable[
+    tuple[int, document_lib.Document]
+]  # with the number of their source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class TrainedOn:
 
 def make(
     config: ExperimentConfig,
-    found: tuple[source_files.Source, ...],
+    found: tuple[input_files.Source, ...],
     documents: Documents | None,
     work: str,
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
@@ -108,7 +112,7 @@ def _train(
 
 def _counted(
     documents: Documents, found: list[source_sample.Sampled]
-) -> Iterator[sources.Document]:
+) -> Iterator[document_lib.Document]:
     for number, document in documents:
         found[number].documents += 1
         found[number].bytes += document.num_bytes
@@ -116,14 +120,14 @@ def _counted(
 
 
 def _cleaned(
-    config: ExperimentConfig, documents: Iterable[sources.Document]
+    config: ExperimentConfig, documents: Iterable[document_lib.Document]
 ) -> Iterator[list[str]]:
     for document in documents:
         yield cleaning.sentences(document, config.data, collections.Counter())
 
 
 def _gather(
-    config: ExperimentConfig, found: tuple[source_files.Source, ...], work: str
+    config: ExperimentConfig, found: tuple[input_files.Source, ...], work: str
 ) -> dict[str, Any]:
     """Writes the sample, unless it is there, and returns how much text it is."""
     path = os.path.join(work, "tokenizer_sample.json")
@@ -131,7 +135,7 @@ def _gather(
         print("tokenizer: text was sampled before the last interruption", flush=True)
         return finished
     max_bytes = tokenizers.training_bytes(config.tokenizer)
-    text_bytes = source_files.total_bytes(found)
+    text_bytes = input_files.total_bytes(found)
     total = max_bytes if text_bytes is None else min(max_bytes, text_bytes)
     sampled: list[source_sample.Sampled] = []
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data import lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.tasks import tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.data import lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 from bert_jax.tasks import tables
 from bert_jax.tasks.tables import MAX_LINE_BYTES

@@ -18,7 +18,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax.data import lines, tfds_splits
+from bert_jax.data.sources import lines
+from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
 # A few lines of GLUE's files are broken; more than this share is another format.
@@ -191,11 +192,11 @@ def as_text(value: Any) -> Any:
 
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
     _refuse_header(spec, header)
-    name, split = tfds_splits.name_and_split(argument)
+    name, split = tfds_lib.name_and_split(argument)
     if not split:
         raise ConfigError(f"{spec} names no split; write {spec}:train")
-    builder = tfds_splits.builder(name, spec)
-    dataset = tfds_splits.dataset(builder, split, spec)
+    builder = tfds_lib.builder(name, spec)
+    dataset = tfds_lib.dataset(builder, split, spec)
     features = builder.info.features
     columns: dict[str, list[Any]] = {key: [] for key in features}
     for example in dataset.as_numpy_iterator():

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from bert_jax.data import cleaning
-from bert_jax.data.sources import Document
+from bert_jax.data.sources.document import Document
 from tests.conftest import make_config
 
 

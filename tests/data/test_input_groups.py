@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from bert_jax.data import input_groups, source_files
+from bert_jax.data import input_groups
+from bert_jax.data.sources import input_files
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 
@@ -20,7 +21,7 @@ def config(tmp_path):
 
 
 def plan(config, work, max_bytes=100):
-    found = source_files.find(config.data.sources)
+    found = input_files.find(config.data.sources)
     return input_groups.plan(found, config.data, str(work), max_bytes)
 
 

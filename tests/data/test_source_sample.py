@@ -8,10 +8,11 @@ import json
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data import source_files, source_sample
+from bert_jax.data import source_sample
+from bert_jax.data.sources import input_files
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
-from tests.data.test_sources import tfds_directory  # noqa: F401
+from tests.data.sources.test_sources import tfds_directory  # noqa: F401
 
 KB = 1000
 
@@ -28,7 +29,7 @@ def sample(tmp_path):
     def sample(max_bytes, *specs, **data):
         data = {"max_line_bytes": 2**14, "max_document_bytes": 2**16} | data
         config = changed(make_config(tmp_path), "data", sources=specs, **data)
-        inputs = source_files.find(config.data.sources)
+        inputs = input_files.find(config.data.sources)
         found, lines = [], [[] for _ in specs]
         for document in source_sample.documents(config.data, inputs, max_bytes, found):
             lines[len(found) - 1] += document.lines

@@ -6,12 +6,12 @@ import tempfile
 import pytest
 
 from bert_jax.data import (
-    source_files,
     source_sample,
     tokenizer_training,
     tokenizers,
     wordpiece_training,
 )
+from bert_jax.data.sources import input_files
 from tests.corpora import changed, make_config, make_documents, raw, write_source
 
 
@@ -40,7 +40,7 @@ def kept(parts):
 
 
 def make(config, documents, work):
-    found = source_files.find(config.data.sources)
+    found = input_files.find(config.data.sources)
     return tokenizer_training.make(config, found, documents, work)
 
 

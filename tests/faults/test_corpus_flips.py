@@ -10,13 +10,8 @@ import shutil
 
 import pytest
 
-from bert_jax.data import (
-    corpus,
-    corpus_writer,
-    source_files,
-    tokenizer_training,
-    tokenizers,
-)
+from bert_jax.data import corpus, corpus_writer, tokenizer_training, tokenizers
+from bert_jax.data.sources import input_files
 from bert_jax.errors import DamagedError
 from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
@@ -34,7 +29,7 @@ def made(request, tmp_path_factory):
     if request.param != "wordpiece":
         tokenizer_config = {"kind": request.param, "vocab_file": "", "vocab_size": 50}
         config = changed(config, "tokenizer", **tokenizer_config)
-        source = source_files.Source(config.data.sources[0], ())
+        source = input_files.Source(config.data.sources[0], ())
         text = [(0, raw(document)) for document in documents]
         work = str(tmp_path_factory.mktemp("work"))
         tokenizer, _ = tokenizer_training.make(config, (source,), text, work)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import embedded, tokenizers, wordpiece
+from bert_jax.data import tokenizers, wordpiece
+from bert_jax.data.sources import embedded
 from bert_jax.tasks import offsets
 from bert_jax.tasks.offsets import LocatingEncoder
 from tests.conftest import make_config

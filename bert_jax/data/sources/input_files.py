@@ -12,7 +12,7 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_jax import storage
-from bert_jax.data import embedded
+from bert_jax.data.sources import embedded
 from bert_jax.errors import ConfigError
 
 # Kinds whose argument is a glob pattern.

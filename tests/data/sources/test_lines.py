@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.lines: files to lines, and files that cannot be read."""
+"""Lines of real and broken files; the documents that sources make of them."""
 
 import bz2
 import collections
@@ -8,7 +8,7 @@ import io
 import numpy as np
 import pytest
 
-from bert_jax.data import lines
+from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 
 

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.data.embedded: prose that is on every machine."""
+"""Tests of bert_jax.data.sources.embedded: prose that is on every machine."""
 
 import itertools
 
 import numpy as np
 
-from bert_jax.data import embedded
+from bert_jax.data.sources import embedded
 
 
 def test_gives_hundreds_of_documents_of_prose_the_same_every_time():

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.wrapped_lines: which lines are joined, and which stay."""
+"""Tests of bert_jax.data.sources.unwrap: which lines are joined, and which stay."""
 
 import collections
 import itertools
@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from bert_jax.data import wrapped_lines
+from bert_jax.data.sources import unwrap
 
 PROSE = [
     "The harbour lay quiet under a low grey sky, and the boats that had come in with"
@@ -45,7 +45,7 @@ def joined(*documents):
     counts = collections.Counter()
     stream = itertools.chain.from_iterable([*lines, None] for lines in documents)
     found, current = [], []
-    for line in wrapped_lines.unwrapped(stream, counts):
+    for line in unwrap.unwrapped(stream, counts):
         if line is None:
             found.append(current)
             current = []
@@ -322,21 +322,21 @@ def test_memory_is_bounded():
             read += 1
             yield line
 
-    stream = wrapped_lines.unwrapped(source(), collections.Counter())
+    stream = unwrap.unwrapped(source(), collections.Counter())
     assert next(stream) == PROSE[0]
-    assert read <= 2 * wrapped_lines.PART_LINES
+    assert read <= 2 * unwrap.PART_LINES
 
 
 def test_parts_of_a_document_end_between_paragraphs():
-    copies = 3 * wrapped_lines.PART_LINES // len(wrapped(PROSE))
+    copies = 3 * unwrap.PART_LINES // len(wrapped(PROSE))
     found, counts = joined(wrapped(PROSE * copies))
     assert found == [PROSE * copies]
     assert counts == {"documents_unwrapped": 1}
 
 
 def test_verse_of_many_pages_in_a_wrapped_document_stays():
-    copies = wrapped_lines.PART_LINES // len(wrapped(PROSE)) + 1
-    verse = VERSE * wrapped_lines.PART_LINES
+    copies = unwrap.PART_LINES // len(wrapped(PROSE)) + 1
+    verse = VERSE * unwrap.PART_LINES
     lines = [*wrapped(PROSE * copies), *verse, "", *wrapped(PROSE)]
     (found,), counts = joined(lines)
     assert found == [*PROSE * copies, *verse, *PROSE]
@@ -344,7 +344,7 @@ def test_verse_of_many_pages_in_a_wrapped_document_stays():
 
 
 def test_prose_after_verse_of_many_pages_is_joined():
-    verse = [*VERSE, ""] * wrapped_lines.PART_LINES
+    verse = [*VERSE, ""] * unwrap.PART_LINES
     (found,), counts = joined([*verse, *wrapped(PROSE * 9)])
     assert found[-27:] == PROSE * 9
     assert counts == {"documents_unwrapped": 1}

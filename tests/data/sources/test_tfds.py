@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data import tfds_splits
+from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
 
@@ -28,10 +28,10 @@ class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
 
 def test_a_split_is_read_in_one_order(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    builder = tfds_splits.builder("tiny_bert_numbers", "config.here")
+    builder = tfds_lib.builder("tiny_bert_numbers", "config.here")
 
     def read(split):
-        dataset = tfds_splits.dataset(builder, split, "config.here")
+        dataset = tfds_lib.dataset(builder, split, "config.here")
         return [int(example["n"]) for example in dataset.as_numpy_iterator()]
 
     everything = read("train")
@@ -45,14 +45,14 @@ def test_datasets_and_versions_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
         with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
-            tfds_splits.builder(name, "config.here")
+            tfds_lib.builder(name, "config.here")
 
 
 def test_parts_together_are_the_split(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
 
     def parts(argument, count):
-        return tfds_splits.parts(argument, count, "config.here")
+        return tfds_lib.parts(argument, count, "config.here")
 
     name = "tiny_bert_numbers"
     assert parts(name, 3) == [f"{name}:train[{r}]" for r in ("0:6", "6:13", "13:20")]

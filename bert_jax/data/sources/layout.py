@@ -1,13 +1,14 @@
 """Finds where the documents of a plain text file end, and whether lines are sentences.
 
-wrapped_lines.py joins hard-wrapped lines of each document afterwards.
+unwrap.py joins hard-wrapped lines of each document afterwards.
 """
 
 import itertools
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data import sentences, wrapped_lines
-from bert_jax.data.wrapped_lines import HEADING, ORNAMENT, Stream
+from bert_jax.data import sentences
+from bert_jax.data.sources import unwrap
+from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 
 SAMPLE_LINES = 2000
 SAMPLE_CHARS = 2**20
@@ -20,7 +21,7 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
 
     1. Headings (Markdown `# ...`, or `= Title =` as in WikiText): running text, a
        document under each heading; blank lines only separate paragraphs.
-    2. Most lines are wrapped (see `wrapped_lines.find_wrapping`), or every line stands
+    2. Most lines are wrapped (see `unwrap.find_wrapping`), or every line stands
        between blank lines: the file is one document, and blank lines separate
        paragraphs.
     3. At least nine in ten lines hold one sentence, and blank lines separate groups of
@@ -33,7 +34,7 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
     sample, rest = _sampled(source_lines)
     if any(map(HEADING.match, sample)):
         return _under_headings(rest), False
-    if wrapped_lines.find_wrapping(sample) or not _has_groups(sample):
+    if unwrap.find_wrapping(sample) or not _has_groups(sample):
         return rest, False
     return _between_blank_lines(rest), _is_sentence_a_line(sample)
 

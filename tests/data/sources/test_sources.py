@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources: every kind of source and what it refuses."""
+"""Tests of bert_jax.data.sources.sources: every kind of source and what it refuses."""
 
 import bz2
 import collections
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data import cleaning, sentences, sources
+from bert_jax.data import cleaning, sentences
+from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -716,5 +718,7 @@ def test_headings_alone_are_no_text(tmp_path):
 
 
 def test_bytes_of_a_document_are_those_of_utf_8():
-    document = sources.Document(("\u4f60\u597d", "w1"), is_split=True, origin="here")
+    document = document_lib.Document(
+        ("\u4f60\u597d", "w1"), is_split=True, origin="here"
+    )
     assert document.num_bytes == 6 + 1 + 2 + 1

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.source_files."""
+"""Tests of bert_jax.data.sources.input_files."""
 
 import dataclasses
 import json
@@ -9,10 +9,10 @@ import time
 import pytest
 
 from bert_jax import storage
-from bert_jax.data import source_files
+from bert_jax.data.sources import input_files
 from bert_jax.errors import ConfigError
 
-FILE_KINDS = pytest.mark.parametrize("kind", source_files.FILE_KINDS)
+FILE_KINDS = pytest.mark.parametrize("kind", input_files.FILE_KINDS)
 
 
 def write(path, text="One."):
@@ -25,39 +25,39 @@ def write(path, text="One."):
 )
 def test_unknown_kind(spec):
     with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
-        source_files.find((spec,))
+        input_files.find((spec,))
 
 
 @FILE_KINDS
 def test_no_file_matches(tmp_path, kind):
     with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
-        source_files.find((f"{kind}:{tmp_path}/none*#text",))
+        input_files.find((f"{kind}:{tmp_path}/none*#text",))
 
 
 @FILE_KINDS
 def test_a_directory_is_not_a_file(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
-        source_files.find((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
+        input_files.find((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
 
 
 def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):
     path = write(tmp_path / "a.txt")
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to("nowhere")
-    (found,) = source_files.find((f"text:{tmp_path}/*",))
+    (found,) = input_files.find((f"text:{tmp_path}/*",))
     assert [file.path for file in found.files] == [str(path)]
 
 
 def test_jsonl_needs_a_field(tmp_path):
     path = write(tmp_path / "x.jsonl", "{}")
     with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
-        source_files.find((f"jsonl:{path}",))
+        input_files.find((f"jsonl:{path}",))
 
 
 def test_kinds_without_files_have_none(tmp_path):
     path = write(tmp_path / "x.txt")
     specs = ("embedded:", f"text:{path}", f"jsonl:{path}#a", "tfds:any#text")
-    found = source_files.find(specs)
+    found = input_files.find(specs)
     assert [len(source.files) for source in found] == [0, 1, 1, 0]
     assert found[0].version and not found[3].version
 
@@ -65,15 +65,15 @@ def test_kinds_without_files_have_none(tmp_path):
 def test_only_jsonl_has_a_field_in_its_pattern(tmp_path):
     """# is a character of the name in the pattern of any other kind."""
     path = write(tmp_path / "c#.txt", "One.\nTwo.")
-    (found,) = source_files.find((f"text:{path}",))
+    (found,) = input_files.find((f"text:{path}",))
     assert found.text_bytes == 9 and found.format == "text"
-    (found,) = source_files.find((f"jsonl:{tmp_path}/c*.txt#a.b",))
+    (found,) = input_files.find((f"jsonl:{tmp_path}/c*.txt#a.b",))
     assert found.format == "jsonl#a.b"
 
 
 def test_total_bytes_of_sources(tmp_path):
     def total(*specs):
-        return source_files.total_bytes(source_files.find(specs))
+        return input_files.total_bytes(input_files.find(specs))
 
     for name, size in (("a.txt", 10), ("b.txt", 5)):
         write(tmp_path / name, "x" * size)
@@ -87,11 +87,11 @@ def test_total_bytes_of_sources(tmp_path):
 def test_a_changed_file_is_another_input(tmp_path):
     path = write(tmp_path / "a.txt")
     spec = (f"text:{path}",)
-    first = source_files.find(spec)
-    assert source_files.find(spec) == first
+    first = input_files.find(spec)
+    assert input_files.find(spec) == first
     write(path, "Two.")
     os.utime(path, ns=(0, 1))
-    assert source_files.find(spec) != first
+    assert input_files.find(spec) != first
 
 
 def test_files_are_stated_once_and_concurrently(tmp_path, monkeypatch):
@@ -114,7 +114,7 @@ def test_files_are_stated_once_and_concurrently(tmp_path, monkeypatch):
         return stat(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "stat", slow_stat)
-    (found,) = source_files.find((f"text:{tmp_path}/*.txt",))
+    (found,) = input_files.find((f"text:{tmp_path}/*.txt",))
     assert [file.path for file in found.files] == sorted(stated)
     assert len(stated) == len(set(stated)) == 64
     assert 4 < most <= storage.STAT_THREADS
@@ -123,22 +123,22 @@ def test_files_are_stated_once_and_concurrently(tmp_path, monkeypatch):
 def test_specs_by_file(tmp_path):
     for name in ("[1].jsonl", "2.jsonl"):
         write(tmp_path / name)
-    found = source_files.by_file(f"jsonl:{tmp_path}/*.jsonl#a")
+    found = input_files.by_file(f"jsonl:{tmp_path}/*.jsonl#a")
     assert found == [f"jsonl:{tmp_path}/2.jsonl#a", f"jsonl:{tmp_path}/[[]1].jsonl#a"]
-    assert source_files.by_file("tfds:any#text") == ["tfds:any#text"]
+    assert input_files.by_file("tfds:any#text") == ["tfds:any#text"]
 
 
 def test_the_share_of_changed_text(tmp_path):
     def found(*specs):
-        return source_files.find(tuple(f"text:{tmp_path}/{spec}" for spec in specs))
+        return input_files.find(tuple(f"text:{tmp_path}/{spec}" for spec in specs))
 
     for name, size in (("a", 100), ("b", 300), ("c", 600)):
         (tmp_path / f"{name}.txt").write_text("x" * size)
     now = found("*.txt")
     before = json.loads(json.dumps([dataclasses.asdict(source) for source in now]))
-    assert source_files.changed_share(before, now) == 0
+    assert input_files.changed_share(before, now) == 0
     (tmp_path / "a.txt").write_text("x" * 200)
-    assert source_files.changed_share(before, found("*.txt")) == 300 / 1200
+    assert input_files.changed_share(before, found("*.txt")) == 300 / 1200
     (tmp_path / "c.txt").unlink()
-    assert source_files.changed_share(before, found("*.txt")) == 900 / 1200
-    assert source_files.changed_share(before, found("[a-c].txt")) == 1
+    assert input_files.changed_share(before, found("*.txt")) == 900 / 1200
+    assert input_files.changed_share(before, found("[a-c].txt")) == 1

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.data.text_layout; test_sources holds it against whole files."""
+"""Tests of bert_jax.data.sources.layout; test_sources holds it against whole files."""
 
 import textwrap
 
 import pytest
 
-from bert_jax.data import text_layout
+from bert_jax.data.sources import layout
 
 ONE = "A sentence stands here."
 TWO = "A sentence stands here. Another one follows it."
@@ -25,13 +25,13 @@ TWO = "A sentence stands here. Another one follows it."
     ids=["headings", "sentence a line", "paragraphs apart", "paragraph a line"],
 )
 def test_documents_end_where_the_layout_says(lines, expected, is_split):
-    stream, found_is_split = text_layout.documents_of(iter(lines))
+    stream, found_is_split = layout.documents_of(iter(lines))
     assert (list(stream), found_is_split) == (expected, is_split)
 
 
 def test_one_document_has_blank_lines_for_headings_and_ornaments():
     lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part", ONE]
-    found = list(text_layout.one_document(iter(lines)))
+    found = list(layout.one_document(iter(lines)))
     assert found == ["", TWO, "", TWO, "", ONE]
 
 
@@ -39,5 +39,5 @@ def test_a_wrapped_file_is_one_document():
     words = ["tide" * (1 + i * 7 % 3) for i in range(200)]
     text = " ".join(words)
     lines = [*textwrap.wrap(text, 72), "", *textwrap.wrap(text, 72)]
-    stream, is_split = text_layout.documents_of(iter(lines))
+    stream, is_split = layout.documents_of(iter(lines))
     assert list(stream) == lines and not is_split

@@ -1,0 +1,1 @@
+"""Documents from files, TensorFlow datasets and the installed Python."""
