@@ -25,14 +25,8 @@ import numpy as np
 from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import (
-    corpus_writer,
-    pairs,
-    pipeline,
-    row_counts,
-    segments,
-    tokenizers,
-)
+from bert_jax.data import corpus_writer, pairs, pipeline, row_counts, segments
+from bert_jax.data.tokenizers import tokenizers
 from configs import tiny
 
 MIXES = {"base": (14, 3200), "books": (3, 0), "mixed": (3, 100)}  # books, articles

@@ -38,7 +38,8 @@ from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax import prepare
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import pipeline, tokenizers
+from bert_jax.data import pipeline
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import host_memory
 from configs import base, large_packed, tiny
 

@@ -23,8 +23,9 @@ import tokenizers
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import cleaning, wordpiece, wordpiece_training
+from bert_jax.data import cleaning
 from bert_jax.data.sources import sources
+from bert_jax.data.tokenizers import wordpiece, wordpiece_training
 from configs import tiny
 
 # Not the library's clean_text: it drops these, the released code keeps them.

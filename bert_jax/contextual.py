@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bert_jax.data.tokenizers import UNK
+from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
+from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.model import heads, int8
 from bert_jax.tasks import rows as rows_lib
-from bert_jax.tasks.offsets import Located, LocatingEncoder
 from bert_jax.tasks.rows import Rows
 from bert_jax.trained import Trained
 

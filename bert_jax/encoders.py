@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import pretrained, token_rows, trained
 from bert_jax.checkpoint import workdir
 from bert_jax.config import ModelConfig
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory
 from bert_jax.interop.model_directory import Source

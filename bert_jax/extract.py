@@ -31,7 +31,7 @@ from absl import flags
 from bert_jax import cli, contextual, text_lines, trained
 from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError

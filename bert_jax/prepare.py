@@ -35,12 +35,10 @@ from bert_jax.data import (
     processes,
     shard_plan,
     sorted_runs,
-    tokenizer_training,
-    tokenizers,
-    unknown_tokens,
     work_directory,
 )
 from bert_jax.data.sources import input_files, lines
+from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
@@ -206,7 +204,7 @@ def _tokenizer(
 
     directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
     documents = reader.keep() if is_kept else None
-    return tokenizer_training.make(config, found, documents, directory)
+    return training.make(config, found, documents, directory)
 
 
 def _write_runs(

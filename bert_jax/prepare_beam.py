@@ -30,13 +30,11 @@ from bert_jax.data import (
     input_groups,
     key_ranges,
     segments,
-    tokenizer_training,
-    tokenizers,
-    unknown_tokens,
     work_directory,
 )
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files, sources
+from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 
 try:
@@ -84,9 +82,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             groups = input_groups.plan(found, config.data, work, prepare.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
             kept = reader.keep() if prepare.keeps_text(config, found) else None
-            tokenizer, trained_on = tokenizer_training.make(
-                config, found, kept, vocabulary
-            )
+            tokenizer, trained_on = training.make(config, found, kept, vocabulary)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
             counts, written = _read_facts(facts)

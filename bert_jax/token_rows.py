@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop.model_directory import Source
 

@@ -29,7 +29,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps, keep_compiled
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.watchdog import Watchdog

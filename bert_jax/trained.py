@@ -14,7 +14,7 @@ from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax.config import ModelConfig, TokenizerConfig
-from bert_jax.data import sentencepiece, tokenizers
+from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (

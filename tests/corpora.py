@@ -6,16 +6,9 @@ import os
 import random
 
 from bert_jax import config as config_lib
-from bert_jax.data import (
-    corpus,
-    corpus_writer,
-    encoding,
-    key_ranges,
-    segments,
-    tokenizers,
-    unknown_tokens,
-)
+from bert_jax.data import corpus, corpus_writer, encoding, key_ranges, segments
 from bert_jax.data.sources import document as document_lib
+from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from configs import tiny
 
 WORDS = [f"w{i}" for i in range(50)]

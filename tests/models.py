@@ -7,7 +7,7 @@ import numpy as np
 import safetensors.numpy
 
 from bert_jax import pretrained
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.interop import huggingface
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from bert_jax import batch_page, step_rows
-from bert_jax.data import pipeline, tokenizers
+from bert_jax.data import pipeline
+from bert_jax.data.tokenizers import tokenizers
 
 HOSTILE = "<script>alert('x')</script>&\""
 

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import contextual, trained
 from bert_jax.contextual import Extractor
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface
 from tests.conftest import make_config, use_mesh

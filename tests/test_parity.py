@@ -17,8 +17,8 @@ from flax import nnx
 from bert_jax import config as config_lib
 from bert_jax import steps
 from bert_jax.config import LossWeightsConfig
-from bert_jax.data import tokenizers
 from bert_jax.data.sources import embedded
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import bert as bert_lib

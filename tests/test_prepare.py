@@ -21,9 +21,9 @@ from bert_jax.data import (
     merging,
     pipeline,
     sorted_runs,
-    tokenizers,
 )
 from bert_jax.data.sources import input_files, sources
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests.commands import ROOT
 from tests.corpora import (

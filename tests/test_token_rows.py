@@ -7,7 +7,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import errors, pretrained
-from bert_jax.data import sentencepiece, wordpiece
+from bert_jax.data.tokenizers import sentencepiece, wordpiece
 from tests.conftest import make_config
 from tests.models import VOCAB, assert_same, change_json, read, tensors_of
 

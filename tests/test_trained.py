@@ -9,7 +9,7 @@ from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax import trained
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface, model_directory
 from bert_jax.model import heads

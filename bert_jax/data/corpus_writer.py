@@ -22,9 +22,8 @@ from bert_jax.data import (
     segments,
     shard_file,
     sorted_runs,
-    tokenizers,
-    unknown_tokens,
 )
+from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
 

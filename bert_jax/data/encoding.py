@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, key_ranges, tokenizers, unknown_tokens, wordpiece
+from bert_jax.data import cleaning, key_ranges
 from bert_jax.data.sources import document as document_lib
+from bert_jax.data.tokenizers import tokenizers, unknown_tokens, wordpiece
 
 # Counts of documents. A source weight below 1 makes documents "left_out".
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")

@@ -13,7 +13,8 @@ import dataclasses
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data import pairs, tokenizers
+from bert_jax.data import pairs
+from bert_jax.data.tokenizers import tokenizers
 
 _GOLDEN = np.uint32(0x9E3779B9)
 _SPAN_SALT = np.uint32(0x85EBCA6B)  # so that span lengths are not the chosen positions

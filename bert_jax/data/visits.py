@@ -8,8 +8,9 @@ import dataclasses
 import numpy as np
 
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data import packing, pairs, tokenizers
+from bert_jax.data import packing, pairs
 from bert_jax.data.corpus import Corpus, Shard
+from bert_jax.data.tokenizers import tokenizers
 
 # First integer of a key: the purpose of the draw.
 PAIRS, SHUFFLE, ORDER, ROWS = range(4)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import model_directory, tf1_variables, weight_names
 from bert_jax.interop.model_directory import Source, read_json, write_json

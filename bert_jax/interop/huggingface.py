@@ -13,7 +13,7 @@ import safetensors.numpy
 import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import huggingface_head, sentence_transformers, weight_names
 from bert_jax.interop.model_directory import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
-from bert_jax.data import tokenizers, wordpiece
+from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import model_directory, weight_names
 from bert_jax.interop.huggingface import WEIGHTS

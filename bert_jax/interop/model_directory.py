@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import digests
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")

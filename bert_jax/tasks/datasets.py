@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.tasks import batches, squad, task
 from bert_jax.tasks.config import FinetuneConfig

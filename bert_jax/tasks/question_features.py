@@ -13,9 +13,9 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.tasks import rows as rows_lib
-from bert_jax.tasks.offsets import Located, LocatingEncoder
 from bert_jax.tasks.rows import Rows
 from bert_jax.tasks.squad import Question, Questions
 

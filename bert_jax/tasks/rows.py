@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax.data import row_layout
 from bert_jax.data.row_layout import Layout
-from bert_jax.data.tokenizers import CLS, PAD, SEP, UNK, Tokenizer
+from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, UNK, Tokenizer
 
 SHORTEST_ROW = 16
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.losses import IGNORED

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.errors import ConfigError
 from bert_jax.tasks import (
     answers,

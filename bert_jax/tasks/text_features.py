@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from bert_jax.data.tokenizers import Tokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.examples import Choices, Texts
 from bert_jax.tasks.rows import Rows

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from bert_jax.data import corpus, corpus_writer, tokenizers
+from bert_jax.data import corpus, corpus_writer
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from tests.corpora import (
     WORDS,

@@ -8,13 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.data import (
-    corpus_writer,
-    encoding,
-    segments,
-    shard_file,
-    tokenizers,
-)
+from bert_jax.data import corpus_writer, encoding, segments, shard_file
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests.corpora import (
     WORDS,

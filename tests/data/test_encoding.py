@@ -6,7 +6,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, key_ranges, tokenizers
+from bert_jax.data import encoding, key_ranges
+from bert_jax.data.tokenizers import tokenizers
 from tests.corpora import changed, make_config, make_documents, raw
 
 

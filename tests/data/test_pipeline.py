@@ -20,7 +20,8 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors, phases, prepare
-from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
+from bert_jax.data import masking, pairs, pipeline, visits
+from bert_jax.data.tokenizers import tokenizers
 from configs import tiny
 from tests.commands import ROOT
 

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, key_ranges, segments, sorted_runs, tokenizers
+from bert_jax.data import encoding, key_ranges, segments, sorted_runs
+from bert_jax.data.tokenizers import tokenizers
 from tests.commands import ROOT
 from tests.corpora import make_config, make_documents, raw
 from tests.data.test_segments import to_entries

@@ -10,8 +10,9 @@ import shutil
 
 import pytest
 
-from bert_jax.data import corpus, corpus_writer, tokenizer_training, tokenizers
+from bert_jax.data import corpus, corpus_writer
 from bert_jax.data.sources import input_files
+from bert_jax.data.tokenizers import tokenizers, training
 from bert_jax.errors import DamagedError
 from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
@@ -32,7 +33,7 @@ def made(request, tmp_path_factory):
         source = input_files.Source(config.data.sources[0], ())
         text = [(0, raw(document)) for document in documents]
         work = str(tmp_path_factory.mktemp("work"))
-        tokenizer, _ = tokenizer_training.make(config, (source,), text, work)
+        tokenizer, _ = training.make(config, (source,), text, work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_writer, "BLOCK_TOKENS", 100)
         found = write(config, documents, tokenizer)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import sentencepiece, tokenizers
+from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.interop import huggingface
 from tests.faults.fuzzed import edited, edits, mistake, new_directory
 

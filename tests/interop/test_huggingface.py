@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import tokenizers
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import huggingface
 from bert_jax.model import bert
 from tests.conftest import make_config

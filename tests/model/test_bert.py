@@ -372,7 +372,7 @@ def test_logits_equal_those_of_transformers(tmp_path, hidden_act):
     """Through our own export, so that names, transposes and config.json are tested."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from bert_jax.data import tokenizers
+    from bert_jax.data.tokenizers import tokenizers
     from bert_jax.interop import huggingface
 
     config = make_config(model__hidden_act=hidden_act)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import question_features, task
 from bert_jax.tasks.squad import Answer, Question, Questions

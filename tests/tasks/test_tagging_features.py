@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.tasks import tagging_features
 from bert_jax.tasks.conll import Sentences
 

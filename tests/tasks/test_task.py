@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import losses, task
 from tests.tasks.test_config import change

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.tasks import text_features
 from bert_jax.tasks.examples import Choices, Texts
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import ModelConfig
-from bert_jax.data import wordpiece
+from bert_jax.data.tokenizers import wordpiece
 from bert_jax.model import heads
 from bert_jax.model.heads import Head
 from tests.conftest import make_config

@@ -1,14 +1,14 @@
-"""Tests of bert_jax.data.wordpiece_training."""
+"""Tests of bert_jax.data.tokenizers.wordpiece_training."""
 
 import random
 import tracemalloc
 
 import pytest
 
-from bert_jax.data import wordpiece, wordpiece_training
+from bert_jax.data.tokenizers import wordpiece, wordpiece_training
 from bert_jax.errors import ConfigError
-from tests.data.test_alphabet import IDEOGRAPHS, chinese
-from tests.data.test_wordpiece import SPECIAL, encode, make_config
+from tests.data.tokenizers.test_alphabet import IDEOGRAPHS, chinese
+from tests.data.tokenizers.test_wordpiece import SPECIAL, encode, make_config
 
 
 def documents():

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.tokenizers: the same for every kind."""
+"""Tests of bert_jax.data.tokenizers.tokenizers: the same for every kind."""
 
 import os
 import random
@@ -8,7 +8,12 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import sentencepiece, tokenizers, wordpiece, wordpiece_training
+from bert_jax.data.tokenizers import (
+    sentencepiece,
+    tokenizers,
+    wordpiece,
+    wordpiece_training,
+)
 from bert_jax.errors import ConfigError
 
 KINDS = config_lib.TOKENIZER_KINDS

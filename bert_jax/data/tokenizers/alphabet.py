@@ -7,7 +7,7 @@ import collections
 import unicodedata
 from collections.abc import Callable
 
-from bert_jax.data.vocabulary import SPECIAL_TOKENS
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.errors import ConfigError
 
 # The share of the characters of the text, and of each script, that become pieces:

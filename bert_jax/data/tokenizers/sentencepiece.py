@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import alphabet, vocabulary
-from bert_jax.data.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers import alphabet, base
+from bert_jax.data.tokenizers.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.errors import ConfigError
 
 # A megabyte takes the unigram trainer 3 s on one core, BPE's a tenth of that.
@@ -48,7 +48,7 @@ _KINDS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SentencePiece(vocabulary.Tokenizer):
+class SentencePiece(base.Tokenizer):
     """A model file, which also holds the pieces and how text is normalised."""
 
     FILE: ClassVar[str] = "sentencepiece.model"
@@ -73,7 +73,7 @@ class SentencePiece(vocabulary.Tokenizer):
     def string_spans(self, text: str) -> list[tuple[int, int]]:
         return [match.span() for match in _STRING.finditer(text)]
 
-    def encoder(self) -> vocabulary.Encoder:
+    def encoder(self) -> base.Encoder:
         processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
         def encode(sentences: list[str]) -> list[np.ndarray]:
@@ -255,7 +255,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
       ConfigError: when the text has too few different words, or too many different
         characters, for a vocabulary of this size, or there is no text.
     """
-    sample = list(vocabulary.text_sample(documents, TRAINING_BYTES))
+    sample = list(base.text_sample(documents, TRAINING_BYTES))
     # Unicode's compatibility forms, and white space made equal; cf folds case.
     rule = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
     counts = _count_characters(sample, rule)

@@ -21,8 +21,8 @@ import numpy as np
 import tokenizers
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import vocabulary
-from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers import base
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
 from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
@@ -35,7 +35,7 @@ MAX_REMEMBERED_CHARS = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class WordPiece(vocabulary.Tokenizer):
+class WordPiece(base.Tokenizer):
     """A vocabulary in id order and whether text is lower-cased and loses accents."""
 
     FILE: ClassVar[str] = "vocab.txt"
@@ -51,7 +51,7 @@ class WordPiece(vocabulary.Tokenizer):
     def string_spans(self, text: str) -> list[tuple[int, int]]:
         return [match.span() for match in _STRING.finditer(text)]
 
-    def encoder(self) -> vocabulary.Encoder:
+    def encoder(self) -> base.Encoder:
         return _Encoder(self)
 
     def huggingface(self) -> tokenizers.Tokenizer:

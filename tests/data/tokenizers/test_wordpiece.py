@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.wordpiece."""
+"""Tests of bert_jax.data.tokenizers.wordpiece."""
 
 import pickle
 import random
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import tokenizers
-from bert_jax.data import wordpiece as wordpiece_lib
+from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import wordpiece as wordpiece_lib
 from bert_jax.errors import ConfigError
 
 SPECIAL = list(tokenizers.SPECIAL_TOKENS)

@@ -16,8 +16,8 @@ from typing import TextIO
 import tokenizers
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import alphabet, vocabulary, wordpiece
-from bert_jax.data.vocabulary import SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers import alphabet, base, wordpiece
+from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
 
 # A vocabulary of tens of thousands of pieces changes little with more text than this.
 TRAINING_BYTES = 128 * 2**20
@@ -43,7 +43,7 @@ def train(
     # The text is read twice; in memory it takes 460 MB beside TensorFlow's 690. In
     # $TMPDIR it takes up to TRAINING_BYTES.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
-        for document in vocabulary.text_sample(documents, TRAINING_BYTES):
+        for document in base.text_sample(documents, TRAINING_BYTES):
             text.writelines(_without_long(sentence) + "\n" for sentence in document)
         vocab = _pieces(tokenizer, text, config.vocab_size)
     unused = [f"[unused{i}]" for i in range(config.vocab_size - len(vocab))]

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import tokenizers, wordpiece
 from bert_jax.data.sources import embedded
-from bert_jax.tasks import offsets
-from bert_jax.tasks.offsets import LocatingEncoder
+from bert_jax.data.tokenizers import offsets, tokenizers, wordpiece
+from bert_jax.data.tokenizers.offsets import LocatingEncoder
 from tests.conftest import make_config
 
 HARD = [

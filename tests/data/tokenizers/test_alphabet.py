@@ -1,11 +1,11 @@
-"""Tests of bert_jax.data.alphabet."""
+"""Tests of bert_jax.data.tokenizers.alphabet."""
 
 import collections
 import random
 
 import pytest
 
-from bert_jax.data import alphabet
+from bert_jax.data.tokenizers import alphabet
 from bert_jax.errors import ConfigError
 
 IDEOGRAPHS = [chr(0x4E00 + i) for i in range(3000)]

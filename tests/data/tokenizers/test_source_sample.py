@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.source_sample."""
+"""Tests of bert_jax.data.tokenizers.source_sample."""
 
 import collections
 import gzip
@@ -8,8 +8,8 @@ import json
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data import source_sample
 from bert_jax.data.sources import input_files
+from bert_jax.data.tokenizers import source_sample
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 from tests.data.sources.test_sources import tfds_directory  # noqa: F401

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sentencepiece."""
+"""Tests of bert_jax.data.tokenizers.sentencepiece."""
 
 import io
 import pickle
@@ -10,12 +10,12 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as model_pb2
 
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import sentencepiece as sentencepiece_lib
-from bert_jax.data import vocabulary
+from bert_jax.data.tokenizers import base
+from bert_jax.data.tokenizers import sentencepiece as sentencepiece_lib
 from bert_jax.errors import ConfigError
-from tests.data.test_alphabet import chinese
+from tests.data.tokenizers.test_alphabet import chinese
 
-SPECIAL = list(vocabulary.SPECIAL_TOKENS)
+SPECIAL = list(base.SPECIAL_TOKENS)
 KINDS = ["sentencepiece_unigram", "sentencepiece_bpe"]
 
 

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.data.unknown_tokens."""
+"""Tests of bert_jax.data.tokenizers.unknown_tokens."""
 
 import collections
 
 import pytest
 
-from bert_jax.data import unknown_tokens
+from bert_jax.data.tokenizers import unknown_tokens
 from tests.corpora import changed, make_config
 
 

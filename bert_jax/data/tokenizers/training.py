@@ -18,9 +18,10 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import cleaning, source_sample, tokenizers
+from bert_jax.data import cleaning
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files
+from bert_jax.data.tokenizers import source_sample, tokenizers
 from bert_jax.monitoring.progress import Progress, UnderWay
 
 Documents = Iterable[

@@ -1,6 +1,6 @@
 """The run's tokenizer: trained on its text, or read from a file or from a corpus.
 
-config.tokenizer.kind says which. Each is a `vocabulary.Tokenizer`, so that nothing
+config.tokenizer.kind says which. Each is a `base.Tokenizer`, so that nothing
 after this file asks for the kind again.
 """
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from bert_jax import storage
 from bert_jax.config import TokenizerConfig
-from bert_jax.data import sentencepiece, wordpiece, wordpiece_training
-from bert_jax.data.vocabulary import (
+from bert_jax.data.tokenizers import sentencepiece, wordpiece, wordpiece_training
+from bert_jax.data.tokenizers.base import (
     CLS,
     MASK,
     PAD,
@@ -22,7 +22,7 @@ from bert_jax.data.vocabulary import (
     Encoder,
     Tokenizer,
 )
-from bert_jax.data.wordpiece import WordPiece
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, DamagedError
 
 # A tokenizer.json of a million pieces has some 40 MB.

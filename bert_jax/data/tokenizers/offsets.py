@@ -5,7 +5,7 @@ import functools
 
 import numpy as np
 
-from bert_jax.data.tokenizers import UNK, Tokenizer
+from bert_jax.data.tokenizers.tokenizers import UNK, Tokenizer
 
 # Strings whose tokens are kept, the most recently used ones: some 700 bytes each.
 MAX_REMEMBERED = 2**16

@@ -1,17 +1,17 @@
-"""Tests of bert_jax.data.tokenizer_training."""
+"""Tests of bert_jax.data.tokenizers.training."""
 
 import itertools
 import tempfile
 
 import pytest
 
-from bert_jax.data import (
+from bert_jax.data.sources import input_files
+from bert_jax.data.tokenizers import (
     source_sample,
-    tokenizer_training,
     tokenizers,
+    training,
     wordpiece_training,
 )
-from bert_jax.data.sources import input_files
 from tests.corpora import changed, make_config, make_documents, raw, write_source
 
 
@@ -41,7 +41,7 @@ def kept(parts):
 
 def make(config, documents, work):
     found = input_files.find(config.data.sources)
-    return tokenizer_training.make(config, found, documents, work)
+    return training.make(config, found, documents, work)
 
 
 def test_a_given_vocabulary_is_taken_as_it_is(tmp_path, work):
