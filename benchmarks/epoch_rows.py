@@ -24,8 +24,9 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import corpus_writer, pairs, pipeline, row_counts, segments
+from bert_jax.data import pairs, pipeline
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.corpus import row_counts, segments, writer
 from bert_jax.data.tokenizers import tokenizers
 from configs import tiny
 
@@ -213,7 +214,7 @@ def make_corpus(directory: str, mix: tuple[int, int], seed: int) -> corpus_lib.C
         rng.integers(5, len(vocab), num_tokens).astype(np.uint16),
     )
     path = os.path.join(directory, f"shard-{seed}")
-    written = corpus_writer.write_shard(path, [segment])
+    written = writer.write_shard(path, [segment])
     assert written.shard is not None
     columns = row_counts.to_columns([written.counts])
     return corpus_lib.Corpus(

@@ -36,9 +36,9 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import prepare
-from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.data.corpus import build
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import host_memory
 from configs import base, large_packed, tiny
@@ -207,7 +207,7 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
         ),
     )
     with contextlib.redirect_stdout(sys.stderr):  # rows alone on stdout
-        found = prepare.prepare(one)
+        found = build.prepare(one)
     (shard,) = found.shards["train"]
     source = os.path.join(found.directory, shard.file)
     # A TFRecord file several times over is a TFRecord file.

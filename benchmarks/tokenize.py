@@ -23,7 +23,7 @@ import tokenizers
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import cleaning
+from bert_jax.data.corpus import encoding
 from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import wordpiece, wordpiece_training
 from configs import tiny
@@ -126,7 +126,7 @@ def documents(source: str) -> Iterator[list[str]]:
     data = config_lib.from_config_dict(tiny.get_config()).data
     counts = collections.Counter()
     for document in sources.documents(source, data, counts):
-        yield cleaning.sentences(document, data, counts)
+        yield encoding.clean_sentences(document, data, counts)
 
 
 def first_sentences(text: Iterable[list[str]], num_bytes: int) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 from bert_jax import errors, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data import pipeline
-from bert_jax.data.corpus import Corpus
+from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import writer
 from bert_jax.phases import Position, batch_of

@@ -8,7 +8,7 @@ from flax import nnx
 
 from bert_jax import evaluate, steps
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring.writer import HELD_OUT_LOSS
 

@@ -17,11 +17,12 @@ import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import batch_page, cli, prepare, rollbacks, step_rows, storage
+from bert_jax import batch_page, cli, rollbacks, step_rows, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import build
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.phases import Skips
@@ -114,7 +115,7 @@ def main() -> None:
     step_rows.find_step(config, _STEP.value)  # before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
-    corpus = prepare.find_corpus(config)
+    corpus = build.find_corpus(config)
     step = step_rows.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bert_jax import runs
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.corpus import Corpus
+from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.monitoring import writer
 
 LOAD = {

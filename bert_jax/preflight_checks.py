@@ -7,7 +7,7 @@ import jax
 
 from bert_jax import cli, optim
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 

@@ -21,16 +21,17 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import cli, prepare, storage
+from bert_jax import cli, storage
 from bert_jax.config import DataConfig, ExperimentConfig
-from bert_jax.data import (
+from bert_jax.data.corpus import (
+    build,
     corpus,
-    corpus_writer,
     encoding,
     input_groups,
     key_ranges,
     segments,
     work_directory,
+    writer,
 )
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files, sources
@@ -79,9 +80,9 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         vocabulary = work_directory.stage(work, "tokenizer", made_for)
         try:
             storage.make_directory(facts)
-            groups = input_groups.plan(found, config.data, work, prepare.BATCH_BYTES)
+            groups = input_groups.plan(found, config.data, work, build.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
-            kept = reader.keep() if prepare.keeps_text(config, found) else None
+            kept = reader.keep() if build.keeps_text(config, found) else None
             tokenizer, trained_on = training.make(config, found, kept, vocabulary)
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
@@ -89,7 +90,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise input_files.no_text(source)
-            corpus_writer.finish(config, tokenizer, trained_on, counts, written)
+            writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
             storage.remove_directory(facts)
     work_directory.remove(directory)
@@ -225,19 +226,17 @@ def _write_shard(
     piece = segments.from_entries(
         [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
     )
-    written = corpus_writer.write_shard(os.path.join(data.corpus_dir, file), [piece])
+    written = writer.write_shard(os.path.join(data.corpus_dir, file), [piece])
     storage.write(os.path.join(facts, f"{file}.json"), written.to_json().encode())
 
 
 def _read_facts(
     facts: str,
-) -> tuple[collections.Counter[str], dict[str, corpus_writer.WrittenShard]]:
+) -> tuple[collections.Counter[str], dict[str, writer.WrittenShard]]:
     """Returns the counts of documents and the shards that have any."""
     counts = collections.Counter(json.loads(storage.read(os.path.join(facts, COUNTS))))
     written = {
-        name.removesuffix(".json"): corpus_writer.read_written(
-            os.path.join(facts, name)
-        )
+        name.removesuffix(".json"): writer.read_written(os.path.join(facts, name))
         for name in storage.names(facts)
         if name.endswith(".json") and name != COUNTS
     }

@@ -16,7 +16,7 @@ from bert_jax import runs, token_rows
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus
+from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import google_tf1, huggingface_source, model_directory

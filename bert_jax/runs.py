@@ -15,8 +15,8 @@ from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
 from bert_jax.config import ExperimentConfig, MeshConfig
-from bert_jax.data import corpus as corpus_lib
-from bert_jax.data import work_directory
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.corpus import work_directory
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError

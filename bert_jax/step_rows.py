@@ -8,8 +8,8 @@ import numpy as np
 import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.phases import Skips, batch_of, phase_of

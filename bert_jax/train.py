@@ -17,7 +17,6 @@ from bert_jax import (
     cli,
     compiled_steps,
     optim,
-    prepare,
     pretrained,
     rollbacks,
     steps,
@@ -28,7 +27,8 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps, keep_compiled
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data.corpus import build
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
@@ -175,7 +175,7 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
 
     def find() -> corpus_lib.Corpus:
         if multihost.is_first():
-            return prepare.find_corpus(config)
+            return build.find_corpus(config)
         multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
         return corpus_lib.read(config)
 

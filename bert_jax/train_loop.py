@@ -17,8 +17,8 @@ from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import corpus as corpus_lib
 from bert_jax.data import pipeline
+from bert_jax.data.corpus import corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
@@ -37,7 +37,7 @@ class Run:
     config: ExperimentConfig
     workdir: str
     mesh: jax.sharding.Mesh
-    corpus: corpus_lib.Corpus
+    corpus: corpus.Corpus
     checkpoints: Checkpoints
     ranking: Ranking
     compiled: CompiledSteps

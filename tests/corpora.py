@@ -6,7 +6,7 @@ import os
 import random
 
 from bert_jax import config as config_lib
-from bert_jax.data import corpus, corpus_writer, encoding, key_ranges, segments
+from bert_jax.data.corpus import corpus, encoding, key_ranges, segments, writer
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from configs import tiny
@@ -88,8 +88,8 @@ def write(config, documents, tokenizer=None):
     for file, of_shard in by_shard.items():
         piece = segments.from_entries(of_shard, dtype)
         path = os.path.join(config.data.corpus_dir, file)
-        written[file] = corpus_writer.write_shard(path, [piece])
-    corpus_writer.finish(config, tokenizer, None, counts, written)
+        written[file] = writer.write_shard(path, [piece])
+    writer.finish(config, tokenizer, None, counts, written)
     return corpus.read(config)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bert_jax import evaluate
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data import corpus as corpus_lib
+from bert_jax.data.corpus import corpus as corpus_lib
 from tests.commands import ENV, run, run_well
 
 

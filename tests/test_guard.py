@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import errors, guard, optim, prepare, step_rows, steps
+from bert_jax import errors, guard, optim, step_rows, steps
+from bert_jax.data.corpus import build
 from bert_jax.phases import Position, Skip
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
@@ -26,7 +27,7 @@ def made(tmp_path_factory):
         data__num_streams=2,
         guard__max_bad_steps=3,
     )
-    return config, prepare.find_corpus(config)
+    return config, build.find_corpus(config)
 
 
 def step_metrics(bad_steps_in_row):

@@ -3,7 +3,8 @@
 import jax
 import pytest
 
-from bert_jax import held_out, prepare, steps
+from bert_jax import held_out, steps
+from bert_jax.data.corpus import build
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -18,7 +19,7 @@ def made(tmp_path_factory):
         loss_weights__next_sentence=0.25,
         eval__num_sequences=16,
     )
-    return config, prepare.find_corpus(config)
+    return config, build.find_corpus(config)
 
 
 def test_the_loss_is_weighed_as_in_training(made):

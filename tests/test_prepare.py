@@ -14,14 +14,8 @@ from collections import Counter
 import pytest
 
 from bert_jax import prepare, storage
-from bert_jax.data import (
-    corpus,
-    corpus_writer,
-    key_ranges,
-    merging,
-    pipeline,
-    sorted_runs,
-)
+from bert_jax.data import pipeline
+from bert_jax.data.corpus import build, corpus, key_ranges, merging, sorted_runs, writer
 from bert_jax.data.sources import input_files, sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
@@ -68,7 +62,7 @@ def trains(config, vocab_size=90):
 
 def made(config, *args):
     """Returns the files that prepare makes."""
-    prepare.prepare(config, *args)
+    build.prepare(config, *args)
     return files(config.data.corpus_dir)
 
 
@@ -86,7 +80,7 @@ def test_the_corpus_is_that_of_the_sources_documents(source):
 @pytest.mark.parametrize(
     "num_workers, small_bytes",
     [
-        (4, prepare.SMALL_BYTES),
+        (4, build.SMALL_BYTES),
         *(  # runs and shards are written by processes
             pytest.param(number, 0, marks=pytest.mark.slow) for number in (2, 4)
         ),
@@ -160,7 +154,7 @@ def test_sources_count_as_often_as_they_weigh(tmp_path):
     parts = [[["w0", *document] for document in part] for part in parts]
     for number, part in enumerate(parts):
         write_source(config, part, number)
-    prepare.prepare(config)
+    build.prepare(config)
     found = corpus.read(config)
     kept = all_text(found)
     held_out = len(kept) - sum(s.num_documents for s in found.shards["train"])
@@ -175,7 +169,7 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     config, _ = source
     local = made(config)
     remote = changed(config, "data", corpus_dir=f"ram://{tmp_path}/corpus")
-    found = prepare.prepare(remote, 1)
+    found = build.prepare(remote, 1)
     assert found.shards == corpus.read(config).shards
     assert sorted(storage.names(found.directory)) == sorted(local)
     assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
@@ -183,10 +177,10 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
 
 def test_again_does_nothing(source, capsys):
     config, _ = source
-    first = prepare.prepare(config)
+    first = build.prepare(config)
     before = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
     os.remove(config.data.sources[0].removeprefix("text:"))  # not even read
-    assert prepare.prepare(config) == first
+    assert build.prepare(config) == first
     after = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
     assert {k: v.st_mtime_ns for k, v in after.items()} == {
         k: v.st_mtime_ns for k, v in before.items()
@@ -204,7 +198,7 @@ def test_an_input_file_is_stated_once(source, monkeypatch):
         return stat(found, *args, **kwargs)
 
     monkeypatch.setattr(os, "stat", noted)
-    prepare.prepare(config, 1)
+    build.prepare(config, 1)
     assert stated.count(path) == 1
 
 
@@ -217,10 +211,10 @@ def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
 
 def test_is_small(source, monkeypatch):
     found = input_files.find(source[0].data.sources)
-    assert prepare.is_small(found)
+    assert build.is_small(found)
     monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
-    assert not prepare.is_small(found)
-    assert not prepare.is_small(input_files.find(("tfds:any#text",)))
+    assert not build.is_small(found)
+    assert not build.is_small(input_files.find(("tfds:any#text",)))
 
 
 # ------------------------------------------------------------- killed and resumed
@@ -247,7 +241,7 @@ def killed_at(monkeypatch, config, count):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replaced)
         try:
-            prepare.prepare(config, 1)
+            build.prepare(config, 1)
         except Killed:
             return True
     return False
@@ -264,7 +258,7 @@ def encoded_batches(monkeypatch, config):
 
     with monkeypatch.context() as patch:
         patch.setattr(sorted_runs.RunWriter, "write", noted)
-        prepare.prepare(config, 1)
+        build.prepare(config, 1)
     return names
 
 
@@ -306,7 +300,7 @@ def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(prepare.work_directory, "remove", killed)
         with pytest.raises(Killed):
-            prepare.prepare(config)
+            build.prepare(config)
     assert "unfinished" in os.listdir(config.data.corpus_dir)
     assert encoded_batches(monkeypatch, config) == []
     assert "unfinished" not in files(config.data.corpus_dir)
@@ -447,7 +441,7 @@ def test_sigkill_of_all_processes_at_random_moments(
 def fails(config, message, num_workers=1):
     """Prepares, and checks that finished work is kept and mentioned."""
     with pytest.raises(ConfigError, match=message) as caught:
-        prepare.prepare(config, num_workers)
+        build.prepare(config, num_workers)
     assert "rerun the same command with this corrected to resume" in str(caught.value)
     assert os.listdir(config.data.corpus_dir) == ["unfinished"]
 
@@ -455,7 +449,7 @@ def fails(config, message, num_workers=1):
 def fails_at_once(config, message):
     """Prepares, and checks that no trace is left, not even the directory."""
     with pytest.raises(ConfigError, match=message) as caught:
-        prepare.prepare(config, 1)
+        build.prepare(config, 1)
     assert "resume" not in str(caught.value)
     assert not os.path.exists(config.data.corpus_dir)
 
@@ -575,16 +569,16 @@ def test_too_large_a_shard_is_an_error_before_a_shard(source, monkeypatch):
     config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "_write_shards", None)
-        patch.setattr(corpus_writer, "MAX_SHARD_BYTES", 1000)
+        patch.setattr(writer, "MAX_SHARD_BYTES", 1000)
         fails(config, r"/train-\d+-of-00002 would hold .*num_shards \d\.\d times")
     mends(config, monkeypatch, 0)
 
 
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     config, documents = source
-    one = places(prepare.prepare(elsewhere(config, "one"), 1))
+    one = places(build.prepare(elsewhere(config, "one"), 1))
     monkeypatch.setattr(key_ranges, "VALIDATION_BYTES", 300)
-    found = prepare.prepare(config, 1)
+    found = build.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
     (stream,) = pipeline.make_streams(found, config, "validation", 0, 0)
@@ -624,7 +618,7 @@ def test_a_scratch_directory_elsewhere(source, tmp_path):
     config, _ = source
     expected = made(elsewhere(config, "straight"))
     scratch = tmp_path / "scratch"
-    prepare.prepare(config, 1, str(scratch))
+    build.prepare(config, 1, str(scratch))
     assert files(config.data.corpus_dir) == expected
     assert os.listdir(scratch) == []
 
@@ -690,7 +684,7 @@ def test_one_document_names_the_alternative(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "small_bytes", [pytest.param(0, marks=pytest.mark.slow), prepare.SMALL_BYTES]
+    "small_bytes", [pytest.param(0, marks=pytest.mark.slow), build.SMALL_BYTES]
 )
 def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Also when the text is read a second time, after the vocabulary's training."""

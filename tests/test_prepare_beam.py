@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("apache_beam")
 
-from bert_jax import prepare, prepare_beam
-from bert_jax.data import key_ranges
+from bert_jax import prepare_beam
+from bert_jax.data.corpus import build, key_ranges
 from bert_jax.errors import ConfigError
 from tests.commands import run, small_run, write_text
 from tests.corpora import (
@@ -44,7 +44,7 @@ def test_the_corpus_is_that_of_prepare(two_sources, vocab_file):
     config = two_sources
     if vocab_file == "trained":
         config = changed(config, "tokenizer", vocab_file="", vocab_size=90)
-    prepare.prepare(config)
+    build.prepare(config)
     prepare_beam.run(elsewhere(config), IN_MEMORY)
     expected = files(config.data.corpus_dir)
     assert files(elsewhere(config).data.corpus_dir) == expected
@@ -59,7 +59,7 @@ def test_it_is_done_again_after_it_was_killed(two_sources, monkeypatch):
             prepare_beam.run(config, IN_MEMORY)
     assert "train-00000-of-00002" in os.listdir(config.data.corpus_dir)
     prepare_beam.run(config, IN_MEMORY)
-    prepare.prepare(elsewhere(config))
+    build.prepare(elsewhere(config))
     expected = files(elsewhere(config).data.corpus_dir)
     assert files(config.data.corpus_dir) == expected
     prepare_beam.run(config, IN_MEMORY)  # which is there already
@@ -88,7 +88,7 @@ def test_mistakes_leave_nothing(two_sources, tmp_path):
 def test_a_large_held_out_set_gets_the_same_shards(two_sources, monkeypatch):
     config = two_sources
     monkeypatch.setattr(key_ranges, "VALIDATION_BYTES", 400)
-    prepare.prepare(config)
+    build.prepare(config)
     prepare_beam.run(elsewhere(config), IN_MEMORY)
     expected = files(config.data.corpus_dir)
     assert len([name for name in expected if name.startswith("validation")]) > 2
@@ -98,7 +98,7 @@ def test_a_large_held_out_set_gets_the_same_shards(two_sources, monkeypatch):
 def test_a_file_without_text_beside_others_is_nothing_wrong(two_sources, tmp_path):
     config = two_sources
     (tmp_path / "many" / "3.txt").write_text("")
-    prepare.prepare(config)
+    build.prepare(config)
     prepare_beam.run(elsewhere(config), IN_MEMORY)
     expected = files(config.data.corpus_dir)
     assert files(elsewhere(config).data.corpus_dir) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from bert_jax import errors, pretrained
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data import corpus
+from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import phases, prepare, rollbacks, train_loop
+from bert_jax import phases, rollbacks, train_loop
 from bert_jax.data import pipeline
+from bert_jax.data.corpus import build
 from bert_jax.errors import DivergedError
 from bert_jax.phases import Position
 from tests.commands import write_text
@@ -30,7 +31,7 @@ def run(tmp_path_factory):
     config = dataclasses.replace(config, phases=(config.phases[0], second))
     return SimpleNamespace(
         config=config,
-        corpus=prepare.find_corpus(config),
+        corpus=build.find_corpus(config),
         mesh=use_mesh(2, 1, 1),
         workdir=str(directory / "run"),
         checkpoints=SimpleNamespace(wait=lambda: None),

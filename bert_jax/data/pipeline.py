@@ -27,8 +27,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import encoding, masking, pairs, row_layout, visits
-from bert_jax.data.corpus import Corpus, Shard
+from bert_jax.data import masking, pairs, row_layout, visits
+from bert_jax.data.corpus import encoding
+from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.visits import Visit
 
 Batch = dict[str, np.ndarray]

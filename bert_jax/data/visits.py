@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data import packing, pairs
-from bert_jax.data.corpus import Corpus, Shard
+from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 
 # First integer of a key: the purpose of the draw.

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import errors, phases, prepare
+from bert_jax import errors, phases
 from bert_jax.data import masking, pairs, pipeline, visits
+from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from configs import tiny
 from tests.commands import ROOT
@@ -91,7 +92,7 @@ class Made:
         }
         config.phases = (phase, phase | {"sequence_length": 64, "max_predictions": 9})
         self.config = config_lib.from_config_dict(config)
-        self.corpus = prepare.prepare(self.config)
+        self.corpus = build.prepare(self.config)
         self.special = {t: vocab.index(t) for t in tokenizers.SPECIAL_TOKENS}
 
     def with_streams(self, num_streams):
@@ -718,7 +719,7 @@ def test_words_of_ideographs_are_masked_whole(
         config.tokenizer.vocab_file = str(tmp_path / "vocab.txt")
         config.tokenizer.vocab_size = len(vocab)
         config = config_lib.from_config_dict(config)
-        corpus = prepare.prepare(config)
+        corpus = build.prepare(config)
         batches = pipeline.batches(
             corpus, config, split="train", seed=1, phase_index=0, first_step=0
         )

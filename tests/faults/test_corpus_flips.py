@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from bert_jax.data import corpus, corpus_writer
+from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import tokenizers, training
 from bert_jax.errors import DamagedError
@@ -35,7 +35,7 @@ def made(request, tmp_path_factory):
         work = str(tmp_path_factory.mktemp("work"))
         tokenizer, _ = training.make(config, (source,), text, work)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_writer, "BLOCK_TOKENS", 100)
+        patch.setattr(writer, "BLOCK_TOKENS", 100)
         found = write(config, documents, tokenizer)
     return config, found, all_text(found)
 

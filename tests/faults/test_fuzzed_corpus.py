@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import pretrained
-from bert_jax.data import corpus, pipeline
+from bert_jax.data import pipeline
+from bert_jax.data.corpus import corpus
 from bert_jax.interop import model_directory
 from tests import models
 from tests.conftest import make_config as model_config

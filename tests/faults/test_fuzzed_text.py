@@ -8,8 +8,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import prepare
-from bert_jax.data import corpus
+from bert_jax.data.corpus import build, corpus
 from tests.corpora import changed, make_config
 from tests.faults.fuzzed import JSON, mistake, new_directory
 
@@ -67,7 +66,7 @@ def check(contents: list[bytes], kind: str, after: str, options: dict) -> None:
         **options,
     )
     corpus_dir = config.data.corpus_dir
-    if mistake(lambda: prepare.prepare(config, 1), "config.", "text-"):
+    if mistake(lambda: build.prepare(config, 1), "config.", "text-"):
         assert_no_corpus(corpus_dir)
         return
     found = corpus.read(config)
@@ -141,7 +140,7 @@ def test_a_vocabulary_trained_on_it(contents):
     )
     kind = kinds[len(contents) % 3]
     config = changed(config, "tokenizer", kind=kind, vocab_file="", vocab_size=60)
-    if mistake(lambda: prepare.prepare(config, 1), "config.", "text-"):
+    if mistake(lambda: build.prepare(config, 1), "config.", "text-"):
         assert_no_corpus(config.data.corpus_dir)
     else:
         assert len(corpus.read(config).tokenizer.vocab) == 60

@@ -9,7 +9,8 @@ import socket
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data import corpus, pipeline
+from bert_jax.data import pipeline
+from bert_jax.data.corpus import corpus
 from tests.commands import small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 

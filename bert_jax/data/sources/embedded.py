@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from bert_jax.data import sentences
+from bert_jax.data.sources import sentences
 
 # Packages with much prose in their docstrings; all are requirements of this one.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")

@@ -6,8 +6,7 @@ unwrap.py joins hard-wrapped lines of each document afterwards.
 import itertools
 from collections.abc import Iterable, Iterator
 
-from bert_jax.data import sentences
-from bert_jax.data.sources import unwrap
+from bert_jax.data.sources import sentences, unwrap
 from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 
 SAMPLE_LINES = 2000

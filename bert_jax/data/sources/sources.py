@@ -8,7 +8,7 @@ wikiextractor:GLOB              WikiExtractor's files, <doc ...> ... </doc> or J
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 
 Reading is input and output, decoding, finding where documents end and joining
-hard-wrapped lines; cleaning.py splits the documents into sentences.
+hard-wrapped lines; encoding.py splits the documents into sentences.
 """
 
 import collections

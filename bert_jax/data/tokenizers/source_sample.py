@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import input_groups
+from bert_jax.data.corpus import input_groups
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files, json_lines, lines, sources
 from bert_jax.data.sources import tfds as tfds_lib

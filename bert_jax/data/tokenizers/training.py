@@ -18,7 +18,7 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import cleaning
+from bert_jax.data.corpus import encoding
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample, tokenizers
@@ -124,7 +124,7 @@ def _cleaned(
     config: ExperimentConfig, documents: Iterable[document_lib.Document]
 ) -> Iterator[list[str]]:
     for document in documents:
-        yield cleaning.sentences(document, config.data, collections.Counter())
+        yield encoding.clean_sentences(document, config.data, collections.Counter())
 
 
 def _gather(

@@ -1,4 +1,4 @@
-"""Lines of real and broken files; the documents that sources make of them."""
+"""Reading lines: encodings, compression, and files that cannot be read."""
 
 import bz2
 import collections

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from bert_jax.data import cleaning, sentences
+from bert_jax.data.corpus import encoding as encoding_lib
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import sources
+from bert_jax.data.sources import sentences, sources
 from bert_jax.errors import ConfigError
 from tests.conftest import make_config
 
@@ -31,7 +31,7 @@ def read(kind, path, suffix="", counts=None, **changes):
     data = make_config(**{f"data__{key}": value for key, value in changes.items()}).data
     counts = collections.Counter() if counts is None else counts
     found = raw(f"{kind}:{path}{suffix}", counts, data)
-    return [cleaning.sentences(document, data, counts) for document in found]
+    return [encoding_lib.sentences(document, data, counts) for document in found]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.work_directory."""
+"""Tests of bert_jax.data.corpus.work_directory."""
 
 import errno
 import functools
@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 
-from bert_jax import file_systems
 from bert_jax.checkpoint import workdir
-from bert_jax.data import work_directory
+from bert_jax.data.corpus import file_systems, work_directory
 from bert_jax.errors import ConfigError
 
 

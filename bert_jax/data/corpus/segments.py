@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_jax.data import encoding
+from bert_jax.data.corpus import encoding
 
 # A document of a segment. A key is two numbers, its halves read as big-endian, so that
 # keys are ordered as bytes. Native byte order: np.concatenate would enforce it.

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.cleaning: what becomes of a document's lines."""
+"""Tests of bert_jax.data.corpus.encoding: what becomes of a document's lines."""
 
 import collections
 import pickle
@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from bert_jax.data import cleaning
+from bert_jax.data.corpus import encoding
 from bert_jax.data.sources.document import Document
 from tests.conftest import make_config
 
@@ -16,7 +16,7 @@ def clean(*lines, is_split=False, max_line_bytes=2**20):
     data = make_config(data__max_line_bytes=max_line_bytes).data
     counts = collections.Counter()
     document = Document(lines, is_split, "a.txt, document 1")
-    return cleaning.sentences(document, data, counts), dict(counts)
+    return encoding.clean_sentences(document, data, counts), dict(counts)
 
 
 def test_clean_text_is_only_split():

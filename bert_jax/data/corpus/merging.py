@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from bert_jax import storage
-from bert_jax.data import processes, segments, sorted_runs
+from bert_jax.data.corpus import segments, sorted_runs, workers
 from bert_jax.monitoring.progress import Progress
 
 # About 2 million reads of each column, and 64 MB for their positions.
@@ -129,7 +129,7 @@ def reduce(
             for group in groups
         ]
         with Progress("merging", sum(map(len, groups)), "runs") as progress:
-            for count in processes.run(merge, tasks, num_workers):
+            for count in workers.run(merge, tasks, num_workers):
                 progress.add(count)
 
 

@@ -7,15 +7,24 @@ order documents are encoded. Runs in worker processes: no TensorFlow.
 import collections
 import hashlib
 import math
+import re
+import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import cleaning, key_ranges
+from bert_jax.data.corpus import key_ranges
 from bert_jax.data.sources import document as document_lib
+from bert_jax.data.sources import lines
+from bert_jax.data.sources import sentences as splitter
+from bert_jax.data.sources.document import Document
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens, wordpiece
+
+# Controls (Cc) but tab, and the byte order mark where files were joined: neither letter
+# nor space. google-research/bert tokenization.py drops them as well.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufeff]")
 
 # Counts of documents. A source weight below 1 makes documents "left_out".
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
@@ -75,11 +84,11 @@ class DocumentEncoder:
         Args:
           document: as a source gives it.
           source: the position of its source in config.data.sources.
-          counts: adds to `COUNTS` and to those of `cleaning.sentences` and
+          counts: adds to `COUNTS` and to those of `clean_sentences` and
             `unknown_tokens`.
         """
         counts["read"] += 1
-        sentences = cleaning.sentences(document, self._data, counts)
+        sentences = clean_sentences(document, self._data, counts)
         encode = self._encode_marked if self._data.word_segmented else self._encode
         ids = [sentence for sentence in encode(sentences) if len(sentence)]
         if not ids:
@@ -145,3 +154,47 @@ class DocumentEncoder:
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def clean_sentences(
+    document: Document, data_config: DataConfig, counts: collections.Counter[str]
+) -> list[str]:
+    """Returns the sentences of a document, stripped, none empty.
+
+    Control characters are dropped, characters are composed (Unicode NFC), a line over
+    max_line_bytes is cut, and lines that are not sentences yet are split into them.
+
+    Args:
+      document: as `sources.documents` gives it.
+      data_config: its max_line_bytes holds.
+      counts: counted up by "control_characters_dropped", "lines_composed",
+        "lines_cut" and "documents_empty".
+    """
+    found: list[str] = []
+    for line in document.lines:
+        for part in _clean(line, data_config.max_line_bytes, counts):
+            if document.is_split:
+                found.append(part.strip())
+            else:
+                found += splitter.split(part)
+    found = [sentence for sentence in found if sentence]
+    if not found:
+        counts["documents_empty"] += 1
+    return found
+
+
+def _clean(line: str, max_bytes: int, counts: collections.Counter[str]) -> list[str]:
+    # Printable text has no control character, and most lines are printable.
+    if not line.isprintable() and _CONTROL.search(line):
+        line = line.replace("\x1f", " ")  # the unit separator stands between words
+        line, num_dropped = _CONTROL.subn("", line)
+        counts["control_characters_dropped"] += num_dropped
+    if not line.isascii() and not unicodedata.is_normalized("NFC", line):
+        line = unicodedata.normalize("NFC", line)
+        counts["lines_composed"] += 1
+    if len(line) * 4 <= max_bytes:  # a character of UTF-8 has up to four bytes
+        return [line]
+    parts = lines.cut(line, max_bytes)
+    if len(parts) > 1:
+        counts["lines_cut"] += 1
+    return parts

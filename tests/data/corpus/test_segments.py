@@ -1,12 +1,12 @@
-"""Tests of bert_jax.data.segments."""
+"""Tests of bert_jax.data.corpus.segments."""
 
 import random
 
 import numpy as np
 import pytest
 
-from bert_jax.data import segments
-from bert_jax.data.encoding import Entry
+from bert_jax.data.corpus import segments
+from bert_jax.data.corpus.encoding import Entry
 
 UINT16 = np.dtype(np.uint16)
 

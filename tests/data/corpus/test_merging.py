@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.merging."""
+"""Tests of bert_jax.data.corpus.merging."""
 
 import os
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax import storage
-from bert_jax.data import merging, segments, sorted_runs
-from tests.data.test_segments import entries, to_entries
+from bert_jax.data.corpus import merging, segments, sorted_runs
+from tests.data.corpus.test_segments import entries, to_entries
 
 UINT16 = np.dtype(np.uint16)
 

@@ -1,11 +1,11 @@
-"""Tests of bert_jax.data.shard_file."""
+"""Tests of bert_jax.data.corpus.shard_file."""
 
 import os
 
 import numpy as np
 import pytest
 
-from bert_jax.data import shard_file
+from bert_jax.data.corpus import shard_file
 from bert_jax.errors import DamagedError
 from bert_jax.lazy_tensorflow import tf
 

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.corpus_writer, and of the encoding that leads to it."""
+"""Tests of bert_jax.data.corpus.writer, and of the encoding that leads to it."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from bert_jax.data import corpus_writer, encoding, segments, shard_file
+from bert_jax.data.corpus import encoding, segments, shard_file, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests.corpora import (
@@ -89,7 +89,7 @@ def test_a_manifest_is_readable_at_its_top_and_has_a_line_a_column(written):
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
     """Blocks only bound memory: the documents are those of one block."""
     _, documents, one_block = written
-    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 40)
+    monkeypatch.setattr(writer, "BLOCK_TOKENS", 40)
     config = make_config(tmp_path, corpus_dir=str(tmp_path / "blocks"))
     found = write(config, documents)
     for split in ("train", "validation"):
@@ -120,7 +120,7 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
             for i in range(num_segments)
         ]
         path = tmp_path / f"{num_segments}"
-        result = corpus_writer.write_shard(str(path), pieces)
+        result = writer.write_shard(str(path), pieces)
         assert result.num_repeated == 20
         tokens, sentence_lengths, _ = shard_file.read(str(path))
         assert tokens.tobytes() == b"".join(e.token_ids for e in by_key)
@@ -186,7 +186,7 @@ def test_no_validation_split(tmp_path):
 
 
 def test_a_shard_that_readers_could_not_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_writer, "MAX_SHARD_BYTES", 1000)
+    monkeypatch.setattr(writer, "MAX_SHARD_BYTES", 1000)
     with pytest.raises(
         ConfigError, match=r"train-00000-of-00001 would hold .*num_shards \d+\.\d times"
     ):

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sorted_runs."""
+"""Tests of bert_jax.data.corpus.sorted_runs."""
 
 import collections
 import os
@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, key_ranges, segments, sorted_runs
+from bert_jax.data.corpus import encoding, key_ranges, segments, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
 from tests.commands import ROOT
 from tests.corpora import make_config, make_documents, raw
-from tests.data.test_segments import to_entries
+from tests.data.corpus.test_segments import to_entries
 
 
 def cut(documents, max_bytes=100, counts=None):
@@ -128,7 +128,7 @@ def test_a_run_that_is_cut_off_is_an_error(run):
 
 def test_the_worker_imports_neither_tensorflow_nor_jax():
     program = (
-        "import sys, bert_jax.data.sorted_runs, bert_jax.data.merging;"
+        "import sys, bert_jax.data.corpus.sorted_runs, bert_jax.data.corpus.merging;"
         " print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run(

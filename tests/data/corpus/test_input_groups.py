@@ -1,11 +1,11 @@
-"""Tests of bert_jax.data.input_groups."""
+"""Tests of bert_jax.data.corpus.input_groups."""
 
 import os
 import re
 
 import pytest
 
-from bert_jax.data import input_groups
+from bert_jax.data.corpus import input_groups
 from bert_jax.data.sources import input_files
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.file_systems."""
+"""Tests of bert_jax.data.corpus.file_systems."""
 
 import os
 
 import pytest
 
-from bert_jax import file_systems
+from bert_jax.data.corpus import file_systems
 
 MOUNTINFO = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

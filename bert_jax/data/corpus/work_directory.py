@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax import file_systems, storage
+from bert_jax import storage
 from bert_jax.checkpoint import workdir
-from bert_jax.data import corpus
+from bert_jax.data.corpus import corpus, file_systems
 from bert_jax.errors import ConfigError
 
 NAME = "unfinished"

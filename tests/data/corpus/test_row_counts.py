@@ -1,10 +1,11 @@
-"""Tests of bert_jax.data.row_counts against passes that are drawn and packed."""
+"""Tests of bert_jax.data.corpus.row_counts against passes that are drawn and packed."""
 
 import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import packing, pairs, row_counts
+from bert_jax.data import packing, pairs
+from bert_jax.data.corpus import row_counts
 from configs import tiny
 
 

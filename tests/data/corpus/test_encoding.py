@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.encoding."""
+"""Tests of bert_jax.data.corpus.encoding."""
 
 import collections
 import hashlib
@@ -6,7 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from bert_jax.data import encoding, key_ranges
+from bert_jax.data.corpus import encoding, key_ranges
 from bert_jax.data.tokenizers import tokenizers
 from tests.corpora import changed, make_config, make_documents, raw
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data import key_ranges, sorted_runs
+from bert_jax.data.corpus import key_ranges, sorted_runs
 from bert_jax.data.tokenizers import unknown_tokens
 
 

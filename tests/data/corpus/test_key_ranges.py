@@ -1,11 +1,11 @@
-"""Tests of bert_jax.data.key_ranges."""
+"""Tests of bert_jax.data.corpus.key_ranges."""
 
 import random
 
 import numpy as np
 import pytest
 
-from bert_jax.data import key_ranges
+from bert_jax.data.corpus import key_ranges
 from tests.corpora import make_config
 
 

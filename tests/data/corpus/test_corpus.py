@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.corpus."""
+"""Tests of bert_jax.data.corpus.corpus."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bert_jax.data import corpus, corpus_writer
+from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from tests.corpora import (
@@ -240,7 +240,7 @@ FAULTS = {
 @pytest.fixture
 def blocks(tmp_path, monkeypatch):
     """A corpus of several records a shard."""
-    monkeypatch.setattr(corpus_writer, "BLOCK_TOKENS", 200)
+    monkeypatch.setattr(writer, "BLOCK_TOKENS", 200)
     config = make_config(tmp_path)
     found = write(config, make_documents(60))
     for split, i in (("train", 0), ("train", 1), ("validation", 0)):

@@ -14,10 +14,10 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import (
+from bert_jax.data import pairs
+from bert_jax.data.corpus import (
     corpus,
     encoding,
-    pairs,
     row_counts,
     segments,
     shard_file,

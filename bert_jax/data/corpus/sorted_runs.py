@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data import encoding, segments
+from bert_jax.data.corpus import encoding, segments
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.tokenizers import tokenizers
 

@@ -1,10 +1,10 @@
-"""Tests of bert_jax.data.sentences."""
+"""Tests of bert_jax.data.sources.sentences."""
 
 import time
 
 import pytest
 
-from bert_jax.data import sentences
+from bert_jax.data.sources import sentences
 
 
 @pytest.mark.parametrize(

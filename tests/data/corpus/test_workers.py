@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.processes."""
+"""Tests of bert_jax.data.corpus.workers."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from bert_jax.data import processes
+from bert_jax.data.corpus import workers
 from bert_jax.errors import ConfigError
 from tests.commands import ROOT
 
@@ -39,7 +39,7 @@ def take_long(item):
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_results_are_those_of_all_items(num_workers):
-    found = list(processes.run(add_to_state, range(20), num_workers, remember, (100,)))
+    found = list(workers.run(add_to_state, range(20), num_workers, remember, (100,)))
     assert sorted(result for _, result in found) == list(range(100, 120))
     pids = {pid for pid, _ in found}
     assert pids == {os.getpid()} if num_workers == 1 else os.getpid() not in pids
@@ -48,12 +48,12 @@ def test_results_are_those_of_all_items(num_workers):
 
 @pytest.mark.parametrize("items", [[], [5]])
 def test_a_single_item_starts_no_process(items):
-    found = list(processes.run(add_to_state, items, 4, remember, (1,)))
+    found = list(workers.run(add_to_state, items, 4, remember, (1,)))
     assert found == [(os.getpid(), 1 + item) for item in items]
 
 
 def test_ctrl_c_is_for_the_parent_alone():
-    assert list(processes.run(hears_ctrl_c, range(4), 2)) == [False] * 4
+    assert list(workers.run(hears_ctrl_c, range(4), 2)) == [False] * 4
     assert hears_ctrl_c(0)
 
 
@@ -66,10 +66,10 @@ def test_items_are_read_only_so_far_ahead(num_workers):
         for i in range(60):
             num_read += 1
             # What is in work, what waits, and the one being read.
-            assert num_read - num_done <= num_workers + processes.LOOK_AHEAD + 1
+            assert num_read - num_done <= num_workers + workers.LOOK_AHEAD + 1
             yield i
 
-    for _ in processes.run(fail_at_three_never, items(), num_workers):
+    for _ in workers.run(fail_at_three_never, items(), num_workers):
         num_done += 1
     assert num_read == num_done == 60
 
@@ -81,7 +81,7 @@ def fail_at_three_never(item):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_failing_task_ends_the_work(num_workers):
     with pytest.raises(ConfigError, match="^three is too many$"):
-        list(processes.run(fail_at_three, range(1000), num_workers))
+        list(workers.run(fail_at_three, range(1000), num_workers))
 
 
 def test_a_failing_source_of_items_ends_the_work():
@@ -90,7 +90,7 @@ def test_a_failing_source_of_items_ends_the_work():
         raise ConfigError("line 5 is bad")
 
     with pytest.raises(ConfigError, match="^line 5 is bad$"):
-        list(processes.run(fail_at_three_never, items(), 2))
+        list(workers.run(fail_at_three_never, items(), 2))
 
 
 def touch_slowly(path):
@@ -107,7 +107,7 @@ def test_nothing_is_written_after_the_work_has_ended(tmp_path):
         raise ConfigError("line 4 is bad")
 
     with pytest.raises(ConfigError, match="line 4"):
-        list(processes.run(touch_slowly, items(), 2))
+        list(workers.run(touch_slowly, items(), 2))
     before = sorted(os.listdir(tmp_path))
     time.sleep(1)
     assert sorted(os.listdir(tmp_path)) == before
@@ -116,14 +116,14 @@ def test_nothing_is_written_after_the_work_has_ended(tmp_path):
 PROGRAM = """
 import multiprocessing, sys
 if __name__ == "__main__":
-    from bert_jax.data import processes
-    from tests.data import test_processes
+    from bert_jax.data.corpus import workers
+    from tests.data.corpus import test_workers
     def items():
         yield from (1, 2)
         pids = [process.pid for process in multiprocessing.active_children()]
         print(*pids, flush=True)
         yield 3
-    list(processes.run(test_processes.take_long, items(), 2))
+    list(workers.run(test_workers.take_long, items(), 2))
 else:
     print("imported as", __name__, flush=True)
 """
