@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import pairs, pipeline
+from bert_jax.data.batches import pairs, provenance, streams
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus import row_counts, segments, writer
 from bert_jax.data.tokenizers import tokenizers
@@ -127,13 +127,13 @@ def count(
     """Counts the pairs of some visits to the corpus's only shard."""
     (shard,) = corpus.shards["train"]
     _, documents = corpus.load(shard)
-    (stream,) = pipeline.make_streams(corpus, config, "train", 0, 0)
+    (stream,) = streams.make_streams(corpus, config, "train", 0, 0)
     # Steps of a visit each.
     phase = dataclasses.replace(config.phases[0], global_batch_size=stream.rows[0])
     config = dataclasses.replace(config, phases=(phase,))
     distinct, taken = [], []
     for epoch in range(num_epochs):
-        origins = pipeline.origins(
+        origins = provenance.origins(
             corpus, config, split="train", seed=0, phase_index=0, step=epoch
         )
         found = [segments for origin in origins for segments in origin.segments]

@@ -36,7 +36,7 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 
 from bert_jax import step_rows
-from bert_jax.data import pipeline
+from bert_jax.data.batches import provenance
 
 _MASK_WORDS = {
     "masked": "hidden behind [MASK]",
@@ -199,7 +199,7 @@ def _pair(step: step_rows.Step, pair: step_rows.Pair, number: int | None) -> str
     )
 
 
-def _source(step: step_rows.Step, letter: str, excerpt: pipeline.Excerpt) -> str:
+def _source(step: step_rows.Step, letter: str, excerpt: provenance.Excerpt) -> str:
     words = html.escape(step_rows.excerpt_words(excerpt))
     beginning = html.escape(step.beginning(excerpt))
     chip = _chip(letter.lower(), letter)

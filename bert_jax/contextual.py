@@ -15,14 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
 from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.model import heads, int8
-from bert_jax.tasks import rows as rows_lib
-from bert_jax.tasks.rows import Rows
 from bert_jax.trained import Trained
 
 # States are those of the embeddings and after each layer; sums leave out the former.
@@ -147,14 +147,14 @@ class Extractor:
             if len(text) > 1:
                 b_N[i] = len(located)
                 located.append(self._locate(text[1]))
-        tokens = rows_lib.join([x.ids for x in located], tokenizer, self._max_length)
+        tokens = text_rows.join([x.ids for x in located], tokenizer, self._max_length)
         a_N = np.arange(len(texts))
-        rows, num_truncated = rows_lib.of_pairs(tokens, a_N, b_N, self._max_length)
+        rows, num_truncated = text_rows.of_pairs(tokens, a_N, b_N, self._max_length)
         self.num_truncated += num_truncated
         return (
             rows,
-            rows_lib.aligned([x.starts for x in located], tokens, 0),
-            rows_lib.aligned([x.ends for x in located], tokens, 0),
+            text_rows.aligned([x.starts for x in located], tokens, 0),
+            text_rows.aligned([x.ends for x in located], tokens, 0),
         )
 
     def _locate_or_unknown(self, text: str) -> Located:
@@ -173,7 +173,7 @@ class Extractor:
             chosen = order_N[first : first + self._batch_size]
             batch_B[: len(chosen)] = chosen
             longest = int(lengths_N[chosen].max())
-            yield batch_B, rows_lib.row_length(longest, self._max_length)
+            yield batch_B, text_rows.row_length(longest, self._max_length)
 
 
 def of_words(text: str, features: Features) -> Features:

@@ -21,7 +21,7 @@ from absl import flags
 
 from bert_jax import cli, runs
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax import errors, storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import writer

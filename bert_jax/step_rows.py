@@ -8,7 +8,7 @@ import numpy as np
 import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline, provenance
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
@@ -41,14 +41,14 @@ class Pair:
 
     tokens: tuple[Token, ...]
     is_random: bool | None
-    a: pipeline.Excerpt
-    b: pipeline.Excerpt | None
+    a: provenance.Excerpt
+    b: provenance.Excerpt | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
     number: int  # in the batch, from 1
-    origin: pipeline.Origin
+    origin: provenance.Origin
     pairs: tuple[Pair, ...]
     num_padding: int
 
@@ -77,7 +77,7 @@ class Step:
             if token.part != "special"
         )
 
-    def beginning(self, excerpt: pipeline.Excerpt) -> str:
+    def beginning(self, excerpt: provenance.Excerpt) -> str:
         """Returns the first words of the document that an excerpt is of."""
         text = self._decoder.decode(list(excerpt.beginning), skip_special_tokens=False)
         is_whole = len(excerpt.beginning) == excerpt.document_length
@@ -118,7 +118,7 @@ def read_step(
             first_step=batch_number,
         )
     )
-    origins = pipeline.origins(
+    origins = provenance.origins(
         corpus,
         config,
         split="train",
@@ -143,7 +143,7 @@ def read_step(
 def _row(
     index: int,
     arrays: dict[str, np.ndarray],
-    origin: pipeline.Origin,
+    origin: provenance.Origin,
     vocab: tuple[str, ...],
 ) -> Row:
     """Takes a batch's arrays of one row, [T], [P] and [K]."""
@@ -248,7 +248,7 @@ def label_words(pair: Pair) -> str:
     return "B follows A, label 0 (IsNext)"
 
 
-def excerpt_words(excerpt: pipeline.Excerpt) -> str:
+def excerpt_words(excerpt: provenance.Excerpt) -> str:
     return (
         f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
         f" {excerpt.document_length:,} of document {excerpt.document + 1:,}"

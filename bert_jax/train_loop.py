@@ -17,7 +17,7 @@ from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding

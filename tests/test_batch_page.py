@@ -7,7 +7,7 @@ import re
 import pytest
 
 from bert_jax import batch_page, step_rows
-from bert_jax.data import pipeline
+from bert_jax.data.batches import provenance
 from bert_jax.data.tokenizers import tokenizers
 
 HOSTILE = "<script>alert('x')</script>&\""
@@ -44,7 +44,7 @@ def token(piece, part, mask="", original=None, position=0):
 
 def make_step(num_pairs=1, has_b=True, num_padding=3):
     vocab = (*tokenizers.SPECIAL_TOKENS, "cat", HOSTILE)
-    excerpt = pipeline.Excerpt(7, 0, 2, 2, (5, 6))
+    excerpt = provenance.Excerpt(7, 0, 2, 2, (5, 6))
     tokens = [
         token("[CLS]", "special"),
         token(HOSTILE, "a"),
@@ -62,7 +62,7 @@ def make_step(num_pairs=1, has_b=True, num_padding=3):
     )
     row = step_rows.Row(
         1,
-        pipeline.Origin("train-00000-of-00001", 0, 4, ((excerpt, None),)),
+        provenance.Origin("train-00000-of-00001", 0, 4, ((excerpt, None),)),
         (pair,) * num_pairs,
         num_padding,
     )

@@ -6,7 +6,7 @@ import numpy as np
 from bert_jax import optim, steps
 from bert_jax.checkpoint import workdir
 from bert_jax.compiled_steps import CompiledSteps
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import sharding
 from tests.conftest import make_batch, make_config, use_mesh

@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 
 from bert_jax import prepare, storage
-from bert_jax.data import pipeline
+from bert_jax.data.batches import streams
 from bert_jax.data.corpus import build, corpus, key_ranges, merging, sorted_runs, writer
 from bert_jax.data.sources import input_files, sources
 from bert_jax.data.tokenizers import tokenizers
@@ -581,7 +581,7 @@ def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     found = build.prepare(config, 1)
     shards = found.shards["validation"]
     assert len(shards) > 3 and shards[1].file.startswith("validation-00001-of-0000")
-    (stream,) = pipeline.make_streams(found, config, "validation", 0, 0)
+    (stream,) = streams.make_streams(found, config, "validation", 0, 0)
     assert [shard for _, shard in stream.shards] == list(shards)
     several = places(found)
     assert several.keys() == one.keys()

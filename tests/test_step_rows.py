@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import step_rows
 from bert_jax.config import PhaseConfig
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline, provenance
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config, make_documents, write
 
@@ -100,7 +100,7 @@ def test_segments_stand_in_their_documents(made, number):
                 begins = step.beginning(excerpt).removesuffix(" ...").split()
                 assert begins == words[starts[excerpt.document] :][: len(begins)]
                 assert len(begins) == min(
-                    excerpt.document_length, pipeline.BEGINNING_TOKENS
+                    excerpt.document_length, provenance.BEGINNING_TOKENS
                 )
                 seen_b += part == "b"
             if pair.is_random is False:

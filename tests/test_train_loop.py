@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_jax import phases, rollbacks, train_loop
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.errors import DivergedError
 from bert_jax.phases import Position

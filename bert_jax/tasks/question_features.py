@@ -13,10 +13,10 @@ import dataclasses
 
 import numpy as np
 
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.tasks import rows as rows_lib
-from bert_jax.tasks.rows import Rows
 from bert_jax.tasks.squad import Question, Questions
 
 
@@ -63,7 +63,7 @@ class QuestionFeatures:
     Attributes:
       rows: [CLS] question [SEP] window [SEP].
       windows: of the rows.
-      starts, ends: int32 of each of `rows.ids`, its characters in its paragraph.
+      starts, ends: int32 of each of `text_rows.ids`, its characters in its paragraph.
       start_positions_W, end_positions_W: int32, the answer's places in the row; None
         where they are to be found.
       num_dropped: questions whose answer is not in the paragraph, left out of training.
@@ -96,7 +96,7 @@ class QuestionFeatures:
           where answers are to be found. In training it is always the same, for padding
           is among the places that an answer is not at (run_squad.py).
         """
-        found = {"weights": rows_lib.weights(windows_B)}
+        found = {"weights": text_rows.weights(windows_B)}
         windows_B = np.maximum(windows_B, 0)
         if self.start_positions_W is not None and self.end_positions_W is not None:
             found["start_positions"] = self.start_positions_W[windows_B]
@@ -134,9 +134,9 @@ def of_questions(
         found = [(q, _answer_tokens(q, paragraphs[q.paragraph])) for q in asked]
         asked = [q for q, span in found if span is not None]
         spans = np.array([span for _, span in found if span is not None], np.int64)
-    texts = rows_lib.encode_texts([q.text for q in asked], tokenizer)
+    texts = text_rows.encode_texts([q.text for q in asked], tokenizer)
     texts = [ids[:max_query_length] for ids in texts]
-    tokens = rows_lib.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
+    tokens = text_rows.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
     Q = len(texts)
     paragraph_Q = np.array([q.paragraph for q in asked], np.int64)
     query_length_Q = tokens.lengths[:Q]
@@ -158,8 +158,8 @@ def of_questions(
     return QuestionFeatures(
         Rows(tokens.ids, pairs_W4, length),
         windows,
-        rows_lib.aligned([*no_places, *(p.starts for p in paragraphs)], tokens, 0),
-        rows_lib.aligned([*no_places, *(p.ends for p in paragraphs)], tokens, 0),
+        text_rows.aligned([*no_places, *(p.starts for p in paragraphs)], tokens, 0),
+        text_rows.aligned([*no_places, *(p.ends for p in paragraphs)], tokens, 0),
         None if ends_W2 is None else ends_W2[:, 0],
         None if ends_W2 is None else ends_W2[:, 1],
         len(questions.questions) - len(asked),

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.conll import Sentences
 from bert_jax.tasks.losses import IGNORED
-from bert_jax.tasks.rows import Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +23,10 @@ class TaggingFeatures:
 
     Attributes:
       rows: of the sentences.
-      labels: int32 of each of `rows.ids`, IGNORED but at a word's first piece; None for
-        a test set.
-      words: int32 of each of `rows.ids`, the word of its sentence that begins there,
-        or -1.
+      labels: int32 of each of `text_rows.ids`, IGNORED but at a word's first piece;
+        None for a test set.
+      words: int32 of each of `text_rows.ids`, the word of its sentence that begins
+        there, or -1.
       num_words_N: int64, words of each sentence.
       num_cut: words that their row has no room for.
       class_of_cut: what these count as: O.
@@ -56,7 +56,7 @@ class TaggingFeatures:
           int32[B, T] of what `Bert.encode` reads and labels if there are any,
           float32[B] weights; T as short as these sentences allow, see `Rows.cut`.
         """
-        found = {"weights": rows_lib.weights(sentences_B)}
+        found = {"weights": text_rows.weights(sentences_B)}
         sentences_B = np.maximum(sentences_B, 0)
         rows = self.rows.cut(sentences_B)
         layout = rows.layout(sentences_B)
@@ -106,12 +106,12 @@ def of_sentences(
     """
     num_words_N = np.array([len(words) for words in sentences.words], np.int64)
     flat = [word for words in sentences.words for word in words]
-    pieces = rows_lib.encode_texts(flat, tokenizer)
+    pieces = text_rows.encode_texts(flat, tokenizer)
     num_pieces = np.array([len(ids) for ids in pieces], np.int64)
     last_word_N = np.cumsum(num_words_N)
     num_tokens_N = np.diff(np.cumsum(num_pieces)[last_word_N - 1], prepend=0)
     texts = np.split(np.concatenate(pieces), np.cumsum(num_tokens_N)[:-1])
-    tokens = rows_lib.join(texts, tokenizer, length)
+    tokens = text_rows.join(texts, tokenizer, length)
 
     begins = np.cumsum(num_pieces) - num_pieces  # a word's first piece, in flat tokens
     first_word_N = last_word_N - num_words_N
@@ -121,7 +121,7 @@ def of_sentences(
     if (classes := sentences.classes(names, key)) is not None:
         label = np.full(num_pieces.sum(), IGNORED, np.int32)
         label[begins] = np.concatenate(classes)
-        labels = rows_lib.aligned([label], tokens, IGNORED)
+        labels = text_rows.aligned([label], tokens, IGNORED)
 
     pairs_N4 = np.zeros((len(num_words_N), 4), np.int64)
     pairs_N4[:, 0] = tokens.starts
@@ -130,7 +130,7 @@ def of_sentences(
     return TaggingFeatures(
         Rows(tokens.ids, pairs_N4, length),
         labels,
-        rows_lib.aligned([word], tokens, -1),
+        text_rows.aligned([word], tokens, -1),
         num_words_N,
         int((places >= length - 2).sum()),
         names.index("O") if "O" in names else 0,

@@ -7,10 +7,10 @@ import dataclasses
 
 import numpy as np
 
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
-from bert_jax.tasks import rows as rows_lib
 from bert_jax.tasks.examples import Choices, Texts
-from bert_jax.tasks.rows import Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class TextFeatures:
           int32[B, T] or [B, C, T] of what `Bert.encode` reads, labels if there are any,
           float32[B] weights; T as short as these examples allow, see `Rows.cut`.
         """
-        found = {"weights": rows_lib.weights(examples_B)}
+        found = {"weights": text_rows.weights(examples_B)}
         examples_B = np.maximum(examples_B, 0)
         if self.labels is not None:
             found["labels"] = self.labels[examples_B]
@@ -90,11 +90,11 @@ def _rows(
     a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
 ) -> tuple[Rows, int]:
     """Returns the rows and how many were cut."""
-    texts = rows_lib.encode_texts(a, tokenizer)
+    texts = text_rows.encode_texts(a, tokenizer)
     a_N = np.arange(len(a))
     b_N = np.full(len(a), -1)
     if b is not None:
         b_N = a_N + len(a)
         texts += tokenizer.encoder()(b)
-    tokens = rows_lib.join(texts, tokenizer, length)
-    return rows_lib.of_pairs(tokens, a_N, b_N, length)
+    tokens = text_rows.join(texts, tokenizer, length)
+    return text_rows.of_pairs(tokens, a_N, b_N, length)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax import compiled_steps, replay, train_loop
 from bert_jax.checkpoint import integrity
-from bert_jax.data import pipeline
+from bert_jax.data.batches import pipeline
 from bert_jax.distributed import watchdog
 
 POISON = os.environ.get("POISON_BATCHES", "")

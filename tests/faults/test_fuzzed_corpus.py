@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bert_jax import pretrained
-from bert_jax.data import pipeline
+from bert_jax.data.batches import streams
 from bert_jax.data.corpus import corpus
 from bert_jax.interop import model_directory
 from tests import models
@@ -88,7 +88,7 @@ def test_a_manifest_by_somebody_else(changes):
 
         def use():
             found = corpus.read(config)
-            pipeline.make_streams(found, config, "train", 0, 0)
+            streams.make_streams(found, config, "train", 0, 0)
             all_text(found)
 
         mistake(use, "manifest.json", "config.", *CORPUS_FILES)

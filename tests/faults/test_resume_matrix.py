@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.data import pipeline
+from bert_jax.data.batches import streams
 from bert_jax.data.corpus import corpus
 from tests.commands import small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
@@ -119,7 +119,7 @@ def end_of_epoch(workdir: pathlib.Path) -> int:
     """Returns the last step of which the first stream's rows are all of epoch 0."""
     config = workdir_lib.read_config(str(workdir))
     assert config is not None
-    stream, _ = pipeline.make_streams(corpus.read(config), config, "train", 0, 0)
+    stream, _ = streams.make_streams(corpus.read(config), config, "train", 0, 0)
     return sum(stream.rows) // (config.phases[0].global_batch_size // 2)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data import pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import encoding, row_counts, shard_file
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax.config import DataConfig, PhaseConfig
-from bert_jax.data import packing, pairs
+from bert_jax.data.batches import packing, pairs
 
 # Row lengths and pairs in a row for which rows are counted.
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
     corpus,
     encoding,

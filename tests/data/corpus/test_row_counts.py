@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import packing, pairs
+from bert_jax.data.batches import packing, pairs
 from bert_jax.data.corpus import row_counts
 from configs import tiny
 

@@ -1,9 +1,9 @@
-"""Tests of bert_jax.data.row_layout."""
+"""Tests of bert_jax.data.batches.row_layout."""
 
 import numpy as np
 import pytest
 
-from bert_jax.data import row_layout
+from bert_jax.data.batches import row_layout
 
 
 @pytest.mark.parametrize("num_pairs", [1, 2, 32])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax.tasks import rows
+from bert_jax.data.batches import text_rows
 from tests.models import TOKENIZER
 
 
@@ -20,7 +20,7 @@ def cut_one_by_one(a, b, most):
 def test_truncation_is_that_of_a_loop():
     a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 30), np.arange(0, 30)))
     for most in (5, 12, 29, 70):
-        found = np.stack(rows.truncate_longest(a, b, most), axis=1)
+        found = np.stack(text_rows.truncate_longest(a, b, most), axis=1)
         expected = [cut_one_by_one(*pair, most) for pair in zip(a, b, strict=True)]
         np.testing.assert_array_equal(found, expected)
 
@@ -47,7 +47,7 @@ def cut_by_tokenizers(a, b, most):
 def test_truncation_differs_from_hugging_faces_where_the_model_card_says(most):
     """By one token, see `tuned_card.PAIRS`."""
     a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
-    ours = np.stack(rows.truncate_longest(a, b, most), axis=1)
+    ours = np.stack(text_rows.truncate_longest(a, b, most), axis=1)
     theirs = cut_by_tokenizers(a, b, most)
     length = most + 3  # [CLS] A [SEP] B [SEP]
     differs = (length % 2 == 0) & (a >= length // 2 - 1) & (b >= a)
@@ -57,9 +57,9 @@ def test_truncation_differs_from_hugging_faces_where_the_model_card_says(most):
 
 def test_rows_of_one_text_and_of_two():
     texts = [np.array([10, 11, 12], np.int32), np.array([20, 21], np.int32)]
-    tokens = rows.join(texts, TOKENIZER, 8)
+    tokens = text_rows.join(texts, TOKENIZER, 8)
     (a, b), cls, sep = tokens.starts, TOKENIZER.id("[CLS]"), TOKENIZER.id("[SEP]")
-    made = rows.Rows(tokens.ids, np.array([[a, 3, b, 2], [b, 2, 0, 0]]), 8)
+    made = text_rows.Rows(tokens.ids, np.array([[a, 3, b, 2], [b, 2, 0, 0]]), 8)
     arrays = made.arrays(made.layout(np.array([0, 1])))
     np.testing.assert_array_equal(
         arrays["input_ids"],
@@ -75,25 +75,25 @@ def test_rows_of_one_text_and_of_two():
 
 def test_a_batch_is_as_short_as_its_rows_allow():
     texts = [np.arange(n, dtype=np.int32) for n in (10, 15, 40, 200)]
-    tokens = rows.join(texts, TOKENIZER, 100)
+    tokens = text_rows.join(texts, TOKENIZER, 100)
     none = np.full(4, -1)
-    made, _ = rows.of_pairs(tokens, np.arange(4), none, 100)
+    made, _ = text_rows.of_pairs(tokens, np.arange(4), none, 100)
     lengths = [made.cut(np.array([row])).length for row in range(4)]
     assert lengths == [16, 32, 64, 100]
     assert made.cut(np.array([0, 2])).length == 64
     # Two special tokens beside one text, three beside two.
     pairs = np.array([[0, 12, 0, 0], [0, 14, 0, 0], [0, 7, 0, 7]])
-    made = rows.Rows(tokens.ids, pairs, 100)
+    made = text_rows.Rows(tokens.ids, pairs, 100)
     assert [made.cut(np.array([row])).length for row in range(3)] == [16, 16, 32]
 
 
 def test_values_lie_beside_their_tokens():
-    tokens = rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
-    values = rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
+    tokens = text_rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
+    values = text_rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
     assert dict(zip(tokens.ids[-3:], values[-3:], strict=True)) == {7: 70, 8: 80, 9: 90}
     assert (values[:-3] == -1).all() and len(values) == len(tokens.ids)
 
 
 def test_a_text_without_a_token_becomes_unknown():
-    ids = rows.encode_texts(["w1", " \u200b "], TOKENIZER)
+    ids = text_rows.encode_texts(["w1", " \u200b "], TOKENIZER)
     assert [x.tolist() for x in ids] == [[6], [TOKENIZER.id("[UNK]")]]

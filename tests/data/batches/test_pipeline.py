@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.pipeline on corpora in which every token is unique.
+"""Tests of bert_jax.data.batches.pipeline on corpora in which every token is unique.
 
 So a token tells where it came from, and a row can be held against the text.
 """
@@ -20,7 +20,8 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors, phases
-from bert_jax.data import masking, pairs, pipeline, visits
+from bert_jax.data.batches import masking, pairs, pipeline, provenance, visits
+from bert_jax.data.batches import streams as streams_lib
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from configs import tiny
@@ -110,7 +111,7 @@ class Made:
 
     def streams(self, split="train", *, num_streams=None, seed=1, phase_index=0):
         config = self.with_streams(num_streams) if num_streams else self.config
-        return pipeline.make_streams(self.corpus, config, split, seed, phase_index)
+        return streams_lib.make_streams(self.corpus, config, split, seed, phase_index)
 
     def batches(
         self, count, first_step=0, *, num_streams=None, split="train", **options
@@ -342,7 +343,7 @@ def test_how_many_steps_are_made_at_once_changes_nothing(
 def test_position_of_a_row_is_plain_arithmetic():
     """`visits` from any row is the tail of `visits` from the first."""
     sizes = (3, 10, 1)
-    stream = pipeline.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
+    stream = streams_lib.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
 
     def rows(first_row, count):
         found = []
@@ -362,7 +363,7 @@ def test_position_of_a_row_is_plain_arithmetic():
 def test_shards_are_visited_in_another_order_each_epoch():
     shards, rows = tuple((i, None) for i in range(6)), (1,) * 6
     orders = [
-        tuple(pipeline.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
+        tuple(streams_lib.Stream(index, shards, rows, (1, 0, 0)).order(epoch).tolist())
         for index in (0, 1)
         for epoch in range(10)
     ]
@@ -498,12 +499,12 @@ def excerpt(ids, tokens, starts, position_of):
     place = position_of[int(ids[0])]
     document = int(np.searchsorted(starts, place, side="right")) - 1
     text = tokens[starts[document] : starts[document + 1]].tolist()
-    return pipeline.Excerpt(
+    return provenance.Excerpt(
         document=document,
         first=place - int(starts[document]),
         length=len(ids),
         document_length=len(text),
-        beginning=tuple(text[: pipeline.BEGINNING_TOKENS]),
+        beginning=tuple(text[: provenance.BEGINNING_TOKENS]),
     )
 
 
@@ -513,7 +514,7 @@ def test_origins_tell_where_every_segment_was_cut_from(sixteen_shards, phase_ind
     made = sixteen_shards
     for step in (0, 57):
         (batch,) = made.batches(1, step, phase_index=phase_index)
-        origins = pipeline.origins(
+        origins = provenance.origins(
             made.corpus,
             made.config,
             split="train",
@@ -543,7 +544,7 @@ def test_origins_are_each_row_of_an_epoch_once(four_shards):
     sizes = [sum(stream.rows) for stream in made.streams()]
     seen = collections.Counter()
     for step in range(math.ceil(max(sizes) / (BATCH // 4))):
-        for origin in pipeline.origins(
+        for origin in provenance.origins(
             made.corpus, made.config, split="train", seed=1, phase_index=0, step=step
         ):
             seen[origin.shard, origin.epoch, origin.row] += 1
@@ -558,7 +559,7 @@ def test_a_visit_has_no_pair_twice(sixteen_shards, phase_index):
     made = sixteen_shards
     seen = collections.Counter()
     for step in range(40):
-        for origin in pipeline.origins(
+        for origin in provenance.origins(
             made.corpus,
             made.config,
             split="train",
@@ -639,7 +640,7 @@ def test_rows_of_one_segment(tmp_path):
     for row, n in zip(ids, length, strict=True):
         assert row[1 : n - 1].tolist() == list(range(row[1], row[1] + n - 2))
         assert made.document_of[row[1]] == made.document_of[row[n - 2]]
-    origins = pipeline.origins(
+    origins = provenance.origins(
         made.corpus, made.config, split="train", seed=1, phase_index=0, step=0
     )
     assert all(b is None for origin in origins for _, b in origin.segments)
@@ -724,7 +725,7 @@ def test_words_of_ideographs_are_masked_whole(
             corpus, config, split="train", seed=1, phase_index=0, first_step=0
         )
         found[word_segmented] = rows_of([next(batches) for _ in range(10)])
-        (first, *_) = pipeline.origins(
+        (first, *_) = provenance.origins(
             corpus, config, split="train", seed=1, phase_index=0, step=0
         )
         assert max(first.segments[0][0].beginning) < len(vocab)

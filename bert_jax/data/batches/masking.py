@@ -13,7 +13,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, PhaseConfig
-from bert_jax.data import pairs
+from bert_jax.data.batches import pairs
 from bert_jax.data.tokenizers import tokenizers
 
 _GOLDEN = np.uint32(0x9E3779B9)

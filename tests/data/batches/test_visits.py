@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.visits: which pairs of a shard a visit gives."""
+"""Tests of bert_jax.data.batches.visits: which pairs of a shard a visit gives."""
 
 import collections
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax.data import packing, pairs, visits
+from bert_jax.data.batches import packing, pairs, visits
 from configs import tiny
 from tests.corpora import make_config, make_documents, write
 

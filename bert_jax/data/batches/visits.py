@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
-from bert_jax.data import packing, pairs
+from bert_jax.data.batches import packing, pairs
 from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 

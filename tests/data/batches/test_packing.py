@@ -1,9 +1,9 @@
-"""Tests of bert_jax.data.packing."""
+"""Tests of bert_jax.data.batches.packing."""
 
 import numpy as np
 import pytest
 
-from bert_jax.data import packing
+from bert_jax.data.batches import packing
 
 
 def make_lengths(num_pairs, length, seed=0, full=0.3):

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.masking."""
+"""Tests of bert_jax.data.batches.masking."""
 
 import dataclasses
 import fractions
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bert_jax.data import masking
+from bert_jax.data.batches import masking
 
 MIN_P = 1e-4  # of a goodness-of-fit test; seeds are fixed
 PAD, CLS, SEP, MASK, FIRST = 0, 1, 2, 3, 4

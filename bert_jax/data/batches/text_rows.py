@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bert_jax.data import row_layout
-from bert_jax.data.row_layout import Layout
+from bert_jax.data.batches import row_layout
+from bert_jax.data.batches.row_layout import Layout
 from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, UNK, Tokenizer
 
 SHORTEST_ROW = 16

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.pairs against the released procedure in plain loops."""
+"""Sentence pairs, compared with the released procedure written as plain loops."""
 
 import random as python_random
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bert_jax.data import pairs
+from bert_jax.data.batches import pairs
 
 MIN_P = 1e-4  # of a two-sample test; seeds are fixed, so it passes or fails for good
 

@@ -16,10 +16,8 @@ Shapes: B row of the batch, T token, P masked position, K sentence pair in a row
 R row of a visit.
 """
 
-import bisect
 import collections
 import concurrent.futures
-import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -27,14 +25,14 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data import masking, pairs, row_layout, visits
+from bert_jax.data.batches import masking, row_layout, visits
+from bert_jax.data.batches.streams import Stream, make_streams
+from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import encoding
-from bert_jax.data.corpus.corpus import Corpus, Shard
-from bert_jax.data.visits import Visit
+from bert_jax.data.corpus.corpus import Corpus
 
 Batch = dict[str, np.ndarray]
 
-_SPLIT_KEYS = {"train": 0, "validation": 1}
 
 # Batches of less than this are made several steps at once: a NumPy operation on few
 # tokens takes so little time that the threads spend more of it on handing over the
@@ -48,97 +46,9 @@ MADE_AHEAD = 4
 # does in between keeps more than two from gaining anything.
 NUM_THREADS = 2
 
-# Of a document that a row is from, shown to a reader.
-BEGINNING_TOKENS = 24
-
-
-@dataclasses.dataclass(frozen=True)
-class Stream:
-    """One of the fixed number of readers of a split.
-
-    Attributes:
-      index: which one, from 0.
-      shards: those it visits, with their index in the split.
-      rows: of one visit to each of them.
-      key: part of the key of every draw: seed, split and phase.
-    """
-
-    index: int
-    shards: tuple[tuple[int, Shard], ...]
-    rows: tuple[int, ...]
-    key: tuple[int, ...]
-
-    def order(self, epoch: int) -> np.ndarray:
-        """Returns the order in which an epoch visits the shards."""
-        random = pairs.CounterRandom(visits.ORDER, *self.key, epoch, self.index)
-        return random.order(len(self.shards))
-
-    def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (epoch, index into shards, first row of that visit) from a row on."""
-        epoch, row = divmod(first_row, sum(self.rows))
-        while True:
-            for i in self.order(epoch):
-                if row < self.rows[i]:
-                    yield epoch, int(i), row
-                row = max(0, row - self.rows[i])
-            epoch += 1
-
 
 # A visit, maybe still being drawn, the first of its rows, one past the last.
 Part = tuple[concurrent.futures.Future[Visit], int, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class Excerpt:
-    """Where a segment was cut from.
-
-    Attributes:
-      document: its number in the shard, from 0.
-      first, length: tokens of the document.
-      document_length: tokens.
-      beginning: the document's first token ids, at most BEGINNING_TOKENS.
-    """
-
-    document: int
-    first: int
-    length: int
-    document_length: int
-    beginning: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where a row comes from.
-
-    Attributes:
-      shard: the file's name.
-      epoch: of the stream that reads the shard, from 0.
-      row: of the visit to the shard, from 0.
-      segments: of each pair, A and B; None where there is no B.
-    """
-
-    shard: str
-    epoch: int
-    row: int
-    segments: tuple[tuple[Excerpt, Excerpt | None], ...]
-
-
-def make_streams(
-    corpus: Corpus, config: ExperimentConfig, split: str, seed: int, phase_index: int
-) -> list[Stream]:
-    """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
-    num_streams = config.data.num_streams if split == "train" else 1
-    shards = list(enumerate(corpus.shards[split]))
-    rows = corpus.rows_per_epoch(split, config.data, config.phases[phase_index])
-    return [
-        Stream(
-            index=i,
-            shards=tuple(shards[i::num_streams]),
-            rows=tuple(rows[i::num_streams]),
-            key=(seed, _SPLIT_KEYS[split], phase_index),
-        )
-        for i in range(num_streams)
-    ]
 
 
 def batches(
@@ -218,35 +128,6 @@ def _made_ahead(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def origins(
-    corpus: Corpus,
-    config: ExperimentConfig,
-    *,
-    split: str,
-    seed: int,
-    phase_index: int,
-    step: int,
-) -> list[Origin]:
-    """Returns where every row of a step's global batch comes from, in its order."""
-    streams = make_streams(corpus, config, split, seed, phase_index)
-    reader = _Reader(corpus, config, phase_index, streams, len(streams))
-    found = []
-    for drawn, first, stop in reader.parts(step):
-        visit = drawn.result()
-        for row in range(first, stop):
-            segments = tuple(
-                (
-                    _excerpt(corpus, visit, a_start, a_length),
-                    _excerpt(corpus, visit, b_start, b_length) if b_length else None,
-                )
-                for a_start, a_length, b_start, b_length, _ in visit.pairs_RK5[row]
-                if a_length
-            )
-            found.append(Origin(visit.shard, visit.epoch, row, segments))
-    reader.close()
-    return found
-
-
 def places(
     corpus: Corpus, config: ExperimentConfig, *, seed: int, phase_index: int, step: int
 ) -> list[tuple[str, int, int, int]]:
@@ -268,23 +149,6 @@ def places(
             if not left:
                 break
     return found
-
-
-def _excerpt(corpus: Corpus, visit: Visit, start: int, length: int) -> Excerpt:
-    starts = visit.document_starts
-    document = bisect.bisect_right(starts, start) - 1
-    last = document == len(starts) - 1
-    first, end = starts[document], len(visit.tokens) if last else starts[document + 1]
-    beginning = visit.tokens[first:end][:BEGINNING_TOKENS]
-    if corpus.word_segmented:
-        beginning, _ = encoding.split_marks(beginning)
-    return Excerpt(
-        document=document,
-        first=int(start - first),
-        length=int(length),
-        document_length=int(end - first),
-        beginning=tuple(beginning.tolist()),
-    )
 
 
 # --------------------------------------------------------------- from step to rows

@@ -1,0 +1,1 @@
+"""Batches: pairs, packing and masks drawn from a corpus for any step."""

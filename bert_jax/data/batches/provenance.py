@@ -1,0 +1,95 @@
+"""Finds the documents that the segments of a batch were cut from."""
+
+import bisect
+import dataclasses
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
+from bert_jax.data.batches.streams import make_streams
+from bert_jax.data.batches.visits import Visit
+from bert_jax.data.corpus import encoding
+from bert_jax.data.corpus.corpus import Corpus
+
+# Of a document that a row is from, shown to a reader.
+BEGINNING_TOKENS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class Excerpt:
+    """Where a segment was cut from.
+
+    Attributes:
+      document: its number in the shard, from 0.
+      first, length: tokens of the document.
+      document_length: tokens.
+      beginning: the document's first token ids, at most BEGINNING_TOKENS.
+    """
+
+    document: int
+    first: int
+    length: int
+    document_length: int
+    beginning: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a row comes from.
+
+    Attributes:
+      shard: the file's name.
+      epoch: of the stream that reads the shard, from 0.
+      row: of the visit to the shard, from 0.
+      segments: of each pair, A and B; None where there is no B.
+    """
+
+    shard: str
+    epoch: int
+    row: int
+    segments: tuple[tuple[Excerpt, Excerpt | None], ...]
+
+
+def origins(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    *,
+    split: str,
+    seed: int,
+    phase_index: int,
+    step: int,
+) -> list[Origin]:
+    """Returns where every row of a step's global batch comes from, in its order."""
+    streams = make_streams(corpus, config, split, seed, phase_index)
+    reader = pipeline._Reader(corpus, config, phase_index, streams, len(streams))
+    found = []
+    for drawn, first, stop in reader.parts(step):
+        visit = drawn.result()
+        for row in range(first, stop):
+            segments = tuple(
+                (
+                    _excerpt(corpus, visit, a_start, a_length),
+                    _excerpt(corpus, visit, b_start, b_length) if b_length else None,
+                )
+                for a_start, a_length, b_start, b_length, _ in visit.pairs_RK5[row]
+                if a_length
+            )
+            found.append(Origin(visit.shard, visit.epoch, row, segments))
+    reader.close()
+    return found
+
+
+def _excerpt(corpus: Corpus, visit: Visit, start: int, length: int) -> Excerpt:
+    starts = visit.document_starts
+    document = bisect.bisect_right(starts, start) - 1
+    last = document == len(starts) - 1
+    first, end = starts[document], len(visit.tokens) if last else starts[document + 1]
+    beginning = visit.tokens[first:end][:BEGINNING_TOKENS]
+    if corpus.word_segmented:
+        beginning, _ = encoding.split_marks(beginning)
+    return Excerpt(
+        document=document,
+        first=int(start - first),
+        length=int(length),
+        document_length=int(end - first),
+        beginning=tuple(beginning.tolist()),
+    )
