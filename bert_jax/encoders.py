@@ -19,8 +19,8 @@ from bert_jax.checkpoint import workdir
 from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.interop import google_tf1, huggingface_source, model_directory
-from bert_jax.interop.model_directory import Source
+from bert_jax.interop import files, google_tf1, huggingface_read
+from bert_jax.interop.files import Source
 from bert_jax.model import parameters
 from bert_jax.model.bert import Bert
 from bert_jax.model.parameters import path_name
@@ -135,16 +135,16 @@ def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
         assert config is not None, "its config.json was seen"
         return pretrained.open_workdir(path), dataclasses.asdict(config.model)
     if google_tf1.is_source(path):
-        model_directory.verify_digests(path if path.is_dir() else path.parent)
+        files.verify_digests(path if path.is_dir() else path.parent)
         values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
         names = _names(values, path)
         return google_tf1.open_source(path, names), values
     if (path / "config.json").is_file():
-        model_directory.verify_digests(path)
-        values = huggingface_source.config_values(path)
+        files.verify_digests(path)
+        values = huggingface_read.config_values(path)
         names = _names(values, path / "config.json")
         file = tokenizers.WordPiece.FILE
-        return huggingface_source.open_source(path, names, file), values
+        return huggingface_read.open_source(path, names, file), values
     problem = "has no config.json" if path.is_dir() else "is not a directory"
     raise ConfigError(
         f"--model={given} {problem}; give a directory of python -m bert_jax.export or"

@@ -22,18 +22,14 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import cli, model_card, pretrained, runs
+from bert_jax import cli, pretrained, runs
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.interop import (
-    google_tf1,
-    huggingface,
-    model_directory,
-)
+from bert_jax.interop import files, google_tf1, huggingface_write, model_card
 from bert_jax.model import parameters
 
-FORMATS = {"huggingface": huggingface.write, "google": google_tf1.write}
+FORMATS = {"huggingface": huggingface_write.write, "google": google_tf1.write}
 # Of a head's largest logit. Nothing is lost in float32; in bfloat16 each weight is off
 # by up to 1/512 of itself, and the layers add that up.
 MAX_DIFFERENCE = {"float32": 1e-5, "bfloat16": 5e-2}
@@ -83,7 +79,7 @@ def export(
     try:
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
-        model_directory.write_digests(tmp)
+        files.write_digests(tmp)
         model_card.write(tmp, run, workdir, format_name, dtype)  # which people edit
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         os.replace(tmp, target)

@@ -30,7 +30,7 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.encoders import Encoder
 from bert_jax.errors import EXIT_DIVERGED, ConfigError
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 from bert_jax.monitoring.progress import Progress
 from bert_jax.monitoring.report import duration
 from bert_jax.tasks import config as config_lib
@@ -252,7 +252,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or give another --workdir"
-        was = workdir_lib.flat(model_directory.read_json(path, remedy))
+        was = workdir_lib.flat(files.read_json(path, remedy))
         now = workdir_lib.flat(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)

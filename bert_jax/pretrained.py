@@ -19,8 +19,8 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.interop import google_tf1, huggingface_source, model_directory
-from bert_jax.interop.model_directory import Source
+from bert_jax.interop import files, google_tf1, huggingface_read
+from bert_jax.interop.files import Source
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 
@@ -62,12 +62,12 @@ def open_directory(path: Path, config: ExperimentConfig) -> Source:
     """
     names = parameter_shapes(config)
     if google_tf1.is_source(path):
-        model_directory.verify_digests(path if path.is_dir() else path.parent)
+        files.verify_digests(path if path.is_dir() else path.parent)
         return google_tf1.open_source(path, names)
     if (path / "config.json").is_file():
-        model_directory.verify_digests(path)
+        files.verify_digests(path)
         tokenizer_file = Path(tokenizers.path_in("", config.tokenizer)).name
-        return huggingface_source.open_source(path, names, tokenizer_file)
+        return huggingface_read.open_source(path, names, tokenizer_file)
     raise ConfigError(_no_source(config.init_from, path))
 
 
@@ -145,9 +145,7 @@ def read(
 
 def is_workdir(directory: Path) -> bool:
     path = directory / workdir.CONFIG_FILE
-    return path.is_file() and {"phases", "optimizer"} <= set(
-        model_directory.read_json(path)
-    )
+    return path.is_file() and {"phases", "optimizer"} <= set(files.read_json(path))
 
 
 def open_workdir(directory: Path) -> Source:
@@ -163,7 +161,7 @@ def open_workdir(directory: Path) -> Source:
     if not step:
         raise ConfigError(f"the run in {directory} has no checkpoint yet; give another")
     for path in integrity.directory_of(str(directory), step).rglob("*"):
-        model_directory.refuse_link_outside(path, directory)
+        files.refuse_link_outside(path, directory)
     remedy = "python -m bert_jax.export --step={} makes a model to give instead"
     integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.interop.model_directory import Source
+from bert_jax.interop.files import Source
 
 
 def match(

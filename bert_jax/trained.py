@@ -18,12 +18,12 @@ from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
-    huggingface_head,
-    huggingface_source,
-    model_directory,
+    files,
+    huggingface_config,
+    huggingface_read,
     sentence_transformers,
 )
-from bert_jax.interop.model_directory import Source
+from bert_jax.interop.files import Source
 from bert_jax.model import heads, parameters
 from bert_jax.model.bert import ACTIVATIONS, Bert
 from bert_jax.model.heads import Head
@@ -100,8 +100,8 @@ def open_tuned(path: str, given_as: str) -> Opened:
       ConfigError: as `read_encoder`.
     """
     directory = _directory(path, given_as)
-    values = huggingface_source.config_values(directory)
-    return _open(directory, huggingface_head.parse(values, directory / "config.json"))
+    values = huggingface_read.config_values(directory)
+    return _open(directory, huggingface_config.parse(values, directory / "config.json"))
 
 
 def _directory(path: str, given_as: str, *, is_encoder: bool = False) -> Path:
@@ -125,28 +125,26 @@ def _directory(path: str, given_as: str, *, is_encoder: bool = False) -> Path:
             f"{given_as}={path} {problem}; give a directory of python -m"
             f" bert_jax.{made_by} or of a Hugging Face BERT"
         )
-    model_directory.verify_digests(directory)
+    files.verify_digests(directory)
     return directory
 
 
 def _open(directory: Path, head: Head | None) -> Opened:
-    values = huggingface_source.config_values(directory)
+    values = huggingface_read.config_values(directory)
     config = model_config(values, directory / "config.json")
     vocab_size = config_lib.build(
         int, values.get("vocab_size"), f"{directory}: vocab_size"
     )
     _, abstract = parameters.structure(_builder(config, vocab_size, head))
     shapes = {name: leaf.shape for name, leaf in _named(abstract, head)}
-    source = huggingface_source.open_source(
-        directory, shapes, tokenizers.WordPiece.FILE
-    )
+    source = huggingface_read.open_source(directory, shapes, tokenizers.WordPiece.FILE)
     _check_shapes(source, shapes)
     arrays = source.read()
     check_finite(arrays, directory)
     tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
     limits = (
         config.max_position_embeddings,
-        huggingface_source.max_length(directory),
+        huggingface_read.max_length(directory),
         sentence_transformers.sequence_length(directory),
     )
     max_length = min(limit for limit in limits if limit is not None)

@@ -8,7 +8,7 @@ import safetensors.numpy
 
 from bert_jax import pretrained
 from bert_jax.data.tokenizers import wordpiece
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
@@ -27,7 +27,7 @@ def export_to(directory):
     arrays["bert.embeddings.word"][7] = -0.0
     arrays["decoder_bias"] = np.linspace(-1, 1, len(VOCAB), dtype=np.float32)
     params = parameters.place(params, arrays)
-    huggingface.write(directory, params, config, TOKENIZER)
+    huggingface_write.write(directory, params, config, TOKENIZER)
     return parameters.by_name(params)
 
 

@@ -10,7 +10,7 @@ from bert_jax import contextual, trained
 from bert_jax.contextual import Extractor
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from tests.conftest import make_config, use_mesh
 from tests.tasks import tuned
 
@@ -36,7 +36,9 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config = dataclasses.replace(make_config().model, num_hidden_layers=5)
     _, params = tuned.draw(config, tuned.HEADS["tagging"], 0)
-    huggingface.write_tuned(path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32)
+    huggingface_write.write_tuned(
+        path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32
+    )
     return path
 
 
@@ -146,7 +148,7 @@ def test_words_have_the_features_of_their_first_tokens(directory):
 
 def test_what_the_model_is_too_small_for(tmp_path):
     config, _, params = tuned.build("tagging")
-    huggingface.write_tuned(
+    huggingface_write.write_tuned(
         tmp_path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32
     )
     with pytest.raises(ConfigError, match="the model has 2 layers; try --layers=sum_a"):

@@ -9,11 +9,11 @@ import safetensors.numpy
 
 from bert_jax import export, pretrained, runs
 from bert_jax.errors import ConfigError
-from bert_jax.interop import google_tf1, huggingface
+from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.lazy_tensorflow import tf
 from bert_jax.model import parameters
 from tests.commands import run, run_well
-from tests.interop.test_huggingface import LINES
+from tests.interop.test_huggingface_write import LINES
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,9 @@ def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
 @pytest.mark.parametrize(
     ("format_", "dtype"),
     [
-        (huggingface, "bfloat16"),
+        (huggingface_write, "bfloat16"),
         (google_tf1, "float32"),
-        pytest.param(huggingface, "float32", marks=pytest.mark.slow),
+        pytest.param(huggingface_write, "float32", marks=pytest.mark.slow),
         pytest.param(google_tf1, "bfloat16", marks=pytest.mark.slow),
     ],
 )
@@ -84,7 +84,7 @@ def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
     """A weight that changed on its way to the disk: nothing appears."""
     opened = runs.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
-    huggingface.write(tmp_path, opened.params, opened.config, tokenizer)
+    huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
     path = tmp_path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 0x40
@@ -97,7 +97,7 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
     """Should the same weights ever give them."""
     opened = runs.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
-    huggingface.write(tmp_path, opened.params, opened.config, tokenizer)
+    huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
     place = parameters.place
 
     def place_another(params, arrays):
@@ -146,7 +146,7 @@ def test_every_class_that_people_use_loads_it(trained, exported, tmp_path, dtype
     ours, directory = opened.corpus.tokenizer, exported
     if dtype == "bfloat16":
         directory = tmp_path
-        huggingface.write(directory, opened.params, opened.config, ours, dtype)
+        huggingface_write.write(directory, opened.params, opened.config, ours, dtype)
     new = {
         "AutoModel": set(),
         "BertForPreTraining": set(),

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bert_jax import extract
 from bert_jax.contextual import Features
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from tests.commands import run, run_well
 from tests.models import TOKENIZER
 from tests.tasks import tuned
@@ -21,7 +21,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config, _, params = tuned.build("classification")
     head = tuned.HEADS["classification"]
-    huggingface.write_tuned(path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_tuned(path, params, config, head, TOKENIZER, 32)
     (path / "lines.txt").write_text("\n".join(LINES) + "\n")
     return path
 

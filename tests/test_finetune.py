@@ -18,7 +18,7 @@ from flax import nnx
 from bert_jax import encoders, finetune, trained
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from bert_jax.monitoring import writer
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
@@ -320,7 +320,7 @@ def test_a_teacher_reads_what_its_student_reads(swept):
 def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
-    huggingface.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
     teacher = trained.open_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="was tuned for regression, config.task.kind"):

@@ -10,7 +10,7 @@ import scipy.special
 
 from bert_jax import predict, trained
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from bert_jax.tasks import line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
@@ -38,7 +38,9 @@ LINES = {
 
 def write(directory, kind):
     config, _, params = tuned.build(kind)
-    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER, 32)
+    huggingface_write.write_tuned(
+        directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
+    )
 
 
 def task_of(head, null_threshold=0.0):

@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax import trained
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface, model_directory
+from bert_jax.interop import files, huggingface_write
 from bert_jax.model import heads
 from tests.conftest import make_config, use_mesh
 from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
@@ -22,7 +22,9 @@ F32 = jnp.dtype(jnp.float32)
 
 def write(directory, kind="classification"):
     config, graphdef, params = tuned.build(kind)
-    huggingface.write_tuned(directory, params, config, tuned.HEADS[kind], TOKENIZER, 32)
+    huggingface_write.write_tuned(
+        directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
+    )
     return config, graphdef, params
 
 
@@ -53,7 +55,7 @@ def test_the_tokenizer_is_its_own(kind, tmp_path):
     config = make_config(tokenizer__kind=kind).tokenizer
     tokenizer = tokenizers.train(texts, config)
     model_config, _, params = tuned.build("tagging")
-    huggingface.write_tuned(
+    huggingface_write.write_tuned(
         tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32
     )
     assert trained.read_encoder(str(tmp_path)).tokenizer == tokenizer
@@ -116,9 +118,9 @@ def test_mistakes_are_one_line(tmp_path):
 def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
     write(tmp_path)
     for name, key in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", "")):
-        content = model_directory.read_json(tmp_path / name)
+        content = files.read_json(tmp_path / name)
         content.pop(key or "do_lower_case")
-        model_directory.write_json(tmp_path / name, content)
+        files.write_json(tmp_path / name, content)
     with pytest.raises(ConfigError, match='"do_lower_case": true'):
         trained.read_encoder(str(tmp_path))
     change_json(tmp_path, "tokenizer_config.json", do_lower_case=True)
@@ -135,7 +137,7 @@ def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
 
 def test_changed_files_are_refused(tmp_path):
     write(tmp_path)
-    model_directory.write_digests(tmp_path)
+    files.write_digests(tmp_path)
     change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match="SHA256SUMS"):
         trained.read_tuned(str(tmp_path))

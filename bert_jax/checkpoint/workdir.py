@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.errors import ConfigError
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 
 CONFIG_FILE = "config.json"
 
@@ -82,9 +82,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
         return None
-    values: Any = model_directory.read_json(
-        path, "restore it, or give another --workdir"
-    )
+    values: Any = files.read_json(path, "restore it, or give another --workdir")
     try:
         return config_lib.from_config_dict(values)
     except ConfigError as error:

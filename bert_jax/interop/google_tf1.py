@@ -18,8 +18,8 @@ import numpy as np
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.interop import model_directory, tf1_variables, weight_names
-from bert_jax.interop.model_directory import Source, read_json, write_json
+from bert_jax.interop import files, tf1_variables, weight_names
+from bert_jax.interop.files import Source, read_json, write_json
 from bert_jax.interop.weight_names import GOOGLE
 from bert_jax.lazy_tensorflow import tf
 
@@ -131,7 +131,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
         },
         unused=unused,
         vocabulary=(
-            model_directory.read(directory, vocabulary.name)
+            files.read(directory, vocabulary.name)
             if os.path.lexists(vocabulary)
             else None
         ),
@@ -155,7 +155,7 @@ def config_values(path: Path) -> dict[str, Any]:
       ConfigError: when there is none, or its activation is another than "gelu", which
         stands for either form.
     """
-    config_path = model_directory.file(_prefix(path).parent, CONFIG)
+    config_path = files.file(_prefix(path).parent, CONFIG)
     config = MEANT | read_json(config_path)
     if config["hidden_act"] != "gelu":
         raise ConfigError(
@@ -181,9 +181,9 @@ def _prefix(path: Path) -> Path:
             )
         path = found[0]
     prefix = path.with_suffix("") if path.suffix == ".index" else path
-    model_directory.file(prefix.parent, _index(prefix).name)
+    files.file(prefix.parent, _index(prefix).name)
     for data in _data_files(prefix):
-        model_directory.refuse_link_outside(data, prefix.parent)
+        files.refuse_link_outside(data, prefix.parent)
     return prefix
 
 

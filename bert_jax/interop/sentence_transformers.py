@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import ConfigError
-from bert_jax.interop import model_directory
-from bert_jax.interop.model_directory import read_json, write_json
+from bert_jax.interop import files
+from bert_jax.interop.files import read_json, write_json
 
 MODULES_FILE = "modules.json"
 POOLING_DIRECTORY = "1_Pooling"
@@ -56,7 +56,7 @@ def is_dual_encoder(directory: Path) -> bool:
     if not path.is_file():
         return False
     try:
-        modules = json.loads(model_directory.read(directory, MODULES_FILE))
+        modules = json.loads(files.read(directory, MODULES_FILE))
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -64,9 +64,7 @@ def is_dual_encoder(directory: Path) -> bool:
     if types[-1:] == ["Normalize"]:  # which leaves a cosine as it is
         types.pop()
     if types == ["Transformer", "Pooling"] and paths[0] == "":
-        pooling = read_json(
-            model_directory.nested_file(directory, f"{paths[1]}/config.json")
-        )
+        pooling = read_json(files.nested_file(directory, f"{paths[1]}/config.json"))
         if _modes(pooling) == ["mean"]:
             return True
     raise ConfigError(
@@ -83,7 +81,7 @@ def sequence_length(directory: Path) -> int | None:
     """
     if not (directory / SETTINGS_FILE).is_file():
         return None
-    path = model_directory.file(directory, SETTINGS_FILE)
+    path = files.file(directory, SETTINGS_FILE)
     length = read_json(path).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         raise ConfigError(f"{path} has max_seq_length={length!r}; fetch it again")

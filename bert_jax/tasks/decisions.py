@@ -10,8 +10,8 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import ConfigError
-from bert_jax.interop import model_directory
-from bert_jax.interop.model_directory import read_json, write_json
+from bert_jax.interop import files
+from bert_jax.interop.files import read_json, write_json
 from bert_jax.tasks.config import QuestionTask, Task, TextTask
 
 FILE = "decisions.json"
@@ -63,7 +63,7 @@ def read(directory: Path, kind: str) -> dict[str, Any]:
     path = directory / FILE
     if not found or not path.is_file():
         return found
-    said = read_json(model_directory.file(directory, FILE))
+    said = read_json(files.file(directory, FILE))
     numbers = {
         key: config_lib.build(type(value), said.get(key, value), f"{path}: {key}")
         for key, value in found.items()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.interop import huggingface, model_directory
+from bert_jax.interop import files, huggingface_write
 from bert_jax.tasks import decisions, task, tuned_card
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.tuning import Result
@@ -64,7 +64,7 @@ def write_model(
     tmp = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
     try:
         tokenizer = setup.encoder.tokenizer
-        huggingface.write_tuned(
+        huggingface_write.write_tuned(
             tmp,
             params,
             setup.model,
@@ -74,7 +74,7 @@ def write_model(
         )
         has_impossible = getattr(setup.datasets.train.examples, "has_impossible", False)
         decisions.write(tmp, setup.config.task, has_impossible)
-        model_directory.write_digests(tmp)
+        files.write_digests(tmp)
         tuned_card.write(tmp, setup, scores)  # without digest: people edit it
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         old = target.with_name(f"{_UNFINISHED}old")

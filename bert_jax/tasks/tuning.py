@@ -25,7 +25,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import ConfigError, DamagedError, DivergedError
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 from bert_jax.model import parameters
 from bert_jax.monitoring import report, step_log, writer
 from bert_jax.phases import Position
@@ -119,7 +119,7 @@ def read_result(workdir: str) -> Result | None:
     if not path.is_file():
         return None
     remedy = f"remove {workdir} to repeat the run"
-    values: Any = model_directory.read_json(path, remedy)
+    values: Any = files.read_json(path, remedy)
     try:
         return Result(**values | {"history": tuple(values["history"])})
     except (TypeError, KeyError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bert_jax import pretrained
 from bert_jax.data.batches import streams
 from bert_jax.data.corpus import corpus
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 from tests import models
 from tests.conftest import make_config as model_config
 from tests.corpora import all_text, make_config, make_documents, write
@@ -170,7 +170,7 @@ def test_a_value_in_a_json_file(name, new_key, value, place):
 def test_a_file_of_a_model_with_digests(name, edits):
     """Then what is read is what was written."""
     directory = copied()
-    model_directory.write_digests(directory)
+    files.write_digests(directory)
     expected = read_as_a_run_does(directory).arrays
     path = directory / name
     path.write_bytes(edited(path.read_bytes(), edits))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from tests.faults.fuzzed import edited, edits, mistake, new_directory
 
 TEXT = [
@@ -41,7 +41,7 @@ def check(content: bytes, config: TokenizerConfig, name: str) -> None:
         assert not special & set(np.concatenate(ids).tolist())
         assert len(tokenizer.continues_word) == len(tokenizer.vocab)
         assert tokenizers.parse(tokenizer.content(), config, name) == tokenizer
-        huggingface.build_tokenizer(tokenizer)
+        huggingface_write.build_tokenizer(tokenizer)
 
     mistake(use, name, "config.")
 

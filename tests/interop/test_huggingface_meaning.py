@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.interop.huggingface_meaning import MEANT
+from bert_jax.interop.huggingface_config import MEANT
 
 # transformers 5 has no other kind any more, and no key for it.
 GONE = {"position_embedding_type"}

@@ -10,7 +10,7 @@ from flax import nnx
 
 from bert_jax import contextual, trained
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface, model_directory, sentence_transformers
+from bert_jax.interop import files, huggingface_write, sentence_transformers
 from tests.models import TOKENIZER
 from tests.tasks import tuned
 
@@ -21,8 +21,8 @@ TEXTS = ["w1 w2 w3", "w9", "w4 w5 w6 w7 w8 w9 w10", "nowhere w3"]
 def directory(tmp_path):
     config, _, params = tuned.build("similarity")
     head = tuned.HEADS["similarity"]
-    huggingface.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    model_directory.write_digests(tmp_path)
+    huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
+    files.write_digests(tmp_path)
     return tmp_path
 
 
@@ -70,11 +70,11 @@ def cosine(directory, encoded) -> float:
 
 
 def test_its_digests_are_held_against_its_files(directory):
-    model_directory.verify_digests(directory)
+    files.verify_digests(directory)
     path = directory / "1_Pooling" / "config.json"
     path.write_text(path.read_text().replace("mean", "cls"))
     with pytest.raises(ConfigError, match="1_Pooling/config.json is not the file"):
-        model_directory.verify_digests(directory)
+        files.verify_digests(directory)
 
 
 @pytest.mark.parametrize(

@@ -373,12 +373,12 @@ def test_logits_equal_those_of_transformers(tmp_path, hidden_act):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from bert_jax.data.tokenizers import tokenizers
-    from bert_jax.interop import huggingface
+    from bert_jax.interop import huggingface_write
 
     config = make_config(model__hidden_act=hidden_act)
     bert = with_random_vectors(build(config))
     vocab = (*tokenizers.SPECIAL_TOKENS, *(f"w{i}" for i in range(92)))
-    huggingface.write(
+    huggingface_write.write(
         tmp_path, nnx.split(bert)[1], config, tokenizers.WordPiece(vocab, True)
     )
     theirs, report = transformers.BertForPreTraining.from_pretrained(

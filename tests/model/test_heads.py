@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.interop import huggingface, huggingface_head, weight_names
+from bert_jax.interop import huggingface_config, huggingface_write, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
 from bert_jax.tasks import losses
@@ -63,7 +63,7 @@ def logits_of(graphdef, params, batch, key=None):
 def load_in_transformers(kind, directory):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    architecture, _ = huggingface_head.KINDS[kind]
+    architecture, _ = huggingface_config.KINDS[kind]
     return getattr(transformers, architecture).from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True
     )
@@ -102,7 +102,9 @@ def their_logits(kind, found):
 def test_a_step_equals_that_of_transformers(kind, tmp_path):
     """Logits, loss and gradients, of what was exported for it."""
     config, graphdef, params = tuned.build(kind)
-    huggingface.write_tuned(tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32)
+    huggingface_write.write_tuned(
+        tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32
+    )
     theirs, info = load_in_transformers(kind, tmp_path)
     assert not any(info.values()), info  # nothing missing, left over or mismatched
     batch = tuned.make_batch(kind)

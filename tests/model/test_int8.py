@@ -11,7 +11,7 @@ import pytest
 
 from bert_jax import contextual, extract, predict, trained
 from bert_jax.contextual import Features
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from bert_jax.model import int8
 from bert_jax.model.parameters import path_name
 from tests.commands import run, run_well
@@ -25,7 +25,7 @@ def directory(tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     config, _, params = tuned.build("classification")
     head = tuned.HEADS["classification"]
-    huggingface.write_tuned(path, params, config, head, TOKENIZER, 32)
+    huggingface_write.write_tuned(path, params, config, head, TOKENIZER, 32)
     lines = [f"w{i} w{2 * i} w{i + 3}" for i in range(1, 31)]
     (path / "lines.txt").write_text("\n".join(lines) + "\n")
     return path

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def directory(tmp_path):
     path.mkdir()
     (path / "a.txt").write_text("first")
     (path / "b.txt").write_text("second")
-    model_directory.write_digests(path)
+    files.write_digests(path)
     return path
 
 
@@ -25,61 +25,61 @@ def test_digests_are_those_of_sha256sum(directory):
     sums = subprocess.run(
         ["sha256sum", "--binary", "a.txt"], cwd=directory, capture_output=True
     ).stdout
-    model_directory.verify_digests(directory)
+    files.verify_digests(directory)
     for name in (b"a.txt", b"./a.txt"):
         text = sums.upper().replace(b"A.TXT", name)
         (directory / "SHA256SUMS").write_bytes(text)
-        model_directory.verify_digests(directory)
+        files.verify_digests(directory)
 
 
 def test_a_changed_file_is_named(directory):
     (directory / "b.txt").write_text("Second")
     with pytest.raises(DamagedError, match="b.txt is not the file that SHA256SUMS"):
-        model_directory.verify_digests(directory)
+        files.verify_digests(directory)
 
 
 def test_a_file_that_is_not_listed_may_change(directory):
     (directory / "README.md").write_text("A card.")
-    model_directory.verify_digests(directory)
+    files.verify_digests(directory)
 
 
 def test_without_digests_nothing_is_verified(directory):
     (directory / "SHA256SUMS").unlink()
     (directory / "b.txt").write_text("Second")
-    model_directory.verify_digests(directory)
+    files.verify_digests(directory)
 
 
 @pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/b.txt"])
 def test_a_name_that_leads_elsewhere_is_refused(directory, name):
     with pytest.raises(ConfigError, match="leads out of its directory"):
-        model_directory.file(directory, name)
+        files.file(directory, name)
 
 
 @pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/../../b.txt"])
 def test_a_nested_name_stays_inside(directory, tmp_path, name):
     (directory / "c").mkdir()
     (directory / "c" / "d.txt").write_text("third")
-    found = model_directory.nested_file(directory, "c/d.txt")
+    found = files.nested_file(directory, "c/d.txt")
     assert found.read_text() == "third"
     with pytest.raises(ConfigError, match="leads out of its directory"):
-        model_directory.nested_file(directory, name)
+        files.nested_file(directory, name)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "d.txt").write_text("fourth")
     (directory / "e").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="e/d.txt is a link to .*elsewhere"):
-        model_directory.nested_file(directory, "e/d.txt")
+        files.nested_file(directory, "e/d.txt")
 
 
 def test_a_link_within_the_directory_is_followed(directory):
     (directory / "c.txt").symlink_to("a.txt")
-    assert model_directory.file(directory, "c.txt").read_text() == "first"
+    assert files.file(directory, "c.txt").read_text() == "first"
 
 
 def test_a_link_to_elsewhere_is_refused(directory, tmp_path):
     (tmp_path / "outside").write_text("")
     (directory / "c.txt").symlink_to(tmp_path / "outside")
     with pytest.raises(ConfigError, match="c.txt is a link to .*outside"):
-        model_directory.file(directory, "c.txt")
+        files.file(directory, "c.txt")
 
 
 def test_only_hugging_faces_own_cache_may_link_outside(tmp_path):
@@ -88,13 +88,13 @@ def test_only_hugging_faces_own_cache_may_link_outside(tmp_path):
     snapshot.mkdir(parents=True)
     (blobs / "0").write_text("weights")
     (snapshot / "good").symlink_to("../../blobs/0")
-    assert model_directory.file(snapshot, "good").read_text() == "weights"
+    assert files.file(snapshot, "good").read_text() == "weights"
     (tmp_path / "m/refs").write_text("")
     (snapshot / "bad").symlink_to("../../refs")
     with pytest.raises(ConfigError, match="is a link"):
-        model_directory.file(snapshot, "bad")
+        files.file(snapshot, "bad")
     (tmp_path / "n").symlink_to(snapshot)  # a cache that is linked as a whole
-    assert model_directory.file(tmp_path / "n", "good").read_text() == "weights"
+    assert files.file(tmp_path / "n", "good").read_text() == "weights"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "\udcff", "[" * 100_000])
@@ -102,4 +102,4 @@ def test_what_is_no_json_object_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match="config.json is not a JSON object"):
-        model_directory.read_json(path)
+        files.read_json(path)

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 
-from bert_jax import model_card, runs
+from bert_jax import runs
+from bert_jax.interop import model_card
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 
 from bert_jax import errors
-from bert_jax.interop import model_directory
+from bert_jax.interop import files
 from tests.models import (
     VOCAB,
     assert_same,
@@ -198,7 +198,7 @@ def index_what_is_not_there(directory):
 
 
 def sum_all_but_the_weights(directory):
-    model_directory.write_digests(directory)
+    files.write_digests(directory)
     path = directory / "SHA256SUMS"
     lines = [x for x in path.read_text().splitlines() if "safetensors" not in x]
     path.write_text("\n".join(lines) + "\n")
@@ -287,7 +287,7 @@ def lose_a_part(directory):
 
 
 def flip_a_bit(directory):
-    model_directory.write_digests(directory)
+    files.write_digests(directory)
     path = directory / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -295,7 +295,7 @@ def flip_a_bit(directory):
 
 
 def lose_a_file(directory):
-    model_directory.write_digests(directory)
+    files.write_digests(directory)
     (directory / "tokenizer.json").unlink()
 
 

@@ -14,8 +14,8 @@ import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.interop import huggingface_head, sentence_transformers, weight_names
-from bert_jax.interop.model_directory import write_json
+from bert_jax.interop import huggingface_config, sentence_transformers, weight_names
+from bert_jax.interop.files import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
 
@@ -88,7 +88,7 @@ def model_config(
 ) -> dict[str, Any]:
     """Returns the contents of config.json."""
     pretraining = {"architectures": ["BertForPreTraining"]}
-    return (huggingface_head.keys(head) if head else pretraining) | {
+    return (huggingface_config.keys(head) if head else pretraining) | {
         "model_type": "bert",
         "vocab_size": len(tokenizer.vocab),
         "hidden_size": model.hidden_size,

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface_head, sentence_transformers
+from bert_jax.interop import huggingface_config, sentence_transformers
 from tests.tasks import tuned
 
 PATH = Path("there/config.json")
 
 
-@pytest.mark.parametrize("kind", huggingface_head.KINDS)
+@pytest.mark.parametrize("kind", huggingface_config.KINDS)
 def test_a_head_comes_back(kind, tmp_path):
     head = tuned.HEADS[kind]
     sentence_transformers.write(tmp_path, 32, 32)  # which tell of a dual encoder
     path = tmp_path / "config.json"
-    assert huggingface_head.parse(huggingface_head.keys(head), path) == head
+    assert huggingface_config.parse(huggingface_config.keys(head), path) == head
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_a_head_comes_back(kind, tmp_path):
 def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
     config = {"architectures": ["BertForSequenceClassification"]}
     config |= {"id2label": labels} if labels else {}
-    head = huggingface_head.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
+    head = huggingface_config.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
     assert head.kind == kind and head.dropout_prob == 0.2
     # Left out, it is what transformers' BertConfig means by that.
     config.pop("hidden_dropout_prob", None)
-    assert huggingface_head.parse(config, PATH).dropout_prob == 0.1
+    assert huggingface_config.parse(config, PATH).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
 
 
@@ -47,6 +47,6 @@ def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
     ],
 )
 def test_what_is_no_head_is_said(changes, words):
-    config = huggingface_head.keys(tuned.HEADS["classification"]) | changes
+    config = huggingface_config.keys(tuned.HEADS["classification"]) | changes
     with pytest.raises(ConfigError, match=words):
-        huggingface_head.parse(config, PATH)
+        huggingface_config.parse(config, PATH)

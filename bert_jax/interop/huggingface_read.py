@@ -15,10 +15,11 @@ import safetensors
 
 from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, DamagedError
-from bert_jax.interop import model_directory, weight_names
-from bert_jax.interop.huggingface import WEIGHTS
-from bert_jax.interop.huggingface_meaning import MEANT
-from bert_jax.interop.model_directory import Source, read_json
+from bert_jax.interop import files as files_lib
+from bert_jax.interop import weight_names
+from bert_jax.interop.files import Source, read_json
+from bert_jax.interop.huggingface_config import MEANT
+from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
@@ -87,7 +88,7 @@ def config_values(directory: Path) -> dict[str, Any]:
     Raises:
       ConfigError: when there is none, or it is of another model than BERT.
     """
-    path = model_directory.file(directory, "config.json")
+    path = files_lib.file(directory, "config.json")
     config = MEANT | read_json(path)
     for key in ONLY:
         if config[key] != MEANT[key]:
@@ -109,7 +110,7 @@ def max_length(directory: Path) -> int | None:
     name = "tokenizer_config.json"
     if not os.path.lexists(directory / name):
         return None
-    length = read_json(model_directory.file(directory, name)).get("model_max_length")
+    length = read_json(files_lib.file(directory, name)).get("model_max_length")
     # transformers writes 1e30 where nothing is known.
     return length if type(length) is int and length > 0 else None
 
@@ -187,9 +188,9 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
     """Returns the files and which tensors to take from each; None for all."""
     index = f"{WEIGHTS}.index.json"
     if os.path.lexists(directory / WEIGHTS):
-        return {model_directory.file(directory, WEIGHTS): None}
+        return {files_lib.file(directory, WEIGHTS): None}
     if os.path.lexists(directory / index):
-        parts: Any = read_json(model_directory.file(directory, index))
+        parts: Any = read_json(files_lib.file(directory, index))
         parts = parts.get("weight_map")
         files = list(parts.values()) if isinstance(parts, dict) else []
         if not files or not all(isinstance(name, str) for name in files):
@@ -199,7 +200,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
         names: dict[str, list[str]] = {}
         for name, part in parts.items():
             names.setdefault(part, []).append(name)
-        return {model_directory.file(directory, p): n for p, n in names.items()}
+        return {files_lib.file(directory, p): n for p, n in names.items()}
     pickles = sorted(p.name for p in directory.iterdir() if p.suffix in PICKLES)
     if pickles:
         raise ConfigError(
@@ -224,7 +225,7 @@ def _lowercase(directory: Path) -> bool | None:
         ("tokenizer_config.json", None),
     ):
         if os.path.lexists(directory / name):
-            found: Any = read_json(model_directory.file(directory, name))
+            found: Any = read_json(files_lib.file(directory, name))
             found = found.get(section) if section else found
             rules |= found if isinstance(found, dict) else {}
     lowercase = rules.get("do_lower_case", rules.get("lowercase"))
@@ -249,12 +250,12 @@ def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | Non
     files = dict.fromkeys([tokenizer_file, *TOKENIZER_FILES])
     for name in files:
         if os.path.lexists(directory / name):
-            path, content = directory / name, model_directory.read(directory, name)
+            path, content = directory / name, files_lib.read(directory, name)
             if name == tokenizers.WordPiece.FILE:
                 content = _with_added_tokens(directory, content)
             return path, content
     if os.path.lexists(directory / "tokenizer.json"):
-        path = model_directory.file(directory, "tokenizer.json")
+        path = files_lib.file(directory, "tokenizer.json")
         # All that transformers 5 writes of a WordPiece.
         return directory / tokenizers.WordPiece.FILE, _wordpiece_in(path)
     return directory / tokenizer_file, None
@@ -268,9 +269,9 @@ def _with_added_tokens(directory: Path, content: bytes) -> bytes:
     """
     ids: dict[str, Any] = {}
     if os.path.lexists(directory / "added_tokens.json"):
-        ids |= read_json(model_directory.file(directory, "added_tokens.json"))
+        ids |= read_json(files_lib.file(directory, "added_tokens.json"))
     if os.path.lexists(directory / "tokenizer.json"):
-        ids |= _added_in(read_json(model_directory.file(directory, "tokenizer.json")))
+        ids |= _added_in(read_json(files_lib.file(directory, "tokenizer.json")))
     path = directory / tokenizers.WordPiece.FILE
     pieces = {t: i for i, t in enumerate(wordpiece.tokens_in(content, str(path)))}
     if ids.keys() <= pieces.keys():

@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.interop import huggingface
+from bert_jax.interop import huggingface_write
 from bert_jax.model import bert
 from tests.conftest import make_config
 
@@ -38,11 +38,11 @@ def tokenizer(request):
 def write(directory, tokenizer, **changes):
     config = make_config(**changes)
     _, params = bert.build(config.model, VOCAB_SIZE, jax.random.key(0))
-    huggingface.write(directory, params, config, tokenizer)
+    huggingface_write.write(directory, params, config, tokenizer)
 
 
 def test_ids_are_ours_between_cls_and_sep(tokenizer):
-    built = huggingface.build_tokenizer(tokenizer)
+    built = huggingface_write.build_tokenizer(tokenizer)
     encode = tokenizer.encoder()
     cls, sep = tokenizer.id("[CLS]"), tokenizer.id("[SEP]")
     for line in LINES:
@@ -55,7 +55,7 @@ def test_transformers_reads_the_same_ids(tokenizer, tmp_path):
     transformers = pytest.importorskip("transformers")
     write(tmp_path, tokenizer)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    ours = huggingface.build_tokenizer(tokenizer)
+    ours = huggingface_write.build_tokenizer(tokenizer)
     for line in LINES:
         assert theirs(line)["input_ids"] == ours.encode(line).ids
     assert theirs.mask_token_id == tokenizer.id("[MASK]")
