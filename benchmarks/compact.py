@@ -19,14 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import predict, trained
+from bert_jax import predict
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import Trained
 from bert_jax.model import int8
 from bert_jax.tasks import task
 from bert_jax.tasks.config import TextTask
 from bert_jax.tasks.predictor import Predictor
-from bert_jax.trained import Trained
 
 BATCH_SIZE = 32
 TASK = TextTask(
@@ -54,7 +55,7 @@ def main() -> None:
 
     models, predictors = {}, {}
     for path in args.models:
-        exact = trained.read_tuned(path)
+        exact = model_lib.read_tuned(path)
         layers = f"{path}: {exact.config.num_hidden_layers} layers"
         for weights, model in ("float32", exact), ("int8", int8.quantized(exact)):
             models[f"{layers}, {weights}"] = model

@@ -19,12 +19,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import rows
-from bert_jax import contextual, trained
+from bert_jax import contextual
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import Trained
 from bert_jax.tasks import conll, metrics
 from bert_jax.tasks.conll import Sentences
-from bert_jax.trained import Trained
 
 MAX_ITERATIONS = 1_000  # the default is 100, too few to converge on 256 features
 WITHOUT_CONTEXT = "first"
@@ -40,7 +41,7 @@ def main() -> None:
     jax.set_mesh(
         mesh_lib.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False))
     )
-    model = trained.read_encoder(args.model)
+    model = model_lib.read_encoder(args.model)
     train = conll.read(f"conll:{args.train}", "", "")
     dev = conll.read(f"conll:{args.dev}", "", "")
     enough = model.config.num_hidden_layers >= 4

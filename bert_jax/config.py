@@ -147,7 +147,7 @@ class EvalConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     seed: int
-    init_from: str  # directory of the first weights, see pretrained.py; "": random
+    init_from: str  # directory of the first weights, see initialize.py; "": random
     compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
     # float32 | bfloat16, in which devices sum the gradients of kernels
     gradient_reduction_dtype: str

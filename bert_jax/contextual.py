@@ -22,8 +22,8 @@ from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
+from bert_jax.loading.model import Trained
 from bert_jax.model import heads, int8
-from bert_jax.trained import Trained
 
 # States are those of the embeddings and after each layer; sums leave out the former.
 LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
@@ -71,7 +71,7 @@ class Extractor:
         """Sets up.
 
         Args:
-          trained: from `trained.read_encoder`, or what int8.py made of it.
+          trained: from `model.read_encoder`, or what int8.py made of it.
           layers: one of LAYERS, which to combine and how.
           pooling: one of POOLING: "none" for features of tokens, "words" for those of
             texts' words, see `of_words`, "mean" of all tokens' with [CLS] and [SEP], or

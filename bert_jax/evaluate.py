@@ -19,13 +19,14 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, runs
+from bert_jax import cli
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
+from bert_jax.loading import run as run_lib
 
 # Pairs and masks of held-out documents are fixed for all runs, whatever their seed.
 EVAL_SEED = 0
@@ -120,7 +121,7 @@ def next_sentence_majority(batches: list[pipeline.Batch]) -> float | None:
 def main() -> None:
     (workdir,) = cli.require("workdir")
     cli.local_directory("workdir", workdir)
-    run = runs.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
+    run = run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"

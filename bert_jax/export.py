@@ -22,11 +22,13 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import cli, pretrained, runs
+from bert_jax import cli
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, google_tf1, huggingface_write, model_card
+from bert_jax.loading import initialize
+from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 
 FORMATS = {"huggingface": huggingface_write.write, "google": google_tf1.write}
@@ -47,7 +49,7 @@ def export(
     step: int | None = None,
     corpus_dir: str | None = None,
 ) -> None:
-    """Writes a checkpoint of the run, see `runs.open_run`.
+    """Writes a checkpoint of the run, see `run.open_run`.
 
     Raises:
       ConfigError: when the output exists or there is no such checkpoint.
@@ -62,7 +64,7 @@ def export(
         raise ConfigError(
             f"--output={output} is in the run's own directory; give another"
         )
-    run = runs.open_run(workdir, step, corpus_dir)
+    run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
             raise ConfigError(
@@ -93,14 +95,14 @@ def export(
     )
 
 
-def read_back(directory: Path, run: runs.Run, dtype: str) -> float:
+def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
     """Returns the largest difference of logits between an export and its run.
 
     Raises:
       ExportError: when a weight is not the run's rounded to the dtype, or logits are
         further apart than that allows.
     """
-    arrays = pretrained.open_directory(directory, run.config).read()
+    arrays = initialize.open_directory(directory, run.config).read()
     for name, ours in parameters.by_name(run.params).items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
@@ -117,7 +119,7 @@ def read_back(directory: Path, run: runs.Run, dtype: str) -> float:
 
 
 def logits_of_random_pairs(
-    run: runs.Run,
+    run: run_lib.Run,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
     """Returns params -> both heads' float32 logits of fixed pairs with padding."""
     rows = mesh_lib.batch_divisor(run.mesh)

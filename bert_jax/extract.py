@@ -28,17 +28,18 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, contextual, text_lines, trained
+from bert_jax import cli, contextual, text_lines
 from bert_jax.config import MeshConfig
 from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import Trained
 from bert_jax.model import int8
 from bert_jax.monitoring.progress import Progress
 from bert_jax.text_lines import Parts
-from bert_jax.trained import Trained
 
 WRITERS = (".jsonl", ".npz")
 
@@ -110,7 +111,7 @@ def extract(
 def open_model(path: str) -> tuple[Extractor | int8.Compared, Extractor, Tokenizer]:
     """Returns what computes features as the flags ask, the extractor in it, and the
     model's tokenizer."""
-    model = trained.read_encoder(path)
+    model = model_lib.read_encoder(path)
     extractor = make_extractor(model)
     if _WEIGHTS.value == "float32":
         return extractor, extractor, model.tokenizer

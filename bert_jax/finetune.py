@@ -23,14 +23,17 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, compiled_steps, encoders, storage, trained
+from bert_jax import cli, compiled_steps, storage
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.encoders import Encoder
 from bert_jax.errors import EXIT_DIVERGED, ConfigError
 from bert_jax.interop import files
+from bert_jax.loading import encoders
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.encoders import Encoder
+from bert_jax.loading.model import Opened
 from bert_jax.monitoring.progress import Progress
 from bert_jax.monitoring.report import duration
 from bert_jax.tasks import config as config_lib
@@ -41,7 +44,6 @@ from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.squad import Questions
 from bert_jax.tasks.tuning import Result
-from bert_jax.trained import Opened
 
 SETTINGS_FILE = "finetune.json"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
@@ -168,7 +170,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         (f"--model={start.model}", _digest(encoder)),
     ):
         multihost.check_same(name, value, f"{name} is not the same on all hosts")
-    laid_out = trained.lay_out(teacher) if teacher else None
+    laid_out = model_lib.lay_out(teacher) if teacher else None
     return Setup(
         config, encoder, start.is_from_scratch, datasets, sha256, mesh, laid_out
     )
@@ -183,7 +185,7 @@ def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
     path = config.distill.teacher
     if not path:
         return None
-    teacher = trained.open_tuned(path, "config.distill.teacher")
+    teacher = model_lib.open_tuned(path, "config.distill.teacher")
     given, tokenizer = f"config.distill.teacher={path}", encoder.tokenizer
     if (teacher.tokenizer.vocab, teacher.tokenizer.lowercase) != (
         tokenizer.vocab,

@@ -29,11 +29,13 @@ import numpy as np
 import scipy.special
 from absl import flags
 
-from bert_jax import cli, text_lines, trained
+from bert_jax import cli, text_lines
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import Trained
 from bert_jax.model import int8
 from bert_jax.model.heads import Head
 from bert_jax.monitoring.progress import Progress
@@ -49,7 +51,6 @@ from bert_jax.tasks.config import (
 from bert_jax.tasks.examples import Choices
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.text_lines import Parts
-from bert_jax.trained import Trained
 
 # What a row says in one word, or several.
 ANSWERS = ("label", "labels", "choice", "tags", "answer")
@@ -279,7 +280,7 @@ def open_model(
 ) -> tuple[Teller | int8.Compared, Teller, int]:
     """Returns what tells of lines as the flags ask, the teller in it, and the most
     parts of a line."""
-    model = trained.read_tuned(path)
+    model = model_lib.read_tuned(path)
     assert model.head is not None
     numbers = decisions_of(path, model.head)
     _, max_parts, _ = line_input.parts_of(task_of(model.head, numbers))

@@ -13,15 +13,7 @@ from collections.abc import Callable
 import jax
 from absl import flags
 
-from bert_jax import (
-    cli,
-    compiled_steps,
-    optim,
-    pretrained,
-    rollbacks,
-    steps,
-    train_loop,
-)
+from bert_jax import cli, compiled_steps, optim, rollbacks, steps, train_loop
 from bert_jax.checkpoint import best, integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
@@ -34,6 +26,7 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.held_out import HeldOut
+from bert_jax.loading import initialize
 from bert_jax.model import parameters
 from bert_jax.monitoring import report, writer
 from bert_jax.monitoring.goodput import Startup
@@ -121,7 +114,7 @@ def watched(
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, watchdog: Watchdog
-) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, pretrained.Weights | None]:
+) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, initialize.Weights | None]:
     """Returns the mesh, which is set, the corpus and first weights, if any are given.
 
     Raises:
@@ -145,13 +138,13 @@ def open_inputs(
     watchdog.rest()  # a large corpus is prepared for hours, and no device is used
     if is_begun or not config.init_from:
         return mesh, find_corpus(config), None
-    source = pretrained.open_source(config)
+    source = initialize.open_source(config)
     if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
         tokenizer = tokenizers.load(config.tokenizer)
-        weights = pretrained.read(source, config, tokenizer)
+        weights = initialize.read(source, config, tokenizer)
         return mesh, find_corpus(config), weights
     corpus = find_corpus(config)
-    return mesh, corpus, pretrained.read(source, config, corpus.tokenizer)
+    return mesh, corpus, initialize.read(source, config, corpus.tokenizer)
 
 
 def take_workdir(workdir: str, config: ExperimentConfig) -> int:
@@ -209,7 +202,7 @@ def show_end(
 
 
 def first_state(
-    init: Callable[[], steps.TrainState], weights: pretrained.Weights | None
+    init: Callable[[], steps.TrainState], weights: initialize.Weights | None
 ) -> steps.TrainState:
     """Returns the state of step 0: random weights, or those of another model."""
     state = init()

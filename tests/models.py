@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from bert_jax import pretrained
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.interop import huggingface_write
+from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.conftest import make_config
 
@@ -33,7 +33,7 @@ def export_to(directory):
 
 def read(directory, **changes):
     config = make_config(init_from=str(directory), **changes)
-    return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
+    return initialize.read(initialize.open_source(config), config, TOKENIZER)
 
 
 def tensors_of(directory):

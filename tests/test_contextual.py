@@ -6,11 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import contextual, trained
+from bert_jax import contextual
 from bert_jax.contextual import Extractor
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
+from bert_jax.loading import model as model_lib
 from tests.conftest import make_config, use_mesh
 from tests.tasks import tuned
 
@@ -50,7 +51,7 @@ def make(directory, **changes):
         "batch_size": 4,
         "dtype": jnp.dtype(jnp.float32),
     } | changes
-    return Extractor(trained.read_encoder(str(directory)), **settings)
+    return Extractor(model_lib.read_encoder(str(directory)), **settings)
 
 
 def their_states(directory, features):

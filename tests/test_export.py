@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import export, pretrained, runs
+from bert_jax import export
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.lazy_tensorflow import tf
+from bert_jax.loading import initialize
+from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 from tests.commands import run, run_well
 from tests.interop.test_huggingface_write import LINES
@@ -73,7 +75,7 @@ def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
     ],
 )
 def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dtype):
-    opened = runs.open_run(str(trained / "run"), None)
+    opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
     difference = export.read_back(tmp_path, opened, dtype)
@@ -82,7 +84,7 @@ def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dty
 
 def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
     """A weight that changed on its way to the disk: nothing appears."""
-    opened = runs.open_run(str(trained / "run"), None)
+    opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
     path = tmp_path / "model.safetensors"
@@ -95,7 +97,7 @@ def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
 
 def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
     """Should the same weights ever give them."""
-    opened = runs.open_run(str(trained / "run"), None)
+    opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
     place = parameters.place
@@ -104,17 +106,17 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
         bias = {"next_sentence.bias": arrays["next_sentence.bias"] + 1e-3}
         return place(params, arrays | bias)
 
-    monkeypatch.setattr(pretrained, "place", place_another)
+    monkeypatch.setattr(initialize, "place", place_another)
     with pytest.raises(export.ExportError, match="its logits differ from the run's"):
         export.read_back(tmp_path, opened, "float32")
 
 
 def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):
-    opened = runs.open_run(str(trained / "run"), None)
+    opened = run_lib.open_run(str(trained / "run"), None)
     bias = np.full(2, np.nan, np.float32)
     params = parameters.place(opened.params, {"next_sentence.bias": bias})
     diverged = dataclasses.replace(opened, params=params)
-    monkeypatch.setattr(runs, "open_run", lambda *_: diverged)
+    monkeypatch.setattr(run_lib, "open_run", lambda *_: diverged)
     with pytest.raises(ConfigError, match="NaN or infinity in next_sentence.bias"):
         export.export("run", str(tmp_path / "out"), "huggingface")
     assert not (tmp_path / "out").exists()
@@ -142,7 +144,7 @@ def test_an_output_that_cannot_be_made_is_refused(trained):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_class_that_people_use_loads_it(trained, exported, tmp_path, dtype):
     transformers = pytest.importorskip("transformers")
-    opened = runs.open_run(str(trained / "run"), None)
+    opened = run_lib.open_run(str(trained / "run"), None)
     ours, directory = opened.corpus.tokenizer, exported
     if dtype == "bfloat16":
         directory = tmp_path

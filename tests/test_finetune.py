@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import encoders, finetune, trained
+from bert_jax import finetune
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
+from bert_jax.loading import encoders
+from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning
@@ -96,8 +98,8 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
     )
-    model = trained.read_tuned(str(tmp_path / "run" / "model"))
-    assert model.head == trained.read_tuned(str(directory / "run" / "model")).head
+    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    assert model.head == model_lib.read_tuned(str(directory / "run" / "model")).head
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
 def test_the_model_is_the_one_of_its_metrics(swept):
     """Read back from its directory alone."""
     directory, _ = swept
-    model = trained.read_tuned(str(directory / "run" / "model"))
+    model = model_lib.read_tuned(str(directory / "run" / "model"))
     assert model.head is not None and model.head.labels == ("against", "for")
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)
@@ -141,7 +143,7 @@ def test_transformers_reads_the_same_logits(swept):
     encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = theirs.eval()(**encoded).logits.numpy()
-    model = trained.read_tuned(str(path))
+    model = model_lib.read_tuned(str(path))
     ids = encoded["input_ids"].numpy().astype(np.int32)
     batch = {
         "input_ids": ids,
@@ -192,7 +194,7 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     finetune.finish(setup, workdir, [result], 1.0)
     assert result.metrics[setup.config.metric] > LEARNT[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
-    model = trained.read_tuned(str(tmp_path / "run" / "model"))
+    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
     assert model.head == setup.head
     assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
@@ -248,7 +250,7 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     taught = f"--config.distill.teacher={teacher}"
     stdout = run_well("bert_jax.finetune", *arguments, taught)
     assert "1 layer of 32" in stdout and f"teacher: {teacher}, 2 layers" in stdout
-    student = trained.read_tuned(str(tmp_path / "run" / "model"))
+    student = model_lib.read_tuned(str(tmp_path / "run" / "model"))
     assert student.config.num_hidden_layers == 1
     summary = json.loads((tmp_path / "run" / "results.json").read_text())
     (dev,) = summary["dev"].values()
@@ -321,7 +323,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    teacher = trained.open_tuned(str(tmp_path), "config.distill.teacher")
+    teacher = model_lib.open_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="was tuned for regression, config.task.kind"):
         finetune.check_task_of(teacher, values, None)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import scipy.special
 
-from bert_jax import predict, trained
+from bert_jax import predict
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
+from bert_jax.loading import model as model_lib
 from bert_jax.tasks import line_input, task
 from bert_jax.tasks.config import (
     ChoiceTask,
@@ -68,7 +69,7 @@ def tell(
     directory, kind, lines, batch_size=2, has_impossible=False, null_threshold=0.0
 ):
     mesh = use_mesh(1, 1, 1)
-    model = trained.read_tuned(str(directory))
+    model = model_lib.read_tuned(str(directory))
     predictor = Predictor(
         model.graphdef,
         length=32,
@@ -136,7 +137,7 @@ def test_logits_are_the_models(tmp_path):
 def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
     write(tmp_path, "classification")
     mesh = use_mesh(1, 1, 1)
-    model = trained.read_tuned(str(tmp_path))
+    model = model_lib.read_tuned(str(tmp_path))
     dtype = np.dtype("f4")
     predictor = Predictor(
         model.graphdef, length=32, batch_size=2, dtype=dtype, mesh=mesh
@@ -226,7 +227,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
 def test_classes_of_words_that_are_no_names_stay_as_they_are(tmp_path):
     write(tmp_path, "tagging")
     change_json(tmp_path, "config.json", id2label={"0": "NOUN", "1": "DET", "2": "O"})
-    head = trained.read_tuned(str(tmp_path)).head
+    head = model_lib.read_tuned(str(tmp_path)).head
     asked = task_of(head)
     logits = np.eye(3, dtype=np.float32)[None, [2, 0, 1, 0]]
     found = line_input.examples_of(asked, [("w1 w2",)], 1, False)

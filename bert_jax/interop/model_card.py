@@ -5,9 +5,9 @@ What stands between the lines of --- is for the Hugging Face hub.
 
 from pathlib import Path
 
-from bert_jax import runs
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.loading import run as run_lib
 from bert_jax.monitoring import writer
 
 LOAD = {
@@ -50,7 +50,7 @@ ERF_GELU = (
 
 
 def write(
-    directory: Path, run: runs.Run, workdir: str, format_name: str, dtype: str
+    directory: Path, run: run_lib.Run, workdir: str, format_name: str, dtype: str
 ) -> None:
     """Writes README.md into the directory of an export."""
     model = run.config.model
@@ -76,7 +76,7 @@ def _front_matter(format_name: str) -> str:
     )
 
 
-def _origin(run: runs.Run) -> str:
+def _origin(run: run_lib.Run) -> str:
     config = run.config
     began = "from random weights"
     if config.init_from:

@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
+from bert_jax.loading.model import Trained
 from bert_jax.model.parameters import path_name
-from bert_jax.trained import Trained
 
 # Of an embedding [row, D] and of a kernel [input, output], the axis with a scale each.
 _ROWS, _OUTPUTS = 0, 1

@@ -10,14 +10,14 @@ from flax import nnx
 
 from bert_jax import steps
 from bert_jax.config import ModelConfig
-from bert_jax.encoders import Encoder
+from bert_jax.loading.encoders import Encoder
+from bert_jax.loading.model import Trained
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
 from bert_jax.tasks import batches, task, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.predictor import Predictor
-from bert_jax.trained import Trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from bert_jax import pretrained
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import DamagedError
+from bert_jax.loading import initialize
 from tests import models
 from tests.commands import run, run_well, small_run
 
@@ -35,9 +35,9 @@ def test_sha256sum_accepts_it(exported):
 
 def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
     config = workdir.read_config(str(trained / "run"))
-    shapes = pretrained.parameter_shapes(config)
-    monkeypatch.setattr(pretrained, "parameter_shapes", lambda config: shapes)
-    expected = pretrained.open_directory(exported, config).read()
+    shapes = initialize.parameter_shapes(config)
+    monkeypatch.setattr(initialize, "parameter_shapes", lambda config: shapes)
+    expected = initialize.open_directory(exported, config).read()
     rng, num_told = random.Random(3), 0
     paths = sorted(path for path in exported.iterdir() if path.name != "README.md")
     for number in range(FLIPS):
@@ -47,7 +47,7 @@ def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
         flipped[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         try:
-            source = pretrained.open_directory(exported, config)
+            source = initialize.open_directory(exported, config)
         except DamagedError as error:
             # A flip in a digest looks like one in the file that it is of.
             assert str(path) in str(error) or path.name == "SHA256SUMS"

@@ -9,10 +9,10 @@ from unittest import mock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bert_jax import pretrained
 from bert_jax.data.batches import streams
 from bert_jax.data.corpus import corpus
 from bert_jax.interop import files
+from bert_jax.loading import initialize
 from tests import models
 from tests.conftest import make_config as model_config
 from tests.corpora import all_text, make_config, make_documents, write
@@ -112,13 +112,13 @@ MODEL_FILES = [
 def made_model():
     directory = new_directory()
     models.export_to(directory)
-    shapes = pretrained.parameter_shapes(model_config())
+    shapes = initialize.parameter_shapes(model_config())
     return directory, shapes
 
 
 def read_as_a_run_does(directory):
     _, shapes = made_model()
-    with mock.patch.object(pretrained, "parameter_shapes", lambda config: shapes):
+    with mock.patch.object(initialize, "parameter_shapes", lambda config: shapes):
         return models.read(directory)
 
 

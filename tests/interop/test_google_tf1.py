@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import errors, pretrained
+from bert_jax import errors
 from bert_jax.interop import google_tf1
 from bert_jax.lazy_tensorflow import tf
+from bert_jax.loading import initialize
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
@@ -89,7 +90,7 @@ def source(tmp_path):
 
 def read(path):
     config = make_config(init_from=str(path))
-    return pretrained.read(pretrained.open_source(config), config, TOKENIZER)
+    return initialize.read(initialize.open_source(config), config, TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from bert_jax import runs
 from bert_jax.interop import model_card
+from bert_jax.loading import run as run_lib
 
 
 @pytest.fixture(scope="module")
 def opened(trained):
-    return runs.open_run(str(trained / "run"), None)
+    return run_lib.open_run(str(trained / "run"), None)
 
 
 def write(opened, workdir, directory, format_name="huggingface"):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import contextual, trained
+from bert_jax import contextual
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write, sentence_transformers
+from bert_jax.loading import model as model_lib
 from tests.models import TOKENIZER
 from tests.tasks import tuned
 
@@ -30,7 +31,7 @@ def test_it_embeds_texts_alike(directory):
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(directory), device="cpu")
     assert theirs.max_seq_length == 32
-    model = trained.read_encoder(str(directory))
+    model = model_lib.read_encoder(str(directory))
     extract = contextual.Extractor(
         model,
         layers="last",
@@ -49,7 +50,7 @@ def test_it_embeds_texts_alike(directory):
 
 def cosine(directory, encoded) -> float:
     """Returns what the head makes of a pair."""
-    model = trained.read_tuned(str(directory))
+    model = model_lib.read_tuned(str(directory))
     assert model.head is not None and model.head.kind == "similarity"
     ids = np.zeros((1, 2, 16), np.int32)
     for row, tokens in enumerate(encoded):
@@ -101,12 +102,12 @@ def test_embeddings_of_length_one_have_the_same_cosines(directory):
 def test_texts_are_as_long_as_it_was_tuned_for(directory):
     (directory / "SHA256SUMS").unlink()
     path = directory / "sentence_bert_config.json"
-    assert trained.read_tuned(str(directory)).max_length == 32
+    assert model_lib.read_tuned(str(directory)).max_length == 32
     path.write_text('{"max_seq_length": 12}')
-    assert trained.read_encoder(str(directory)).max_length == 12
+    assert model_lib.read_encoder(str(directory)).max_length == 12
     path.write_text('{"max_seq_length": "long"}')
     with pytest.raises(ConfigError, match="has max_seq_length='long'"):
-        trained.read_encoder(str(directory))
+        model_lib.read_encoder(str(directory))
 
 
 @pytest.mark.parametrize(
@@ -141,4 +142,4 @@ def test_a_plain_encoder_is_none(directory):
     assert not sentence_transformers.is_dual_encoder(directory)
     (directory / "SHA256SUMS").unlink()
     with pytest.raises(ConfigError, match="has no head of a task"):
-        trained.read_tuned(str(directory))
+        model_lib.read_tuned(str(directory))

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import contextual, extract, predict, trained
+from bert_jax import contextual, extract, predict
 from bert_jax.contextual import Features
 from bert_jax.interop import huggingface_write
+from bert_jax.loading import model as model_lib
 from bert_jax.model import int8
 from bert_jax.model.parameters import path_name
 from tests.commands import run, run_well
@@ -34,7 +35,7 @@ def directory(tmp_path_factory):
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_each_weight_is_off_by_half_a_step_at_most(directory, mesh):
     use_mesh(*mesh)
-    model = trained.read_tuned(str(directory))
+    model = model_lib.read_tuned(str(directory))
     found = jax.jit(int8.dequantized)(int8.quantized(model).params)
     leaves, _ = jax.tree_util.tree_flatten_with_path(model.params)
     for (path, x), y in zip(leaves, jax.tree.leaves(found), strict=True):
@@ -51,7 +52,7 @@ def test_each_weight_is_off_by_half_a_step_at_most(directory, mesh):
 
 def test_they_take_a_quarter(directory):
     use_mesh(1, 1, 1)
-    model = trained.read_tuned(str(directory))
+    model = model_lib.read_tuned(str(directory))
     small = int8.quantized(model)
     vectors = [x for x in jax.tree.leaves(model.params) if x.ndim < 2]
     matrices = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
@@ -134,7 +135,7 @@ def test_float32_weights_are_let_go(directory):
 
 def compare_and_forget(directory):
     """Returns what is compared, after its only comparison, and float32 arrays."""
-    model = trained.read_encoder(str(directory))
+    model = model_lib.read_encoder(str(directory))
     arrays = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
     compared = int8.Compared(
         embed_with(int8.quantized(model)), embed_with(model), extract.difference

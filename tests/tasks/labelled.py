@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from bert_jax import encoders
+from bert_jax.loading import encoders
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import datasets
 from bert_jax.tasks.setup import Setup

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from bert_jax import trained
+from bert_jax.loading import model as model_lib
 from bert_jax.tasks import outcome
 from tests.tasks import labelled
 
@@ -49,7 +49,7 @@ def test_a_model_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
         outcome.write_model(setup, params, str(tmp_path), {})
     assert all(path.is_dir() for path in theirs) and (tmp_path / "model.zip").exists()
     assert not left.exists() and not list(tmp_path.glob(".model*"))
-    assert trained.read_tuned(str(tmp_path / "model")).head == setup.head
+    assert model_lib.read_tuned(str(tmp_path / "model")).head == setup.head
     card = tmp_path / "model" / "README.md"
     card.write_text(card.read_text() + "edited\n")  # which is no corrupt model
-    assert trained.read_tuned(str(tmp_path / "model")).head == setup.head
+    assert model_lib.read_tuned(str(tmp_path / "model")).head == setup.head

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.token_rows: which rows of a model a vocabulary takes."""
+"""Tests of bert_jax.loading.vocabulary: which rows of a model a vocabulary takes."""
 
 import json
 
@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import errors, pretrained
+from bert_jax import errors
 from bert_jax.data.tokenizers import sentencepiece, wordpiece
+from bert_jax.loading import initialize
 from tests.conftest import make_config
 from tests.models import VOCAB, assert_same, change_json, read, tensors_of
 
@@ -17,7 +18,7 @@ def extend(directory, *tokens):
     vocab = (*VOCAB, *tokens)
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
-    return pretrained.read(pretrained.open_source(config), config, tokenizer)
+    return initialize.read(initialize.open_source(config), config, tokenizer)
 
 
 def test_new_tokens_are_the_mean_of_their_pieces(source):
@@ -69,7 +70,7 @@ def test_tokens_that_python_splits_lines_at_and_added_tokens(source, line_end):
     (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
     config = make_config(init_from=str(directory))
     tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
-    weights = pretrained.read(pretrained.open_source(config), config, tokenizer)
+    weights = initialize.read(initialize.open_source(config), config, tokenizer)
     assert_same(weights.arrays, expected)
     assert weights.notes == ()
 
@@ -93,7 +94,7 @@ def test_a_vocabulary_of_another_kind_is_refused(source):
         [[f"word{i} {i * 7919} here"] for i in range(200)], config.tokenizer
     )
     with pytest.raises(errors.ConfigError, match="has a vocab.txt; use the model's"):
-        pretrained.read(pretrained.open_source(config), config, other)
+        initialize.read(initialize.open_source(config), config, other)
 
 
 def test_unused_tokens_may_be_replaced(source):
@@ -102,8 +103,8 @@ def test_unused_tokens_may_be_replaced(source):
     (directory / "vocab.txt").write_text("\n".join(unused))
     ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
     config = make_config(init_from=str(directory))
-    weights = pretrained.read(
-        pretrained.open_source(config), config, wordpiece.WordPiece(ours, True)
+    weights = initialize.read(
+        initialize.open_source(config), config, wordpiece.WordPiece(ours, True)
     )
     rows, before = (
         weights.arrays["bert.embeddings.word"],
@@ -152,6 +153,6 @@ def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, voca
         errors.ConfigError,
         match=r"nor its beginning: token \d+ is 'w\d+' there and",
     ):
-        pretrained.read(
-            pretrained.open_source(config), config, wordpiece.WordPiece(vocab, True)
+        initialize.read(
+            initialize.open_source(config), config, wordpiece.WordPiece(vocab, True)
         )

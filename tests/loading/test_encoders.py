@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import encoders, pretrained, runs
 from bert_jax.errors import ConfigError
+from bert_jax.loading import encoders, initialize
+from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 from tests.conftest import make_config, use_mesh
 from tests.interop.test_google_tf1 import (
@@ -31,7 +32,7 @@ def test_from_hugging_face(source):
 def test_from_google(tmp_path):
     save_as_run_pretraining_does(tmp_path, random_variables())
     config = make_config(init_from=str(tmp_path))
-    weights = pretrained.read(pretrained.open_source(config), config, TOKENIZER)
+    weights = initialize.read(initialize.open_source(config), config, TOKENIZER)
     found = encoders.read(str(tmp_path), True)
     assert_same(found.arrays, of_the_encoder(weights.arrays))
     assert found.config == config.model and found.tokenizer == TOKENIZER
@@ -41,7 +42,7 @@ def test_from_google(tmp_path):
 
 def test_from_a_workdir(trained):
     use_mesh(1, 1, 1)
-    run = runs.open_run(str(trained / "run"), None)
+    run = run_lib.open_run(str(trained / "run"), None)
     found = encoders.read(str(trained / "run"), None)
     assert_same(found.arrays, of_the_encoder(parameters.by_name(run.params)))
     assert found.tokenizer == run.corpus.tokenizer

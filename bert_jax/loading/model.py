@@ -1,6 +1,6 @@
 """A trained model with nothing known of it but its own directory.
 
-That is one of `export` or of any Hugging Face BERT with safetensors. pretrained.py is
+That is one of `export` or of any Hugging Face BERT with safetensors. initialize.py is
 for a run that says itself what the model must be.
 """
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax import runs, token_rows
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -21,6 +20,8 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
+from bert_jax.loading import run as run_lib
+from bert_jax.loading import vocabulary
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 
@@ -102,7 +103,7 @@ def _no_source(init_from: str, path: Path) -> str:
 
 def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of the run's model, by name."""
-    _, params = runs.abstract_params(config)
+    _, params = run_lib.abstract_params(config)
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {path_name(path): leaf.shape for path, leaf in leaves}
 
@@ -115,7 +116,7 @@ def read(
     Raises:
       ConfigError: when the vocabularies do not fit, or a file is damaged.
     """
-    rows, notes_on_rows = token_rows.match(source, config, tokenizer)
+    rows, notes_on_rows = vocabulary.match(source, config, tokenizer)
     wanted = parameter_shapes(config)
     arrays, notes = source.read(), list(source.notes)
     for name, array in arrays.items():
@@ -126,15 +127,15 @@ def read(
             )
     missing = [name for name in wanted if name not in arrays]
     if missing:
-        notes.append(f"not there, begin anew: {token_rows.some(missing)}")
+        notes.append(f"not there, begin anew: {vocabulary.some(missing)}")
     if source.unused:
         notes.append(
-            f"there, but not of the model: {token_rows.some(list(source.unused))}"
+            f"there, but not of the model: {vocabulary.some(list(source.unused))}"
         )
     notes += notes_on_rows
     if rows is not None:
         for name in BY_TOKEN & arrays.keys():
-            arrays[name] = token_rows.averaged(arrays[name], rows)
+            arrays[name] = vocabulary.averaged(arrays[name], rows)
     num_positions, (num_wanted, _) = len(arrays[POSITION]), wanted[POSITION]
     if num_positions < num_wanted:
         repeats = -(-num_wanted // num_positions)
@@ -193,7 +194,7 @@ def _read_workdir(
     whole = jax.NamedSharding(mesh, jax.P())  # every process needs all of them
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        runs.abstract_params(config)[1],
+        run_lib.abstract_params(config)[1],
     )
     checkpoints = Checkpoints(str(directory))
     restored = checkpoints.restore(step, {"params": like}, mesh)
@@ -232,7 +233,7 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if needed:
         raise ConfigError(
             f"{source.directory} lacks {len(needed)} of the encoder's tensors:"
-            f" {token_rows.some(needed)}"
+            f" {vocabulary.some(needed)}"
         )
 
     def fits(name: str, shape: tuple[int, ...]) -> bool:
@@ -249,7 +250,7 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if wrong:
         raise ConfigError(
             f"{source.directory} does not fit the config in {len(wrong)} tensor(s):"
-            f" {token_rows.some(wrong)}"
+            f" {vocabulary.some(wrong)}"
         )
     num_positions = source.shapes[POSITION][0]
     for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):

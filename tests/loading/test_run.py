@@ -1,13 +1,14 @@
-"""Tests of bert_jax.runs: what may continue a run."""
+"""Tests of bert_jax.loading.run: what may continue a run."""
 
 import dataclasses
 
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import errors, runs
+from bert_jax import errors
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import DamagedError
+from bert_jax.loading import run as run_lib
 from tests.conftest import make_config
 
 
@@ -87,7 +88,7 @@ def test_checkpoints_without_their_config_are_not_continued(tmp_path):
 
 def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
     """Trained on one; here are eight, and 16 rows a batch."""
-    run = runs.open_run(str(trained / "run"), None)
+    run = run_lib.open_run(str(trained / "run"), None)
     assert (run.step, run.phase_index) == (20, 0)
     assert run.mesh.size == 8
     assert run.config == workdir.read_config(str(trained / "run"))
@@ -99,10 +100,10 @@ def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
     unfinished = tmp_path / "corpus"
     unfinished.mkdir()
     with pytest.raises(errors.ConfigError, match="corpus is not at '.*/corpus'"):
-        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+        run_lib.open_run(str(tmp_path / "run"), None, str(unfinished))
     (unfinished / "train-00000-of-00002").touch()
     with pytest.raises(errors.ConfigError) as error:
-        runs.open_run(str(tmp_path / "run"), None, str(unfinished))
+        run_lib.open_run(str(tmp_path / "run"), None, str(unfinished))
     assert "/corpus' is unfinished; finish it with python -m bert_jax.prepare" in str(
         error.value
     )

@@ -14,13 +14,14 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import pretrained, token_rows, trained
 from bert_jax.checkpoint import workdir
 from bert_jax.config import ModelConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
+from bert_jax.loading import initialize, vocabulary
+from bert_jax.loading import model as model_lib
 from bert_jax.model import parameters
 from bert_jax.model.bert import Bert
 from bert_jax.model.parameters import path_name
@@ -74,17 +75,17 @@ def read(path: str, lowercase: bool | None) -> Encoder:
             f"{source.directory} does not say whether its text was lower-cased; give"
             " --lowercase=true or --lowercase=false"
         )
-    config = trained.model_config(values, source.directory)
+    config = model_lib.model_config(values, source.directory)
     # Where that is not there, what is lacking is told below.
-    vocab_size = source.shapes.get(pretrained.WORD, (values.get("vocab_size", 1),))[0]
+    vocab_size = source.shapes.get(initialize.WORD, (values.get("vocab_size", 1),))[0]
     _check(source, shapes(config, vocab_size))
     arrays = source.read()
-    trained.check_finite(arrays, source.directory)
+    model_lib.check_finite(arrays, source.directory)
     arrays = {name: a for name, a in arrays.items() if name.startswith(PREFIX)}
     has_pooler = any(name.startswith(POOLER) for name in arrays)
     lowercase = source.lowercase if lowercase is None else lowercase
-    tokenizer = trained.tokenizer_of(source, vocab_size, lowercase)
-    arrays[pretrained.WORD] = arrays[pretrained.WORD][: len(tokenizer.vocab)]
+    tokenizer = model_lib.tokenizer_of(source, vocab_size, lowercase)
+    arrays[initialize.WORD] = arrays[initialize.WORD][: len(tokenizer.vocab)]
     return Encoder(
         config,
         tokenizer,
@@ -130,10 +131,10 @@ def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
 
 def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
     """Returns the opened model, and the values of config.model's keys."""
-    if pretrained.is_workdir(path):
+    if initialize.is_workdir(path):
         config = workdir.read_config(str(path))
         assert config is not None, "its config.json was seen"
-        return pretrained.open_workdir(path), dataclasses.asdict(config.model)
+        return initialize.open_workdir(path), dataclasses.asdict(config.model)
     if google_tf1.is_source(path):
         files.verify_digests(path if path.is_dir() else path.parent)
         values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
@@ -155,7 +156,7 @@ def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
 
 def _names(values: dict[str, Any], path: Path) -> list[str]:
     vocab_size = config_lib.build(int, values.get("vocab_size"), f"{path}: vocab_size")
-    return list(shapes(trained.model_config(values, path), vocab_size))
+    return list(shapes(model_lib.model_config(values, path), vocab_size))
 
 
 def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
@@ -168,7 +169,7 @@ def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if missing:
         raise ConfigError(
             f"{source.directory} lacks {len(missing)} of the encoder's tensors:"
-            f" {token_rows.some(missing)}"
+            f" {vocabulary.some(missing)}"
         )
     wrong = [
         f"{name}: {list(source.shapes[name])}, its config {list(shape)}"
@@ -178,5 +179,5 @@ def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
     if wrong:
         raise ConfigError(
             f"{source.directory} does not fit its own config in {len(wrong)}"
-            f" tensor(s): {token_rows.some(wrong)}"
+            f" tensor(s): {vocabulary.some(wrong)}"
         )

@@ -8,10 +8,10 @@ import safetensors.numpy
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import trained
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write
+from bert_jax.loading import model as model_lib
 from bert_jax.model import heads
 from tests.conftest import make_config, use_mesh
 from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
@@ -31,7 +31,7 @@ def write(directory, kind="classification"):
 @pytest.mark.parametrize("kind", heads.KINDS)
 def test_a_tuned_model_comes_back(kind, tmp_path):
     config, graphdef, params = write(tmp_path, kind)
-    found = trained.read_tuned(str(tmp_path))
+    found = model_lib.read_tuned(str(tmp_path))
     assert found.config == config
     assert found.head == tuned.HEADS[kind]
     assert found.tokenizer == TOKENIZER
@@ -42,7 +42,7 @@ def test_a_tuned_model_comes_back(kind, tmp_path):
 def test_an_encoder_is_read_whatever_its_heads_and_laid_out(source):
     directory, arrays = source
     use_mesh(2, 2, 2)
-    found = trained.read_encoder(str(directory))
+    found = model_lib.read_encoder(str(directory))
     kernel = found.params["layers"][1]["output"]["kernel"][...]
     np.testing.assert_array_equal(kernel, arrays["bert.layers.1.output.kernel"])
     assert kernel.sharding.spec == jax.P("tensor", "fsdp")
@@ -58,7 +58,7 @@ def test_the_tokenizer_is_its_own(kind, tmp_path):
     huggingface_write.write_tuned(
         tmp_path, params, model_config, tuned.HEADS["tagging"], tokenizer, 32
     )
-    assert trained.read_encoder(str(tmp_path)).tokenizer == tokenizer
+    assert model_lib.read_encoder(str(tmp_path)).tokenizer == tokenizer
 
 
 def test_logits_are_those_of_transformers_own_file(tmp_path):
@@ -71,7 +71,7 @@ def test_logits_are_those_of_transformers_own_file(tmp_path):
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(
         tmp_path / "saved"
     )
-    found = trained.read_tuned(str(tmp_path / "saved"))
+    found = model_lib.read_tuned(str(tmp_path / "saved"))
     batch = tuned.make_batch("classification")
     bert = nnx.merge(found.graphdef, found.params)
     logits = bert(batch, dropout_key=None, dtype=F32).logits
@@ -88,7 +88,7 @@ def test_logits_are_those_of_transformers_own_file(tmp_path):
 def test_mistakes_are_one_line(tmp_path):
     def read(path=tmp_path):
         with pytest.raises(ConfigError) as error:
-            trained.read_tuned(str(path))
+            model_lib.read_tuned(str(path))
         return str(error.value)
 
     assert "is not a directory" in read(tmp_path / "nowhere")
@@ -122,17 +122,17 @@ def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
         content.pop(key or "do_lower_case")
         files.write_json(tmp_path / name, content)
     with pytest.raises(ConfigError, match='"do_lower_case": true'):
-        trained.read_encoder(str(tmp_path))
+        model_lib.read_encoder(str(tmp_path))
     change_json(tmp_path, "tokenizer_config.json", do_lower_case=True)
-    assert trained.read_encoder(str(tmp_path)).tokenizer.lowercase
+    assert model_lib.read_encoder(str(tmp_path)).tokenizer.lowercase
     (tmp_path / "tokenizer.json").unlink()
     with (tmp_path / "vocab.txt").open("a") as file:
         file.write("more\n")
     with pytest.raises(ConfigError, match="has 98 tokens, more than the 97"):
-        trained.read_encoder(str(tmp_path))
+        model_lib.read_encoder(str(tmp_path))
     (tmp_path / "vocab.txt").unlink()
     with pytest.raises(ConfigError, match="has no tokenizer"):
-        trained.read_encoder(str(tmp_path))
+        model_lib.read_encoder(str(tmp_path))
 
 
 def test_changed_files_are_refused(tmp_path):
@@ -140,7 +140,7 @@ def test_changed_files_are_refused(tmp_path):
     files.write_digests(tmp_path)
     change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
     with pytest.raises(ConfigError, match="SHA256SUMS"):
-        trained.read_tuned(str(tmp_path))
+        model_lib.read_tuned(str(tmp_path))
 
 
 def test_a_table_with_other_rows_is_refused(tmp_path):
@@ -149,4 +149,4 @@ def test_a_table_with_other_rows_is_refused(tmp_path):
     tensors["classifier.weight"] = tensors["classifier.weight"][:2]
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ConfigError, match="classifier.kernel as"):
-        trained.read_tuned(str(tmp_path))
+        model_lib.read_tuned(str(tmp_path))

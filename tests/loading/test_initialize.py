@@ -1,4 +1,4 @@
-"""Tests of bert_jax.pretrained: weights come in as they went out, or not at all."""
+"""Initializing a model from published weights, an export or the workdir of a run."""
 
 import dataclasses
 import json
@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import errors, pretrained
+from bert_jax import errors
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import wordpiece
+from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
 from tests.conftest import make_config, use_mesh
@@ -48,8 +49,8 @@ def test_a_directory_may_be_here(source, monkeypatch):
     directory, expected = source
     monkeypatch.chdir(directory)
     config = make_config(init_from=".")
-    source = pretrained.open_source(config)
-    assert_same(pretrained.read(source, config, TOKENIZER).arrays, expected)
+    source = initialize.open_source(config)
+    assert_same(initialize.read(source, config, TOKENIZER).arrays, expected)
 
 
 @pytest.mark.slow
@@ -142,20 +143,20 @@ def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
     shutil.copytree(trained / "run", workdir)
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    pretrained.open_source(continued)
+    initialize.open_source(continued)
     (newest,) = (workdir / "checkpoints/20").glob("state/manifest.ocdbt")
     outside = tmp_path / "outside"
     newest.rename(outside)
     newest.symlink_to(outside)
     with pytest.raises(errors.ConfigError, match="is a link to .*outside"):
-        pretrained.open_source(continued)
+        initialize.open_source(continued)
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(errors.ConfigError, match="has no checkpoint yet"):
-        pretrained.open_source(continued)
+        initialize.open_source(continued)
     data = dataclasses.replace(config.data, corpus_dir="gone")
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     with pytest.raises(errors.ConfigError, match="in 'gone', where no corpus is"):
-        pretrained.open_source(continued)
+        initialize.open_source(continued)
 
 
 def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
@@ -171,7 +172,7 @@ def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="was trained on another corpus"):
-        pretrained.open_source(continued)
+        initialize.open_source(continued)
 
 
 def lose_the_data(step):
@@ -201,8 +202,8 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
     with pytest.raises(errors.ConfigError, match="checkpoints/20 is damaged") as e:
-        source = pretrained.open_source(continued)
-        pretrained.read(source, continued, corpus.read(config).tokenizer)
+        source = initialize.open_source(continued)
+        initialize.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)
 
 
@@ -214,4 +215,4 @@ def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
     )
     config = dataclasses.replace(config, init_from=str(trained / "run"))
     with pytest.raises(errors.ConfigError, match="is not the run's vocabulary"):
-        pretrained.read(pretrained.open_source(config), config, other)
+        initialize.read(initialize.open_source(config), config, other)

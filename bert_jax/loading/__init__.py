@@ -1,0 +1,1 @@
+"""Opens models: of a run, of a directory, of a published checkpoint."""
