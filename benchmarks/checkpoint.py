@@ -17,12 +17,14 @@ import time
 import jax
 
 from benchmarks import rows, train_step
-from bert_jax import digests, optim, steps
+from bert_jax import digests
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.phases import Position
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 
 
 def main() -> None:
@@ -93,10 +95,10 @@ class Run:
     def __init__(self, config, batch, workdir: str):
         mesh = mesh_lib.make_mesh(config.mesh)
         jax.set_mesh(mesh)
-        tx, schedule = optim.make_optimizer(config)
-        graphdef, init = steps.init_state(config, tx)
+        tx, schedule = optimizer.make_optimizer(config)
+        graphdef, init = step_lib.init_state(config, tx)
         self._train_step = jax.jit(
-            steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+            step_lib.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
         )
         self._config, self._batch = config, sharding.place_batch(batch, mesh)
         self._state = init()

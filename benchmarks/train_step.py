@@ -19,10 +19,11 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
-from bert_jax import optim, steps
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 from configs import base, large
 
 PEERS = {
@@ -66,7 +67,7 @@ def main() -> None:
     rows.print_row(
         "train_step",
         f"{args.size} {args.batch}x{args.length}"
-        f" {steps.compute_dtype(config.compute_dtype)}",
+        f" {step_lib.compute_dtype(config.compute_dtype)}",
         "sequences/s",
         rates["ours"],
         PEERS[args.peer],
@@ -117,10 +118,10 @@ def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
         host_memory.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, schedule = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     step = jax.jit(
-        steps.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
+        step_lib.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
     )
     state = init()
     placed = sharding.place_batch(batch, mesh)
@@ -143,7 +144,7 @@ def torch_step(
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = steps.compute_dtype(config.compute_dtype)
+    dtype = step_lib.compute_dtype(config.compute_dtype)
     model = transformers.BertForPreTraining(
         transformers.BertConfig(
             hidden_size=config.model.hidden_size,

@@ -28,7 +28,7 @@ COLLECTIVES = (
     "send",  # to another slice
 )
 CLASSES = ("matmul", "attention", "elementwise", "dropout", "optimizer", "copies")
-# By the scopes of bert.py, ops.py and steps.py; the first that is found.
+# By the scopes of bert.py, ops.py and step.py; the first that is found.
 SCOPES = ("dropout", "attention", "optimizer")
 # Whatever else has no estimate takes no time: tuples, bitcasts, transfers ahead.
 WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")

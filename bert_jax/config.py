@@ -97,7 +97,7 @@ SCHEDULES = ("linear", "cosine", "constant")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    name: str  # one of OPTIMIZERS, see optim.py
+    name: str  # one of OPTIMIZERS, see optimizer.py
     schedule: str  # one of SCHEDULES, after a linear warmup
     schedule_by_phase: bool  # each phase has the whole schedule, not the run
     reset_moments_by_phase: bool  # each phase begins with moments of 0

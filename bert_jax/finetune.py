@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, compiled_steps, storage
+from bert_jax import cli, storage
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import devices, multihost, preemption
@@ -44,6 +44,7 @@ from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.setup import Setup
 from bert_jax.tasks.squad import Questions
 from bert_jax.tasks.tuning import Result
+from bert_jax.training import compilation
 
 SETTINGS_FILE = "finetune.json"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
@@ -137,7 +138,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
       ConfigError: for everything a person can get wrong.
     """
     devices.open_devices()
-    compiled_steps.keep_compiled(config.compilation_cache_dir)
+    compilation.keep_compiled(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     mesh_lib.check_batch(

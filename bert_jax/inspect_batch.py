@@ -17,7 +17,7 @@ import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import batch_page, cli, rollbacks, step_rows, storage
+from bert_jax import batch_page, cli, step_rows, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
@@ -26,6 +26,7 @@ from bert_jax.data.corpus import build
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.phases import Skips
+from bert_jax.training import rollbacks
 
 _STYLES = {"special": "dim", "a": "cyan", "b": "green"}
 

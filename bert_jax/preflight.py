@@ -37,7 +37,6 @@ from bert_jax import (
     preflight_report,
     quantities,
     step_estimate,
-    steps,
     train,
     trials,
 )
@@ -47,6 +46,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import UnderWay
+from bert_jax.training import step as step_lib
 from bert_jax.trials import Trial
 
 # Pieces of work that tell what the other kinds of remat do: of the own one a step of
@@ -411,7 +411,7 @@ def preflight(
         "shard_optimizer": config.mesh.shard_optimizer,
         "layers": config.model.num_hidden_layers,
         "hidden_size": config.model.hidden_size,
-        "compute_dtype": str(steps.compute_dtype(config.compute_dtype)),
+        "compute_dtype": str(step_lib.compute_dtype(config.compute_dtype)),
         "remat": config.remat,
         "versions": versions(),
         "checks": found,

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import jax
 
-from bert_jax import cli, optim
+from bert_jax import cli
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.training import optimizer
 
 
 def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
@@ -35,7 +36,7 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             )
     else:
         found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
-    found += [*optim.schedule_notes(config), *_unchecked(config)]
+    found += [*optimizer.schedule_notes(config), *_unchecked(config)]
     if config.guard.replay_every_steps:
         found.append(
             "config.guard.replay_every_steps needs room for two more states (parameters"
@@ -71,7 +72,7 @@ def check_devices(
         f" {phase.global_batch_size // parts} a device at a time"
         for i, phase in enumerate(config.phases)
     )
-    notes = [*optim.schedule_notes(config), *_unchecked(config)]
+    notes = [*optimizer.schedule_notes(config), *_unchecked(config)]
     return "; ".join(
         [f"the config goes onto {num_devices} device(s), mesh {axes}", batches, *notes]
     )

@@ -13,11 +13,10 @@ from collections.abc import Callable
 import jax
 from absl import flags
 
-from bert_jax import cli, compiled_steps, optim, rollbacks, steps, train_loop
+from bert_jax import cli
 from bert_jax.checkpoint import best, integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.compiled_steps import CompiledSteps, keep_compiled
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -25,16 +24,19 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.watchdog import Watchdog
-from bert_jax.held_out import HeldOut
 from bert_jax.loading import initialize
 from bert_jax.model import parameters
 from bert_jax.monitoring import report, writer
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.phases import Position, phase_of
-from bert_jax.replay import Replay
+from bert_jax.training import compilation, loop, optimizer, rollbacks
+from bert_jax.training import step as step_lib
+from bert_jax.training.compilation import CompiledSteps, keep_compiled
+from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.replay import Replay
 
 
-def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
+def train(config: ExperimentConfig, workdir: str) -> step_lib.TrainState:
     """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
     with Watchdog() as watchdog:
         return watched(config, workdir, watchdog)
@@ -42,7 +44,7 @@ def train(config: ExperimentConfig, workdir: str) -> steps.TrainState:
 
 def watched(
     config: ExperimentConfig, workdir: str, watchdog: Watchdog
-) -> steps.TrainState:
+) -> step_lib.TrainState:
     """As `train`; the watchdog hears of each part."""
     startup = Startup()
     # ---- What it needs, checked before anything is written.
@@ -53,8 +55,8 @@ def watched(
     startup.mark("corpus")
 
     # ---- State: first weights, or where the last call stopped.
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, schedule = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     ranking = best.read(workdir, config, first_step)
     checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
     position = Position(corpus.sha256)
@@ -70,17 +72,20 @@ def watched(
             rollbacks.clear(workdir)
         workdir_lib.write_config(workdir, config)
     print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
-    for note in (*optim.schedule_notes(config), *(weights.notes if weights else ())):
+    for note in (
+        *optimizer.schedule_notes(config),
+        *(weights.notes if weights else ()),
+    ):
         print(f"        {note}", flush=True)
     del weights  # as large as the parameters
     startup.mark("state")
 
     # ---- Steps.
-    train_step = steps.make_train_step(config, graphdef, tx, schedule)
-    compiled = CompiledSteps(config, compiled_steps.jit(train_step), state, mesh)
+    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
     if first_step < config.num_steps:
         compiled.begin(phase_of(config, first_step)[0])
-    run = train_loop.Run(
+    run = loop.Run(
         config=config,
         workdir=workdir,
         mesh=mesh,
@@ -95,7 +100,7 @@ def watched(
     )
     preemption.listen()
     watchdog.begin("the steps")
-    state = train_loop.take_steps(run, state, first_step, position)
+    state = loop.take_steps(run, state, first_step, position)
 
     # ---- The end: everything sound on disk, a picture and a few words.
     preemption.ignore()
@@ -202,8 +207,8 @@ def show_end(
 
 
 def first_state(
-    init: Callable[[], steps.TrainState], weights: initialize.Weights | None
-) -> steps.TrainState:
+    init: Callable[[], step_lib.TrainState], weights: initialize.Weights | None
+) -> step_lib.TrainState:
     """Returns the state of step 0: random weights, or those of another model."""
     state = init()
     if weights is None:
@@ -222,7 +227,7 @@ def describe(
     config: ExperimentConfig,
     mesh: jax.sharding.Mesh,
     corpus: corpus_lib.Corpus,
-    state: steps.TrainState,
+    state: step_lib.TrainState,
     workdir: str,
     first_step: int,
 ) -> str:
@@ -248,7 +253,7 @@ def describe(
     return "\n".join(
         [
             f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
-            f" of {model.hidden_size}, {steps.compute_dtype(config.compute_dtype)}",
+            f" of {model.hidden_size}, {step_lib.compute_dtype(config.compute_dtype)}",
             f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
             f" mesh {axes}",
             f"data:   {tokens:,} tokens in {config.data.corpus_dir}",

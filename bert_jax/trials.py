@@ -16,11 +16,13 @@ import jax
 import optax
 from jax.sharding import NamedSharding
 
-from bert_jax import compiled_program, compiled_steps, optim, steps
+from bert_jax import compiled_program
 from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
+from bert_jax.training import compilation, optimizer
+from bert_jax.training import step as step_lib
 
 # Layers of the models that are compiled to learn what a layer adds.
 FEW_LAYERS = (2, 3)
@@ -74,15 +76,15 @@ def compile_step(
       phase_index: of config.phases.
       options: for the compiler.
     """
-    tx, schedule = optim.make_optimizer(config)
+    tx, schedule = optimizer.make_optimizer(config)
     graphdef, state = _abstract_state(config, tx, mesh)
-    train_step = compiled_steps.jit(
-        steps.make_train_step(config, graphdef, tx, schedule)
+    train_step = compilation.jit(
+        step_lib.make_train_step(config, graphdef, tx, schedule)
     )
     arguments = _argument_bytes(config, state, mesh, phase_index)
     start = time.perf_counter()
     try:
-        compiled = compiled_steps.compile_phase(
+        compiled = compilation.compile_phase(
             config, train_step, state, mesh, phase_index, options
         )
     except jax.errors.JaxRuntimeError as error:
@@ -112,7 +114,7 @@ def uncompiled(
     needed_bytes: float,
 ) -> Trial:
     """Returns the trial of a step of which few layers tell that it does not fit."""
-    tx, _ = optim.make_optimizer(config)
+    tx, _ = optimizer.make_optimizer(config)
     _, state = _abstract_state(config, tx, mesh)
     return Trial(
         config,
@@ -125,9 +127,9 @@ def uncompiled(
 
 def _abstract_state(
     config: ExperimentConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
-) -> tuple[Any, steps.TrainState]:
+) -> tuple[Any, step_lib.TrainState]:
     """Returns the graph, and shapes and layouts of the state's arrays."""
-    graphdef, init = steps.init_state(config, tx)
+    graphdef, init = step_lib.init_state(config, tx)
     state = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_layout(x, mesh)),
         jax.eval_shape(init),
@@ -137,11 +139,11 @@ def _abstract_state(
 
 def _argument_bytes(
     config: ExperimentConfig,
-    state: steps.TrainState,
+    state: step_lib.TrainState,
     mesh: jax.sharding.Mesh,
     phase_index: int,
 ) -> dict[str, int]:
-    batch_shapes = steps.batch_shapes(config.phases[phase_index])
+    batch_shapes = step_lib.batch_shapes(config.phases[phase_index])
     arguments = {
         "parameters": state.params,
         "optimizer_moments": state.opt_state,

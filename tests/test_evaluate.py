@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from bert_jax import evaluate
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.training import evaluation
 from tests.commands import ENV, run, run_well
 
 
@@ -73,13 +73,13 @@ def test_held_out_rows_have_masks_of_their_own_rate(trained):
     corpus = corpus_lib.read(config)
     data = dataclasses.replace(config.data, masked_lm_prob=0.3)
     other = dataclasses.replace(config, data=data)
-    plain, found = (evaluate.eval_batches(corpus, c, 0) for c in (config, other))
+    plain, found = (evaluation.eval_batches(corpus, c, 0) for c in (config, other))
     for a, b in zip(plain, found, strict=True):
         for name in a:
             np.testing.assert_array_equal(a[name], b[name])
             assert b[name].base is None
     often = dataclasses.replace(config.eval, masked_lm_prob=0.3)
-    more = evaluate.eval_batches(corpus, dataclasses.replace(config, eval=often), 0)
+    more = evaluation.eval_batches(corpus, dataclasses.replace(config, eval=often), 0)
     masks = [sum(b["masked_lm_weights"].sum() for b in x) for x in (plain, more)]
     assert masks[1] > masks[0]
 
@@ -115,7 +115,7 @@ def test_majority_is_the_share_of_the_commoner_label(labels, weights, majority):
         "next_sentence_labels": np.array(labels),
         "next_sentence_weights": np.array(weights, np.float32),
     }
-    assert evaluate.next_sentence_majority([batch]) == majority
+    assert evaluation.next_sentence_majority([batch]) == majority
 
 
 def test_no_other_devices_than_those_asked_for(trained, monkeypatch):

@@ -15,7 +15,6 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import steps
 from bert_jax.config import LossWeightsConfig
 from bert_jax.data.sources import embedded
 from bert_jax.data.tokenizers import tokenizers
@@ -23,6 +22,7 @@ from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
+from bert_jax.training import step as step_lib
 from configs import base, large, tiny
 from tests.conftest import make_config
 from tests.golden import tiny_bert
@@ -108,11 +108,11 @@ def loss_and_gradients(graphdef, params, batch):
     @jax.jit
     @jax.value_and_grad
     def value_and_grad(params):
-        sums = steps.loss_sums(
+        sums = step_lib.loss_sums(
             graphdef, params, batch, True, dropout_key=None, dtype=F32
         )
         weights = LossWeightsConfig(masked_lm=1.0, next_sentence=1.0)
-        return steps.total_loss(sums, steps.loss_counts(batch, True), weights)
+        return step_lib.total_loss(sums, step_lib.loss_counts(batch, True), weights)
 
     loss, gradients = value_and_grad(params)
     return float(loss), weight_names.rename(gradients, HUGGINGFACE)

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import optim, preflight_checks
+from bert_jax import preflight_checks
 from bert_jax.errors import ConfigError
+from bert_jax.training import optimizer
 from tests.conftest import make_config
 
 
@@ -59,6 +60,6 @@ def test_weights_that_may_be_elsewhere_are_not_looked_for_and_it_says_so(tmp_pat
 def test_a_schedule_that_is_all_warmup_is_told():
     phase = {"global_batch_size": 8, "num_steps": 3}
     config = make_config(optimizer__warmup_steps=3, phase=phase)
-    (note,) = optim.schedule_notes(config)
+    (note,) = optimizer.schedule_notes(config)
     assert preflight_checks.check_devices(config, 8).endswith(f"; {note}")
     assert note in preflight_checks.check(config, None)

@@ -29,7 +29,7 @@ from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, Skip
-from bert_jax.steps import TrainState
+from bert_jax.training.step import TrainState
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import optim, phases, steps
+from bert_jax import phases
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
@@ -20,6 +20,8 @@ from bert_jax.data.corpus import work_directory
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
         graphdef=graphdef,
         accumulation_steps=_accumulation_steps(config, phase_index, mesh),
         params=params,
-        eval_step=jax.jit(steps.make_eval_step(config, graphdef)),
+        eval_step=jax.jit(step_lib.make_eval_step(config, graphdef)),
     )
 
 
@@ -108,8 +110,8 @@ def _check_corpus_exists(directory: str) -> None:
 
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
     """Returns the model's structure, and its parameters' shapes and layouts."""
-    tx, _ = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, _ = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     return graphdef, jax.eval_shape(init).params
 
 

@@ -115,7 +115,7 @@ class RecipeConfig:
     num_epochs: int
     global_batch_size: int  # examples, or windows, over all devices and microbatches
     group_by_length: bool  # batches of rows about as long as each other
-    optimizer: str  # one of OPTIMIZERS, see optim.py
+    optimizer: str  # one of OPTIMIZERS, see optimizer.py
     learning_rate: float  # the peak, after a linear warmup, before a line to 0
     learning_rates: tuple[float, ...]  # what a sweep tries
     warmup_fraction: float  # of all steps

@@ -1,7 +1,7 @@
 """The losses of the tasks, each as a sum and what it is a sum of.
 
-As in bert_jax/losses.py sums and counts travel together and are divided once. A row of
-weight 0 fills a batch up and counts for nothing.
+As in training/losses.py, sums and counts travel together and are divided once. A row
+of weight 0 fills a batch up and counts for nothing.
 
 Shapes: B example of the batch, C class or choice, T token.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bert_jax.losses import weighted_cross_entropy
+from bert_jax.training.losses import weighted_cross_entropy
 
 Batch = dict[str, jax.Array]
 SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]

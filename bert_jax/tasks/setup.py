@@ -8,7 +8,6 @@ from typing import Any
 import jax
 from flax import nnx
 
-from bert_jax import steps
 from bert_jax.config import ModelConfig
 from bert_jax.loading.encoders import Encoder
 from bert_jax.loading.model import Trained
@@ -18,6 +17,7 @@ from bert_jax.tasks import batches, task, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.datasets import Datasets, Split
 from bert_jax.tasks.predictor import Predictor
+from bert_jax.training import step as step_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Setup:
             self.graphdef,
             length=config.sequence_length,
             batch_size=config.recipe.global_batch_size,
-            dtype=steps.compute_dtype(config.compute_dtype),
+            dtype=step_lib.compute_dtype(config.compute_dtype),
             mesh=self.mesh,
         )
 

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import errors, guard, storage, train_loop
+from bert_jax import errors, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
@@ -29,10 +29,11 @@ from bert_jax.interop import files
 from bert_jax.model import parameters
 from bert_jax.monitoring import report, step_log, writer
 from bert_jax.phases import Position
-from bert_jax.steps import TrainState
 from bert_jax.tasks import batches, tuning_step
 from bert_jax.tasks.config import FinetuneConfig
 from bert_jax.tasks.setup import Setup
+from bert_jax.training import loop, nonfinite
+from bert_jax.training.step import TrainState
 
 RESULT_FILE = "result.json"
 # Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
@@ -273,7 +274,7 @@ class _Run:
                     self._setup.teacher.params if self._setup.teacher else None,
                 )
                 self._step += 1
-                train_loop.wait_for_step(self._state, last_metrics)
+                loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
                 self._watchdog.saw(f"step {self._step:,}")
                 self._progress.took(self._step)
@@ -361,7 +362,7 @@ class _Run:
 
     def _save(self) -> None:
         position = self._position()  # and a bad state ends the run here
-        guard.check_finite(self._step, self._state)
+        nonfinite.check_finite(self._step, self._state)
         self._writer.flush()
         self._checkpoints.save(self._step, self._state, self._config, position)
         self._checkpoints.wait()

@@ -1,4 +1,4 @@
-"""One step of tuning, and the logits of a batch: pure functions as in steps.py.
+"""One step of tuning, and the logits of a batch: pure functions as in step.py.
 
 Shapes: B row of the batch.
 """
@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import optim, steps
 from bert_jax.config import OptimizerConfig
 from bert_jax.model import int8
-from bert_jax.steps import Batch, Metrics, TrainState
 from bert_jax.tasks import distillation, losses
 from bert_jax.tasks.config import FinetuneConfig, RecipeConfig
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
+from bert_jax.training.step import Batch, Metrics, TrainState
 
 
 def make_optimizer(
@@ -44,8 +45,8 @@ def make_optimizer(
         mu_dtype="float32",
         clip_norm=recipe.clip_norm,
     )
-    schedule = optim.warmup_linear_decay(learning_rate, warmup_steps, num_steps)
-    return optim.transformation(config, schedule), schedule
+    schedule = optimizer.warmup_linear_decay(learning_rate, warmup_steps, num_steps)
+    return optimizer.transformation(config, schedule), schedule
 
 
 def make_train_step(
@@ -62,9 +63,9 @@ def make_train_step(
     `teacher`; None where there is none.
 
     The loss is the mean over what the batch has labels for, whatever the number of
-    microbatches and devices. A step that is not finite changes nothing, as in steps.py.
+    microbatches and devices. A step that is not finite changes nothing, as in step.py.
     """
-    dtype = steps.compute_dtype(config.compute_dtype)
+    dtype = step_lib.compute_dtype(config.compute_dtype)
     loss_of = losses.LOSSES[config.task.kind]
 
     def train_step(
@@ -94,10 +95,10 @@ def make_train_step(
         if num == 1:
             grads, sums = grad(state.params, batch, key)
         else:
-            grads, sums = steps.accumulate(grad, state.params, batch, key, num)
+            grads, sums = step_lib.accumulate(grad, state.params, batch, key, num)
         count = jnp.maximum(sums["count"], 1.0)
         loss = sums["loss"] / count
-        new_state, update_metrics = steps.apply_gradients(
+        new_state, update_metrics = step_lib.apply_gradients(
             tx,
             state,
             jax.tree.map(lambda g: g / count, grads),

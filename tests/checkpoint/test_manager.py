@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from bert_jax import optim, steps
 from bert_jax.checkpoint import __main__ as checkpoint_command
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.errors import ConfigError, DamagedError, StorageError
 from bert_jax.phases import Position, Skip
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 
 
 def new_state(config):
-    tx, _ = optim.make_optimizer(config)
-    _, init = steps.init_state(config, tx)
+    tx, _ = optimizer.make_optimizer(config)
+    _, init = step_lib.init_state(config, tx)
     return init
 
 

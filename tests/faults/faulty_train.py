@@ -19,10 +19,10 @@ from unittest import mock
 import jax
 import numpy as np
 
-from bert_jax import compiled_steps, replay, train_loop
 from bert_jax.checkpoint import integrity
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import watchdog
+from bert_jax.training import compilation, loop, replay
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -56,7 +56,7 @@ def send_signal() -> None:
     step_to_kill, _, name = KILL_AT.partition(":")
     step_to_kill, _, times = step_to_kill.partition("#")
     left = [int(times or 1)]
-    real = train_loop.wait_for_step
+    real = loop.wait_for_step
 
     def is_killed_and_hangs(*_, **__) -> None:
         os.kill(os.getpid(), getattr(signal, name))
@@ -71,24 +71,24 @@ def send_signal() -> None:
                 time.sleep(NOTICE_SECS)
 
     if step_to_kill.isdigit():
-        train_loop.wait_for_step = wait_for_step
+        loop.wait_for_step = wait_for_step
     else:
         mock.patch(step_to_kill, is_killed_and_hangs).start()
 
 
 def fail() -> None:
-    real = train_loop.wait_for_step
+    real = loop.wait_for_step
 
     def wait_for_step(state, last_metrics) -> None:
         real(state, last_metrics)
         if int(state.step) == int(os.environ["FAIL_AT"]):
             raise KeyError("a fault of ours")
 
-    train_loop.wait_for_step = wait_for_step
+    loop.wait_for_step = wait_for_step
 
 
 def hang() -> None:
-    real = train_loop.wait_for_step
+    real = loop.wait_for_step
     watchdog.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
 
     def waits_for_ever(*_, **__) -> None:
@@ -101,7 +101,7 @@ def hang() -> None:
             waits_for_ever()
 
     if HANG_AT.isdigit():
-        train_loop.wait_for_step = wait_for_step
+        loop.wait_for_step = wait_for_step
     else:
         mock.patch(HANG_AT, waits_for_ever).start()
 
@@ -120,7 +120,7 @@ def compute_wrong() -> None:
 
 def corrupt_checkpoint() -> None:
     step, number = map(int, os.environ["CORRUPT_CHECKPOINT"].split(":"))
-    real = train_loop.roll_back
+    real = loop.roll_back
 
     def roll_back(run, position, error):
         if position.rollbacks == number - 1:
@@ -132,20 +132,20 @@ def corrupt_checkpoint() -> None:
             path.write_bytes(data)
         return real(run, position, error)
 
-    train_loop.roll_back = roll_back
+    loop.roll_back = roll_back
 
 
 def compile_for_ever() -> None:
     """XLA is at work on the second phase, again and again."""
-    real = compiled_steps.compile_phase
+    real = compilation.compile_phase
 
     def compile_phase(config, train_step, state, mesh, phase_index):
         while phase_index:
-            anew = compiled_steps.jit(lambda *given: train_step(*given))
+            anew = compilation.jit(lambda *given: train_step(*given))
             real(config, anew, state, mesh, phase_index)
         return real(config, train_step, state, mesh, phase_index)
 
-    compiled_steps.compile_phase = compile_phase
+    compilation.compile_phase = compile_phase
 
 
 if POISON:

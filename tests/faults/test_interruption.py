@@ -280,8 +280,14 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
             "bert_jax.distributed.sharding.place_batch",
             "for 8 s after the start of the steps",
         ),
-        ("bert_jax.compiled_steps.compile_phase", "for 8 s after the start of compil"),
-        ("bert_jax.held_out.HeldOut.evaluate", "for 8 s after the start of evaluation"),
+        (
+            "bert_jax.training.compilation.compile_phase",
+            "for 8 s after the start of compil",
+        ),
+        (
+            "bert_jax.training.evaluation.HeldOut.evaluate",
+            "for 8 s after the start of evaluation",
+        ),
         (
             "bert_jax.checkpoint.manager.Checkpoints.close",
             "for 8 s after the start of the end",

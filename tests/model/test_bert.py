@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import steps
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import layers, ops, parameters
+from bert_jax.training import step as step_lib
 from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -143,7 +143,7 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
     @jax.jit
     def gradient(params):
         def loss(params):
-            sums = steps.loss_sums(
+            sums = step_lib.loss_sums(
                 graphdef, params, batch, True, dropout_key=None, dtype=F32
             )
             return sums["masked_lm_loss"] + sums["next_sentence_loss"], None
@@ -342,7 +342,7 @@ def gradient_by_key(rate):
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
 
     def loss(params, key):
-        sums = steps.loss_sums(
+        sums = step_lib.loss_sums(
             graphdef, params, batch, True, dropout_key=key, dtype=F32
         )
         return sums["masked_lm_loss"] + sums["next_sentence_loss"]

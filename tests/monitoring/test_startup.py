@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_steps
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import goodput
+from bert_jax.training import compilation
 from tests.commands import run_well, small_run
 
 
@@ -41,7 +41,7 @@ def test_it_counts_from_the_start_of_python_not_of_the_process():
 
 def test_nothing_is_kept_unless_asked_for():
     before = jax.config.jax_compilation_cache_dir
-    compiled_steps.keep_compiled("")
+    compilation.keep_compiled("")
     assert jax.config.jax_compilation_cache_dir == before
 
 
@@ -49,7 +49,7 @@ def test_nothing_is_kept_unless_asked_for():
 def test_a_cache_that_cannot_be_written_is_refused(name):
     before = jax.config.jax_compilation_cache_dir
     with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
-        compiled_steps.keep_compiled(name)
+        compilation.keep_compiled(name)
     assert jax.config.jax_compilation_cache_dir == before
 
 

@@ -12,9 +12,9 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from bert_jax import config as config_lib
-from bert_jax import steps
 from bert_jax.monitoring import throughput
 from bert_jax.monitoring import writer as writer_lib
+from bert_jax.training import step as step_lib
 from configs import base
 from tests.conftest import make_batch, make_config
 
@@ -38,14 +38,14 @@ def count_products(jaxpr) -> int:
 def test_flops_are_those_of_the_programs_matrix_products():
     config = make_config(model__num_hidden_layers=3)
     phase = config.phases[0]
-    graphdef, _ = steps.init_state(config, None)
+    graphdef, _ = step_lib.init_state(config, None)
     key = jax.random.key(0)
     from bert_jax.model import bert
 
     _, params = bert.build(config.model, config.tokenizer.vocab_size, key)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     jaxpr = jax.make_jaxpr(
-        lambda p, b: steps.loss_sums(
+        lambda p, b: step_lib.loss_sums(
             graphdef,
             p,
             b,

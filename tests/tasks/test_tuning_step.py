@@ -9,9 +9,9 @@ import pytest
 
 from bert_jax.distributed import sharding
 from bert_jax.model import parameters
-from bert_jax.steps import TrainState
 from bert_jax.tasks import config as tasks_config
 from bert_jax.tasks import tuning_step
+from bert_jax.training.step import TrainState
 from tests.conftest import use_mesh
 from tests.tasks import tuned
 from tests.tasks.test_config import change

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import optim, steps
 from bert_jax.config import OPTIMIZERS
 from bert_jax.distributed import sharding
+from bert_jax.training import optimizer as optimizer_lib
+from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 DROPOUT = {
@@ -30,10 +31,10 @@ def slow(*values):
 def compiled(config, mesh_shape):
     """Compiling takes seconds and running milliseconds, so tests share programs."""
     mesh = use_mesh(*mesh_shape)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, _ = steps.init_state(config, tx)
-    step = steps.make_train_step(config, graphdef, tx, schedule)
-    eval_step = steps.make_eval_step(config, graphdef)
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, _ = step_lib.init_state(config, tx)
+    step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    eval_step = step_lib.make_eval_step(config, graphdef)
     # The first state is the same however its steps are computed.
     init = first_state(
         dataclasses.replace(config, accumulation_steps=1, remat="none"), mesh_shape
@@ -44,7 +45,7 @@ def compiled(config, mesh_shape):
 @functools.cache
 def first_state(config, mesh_shape):
     use_mesh(*mesh_shape)
-    return steps.init_state(config, optim.make_optimizer(config)[0])[1]
+    return step_lib.init_state(config, optimizer_lib.make_optimizer(config)[0])[1]
 
 
 def train(config, mesh_shape, batches):
@@ -142,9 +143,9 @@ def compiled_step(mesh_shape, **changes):
         phase={"sequence_length": 128, "max_predictions": 20},
         **changes,
     )
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    step = steps.make_train_step(config, graphdef, tx, schedule)
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
+    step = step_lib.make_train_step(config, graphdef, tx, schedule)
     batch = sharding.place_batch(make_batch(config), mesh)
     return jax.jit(step, donate_argnums=0).lower(init(), batch).compile()
 
@@ -219,10 +220,10 @@ def test_moments_begin_anew_where_a_phase_begins(name):
     optimizer = dataclasses.replace(config.optimizer, reset_moments_by_phase=True)
     resetting = dataclasses.replace(config, optimizer=optimizer)
     batch = make_batch(config)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     keeps, resets = (
-        jax.jit(steps.make_train_step(c, graphdef, tx, schedule))
+        jax.jit(step_lib.make_train_step(c, graphdef, tx, schedule))
         for c in (config, resetting)
     )
     with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
@@ -261,9 +262,9 @@ def trees_equal(a, b) -> bool:
 def test_a_step_that_is_not_finite_changes_nothing_but_the_counts(poison, changes):
     config = make_config(**changes)
     use_mesh(2, 1, 2)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    step = jax.jit(steps.make_train_step(config, graphdef, tx, schedule))
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
+    step = jax.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
     good = make_batch(config)
     bad = dict(good, masked_lm_weights=good["masked_lm_weights"].copy())
     bad["masked_lm_weights"][0, 0] = poison
@@ -373,11 +374,13 @@ def test_each_objective_counts_by_its_weight():
     config = make_config(loss_weights__masked_lm=0.5, loss_weights__next_sentence=3.0)
     gradients, losses = [], []
     for each in (make_config(), config):
-        graphdef, init = steps.init_state(each, optim.make_optimizer(each)[0])
-        counts = steps.loss_counts(batch, True)
+        graphdef, init = step_lib.init_state(
+            each, optimizer_lib.make_optimizer(each)[0]
+        )
+        counts = step_lib.loss_counts(batch, True)
 
         def loss(params, each=each, graphdef=graphdef, counts=counts):
-            sums = steps.loss_sums(
+            sums = step_lib.loss_sums(
                 graphdef,
                 params,
                 {name: jnp.asarray(rows) for name, rows in batch.items()},
@@ -385,8 +388,8 @@ def test_each_objective_counts_by_its_weight():
                 dropout_key=None,
                 dtype=jnp.dtype(jnp.float32),
             )
-            total = steps.total_loss(sums, counts, each.loss_weights)
-            return total, steps.mean_metrics(sums, counts)
+            total = step_lib.total_loss(sums, counts, each.loss_weights)
+            return total, step_lib.mean_metrics(sums, counts)
 
         grad = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, means), grads = grad(init().params)
@@ -451,8 +454,8 @@ def make_packed(config, seed=0):
 def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
     config = make_config(phase={"sequence_length": 32, "max_predictions": 9})
     mesh, init, _, eval_step = compiled(config, (1, 1, 1))
-    tx, _ = optim.make_optimizer(config)
-    graphdef, _ = steps.init_state(config, tx)
+    tx, _ = optimizer_lib.make_optimizer(config)
+    graphdef, _ = step_lib.init_state(config, tx)
     params = init().params
 
     @jax.jit
@@ -472,7 +475,7 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
             (
                 np.asarray(masked_lm)[used[0]],
                 np.asarray(next_sentence)[used[1]],
-                steps.total_loss(sums, counts, config.loss_weights),
+                step_lib.total_loss(sums, counts, config.loss_weights),
                 counts["masked_lm_loss"],
                 counts["next_sentence_loss"],
             )
@@ -482,8 +485,8 @@ def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
 
 
 def test_compute_dtype_follows_the_backend():
-    assert steps.compute_dtype("auto") == jnp.float32  # auto, on a CPU
-    assert steps.compute_dtype("bfloat16") == jnp.bfloat16
+    assert step_lib.compute_dtype("auto") == jnp.float32  # auto, on a CPU
+    assert step_lib.compute_dtype("bfloat16") == jnp.bfloat16
 
 
 def products(program: str) -> list[tuple[tuple[str, ...], str]]:
@@ -508,12 +511,12 @@ def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, pla
     """TPUs and GPUs round float32 factors by default: to bfloat16, and to TF32."""
     monkeypatch.setattr(sharding, "platform", lambda: platform)
     config = make_config(compute_dtype=name)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     state = init()
     batch = sharding.place_batch(make_batch(config), use_mesh(1, 1, 1))
-    train_step = steps.make_train_step(config, graphdef, tx, schedule)
-    eval_step = steps.make_eval_step(config, graphdef)
+    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    eval_step = step_lib.make_eval_step(config, graphdef)
     found = products(jax.jit(train_step).lower(state, batch).as_text())
     found += products(jax.jit(eval_step).lower(state.params, batch).as_text())
     exact = "HIGHEST/HIGHEST"
@@ -542,10 +545,10 @@ def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, pla
 def test_gradients_of_kernels_are_rounded_only_where_the_config_says(changes, dtype):
     """A product's dtype is that of the sum over devices, see test_compiled_program."""
     config = make_config(**{"compute_dtype": "bfloat16"} | changes)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
+    tx, schedule = optimizer_lib.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
     batch = sharding.place_batch(make_batch(config), use_mesh(2, 1, 1))
-    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
     program = jax.jit(train_step).lower(init(), batch).as_text()
     kernel = "32x64x"  # the intermediate kernel of a layer, as no activation is
     found = {

@@ -3,12 +3,13 @@
 import jax
 import numpy as np
 
-from bert_jax import optim, steps
 from bert_jax.checkpoint import workdir
-from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import sharding
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
+from bert_jax.training.compilation import CompiledSteps
 from tests.conftest import make_batch, make_config, use_mesh
 
 
@@ -26,9 +27,9 @@ def two_phases():
 
 
 def made(config):
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    step = steps.make_train_step(config, graphdef, tx, schedule)
+    tx, schedule = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
+    step = step_lib.make_train_step(config, graphdef, tx, schedule)
     return init, jax.jit(step, donate_argnums=0)
 
 
@@ -64,7 +65,7 @@ def test_the_shapes_are_those_of_the_pipeline(trained):
             first_step=0,
         )
     )
-    abstract = sharding.abstract_batch(steps.batch_shapes(config.phases[0]), mesh)
+    abstract = sharding.abstract_batch(step_lib.batch_shapes(config.phases[0]), mesh)
     placed = sharding.place_batch(batch, mesh)
     assert abstract.keys() == placed.keys()
     for name, array in placed.items():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bert_jax import rollbacks
 from bert_jax.errors import DamagedError
 from bert_jax.phases import Position, Skip
+from bert_jax.training import rollbacks
 
 BEFORE = Position("corpus", log=({"loss": 1.0},))
 AFTER = Position("corpus", (Skip(0, 30, 8),), rollbacks=1)

@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from bert_jax import losses, optim, phases
+from bert_jax import phases
 from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
+from bert_jax.training import losses, optimizer
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -206,7 +207,7 @@ def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainSta
     with jax.named_scope("optimizer"):
         starts = jnp.array(phases.phase_starts(config)[1:], jnp.int32)
         begins = jnp.any(state.step == starts)
-        opt_state = optim.reset_moments(state.opt_state, begins)
+        opt_state = optimizer.reset_moments(state.opt_state, begins)
     return dataclasses.replace(state, opt_state=opt_state)
 
 

@@ -1,6 +1,6 @@
 """From batch to batch: a step, its log line, held-out text, a checkpoint.
 
-Entered by train.py with everything open; the step itself is in steps.py.
+Entered by train.py with everything open; the step itself is in step.py.
 """
 
 import contextlib
@@ -12,10 +12,9 @@ from typing import Any
 
 import jax
 
-from bert_jax import errors, guard, rollbacks, steps
+from bert_jax import errors
 from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.compiled_steps import CompiledSteps
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
@@ -23,11 +22,14 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
-from bert_jax.held_out import HeldOut
 from bert_jax.monitoring import goodput, report, step_log, throughput, writer
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.phases import Position, Skips, phase_of, runs_of_batches, skipping
-from bert_jax.replay import Replay
+from bert_jax.training import nonfinite, rollbacks
+from bert_jax.training import step as step_lib
+from bert_jax.training.compilation import CompiledSteps
+from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.replay import Replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Run:
 
 
 def take_steps(
-    run: Run, state: steps.TrainState, first_step: int, position: Position
-) -> steps.TrainState:
+    run: Run, state: step_lib.TrainState, first_step: int, position: Position
+) -> step_lib.TrainState:
     """Takes all steps that are left, rolling back where the config says so.
 
     Args:
@@ -139,7 +141,7 @@ class Loop:
             workdir, first_step, len(position.log), multihost.is_first()
         )
         self._progress = report.Progress(first_step, config.num_steps)
-        self._guard = guard.Guard(
+        self._guard = nonfinite.Guard(
             config,
             run.corpus,
             position,
@@ -160,7 +162,7 @@ class Loop:
         self._saved_at = time.monotonic()
         run.ranking.drop_after(first_step)
 
-    def run(self, state: steps.TrainState) -> steps.TrainState:
+    def run(self, state: step_lib.TrainState) -> step_lib.TrainState:
         """Takes all steps from the first; everything is on disk when it returns."""
         self._state = state
         del state
@@ -173,7 +175,7 @@ class Loop:
         except errors.DivergedError as error:
             # So that the time until here is not taken for time that it did not run.
             self._writer.write(error.step, self._clock.line())
-            reason = guard.diagnosis(self._state.params, self._run.workdir)
+            reason = nonfinite.diagnosis(self._state.params, self._run.workdir)
             raise error.because(reason) from None
         except Exception as error:
             # No save ends where another process is gone.
@@ -243,7 +245,7 @@ class Loop:
         is_due = step % self._config.eval.every_steps == 0
         return self._run.held_out.exists and (is_due or step == self._config.num_steps)
 
-    def _replay(self, step: int, batch: steps.Batch) -> None:
+    def _replay(self, step: int, batch: step_lib.Batch) -> None:
         self._watchdog.begin("a replay")  # the first time it compiles
         self._clock.enter("replaying")
         self._run.replay.check(step, self._state, batch)
@@ -306,7 +308,7 @@ class Loop:
 
     def _save(self, step: int) -> None:
         log = self._log.unwritten()  # and a bad state ends the run here
-        guard.check_finite(step, self._state)
+        nonfinite.check_finite(step, self._state)
         self._watchdog.begin("a save")  # it waits for the one before
         self._clock.enter("saving")
         self._writer.flush()
@@ -321,7 +323,9 @@ class Loop:
         self._run.checkpoints.wait()
 
 
-def wait_for_step(state: steps.TrainState, last_metrics: dict[str, jax.Array]) -> None:
+def wait_for_step(
+    state: step_lib.TrainState, last_metrics: dict[str, jax.Array]
+) -> None:
     """Waits so that one step is ahead of the host, and the watchdog sees those done.
 
     Not on a CPU, which waits for the step itself: simulated devices deadlock in
@@ -333,7 +337,7 @@ def wait_for_step(state: steps.TrainState, last_metrics: dict[str, jax.Array]) -
 
 def global_batches(
     run: Run, first_step: int, skips: Skips
-) -> Iterator[tuple[int, steps.Batch]]:
+) -> Iterator[tuple[int, step_lib.Batch]]:
     """Yields (phase, batch on the devices) of every step from `first_step` to the last.
 
     The next batch is on its way to the devices while a step runs.
@@ -341,7 +345,7 @@ def global_batches(
     config, mesh = run.config, run.mesh
     host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
 
-    def placed() -> Iterator[tuple[int, steps.Batch]]:
+    def placed() -> Iterator[tuple[int, step_lib.Batch]]:
         for phase_index, first_batch, num_batches in runs_of_batches(
             config, first_step, skips
         ):

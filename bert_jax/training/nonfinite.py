@@ -1,6 +1,6 @@
 """Steps that were not finite: told and recorded; too many in a row end the run.
 
-The step itself leaves out their update, see steps.py.
+The step itself leaves out their update, see step.py.
 """
 
 import json
@@ -19,7 +19,7 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.model.parameters import path_name
 from bert_jax.monitoring import writer
 from bert_jax.phases import Position, batch_of
-from bert_jax.steps import TrainState
+from bert_jax.training.step import TrainState
 
 BAD_STEPS_FILE = "bad_steps.jsonl"
 # What a record holds of a step's metrics, where the config has them.

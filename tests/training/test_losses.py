@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import losses
+from bert_jax.training import losses
 
 
 def reference(logits, labels, weights):

@@ -8,10 +8,10 @@ from typing import Any
 
 import jax
 
-from bert_jax import steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
+from bert_jax.training import step as step_lib
 
 Compiled = jax.stages.Compiled
 
@@ -24,7 +24,7 @@ def jit(train_step: Callable[..., Any]) -> Any:
 def compile_phase(
     config: ExperimentConfig,
     train_step: Any,
-    state: steps.TrainState,
+    state: step_lib.TrainState,
     mesh: jax.sharding.Mesh,
     phase_index: int,
     options: dict[str, Any] | None = None,
@@ -41,7 +41,7 @@ def compile_phase(
     """
     with jax.set_mesh(mesh):  # of this thread
         batch = sharding.abstract_batch(
-            steps.batch_shapes(config.phases[phase_index]), mesh
+            step_lib.batch_shapes(config.phases[phase_index]), mesh
         )
         return train_step.lower(state, batch).compile(compiler_options=options)
 
@@ -57,7 +57,7 @@ class CompiledSteps:
         self,
         config: ExperimentConfig,
         train_step: Any,
-        state: steps.TrainState,
+        state: step_lib.TrainState,
         mesh: jax.sharding.Mesh,
     ):
         """Keeps the shapes of `state`, not its arrays.

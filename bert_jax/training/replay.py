@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import steps
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import DamagedError
 from bert_jax.model.parameters import path_name
+from bert_jax.training import step as step_lib
 
 
 class Replay:
@@ -26,7 +26,7 @@ class Replay:
 
         Args:
           config: of the run.
-          train_step: from `steps.make_train_step`; it keeps its argument here.
+          train_step: from `step.make_train_step`; it keeps its argument here.
         """
         self._every_steps = config.guard.replay_every_steps
         self._train_step = jax.jit(train_step)
@@ -34,7 +34,9 @@ class Replay:
     def is_due(self, step: int) -> bool:
         return self._every_steps > 0 and step % self._every_steps == 0
 
-    def check(self, step: int, state: steps.TrainState, batch: steps.Batch) -> None:
+    def check(
+        self, step: int, state: step_lib.TrainState, batch: step_lib.Batch
+    ) -> None:
         """Compares two goes at the step that brings the count to `step`.
 
         Raises:

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax import phases, rollbacks, train_loop
+from bert_jax import phases
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.errors import DivergedError
 from bert_jax.phases import Position
+from bert_jax.training import loop, rollbacks
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -66,7 +67,7 @@ def test_every_step_gets_its_batch(run, first_step, skips):
     known = [
         list(zip(range(9), batches_of_phase(run, i), strict=False)) for i in (0, 1)
     ]
-    found = list(train_loop.global_batches(run, first_step, skips))
+    found = list(loop.global_batches(run, first_step, skips))
     assert len(found) == 9 - first_step
     for step, (phase_index, batch) in enumerate(found, start=first_step):
         expected_phase, number = phases.batch_of(run.config, step, skips)
@@ -97,12 +98,12 @@ def test_a_run_rolls_back_as_often_as_it_may(run, tmp_path):
         position=lambda step, sha256: saved,
     )
     with pytest.raises(DivergedError):  # there is no checkpoint
-        train_loop.roll_back(run, begun, error)
+        loop.roll_back(run, begun, error)
     newest = 4
-    step, place = train_loop.roll_back(run, begun, error)
+    step, place = loop.roll_back(run, begun, error)
     assert step == 4 and place.rollbacks == 1
     assert place.skips == (phases.Skip(0, 4, 1), phases.Skip(1, 0, 2))
     assert place.log == saved.log  # of the step that it goes back to
     assert found == [place]  # recorded before a checkpoint is moved
     with pytest.raises(DivergedError):
-        train_loop.roll_back(run, place, error)
+        loop.roll_back(run, place, error)

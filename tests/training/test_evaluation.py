@@ -3,8 +3,9 @@
 import jax
 import pytest
 
-from bert_jax import held_out, steps
 from bert_jax.data.corpus import build
+from bert_jax.training import evaluation
+from bert_jax.training import step as step_lib
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -25,8 +26,10 @@ def made(tmp_path_factory):
 def test_the_loss_is_weighed_as_in_training(made):
     config, corpus = made
     mesh = use_mesh(2, 1, 1)
-    graphdef, init = steps.init_state(config, steps.optim.make_optimizer(config)[0])
-    judge = held_out.HeldOut(config, corpus, mesh, graphdef)
+    graphdef, init = step_lib.init_state(
+        config, step_lib.optim.make_optimizer(config)[0]
+    )
+    judge = evaluation.HeldOut(config, corpus, mesh, graphdef)
     assert judge.exists
     line = judge.evaluate(init(), 0)
     assert all(name.startswith("eval_") for name in line)

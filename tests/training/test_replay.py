@@ -5,17 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import optim, replay, steps
 from bert_jax.errors import DamagedError
+from bert_jax.training import optimizer, replay
+from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 
 def test_a_sound_machine_takes_a_step_twice_alike():
     config = make_config(model__hidden_dropout_prob=0.1, guard__replay_every_steps=3)
     use_mesh(2, 1, 2)
-    tx, schedule = optim.make_optimizer(config)
-    graphdef, init = steps.init_state(config, tx)
-    train_step = steps.make_train_step(config, graphdef, tx, schedule)
+    tx, schedule = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
+    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
     checker = replay.Replay(config, train_step)
     assert [step for step in range(1, 8) if checker.is_due(step)] == [3, 6]
     state = init()

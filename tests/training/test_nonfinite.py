@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import errors, guard, optim, step_rows, steps
+from bert_jax import errors, step_rows
 from bert_jax.data.corpus import build
 from bert_jax.phases import Position, Skip
+from bert_jax.training import nonfinite, optimizer
+from bert_jax.training import step as step_lib
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -43,13 +45,13 @@ def step_metrics(bad_steps_in_row):
 def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
     config, corpus = made
     said = []
-    watch = guard.Guard(config, corpus, PLACE, 0, str(tmp_path), said.append)
+    watch = nonfinite.Guard(config, corpus, PLACE, 0, str(tmp_path), said.append)
     watch.look(3, [step_metrics(n) for n in (0, 0, 0)])
     assert not said and not list(tmp_path.iterdir())
     watch.look(6, [step_metrics(n) for n in (0, 1, 0)])
     (words,) = said
     assert words.startswith("step 5 not finite (loss nan, gradient inf): no update")
-    (text,) = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+    (text,) = (tmp_path / nonfinite.BAD_STEPS_FILE).read_text().splitlines()
     record = json.loads(text, parse_constant=pytest.fail)
     assert (record["step"], record["phase"], record["batch"]) == (5, 0, 4)
     assert (record["loss"], record["grad_norm"]) == ("nan", "inf")
@@ -69,17 +71,17 @@ def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
 def test_rows_are_those_after_what_was_skipped(made, tmp_path):
     config, corpus = made
     skipped = Position("corpus", (Skip(0, 2, 7),))
-    watch = guard.Guard(config, corpus, skipped, 0, str(tmp_path), print)
+    watch = nonfinite.Guard(config, corpus, skipped, 0, str(tmp_path), print)
     watch.look(2, [step_metrics(1)])
     watch.look(5, [step_metrics(1)])
-    lines = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+    lines = (tmp_path / nonfinite.BAD_STEPS_FILE).read_text().splitlines()
     assert [json.loads(line)["batch"] for line in lines] == [1, 11]
 
 
 def test_too_many_in_a_row_end_the_run(made):
     config, corpus = made
     said = []
-    watch = guard.Guard(config, corpus, PLACE, 0, None, said.append)
+    watch = nonfinite.Guard(config, corpus, PLACE, 0, None, said.append)
     watch.look(4, [step_metrics(n) for n in (0, 1, 2)])
     assert said[0].startswith("2 steps not finite")
     with pytest.raises(errors.DivergedError, match="in the last 3 steps, up to step 5"):
@@ -89,20 +91,22 @@ def test_too_many_in_a_row_end_the_run(made):
 
 def test_the_diagnosis_names_parameters_or_clears_them():
     good = {"a": jnp.ones(3), "b": {"c": jnp.zeros((2, 2))}}
-    assert guard.diagnosis(good, "run").startswith("all parameters are finite")
+    assert nonfinite.diagnosis(good, "run").startswith("all parameters are finite")
     bad = {"a": jnp.ones(3), "b": {"c": jnp.full((2, 2), jnp.nan)}}
-    assert guard.diagnosis(bad, "run") == "1 parameters are not finite themselves: b.c"
+    assert (
+        nonfinite.diagnosis(bad, "run") == "1 parameters are not finite themselves: b.c"
+    )
 
 
 def test_records_of_steps_that_come_again_are_dropped(made, tmp_path):
     config, corpus = made
 
     def steps_after(place, first_step):
-        guard.Guard(config, corpus, place, first_step, str(tmp_path), print)
-        texts = (tmp_path / guard.BAD_STEPS_FILE).read_text().splitlines()
+        nonfinite.Guard(config, corpus, place, first_step, str(tmp_path), print)
+        texts = (tmp_path / nonfinite.BAD_STEPS_FILE).read_text().splitlines()
         return [json.loads(text)["step"] for text in texts]
 
-    watch = guard.Guard(config, corpus, PLACE, 0, str(tmp_path), print)
+    watch = nonfinite.Guard(config, corpus, PLACE, 0, str(tmp_path), print)
     watch.look(4, [step_metrics(1)])
     watch.look(9, [step_metrics(1)])
     assert steps_after(PLACE, 9) == [4, 9]
@@ -114,11 +118,11 @@ def test_records_of_steps_that_come_again_are_dropped(made, tmp_path):
 def test_what_is_not_finite_is_not_saved():
     config = make_config()
     use_mesh(2, 1, 1)
-    _, init = steps.init_state(config, optim.make_optimizer(config)[0])
+    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
     state = init()
-    guard.check_finite(3, state)
+    nonfinite.check_finite(3, state)
     leaves, tree = jax.tree.flatten(state)
     place = next(i for i, x in enumerate(leaves) if x.ndim == 2)
     leaves[place] = leaves[place] * np.float32(np.inf)
     with pytest.raises(errors.DivergedError, match="not finite, up to step 3"):
-        guard.check_finite(3, jax.tree.unflatten(tree, leaves))
+        nonfinite.check_finite(3, jax.tree.unflatten(tree, leaves))

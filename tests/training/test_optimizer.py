@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import optim
 from bert_jax.model import bert, parameters
+from bert_jax.training import optimizer
 from tests.conftest import make_config
 
 NUM_STEPS, WARMUP = 100, 5
@@ -95,7 +95,7 @@ def start():
 
 def train(config, size):
     """Returns the parameters after all steps, and the optimizer's state."""
-    tx, _ = optim.make_optimizer(config)
+    tx, _ = optimizer.make_optimizer(config)
 
     @jax.jit
     def update(grads, opt_state, params):
@@ -175,7 +175,7 @@ def test_a_first_moment_in_bfloat16_is_kept_so_and_goes_the_same_way(name):
 
 @pytest.mark.parametrize("schedule", [linear, cosine, constant])
 def test_schedule_at_every_step(schedule):
-    _, found = optim.make_optimizer(run_config(schedule=schedule.__name__))
+    _, found = optimizer.make_optimizer(run_config(schedule=schedule.__name__))
     steps = range(NUM_STEPS + 1)
     np.testing.assert_allclose(
         [float(found(jnp.int32(step))) for step in steps],
@@ -189,7 +189,7 @@ def test_schedule_at_every_step(schedule):
 @pytest.mark.parametrize("schedule", [linear, cosine, constant])
 def test_each_phase_may_have_the_whole_schedule(schedule):
     config = run_config((30, 20), schedule=schedule.__name__, schedule_by_phase=True)
-    found = optim.make_schedule(config)
+    found = optimizer.make_schedule(config)
     np.testing.assert_allclose(
         [float(found(jnp.int32(step))) for step in range(50)],
         [schedule(i, 30) for i in range(30)] + [schedule(i, 20) for i in range(20)],
@@ -199,13 +199,13 @@ def test_each_phase_may_have_the_whole_schedule(schedule):
 
 
 def test_one_schedule_goes_over_all_phases():
-    found = optim.make_schedule(run_config((60, 40)))
+    found = optimizer.make_schedule(run_config((60, 40)))
     assert float(found(jnp.int32(60))) == pytest.approx(linear(60))
 
 
 @pytest.mark.parametrize("schedule", config_lib.SCHEDULES)
 def test_schedule_without_warmup_starts_at_the_peak(schedule):
-    found = optim.make_schedule(run_config(schedule=schedule, warmup_steps=0))
+    found = optimizer.make_schedule(run_config(schedule=schedule, warmup_steps=0))
     assert float(found(jnp.int32(0))) == pytest.approx(PEAK)
     assert (float(found(jnp.int32(50))) == pytest.approx(PEAK)) == (
         schedule == "constant"
@@ -215,7 +215,7 @@ def test_schedule_without_warmup_starts_at_the_peak(schedule):
 def test_kernels_and_embeddings_decay_and_nothing_else():
     config = make_config(model__num_hidden_layers=1)
     _, params = bert.build(config.model, 97, jax.random.key(0))
-    leaves, _ = jax.tree_util.tree_flatten_with_path(optim.decay_mask(params))
+    leaves, _ = jax.tree_util.tree_flatten_with_path(optimizer.decay_mask(params))
     decayed = {parameters.path_name(path) for path, decays in leaves if decays}
     layer = "bert.layers.0"
     assert decayed == {
@@ -236,7 +236,7 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
 
 def test_a_schedule_that_is_all_warmup_is_told():
     def notes(warmup_steps: int) -> list[str]:
-        return optim.schedule_notes(
+        return optimizer.schedule_notes(
             make_config(optimizer__warmup_steps=warmup_steps, phase={"num_steps": 8})
         )
 
