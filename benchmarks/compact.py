@@ -22,12 +22,12 @@ from benchmarks import rows
 from bert_jax import predict
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.finetuning import task
+from bert_jax.finetuning.config import TextTask
+from bert_jax.finetuning.predictor import Predictor
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 from bert_jax.model import int8
-from bert_jax.tasks import task
-from bert_jax.tasks.config import TextTask
-from bert_jax.tasks.predictor import Predictor
 
 BATCH_SIZE = 32
 TASK = TextTask(

@@ -22,10 +22,11 @@ from benchmarks import rows
 from bert_jax import contextual
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.finetuning import metrics
+from bert_jax.finetuning.data import conll
+from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
-from bert_jax.tasks import conll, metrics
-from bert_jax.tasks.conll import Sentences
 
 MAX_ITERATIONS = 1_000  # the default is 100, too few to converge on 256 features
 WITHOUT_CONTEXT = "first"

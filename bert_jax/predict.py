@@ -34,13 +34,8 @@ from bert_jax.config import MeshConfig
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import Trained
-from bert_jax.model import int8
-from bert_jax.model.heads import Head
-from bert_jax.monitoring.progress import Progress
-from bert_jax.tasks import decisions, line_input, task
-from bert_jax.tasks.config import (
+from bert_jax.finetuning import task, thresholds
+from bert_jax.finetuning.config import (
     ChoiceTask,
     QuestionTask,
     SimilarityTask,
@@ -48,8 +43,14 @@ from bert_jax.tasks.config import (
     Task,
     TextTask,
 )
-from bert_jax.tasks.examples import Choices
-from bert_jax.tasks.predictor import Predictor
+from bert_jax.finetuning.data.examples import Choices
+from bert_jax.finetuning.predictor import Predictor
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import Trained
+from bert_jax.model import int8
+from bert_jax.model.heads import Head
+from bert_jax.monitoring.progress import Progress
+from bert_jax.tasks import line_input
 from bert_jax.text_lines import Parts
 
 # What a row says in one word, or several.
@@ -210,7 +211,7 @@ def decisions_of(path: str, head: Head) -> dict[str, Any]:
         "threshold": _THRESHOLD.value,
         "num_texts": None,
     }
-    found = decisions.read(Path(path).expanduser(), head.kind)
+    found = thresholds.read(Path(path).expanduser(), head.kind)
     return {
         key: value if asked[key] is None else asked[key] for key, value in found.items()
     }

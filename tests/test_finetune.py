@@ -18,18 +18,19 @@ from flax import nnx
 from bert_jax import finetune
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning import config as tasks_config
+from bert_jax.finetuning import inputs
+from bert_jax.finetuning import run as tuning
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import encoders
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
-from bert_jax.tasks import config as tasks_config
-from bert_jax.tasks import tuning
 from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
+from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
 from tests.models import TOKENIZER, change_json, export_to
 from tests.tasks import labelled, tuned
-from tests.tasks.test_config import config_dict
 
 STUDENT = "--config.num_layers=1"
 SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")
@@ -166,8 +167,8 @@ def assert_refused(directory, changes, message):
         (values[section] if section else values)[name] = value
     with pytest.raises(ConfigError, match=re.escape(message)):
         config = tasks_config.from_config_dict(values)
-        start = finetune.Start(str(directory / "source"), False, None)
-        finetune.open_inputs(config, start)
+        start = inputs.Start(str(directory / "source"), False, None)
+        inputs.open_inputs(config, start)
 
 
 # What a tuned model is above, of what the best checkpoint is chosen by; one that learnt
@@ -300,7 +301,7 @@ def open_student(teacher, **changes):
             encoder = dataclasses.replace(encoder, config=sizes)
         else:
             values[name] = value
-    return finetune.open_teacher(tasks_config.from_config_dict(values), encoder)
+    return inputs.open_teacher(tasks_config.from_config_dict(values), encoder)
 
 
 def test_a_teacher_reads_what_its_student_reads(swept):
@@ -326,7 +327,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     teacher = model_lib.open_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="was tuned for regression, config.task.kind"):
-        finetune.check_task_of(teacher, values, None)
+        inputs.check_task_of(teacher, values, None)
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,18 @@ import scipy.special
 
 from bert_jax import predict
 from bert_jax.errors import ConfigError
-from bert_jax.interop import huggingface_write
-from bert_jax.loading import model as model_lib
-from bert_jax.tasks import line_input, task
-from bert_jax.tasks.config import (
+from bert_jax.finetuning import task
+from bert_jax.finetuning.config import (
     ChoiceTask,
     QuestionTask,
     SimilarityTask,
     TaggingTask,
     TextTask,
 )
-from bert_jax.tasks.predictor import Predictor
+from bert_jax.finetuning.predictor import Predictor
+from bert_jax.interop import huggingface_write
+from bert_jax.loading import model as model_lib
+from bert_jax.tasks import line_input
 from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
 from tests.models import TOKENIZER, change_json

@@ -4,11 +4,11 @@ import numpy as np
 
 from bert_jax import text_lines
 from bert_jax.errors import ConfigError
-from bert_jax.tasks.config import Task, TextTask
-from bert_jax.tasks.conll import Sentences
-from bert_jax.tasks.examples import Choices, Texts
-from bert_jax.tasks.squad import Question, Questions
-from bert_jax.tasks.task import Examples
+from bert_jax.finetuning.config import Task, TextTask
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.examples import Choices, Texts
+from bert_jax.finetuning.data.squad import Question, Questions
+from bert_jax.finetuning.task import Examples
 from bert_jax.text_lines import Parts
 
 # The least and the most parts of a line by kind, and its form.

@@ -8,10 +8,10 @@ import pytest
 from flax import nnx
 
 from bert_jax.distributed import sharding
+from bert_jax.finetuning import losses
 from bert_jax.interop import huggingface_config, huggingface_write, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
-from bert_jax.tasks import losses
 from tests.conftest import use_mesh
 from tests.models import TOKENIZER
 from tests.tasks import tuned

@@ -5,13 +5,13 @@ import pathlib
 
 import numpy as np
 
+from bert_jax.finetuning import config as tasks_config
+from bert_jax.finetuning.data import datasets
+from bert_jax.finetuning.sweep import Setup
 from bert_jax.loading import encoders
-from bert_jax.tasks import config as tasks_config
-from bert_jax.tasks import datasets
-from bert_jax.tasks.setup import Setup
 from tests import models
 from tests.conftest import use_mesh
-from tests.tasks.test_config import config_dict
+from tests.finetuning.test_config import config_dict
 
 
 def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from bert_jax.errors import ConfigError
-from bert_jax.tasks import config as tasks_config
+from bert_jax.finetuning import config as tasks_config
 from bert_jax.tasks import line_input
-from tests.tasks.test_config import config_dict
+from tests.finetuning.test_config import config_dict
 
 SINGLE, PAIR, UNKNOWN = ("a",), ("a", "b"), ()
 

@@ -1,0 +1,1 @@
+"""Labelled tasks: examples, features, training, predictions and metrics."""

@@ -1,0 +1,162 @@
+"""Logits of windows -> answers of questions: the best spans, and whether there is one.
+
+Source: google-research/bert run_squad.py, write_predictions. There the best starts are
+paired with the best ends; here every span of up to the longest length is looked at.
+
+Shapes: W window, T token, A tokens of an answer, K best spans of a window.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from bert_jax.finetuning.data.squad import Questions
+from bert_jax.finetuning.features.question import QuestionFeatures
+
+_WINDOWS_AT_ONCE = 256  # [W, T, A] float32: 12 MB at 384 tokens and answers of 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Answers:
+    """What leaderboards take, by the question's id.
+
+    Attributes:
+      texts: the answer; "" for there is none.
+      not_empty: the best one that is not empty, for the search of a threshold.
+      best: several, the likeliest first: text, probability, start_logit, end_logit.
+      null_odds: the score of there is none, less that of the best answer.
+    """
+
+    texts: dict[str, str]
+    not_empty: dict[str, str]
+    best: dict[str, list[dict[str, Any]]]
+    null_odds: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Span:
+    start_logit: float
+    end_logit: float
+    text: str
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+def find(
+    questions: Questions,
+    features: QuestionFeatures,
+    logits_WT2: np.ndarray,
+    *,
+    num_best: int,
+    max_answer_length: int,
+    null_threshold: float,
+) -> Answers:
+    """Returns the answers to all questions.
+
+    Args:
+      questions: from `squad.read`.
+      features: of all of them, not of training.
+      logits_WT2: float32, of every window.
+      num_best: answers to keep for each question.
+      max_answer_length: in tokens.
+      null_threshold: null odds above it are no answer, where questions may have none.
+    """
+    spans: list[list[_Span]] = [[] for _ in questions.questions]
+    nulls: list[list[_Span]] = [[] for _ in questions.questions]
+    max_context = features.windows.max_context()
+    for first in range(0, len(features), _WINDOWS_AT_ONCE):
+        windows_W = np.arange(first, min(first + _WINDOWS_AT_ONCE, len(features)))
+        found_WK = _best_spans(
+            features,
+            windows_W,
+            [max_context[w] for w in windows_W],
+            logits_WT2[windows_W],
+            questions,
+            num_best,
+            max_answer_length,
+        )
+        for window, found in zip(windows_W, found_WK, strict=True):
+            question = features.windows.question_W[window]
+            spans[question] += found
+            start, end = (float(x) for x in logits_WT2[window, 0])
+            nulls[question].append(_Span(start, end, ""))
+    answers = Answers({}, {}, {}, {})
+    for question, found, null in zip(questions.questions, spans, nulls, strict=True):
+        # The window that is surest of its answer.
+        least = min(null, key=lambda span: span.score)
+        best = _distinct(found, num_best)
+        # JSON has no infinity.
+        odds = least.score - best[0].score if best else float(np.finfo("f4").max)
+        says_none = questions.has_impossible and odds > null_threshold
+        answers.not_empty[question.id] = best[0].text if best else ""
+        answers.texts[question.id] = "" if says_none or not best else best[0].text
+        answers.null_odds[question.id] = float(odds)
+        if questions.has_impossible or not best:
+            best.append(least)
+            best.sort(key=lambda span: -span.score)
+        answers.best[question.id] = _with_probabilities(best[:num_best])
+    return answers
+
+
+def _best_spans(
+    features: QuestionFeatures,
+    windows_W: np.ndarray,
+    max_context: list[np.ndarray],
+    logits_WT2: np.ndarray,
+    questions: Questions,
+    num_best: int,
+    max_answer_length: int,
+) -> list[list[_Span]]:
+    layout = features.rows.layout(windows_W)
+    W, T = layout.source_BT.shape
+    is_context_WT = (layout.segment_ids_BT == 1) & (layout.candidates_BT > 0)
+    is_start_WT = is_context_WT.copy()
+    is_start_WT[is_context_WT] = np.concatenate(max_context)
+    start_WT = np.where(is_start_WT, logits_WT2[:, :, 0], -np.inf)
+    end_WT = np.where(is_context_WT, logits_WT2[:, :, 1], -np.inf)
+    A = min(max_answer_length, T)
+    padded = np.pad(end_WT, ((0, 0), (0, A - 1)), constant_values=-np.inf)
+    end_WTA = np.lib.stride_tricks.sliding_window_view(padded, A, axis=1)
+    scores_WS = (start_WT[:, :, None] + end_WTA).reshape(W, T * A)
+    K = min(num_best, T * A)
+    order_WK = np.argpartition(-scores_WS, K - 1, axis=1)[:, :K]
+    found = []
+    for row, window in enumerate(windows_W):
+        question = questions.questions[features.windows.question_W[window]]
+        paragraph = questions.paragraphs[question.paragraph]
+        spans = []
+        for span in order_WK[row]:
+            start, end = span // A, span // A + span % A
+            if np.isfinite(scores_WS[row, span]):
+                first = features.starts[layout.source_BT[row, start]]
+                last = features.ends[layout.source_BT[row, end]]
+                logits = logits_WT2[row, start, 0], logits_WT2[row, end, 1]
+                text = paragraph[first:last]
+                spans.append(_Span(float(logits[0]), float(logits[1]), text))
+        found.append(spans)
+    return found
+
+
+def _distinct(spans: list[_Span], num_best: int) -> list[_Span]:
+    """Returns the best spans, each text once."""
+    best: dict[str, _Span] = {}
+    for span in sorted(spans, key=lambda span: -span.score):
+        best.setdefault(span.text, span)
+    return list(best.values())[:num_best]
+
+
+def _with_probabilities(spans: list[_Span]) -> list[dict[str, Any]]:
+    scores = np.array([span.score for span in spans])
+    weights = np.exp(scores - scores.max())
+    return [
+        {
+            "text": span.text,
+            "probability": float(weight / weights.sum()),
+            "start_logit": span.start_logit,
+            "end_logit": span.end_logit,
+        }
+        for span, weight in zip(spans, weights, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Reads labelled data: tables, CoNLL and SQuAD files, TensorFlow datasets."""

@@ -1,0 +1,1 @@
+"""Turns examples into rows of token ids."""

@@ -1,0 +1,88 @@
+"""Predictions in files that leaderboards and people's tools take."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_jax.finetuning.answers import Answers
+from bert_jax.finetuning.data.conll import Sentences
+
+# What gluebenchmark.com calls the file of a task, and whether it takes classes by
+# number there.
+GLUE_FILES = {
+    "cola": ("CoLA.tsv", True),
+    "sst2": ("SST-2.tsv", True),
+    "mrpc": ("MRPC.tsv", True),
+    "stsb": ("STS-B.tsv", False),
+    "qqp": ("QQP.tsv", True),
+    "mnli_matched": ("MNLI-m.tsv", False),
+    "mnli_mismatched": ("MNLI-mm.tsv", False),
+    "qnli": ("QNLI.tsv", False),
+    "rte": ("RTE.tsv", False),
+    "wnli": ("WNLI.tsv", True),
+    "ax": ("AX.tsv", False),
+}
+SCORE_RANGE = (0.0, 5.0)  # of STS-B, the one regression
+
+
+def write_glue(
+    directory: Path,
+    task: str,
+    predicted_N: np.ndarray,
+    names: Sequence[str],
+    index_N: np.ndarray,
+) -> Path:
+    """Writes index and prediction of a test set, and returns the file's path.
+
+    Args:
+      directory: that exists.
+      task: one of GLUE_FILES.
+      predicted_N: int classes, or float scores.
+      names: of the classes.
+      index_N: int, each example's place in GLUE's own file.
+    """
+    name, by_number = GLUE_FILES[task]
+    if np.issubdtype(predicted_N.dtype, np.floating):
+        values = [f"{score:.3f}" for score in np.clip(predicted_N, *SCORE_RANGE)]
+    else:
+        values = [str(n) if by_number else names[n] for n in predicted_N]
+    rows = [f"{index_N[i]}\t{values[i]}\n" for i in np.argsort(index_N)]
+    _write(directory / name, ["index\tprediction\n", *rows])
+    return directory / name
+
+
+def write_squad(directory: Path, answers: Answers) -> None:
+    """Writes predictions.json, nbest_predictions.json and null_odds.json."""
+    for name, values in (
+        ("predictions.json", answers.texts),
+        ("nbest_predictions.json", answers.best),
+        ("null_odds.json", answers.null_odds),
+    ):
+        _write(directory / name, [json.dumps(values, indent=2) + "\n"])
+
+
+def write_conll(
+    path: Path, sentences: Sentences, predicted: Sequence[Sequence[str]]
+) -> None:
+    """Writes word, right tag if any, and predicted tag, as conlleval reads them."""
+    lines = []
+    for i, words in enumerate(sentences.words):
+        columns = [words, predicted[i]]
+        if sentences.tags is not None:
+            columns.insert(1, sentences.tags[i])
+        lines += [" ".join(row) + "\n" for row in zip(*columns, strict=True)]
+        lines.append("\n")
+    _write(path, lines)
+
+
+def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes an object a line."""
+    _write(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)

@@ -1,0 +1,144 @@
+"""What a sweep shows a person: a table of its runs, a picture, a paragraph."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+from bert_jax import storage
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.examples import Texts
+from bert_jax.finetuning.run import Result
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
+
+CURVES_FILE = "dev_curves.png"
+CONFUSION_FILE = "confusion.png"
+FEW_CLASSES = 8  # of a table that zeros do not make hard to read
+MOST_CLASSES = 40  # of a confusion table that can still be read
+
+
+def print_table(results: Sequence[Result], metric: str) -> None:
+    """Prints a line for each run, and mean and deviation where seeds differ."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+    others = [name for name in _metric_names(results) if name != metric]
+    for name in ("learning rate", "seed", "best step", metric, *others):
+        table.add_column(name, justify="right")
+    for result in results:
+        values = [
+            f"{result.metrics[name]:.4f}" if name in result.metrics else "diverged"
+            for name in (metric, *others)
+        ]
+        is_late = bool(result.diverged and result.best_step)
+        table.add_row(
+            f"{result.learning_rate:g}",
+            str(result.seed),
+            f"{result.best_step:,}{' (diverged later)' if is_late else ''}",
+            *values,
+        )
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    console.print(table)
+    for rate, values in _by_learning_rate(results, metric).items():
+        if len(values) > 1:
+            console.print(
+                f"learning rate {rate:g}: {metric} {np.mean(values):.4f}, standard"
+                f" deviation {np.std(values, ddof=1):.4f} over {len(values)} seeds"
+            )
+
+
+def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
+    """Draws the dev set's metric over the steps of every run."""
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for result in results:
+        axes.plot(
+            [line["step"] for line in result.history],
+            [line[metric] for line in result.history],
+            marker="o",
+            markersize=3,
+            label=f"{result.learning_rate:g}, seed {result.seed}",
+        )
+    axes.set(xlabel="step", ylabel=metric, title="Dev set")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, title="learning rate")
+    return _save(figure, workdir, CURVES_FILE)
+
+
+def plot_confusion(
+    workdir: str, examples: Any, predicted: Any, names: Sequence[str]
+) -> Path | None:
+    """Draws how often each class was taken for which; None for tasks without classes.
+
+    Args:
+      workdir: where to.
+      examples: of the dev set.
+      predicted: from `task.predict`.
+      names: of the classes.
+    """
+    import sklearn.metrics  # here, as in writer.py
+
+    pairs = _class_pairs(examples, predicted, names)
+    if pairs is None or len(names) > MOST_CLASSES:
+        return None
+    right_N, predicted_N = pairs
+    counts = sklearn.metrics.confusion_matrix(right_N, predicted_N, labels=list(names))
+    size = max(4.0, 0.35 * len(names) + 2)
+    figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for i, j in np.ndindex(*counts.shape):
+        if counts[i, j] or len(names) <= FEW_CLASSES:
+            colour = "white" if shares[i, j] > 0.5 else "black"
+            axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", color=colour)
+    ticks = np.arange(len(names))
+    axes.set_xticks(ticks, names, rotation=45, ha="right")
+    axes.set_yticks(ticks, names)
+    axes.set(xlabel="predicted", ylabel="right", title="Dev set")
+    return _save(figure, workdir, CONFUSION_FILE)
+
+
+def _class_pairs(
+    examples: Any, predicted: Any, names: Sequence[str]
+) -> tuple[list[str], list[str]] | None:
+    """Returns the right and the predicted class of every example or word."""
+    if isinstance(examples, Sentences):
+        sides: tuple[Any, ...] = (examples.tags or (), predicted)
+        right: list[str] = [tag for tags in sides[0] for tag in tags]
+        return right, [tag for tags in sides[1] for tag in tags]
+    if not isinstance(examples, Texts) or np.ndim(predicted) > 1:
+        return None
+    labels = examples.labels
+    if labels is None or np.issubdtype(labels.dtype, np.floating):
+        return None
+    return [str(names[i]) for i in labels], [str(names[i]) for i in predicted]
+
+
+def _metric_names(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(name for r in results for name in r.metrics))
+
+
+def _by_learning_rate(
+    results: Sequence[Result], metric: str
+) -> dict[float, list[float]]:
+    found: dict[float, list[float]] = {}
+    for result in results:
+        if metric in result.metrics:
+            values = found.setdefault(result.learning_rate, [])
+            values.append(result.metrics[metric])
+    return found
+
+
+def _save(figure: Any, workdir: str, name: str) -> Path:
+    path = Path(workdir) / name
+    storage.write_with(
+        str(path), lambda tmp: figure.savefig(tmp, dpi=120, format="png")
+    )
+    plt.close(figure)
+    return path

@@ -1,0 +1,428 @@
+"""One tuning run: steps, a look at the dev set now and then, the best weights kept.
+
+A run's directory holds `checkpoints` (the state to go on with; gone at the end), `best`
+(the parameters that were best on the dev set), metrics.jsonl and, when it is done,
+result.json.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import errors, storage
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import CheckpointConfig
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import multihost, preemption, sharding
+from bert_jax.distributed.watchdog import Watchdog
+from bert_jax.errors import ConfigError, DamagedError, DivergedError
+from bert_jax.finetuning import step as tuning_step
+from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.data import batches
+from bert_jax.finetuning.sweep import Setup
+from bert_jax.interop import files
+from bert_jax.model import parameters
+from bert_jax.monitoring import report, step_log, writer
+from bert_jax.phases import Position
+from bert_jax.training import loop, nonfinite
+from bert_jax.training.step import TrainState
+
+RESULT_FILE = "result.json"
+# Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
+# for the newest may be damaged; of the best weights one.
+_KEEP = CheckpointConfig(
+    every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
+)
+_KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+      learning_rate, seed: of it.
+      diverged: what went wrong; "" when nothing did.
+      best_step: steps when the dev set's metric was best; 0 when it diverged before.
+      metrics: of the dev set at that step.
+      history: {"step": ..., metrics} of each look at the dev set.
+    """
+
+    learning_rate: float
+    seed: int
+    diverged: str
+    best_step: int
+    metrics: dict[str, float]
+    history: tuple[dict[str, float], ...]
+
+
+def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
+    """Takes a run from where it is to its end.
+
+    Args:
+      setup: what it shares with others.
+      learning_rate: the peak.
+      seed: of the head's first weights, of the order of rows and of dropout.
+      workdir: its own directory, the same one for all processes.
+
+    Raises:
+      hosts.Interrupted: when it was asked to stop, and is saved.
+      ConfigError: when a disk is full, or what it was saved with is other data.
+      DamagedError: when there are checkpoints but none is sound.
+    """
+    if result := read_result(workdir):
+        _drop_checkpoints(workdir)  # a call was killed before it could
+        return result
+    with Watchdog() as watchdog:
+        run = _Run(setup, learning_rate, seed, workdir, watchdog)
+        try:
+            diverged = run.take_steps()
+        finally:
+            watchdog.rest()
+            run.close()
+    history = run.history
+    best = _best(history, setup.config.metric)
+    best_step = int(best.get("step", 0))
+    found = {name: value for name, value in best.items() if name != "step"}
+    result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
+    if multihost.is_first():
+        text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
+        storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
+    multihost.barrier(f"{workdir}: end")
+    _drop_checkpoints(workdir)
+    if run.is_asked_to_stop:
+        raise errors.Interrupted(f"the run in {workdir} is done")
+    return result
+
+
+def _drop_checkpoints(workdir: str) -> None:
+    """Removes the state of a run that is done; moments are most of it."""
+    if multihost.is_first():
+        directory = Path(workdir) / integrity.DIRECTORY
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def read_result(workdir: str) -> Result | None:
+    """Returns the result of a completed run, None if it is not complete.
+
+    Raises:
+      DamagedError: if the file of the result is corrupt.
+    """
+    path = Path(workdir) / RESULT_FILE
+    if not path.is_file():
+        return None
+    remedy = f"remove {workdir} to repeat the run"
+    values: Any = files.read_json(path, remedy)
+    try:
+        return Result(**values | {"history": tuple(values["history"])})
+    except (TypeError, KeyError):
+        raise DamagedError(f"{path} is corrupt; {remedy}") from None
+
+
+def results_in(directory: str) -> list[Result]:
+    """Returns the results of all runs below a directory, by learning rate and seed."""
+    found = [read_result(str(path)) for path in Path(directory).iterdir()]
+    done = [result for result in found if result is not None]
+    return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
+
+
+def best_params(setup: Setup, result: Result, workdir: str) -> Any:
+    """Returns the parameters that a run found best, on the mesh."""
+    _, params = parameters.structure(setup.build)
+    damage = integrity.damage(_best_workdir(workdir), result.best_step)
+    if damage:
+        raise DamagedError(
+            f"{_best_workdir(workdir)} is damaged: {damage[0]}; remove {workdir} and"
+            " the run is made again"
+        )
+    best = Checkpoints(_best_workdir(workdir))
+    found = best.restore(result.best_step, {"params": params}, setup.mesh)["params"]
+    best.close()
+    return found
+
+
+def _best_workdir(workdir: str) -> str:
+    return f"{workdir}/best"
+
+
+def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
+    """Returns the first line with the highest metric, {} of none."""
+    return max(history, key=lambda line: worth(line, metric), default={})
+
+
+def worth(found: dict[str, Any], metric: str) -> float:
+    """Returns what metrics are ranked by: one that is no number ranks last."""
+    value = found.get(metric)  # None comes out of metrics.jsonl for one
+    return value if value is not None and math.isfinite(value) else -math.inf
+
+
+def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
+    """Returns the steps after which the dev set is looked at."""
+    if every := config.eval_every_steps:
+        return {*range(every, num_steps, every), num_steps}
+    num_epochs = min(config.recipe.num_epochs, num_steps)
+    return {num_steps * epoch // num_epochs for epoch in range(1, num_epochs + 1)}
+
+
+class _Run:
+    """A run while it goes."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        learning_rate: float,
+        seed: int,
+        workdir: str,
+        watchdog: Watchdog,
+    ):
+        config = setup.config
+        self._watchdog = watchdog
+        self._setup, self._config, self._workdir = setup, config, workdir
+        self._seed, recipe = seed, config.recipe
+        features = setup.datasets.train.features
+        self._rows = batches.Shuffled(
+            len(features),
+            recipe.global_batch_size,
+            seed,
+            features.num_tokens() if recipe.group_by_length else None,
+        )
+        self._num_steps = setup.num_steps
+        self._dev_steps = dev_steps(config, self._num_steps)
+        self._is_asked_to_stop = False
+        self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
+        self._learning_rate = jnp.float32(learning_rate)
+        self._dropout_key = tuning_step.dropout_key(seed)
+        tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
+        self._checkpoints = _open(workdir, _KEEP)
+        self._step, position = self._begin(tx)
+        multihost.agree(
+            f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
+        )
+        self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
+        self._writer = writer.open_writer(
+            workdir, self._step, len(position.log), multihost.is_first()
+        )
+        # As process 0 sees it, where lines of later steps are gone.
+        self._history: list[dict[str, float]] = json.loads(
+            multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
+        )
+        self._progress = report.Progress(self._step, self._num_steps)
+        self._log = step_log.StepLog(
+            config.log_every_steps,
+            lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
+            self._show,
+            self._look_at_steps,
+            self._step,
+            0,
+            position.log,
+        )
+
+    def _begin(self, tx: Any) -> tuple[int, Position]:
+        """Makes the first state, or reads the newest one that was saved."""
+        setup = self._setup
+
+        def init() -> TrainState:
+            _, params = setup.build(tuning_step.init_key(self._seed))
+            shard = setup.config.mesh.shard_optimizer
+            split = sharding.over_data(params) if shard else params
+            none = jnp.zeros((), jnp.int32)
+            return TrainState(none, params, tx.init(split), none, none)
+
+        step = self._checkpoints.recover(f"{self._workdir}: first step")
+        if not step:
+            state = jax.jit(init)()
+            if not setup.is_from_scratch:
+                params = parameters.place(state.params, setup.encoder.arrays)
+                state = dataclasses.replace(state, params=params)
+            self._state = state
+            return 0, Position(setup.sha256["train"])
+        position = self._checkpoints.read_position(step)
+        if position.corpus_sha256 != setup.sha256["train"]:
+            raise ConfigError(
+                f"{self._workdir} was begun on other training data than"
+                f" config.data.train={setup.config.data.train!r} gives now; give that,"
+                " or another --workdir"
+            )
+        like = jax.eval_shape(jax.jit(init))
+        self._state = self._checkpoints.restore(step, like, setup.mesh)
+        return step, position
+
+    def take_steps(self) -> str:
+        """Returns "" at the end, or what was not finite.
+
+        Raises:
+          hosts.Interrupted: when it was asked to stop, and is saved.
+        """
+        last_metrics: dict[str, jax.Array] = {}
+        try:
+            if self._step in self._dev_steps:
+                self._look_at_dev()
+            while self._step < self._num_steps and not self._is_enough():
+                self._state, step_metrics = self._setup.train_step(
+                    self._state,
+                    self._batch(self._step),
+                    self._learning_rate,
+                    self._dropout_key,
+                    self._setup.teacher.params if self._setup.teacher else None,
+                )
+                self._step += 1
+                loop.wait_for_step(self._state, last_metrics)
+                last_metrics = step_metrics
+                self._watchdog.saw(f"step {self._step:,}")
+                self._progress.took(self._step)
+                self._log.add(self._step, 0, step_metrics)
+                if self._step in self._dev_steps:
+                    self._log.flush()
+                self._is_asked_to_stop |= preemption.interrupted()
+                if self._is_asked_to_stop and self._step < self._num_steps:
+                    self._save()
+                    raise errors.Interrupted(
+                        f"step {self._step:,} is saved in {self._workdir}"
+                    )
+                if self._step in self._dev_steps:
+                    self._look_at_dev()
+            self._log.flush()
+        except DivergedError as error:
+            return str(error)
+        return ""
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """Returns {"step": ..., metrics} of each look at the dev set."""
+        return self._history
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Returns whether that came with the last step, after which all is saved."""
+        return self._is_asked_to_stop
+
+    def close(self) -> None:
+        """Closes what it writes; waits for saves under way."""
+        self._progress.close()
+        self._writer.close()
+        with contextlib.suppress(ConfigError):  # what went before is to be told
+            self._checkpoints.close()
+            self._best_weights.close()
+
+    def _batch(self, step: int) -> dict[str, jax.Array]:
+        setup = self._setup
+        batch = setup.datasets.train.features.batch(self._rows.of_step(step))
+        return batches.place(batch, self._part, setup.mesh)
+
+    def _is_enough(self) -> bool:
+        """Returns whether the dev set got no better for as long as the config waits."""
+        patience, history = self._config.early_stop_evals, self._history
+        best = _best(history, self._config.metric)
+        since = sum(line["step"] > best["step"] for line in history)
+        return bool(patience) and since >= patience
+
+    def _look_at_dev(self) -> None:
+        """Saves and evaluates, but for what a call before this one did.
+
+        In this order: a prediction may take minutes, and a look at a state that cannot
+        be saved would count for nothing.
+        """
+        self._watchdog.begin("a look at the dev set")
+        if self._step not in self._checkpoints.steps():
+            self._save()
+        if not any(line["step"] == self._step for line in self._history):
+            self._evaluate()
+        best = _best(self._history, self._config.metric)
+        if best["step"] == self._step and self._step not in self._best_weights.steps():
+            params: Any = {"params": self._state.params}
+            self._best_weights.save(self._step, params, self._config, self._position())
+            self._best_weights.wait()
+        self._watchdog.saw("a look at the dev set")
+
+    def _evaluate(self) -> None:
+        split = self._setup.datasets.dev[0]
+        num_done, num_rows = 0, len(split.features)
+
+        def count(num: int) -> None:
+            nonlocal num_done
+            num_done += num
+            self._progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
+
+        found = self._setup.evaluate(self._state.params, split, count)
+        line = {f"dev_{name}": value for name, value in found.items()}
+        self._writer.write(self._step, line)
+        self._writer.flush()
+        self._history.append({"step": self._step, **found})
+        words = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+        self._progress.say(f"step {self._step:,} dev set: {words}")
+        self._log.stop_clock()
+
+    def _save(self) -> None:
+        position = self._position()  # and a bad state ends the run here
+        nonfinite.check_finite(self._step, self._state)
+        self._writer.flush()
+        self._checkpoints.save(self._step, self._state, self._config, position)
+        self._checkpoints.wait()
+
+    def _position(self) -> Position:
+        return Position(self._setup.sha256["train"], log=self._log.unwritten())
+
+    def _show(self, step: int, line: dict[str, float]) -> None:
+        self._writer.write(step, line)
+        words = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
+        if "examples_per_sec" in line:  # not where no step was timed
+            words += f"  {line['examples_per_sec']:,.0f} examples/s"
+        self._progress.update(step, words)
+
+    def _look_at_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
+        """Tells of steps that were not finite, and ends the run at too many."""
+        in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
+        if any(in_row):
+            self._progress.say(
+                f"up to step {last_step:,}, {sum(map(bool, in_row))} not finite: no"
+                " update"
+            )
+        if max(in_row) >= self._config.max_bad_steps:
+            raise DivergedError(
+                last_step,
+                f"the loss or the gradient was not finite in {max(in_row)} steps in a"
+                " row; try a lower learning rate",
+            )
+
+
+def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
+    def make() -> str:
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        return ""
+
+    multihost.agree(f"make {workdir}", make)
+    return Checkpoints(workdir, config)
+
+
+def _drop_best_after(workdir: str, step: int) -> str:
+    """Removes best weights of later steps than the one that the run goes on from.
+
+    There are some when it goes on from the checkpoint before a damaged one.
+    """
+    for later in integrity.steps(_best_workdir(workdir)):
+        if later > step:
+            shutil.rmtree(integrity.directory_of(_best_workdir(workdir), later))
+    return ""
+
+
+def _read_history(workdir: str) -> str:
+    """Returns the looks at the dev set that metrics.jsonl tells of, as JSON."""
+    found = []
+    for line in writer.read(workdir):
+        dev = {
+            name.removeprefix("dev_"): value
+            for name, value in line.items()
+            if name.startswith("dev_")
+        }
+        if dev:
+            found.append({"step": line["step"], **dev})
+    return json.dumps(found)

@@ -1,0 +1,138 @@
+"""One step of tuning, and the logits of a batch: pure functions as in step.py.
+
+Shapes: B row of the batch.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from bert_jax.config import OptimizerConfig
+from bert_jax.finetuning import distillation, losses
+from bert_jax.finetuning.config import FinetuneConfig, RecipeConfig
+from bert_jax.model import int8
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
+from bert_jax.training.step import Batch, Metrics, TrainState
+
+
+def make_optimizer(
+    recipe: RecipeConfig, learning_rate: Any, num_steps: int
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """Returns the optimizer of a run, and its learning rate as a function of the step.
+
+    Args:
+      recipe: of the config.
+      learning_rate: the peak, a number or float32[].
+      num_steps: of the run.
+    """
+    warmup_steps = int(recipe.warmup_fraction * num_steps)
+    config = OptimizerConfig(
+        name=recipe.optimizer,
+        schedule="linear",
+        schedule_by_phase=False,
+        reset_moments_by_phase=False,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        weight_decay=recipe.weight_decay,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        epsilon=recipe.epsilon,
+        mu_dtype="float32",
+        clip_norm=recipe.clip_norm,
+    )
+    schedule = optimizer.warmup_linear_decay(learning_rate, warmup_steps, num_steps)
+    return optimizer.transformation(config, schedule), schedule
+
+
+def make_train_step(
+    config: FinetuneConfig,
+    graphdef: nnx.GraphDef,
+    num_steps: int,
+    teacher: nnx.GraphDef | None = None,
+) -> Callable[..., tuple[TrainState, Metrics]]:
+    """Returns the step of a run of `num_steps`, to be jitted by the caller.
+
+    It is train_step(state, batch, learning_rate, key, taught_by) -> (state, metrics):
+    the peak is float32[], and of the key each step takes its own, so that runs share a
+    program. `taught_by` are the parameters of the teacher, whose structure is
+    `teacher`; None where there is none.
+
+    The loss is the mean over what the batch has labels for, whatever the number of
+    microbatches and devices. A step that is not finite changes nothing, as in step.py.
+    """
+    dtype = step_lib.compute_dtype(config.compute_dtype)
+    loss_of = losses.LOSSES[config.task.kind]
+
+    def train_step(
+        state: TrainState,
+        batch: Batch,
+        learning_rate: jax.Array,
+        key: jax.Array,
+        taught_by: Any = None,
+    ) -> tuple[TrainState, Metrics]:
+        tx, schedule = make_optimizer(config.recipe, learning_rate, num_steps)
+        key = jax.random.fold_in(key, state.step)
+
+        def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
+            model: Any = nnx.merge(graphdef, params)
+            found = model(microbatch, dropout_key=key, dtype=dtype, remat=config.remat)
+            total, count = loss_of(found.logits, microbatch)
+            if teacher is not None:
+                expert: Any = nnx.merge(teacher, taught_by)
+                wanted = expert(microbatch, dropout_key=None, dtype=dtype)
+                total = config.distill.label_weight * total + distillation.loss(
+                    config.task.kind, found, wanted, microbatch, config.distill
+                )
+            return total, {"loss": total, "count": count}
+
+        grad = jax.grad(loss_sum, has_aux=True)
+        num = config.accumulation_steps
+        if num == 1:
+            grads, sums = grad(state.params, batch, key)
+        else:
+            grads, sums = step_lib.accumulate(grad, state.params, batch, key, num)
+        count = jnp.maximum(sums["count"], 1.0)
+        loss = sums["loss"] / count
+        new_state, update_metrics = step_lib.apply_gradients(
+            tx,
+            state,
+            jax.tree.map(lambda g: g / count, grads),
+            loss,
+            shard_optimizer=config.mesh.shard_optimizer,
+        )
+        rate = schedule(state.step - state.bad_steps)
+        metrics = {"loss": loss, "learning_rate": rate, **update_metrics}
+        return new_state, metrics
+
+    return train_step
+
+
+def make_forward(
+    graphdef: nnx.GraphDef, dtype: jnp.dtype
+) -> Callable[[Any, Batch], jax.Array]:
+    """Returns a jitted (params, batch) -> float32 logits, whole on every device.
+
+    The parameters are float32, or those of int8.py.
+    """
+
+    def forward(params: Any, batch: Batch) -> jax.Array:
+        model: Any = nnx.merge(graphdef, int8.dequantized(params))
+        logits = model(batch, dropout_key=None, dtype=dtype).logits
+        return jax.reshard(logits, jax.P())
+
+    return jax.jit(forward)
+
+
+def init_key(seed: int) -> jax.Array:
+    """Returns the key of a new head's weights."""
+    return jax.random.fold_in(jax.random.key(seed), 0)
+
+
+def dropout_key(seed: int) -> jax.Array:
+    """Returns the key of a run's dropout."""
+    return jax.random.fold_in(jax.random.key(seed), 1)

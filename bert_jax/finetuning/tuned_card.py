@@ -1,0 +1,84 @@
+"""The README.md of a tuned model: how to load it, its metrics, labels and config.
+
+The lines between --- are metadata for the Hugging Face hub.
+"""
+
+from pathlib import Path
+
+from bert_jax.finetuning.config import ChoiceTask, Task, TextTask
+from bert_jax.finetuning.sweep import Setup
+
+# By kind: the hub's pipeline, and the class of transformers that has the head.
+CLASSES = {
+    "classification": ("text-classification", "AutoModelForSequenceClassification"),
+    "regression": ("text-classification", "AutoModelForSequenceClassification"),
+    "multi_label": ("text-classification", "AutoModelForSequenceClassification"),
+    "tagging": ("token-classification", "AutoModelForTokenClassification"),
+    "question_answering": ("question-answering", "AutoModelForQuestionAnswering"),
+    "multiple_choice": ("multiple-choice", "AutoModelForMultipleChoice"),
+    "similarity": ("sentence-similarity", "AutoModel"),
+}
+METADATA = "---\nlibrary_name: transformers\ntags:\n- bert\n"
+LOADING = """\
+```python
+from transformers import {cls}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
+model = {cls}.from_pretrained("DIRECTORY")
+```
+
+or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is where this
+file is."""
+LENGTH = (
+    "The model was tuned on rows of up to {length} tokens. A longer text loses its end."
+)
+PAIRS = (
+    "Of a pair that is too long, the longer text loses tokens first; of two equally"
+    " long texts, the second (google-research/bert run_classifier.py)."
+    ' `truncation="longest_first"` of transformers\' fast tokenizers differs by one'
+    " token where rows have an even number N of tokens, both texts have N/2 - 1 or"
+    " more, and the second has at least as many as the first: then it keeps one more of"
+    " the second and one less of the first."
+)
+
+
+def write(directory: Path, setup: Setup, scores: dict[str, dict[str, float]]) -> None:
+    """Writes README.md into the directory of a tuned model.
+
+    Args:
+      directory: of the model.
+      setup: of the runs that the model is the best of.
+      scores: metrics by the spec of the dev set.
+    """
+    config = setup.config
+    pipeline, cls = CLASSES[config.task.kind]
+    sections = [
+        f"{METADATA}pipeline_tag: {pipeline}\n---",
+        f"# BERT for {config.task.kind.replace('_', ' ')}",
+        f"Tuned with bert_jax on `{config.data.train}`.",
+        f"## Loading\n\n{LOADING.format(cls=cls)}",
+        f"## Metrics\n\n{_metrics(scores)}",
+        f"## Input\n\n{_input(config.task, config.sequence_length)}",
+        *_labels(setup.datasets.names),
+        f"## Config\n\n```json\n{config.to_json()}\n```",
+    ]
+    (directory / "README.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def _metrics(scores: dict[str, dict[str, float]]) -> str:
+    rows = [
+        f"| `{spec.replace('|', '&#124;')}` | {name} | {value:.4g} |"
+        for spec, found in scores.items()
+        for name, value in found.items()
+    ]
+    return "\n".join(["| dev set | metric | |", "|---|---|---|", *rows])
+
+
+def _input(task: Task, length: int) -> str:
+    is_pair = isinstance(task, TextTask) and len(task.text) == 2
+    text = LENGTH.format(length=length)
+    return f"{text} {PAIRS}" if is_pair or isinstance(task, ChoiceTask) else text
+
+
+def _labels(names: tuple[str, ...]) -> list[str]:
+    return [f"## Labels\n\n{', '.join(f'`{name}`' for name in names)}"] if names else []

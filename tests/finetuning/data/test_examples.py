@@ -1,0 +1,145 @@
+"""Tables become texts, pairs and choices."""
+
+import pytest
+
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning.data import examples
+from bert_jax.finetuning.data.tables import Table
+
+TABLE = Table(
+    "tsv:dev.tsv",
+    {
+        "premise": ["It rains.", "It is dry."],
+        "hypothesis": ["It is wet.", None],
+        "gold": ["yes", "no"],
+        "score": ["4.5", "0"],
+        "kinds": ["0,1", ""],
+        "place": ["7", 3],
+    },
+)
+SWAG = Table(
+    "csv:swag.csv",
+    {
+        "sent1": ["He runs.", "She sits."],
+        "sent2": ["He", "She"],
+        "ending0": ["falls.", "eats."],
+        "ending1": ["flies.", "reads."],
+        "label": ["1", "0"],
+    },
+)
+
+
+def test_single_texts_and_pairs():
+    found = examples.read_texts(
+        TABLE, "classification", ("premise",), "gold", "", ("no", "yes"), "labels"
+    )
+    assert found.a == ["It rains.", "It is dry."] and found.b is None
+    assert found.labels.tolist() == [1, 0]
+    pair = examples.read_texts(
+        TABLE, "regression", ("premise", "hypothesis"), "score", "", ("score",), ""
+    )
+    assert pair.b == ["It is wet.", ""] and pair.labels.tolist() == [4.5, 0]
+    many = examples.read_texts(
+        TABLE, "multi_label", ("premise",), "kinds", "", ("joy", "fear"), "labels"
+    )
+    assert many.labels.tolist() == [[1, 1], [0, 0]]
+    test = examples.read_texts(
+        TABLE, "classification", ("premise",), "", "place", (), ""
+    )
+    assert test.labels is None and test.index.tolist() == [7, 3]
+    assert found.index.tolist() == [0, 1]
+
+
+def test_the_training_set_names_the_classes():
+    assert examples.label_names(TABLE, "gold", "classification") == ("no", "yes")
+    assert examples.label_names(TABLE, "score", "regression") == ("score",)
+    assert examples.label_names(TABLE, "kinds", "multi_label") == ("0", "1")
+
+
+def test_a_class_needs_a_name_and_another_class():
+    for values, message in (
+        (["a", None, "b"], "tsv:a, example 2, has no 'c'; leave"),
+        (["a", "b", " "], "example 3, has no 'c'"),
+        (["a", "a"], "has the 'c' 'a' alone"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            examples.label_names(Table("tsv:a", {"c": values}), "c", "classification")
+    several = Table("jsonl:a", {"c": [["b", ""], None, "a,"]})
+    assert examples.label_names(several, "c", "multi_label") == ("a", "b")
+
+
+def test_choices_in_columns_begin_with_the_second_text():
+    found = examples.read_choices(
+        SWAG, ("sent1", "sent2"), ("ending0", "ending1"), "label"
+    )
+    assert found.contexts == ["He runs.", "She sits."]
+    assert found.choices == [["He falls.", "He flies."], ["She eats.", "She reads."]]
+    assert found.labels.tolist() == [1, 0]
+
+
+def test_choices_in_a_list():
+    table = Table("jsonl:a", {"q": ["x", "y"], "c": [["a", "b"], ["c", "d"]]})
+    found = examples.read_choices(table, ("q",), ("c",), "")
+    assert found.choices == [["a", "b"], ["c", "d"]] and found.labels is None
+    table.columns["c"][1] = ["c"]
+    with pytest.raises(ConfigError, match="example 2, has 1 choices, the first has 2"):
+        examples.read_choices(table, ("q",), ("c",), "")
+    with pytest.raises(
+        ConfigError, match="column of config.task.choices; it must hold lists"
+    ):
+        examples.read_choices(SWAG, ("sent1",), ("sent2",), "")
+
+
+def test_mistakes_name_the_column_and_the_label():
+    with pytest.raises(
+        ConfigError, match="^config.task.choices names the column 'ending2', but"
+    ):
+        examples.read_choices(SWAG, ("sent1",), ("ending0", "ending2"), "label")
+    SWAG.columns["wrong"] = ["2", "0"]
+    with pytest.raises(
+        ConfigError, match="has the label '2'; config.task.choices has 0, 1"
+    ):
+        examples.read_choices(SWAG, ("sent1",), ("ending0", "ending1"), "wrong")
+
+
+def test_nearness_is_a_cosine_from_0_to_1():
+    table = Table("here", {"a": ["x", "y"], "b": ["z", "w"], "label": ["0", "2.5"]})
+    found = examples.read_nearness(table, ("a", "b"), "label", 5.0)
+    assert found.labels is not None and found.labels.tolist() == [0.0, 0.5]
+    assert (found.a, found.b) == (["x", "y"], ["z", "w"])
+    assert examples.read_nearness(table, ("a", "b"), "", 5.0).labels is None
+    with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be from"):
+        examples.read_nearness(table, ("a", "b"), "label", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("label", "index", "key"),
+    [
+        ("", "idx", "config.task.index"),
+        ("grade", "", "config.task.label"),
+    ],
+)
+def test_an_error_names_the_key_of_a_missing_column(label, index, key):
+    with pytest.raises(ConfigError, match=f"^{key} names the column '{label or index}"):
+        examples.read_texts(
+            TABLE, "regression", ("premise",), label, index, ("score",), ""
+        )
+
+
+def test_errors_name_the_key_of_a_value_that_does_not_fit():
+    with pytest.raises(
+        ConfigError, match="example 1, has the label 'yes'; config.task.labels has no,"
+    ):
+        examples.read_texts(
+            TABLE,
+            "classification",
+            ("premise",),
+            "gold",
+            "",
+            ("no", "maybe"),
+            "config.task.labels",
+        )
+    with pytest.raises(ConfigError, match="'yes' in the column of config.task.label;"):
+        examples.read_texts(TABLE, "regression", ("premise",), "gold", "", (), "")
+    with pytest.raises(ConfigError, match="'0,1' in the column of config.task.index;"):
+        examples.read_texts(TABLE, "regression", ("premise",), "", "kinds", (), "")

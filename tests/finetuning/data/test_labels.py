@@ -1,0 +1,67 @@
+"""Labels are names or numbers of classes, sets of them, or scores."""
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning.data import labels
+
+NAMES = ("negative", "positive")
+KEY = "config.task.labels"
+
+
+def test_classes_by_name_or_number():
+    found = labels.classes(["positive", "0", " negative", 1], NAMES, "dev", KEY)
+    assert found.dtype == np.int32 and found.tolist() == [1, 0, 0, 1]
+    # A name comes before a number.
+    assert labels.classes(["1", "0"], ("1", "0"), "dev", KEY).tolist() == [0, 1]
+
+
+def test_an_unknown_label_is_told_with_the_nearest():
+    with pytest.raises(ConfigError) as error:
+        labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv", KEY)
+    assert str(error.value) == (
+        "tsv:dev.tsv, example 2, has the label 'postive'; config.task.labels has"
+        " negative, positive (or 0 to 1 for them); the nearest is 'positive'"
+    )
+    # Nothing is near that.
+    with pytest.raises(
+        ConfigError, match="label '2'; .*, positive \\(or 0 to 1 for them\\)$"
+    ):
+        labels.classes(["2"], NAMES, "dev", KEY)
+
+
+def test_sets_of_classes():
+    values = ["0,1", "positive", "", ["negative"], []]
+    found = labels.class_sets(values, NAMES, "dev", KEY)
+    assert found.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0], [0, 0]]
+    assert found.dtype == np.float32
+    with pytest.raises(ConfigError, match="example 1, has the label 'x'"):
+        labels.class_sets(["0,x"], NAMES, "dev", KEY)
+
+
+def test_scores():
+    found = labels.scores(["3.25", 5], "dev", "config.task.label")
+    assert found.dtype == np.float32 and found.tolist() == [3.25, 5]
+    for wrong in ("much", "nan", None, ""):
+        with pytest.raises(ConfigError, match="^dev, example 2, has .* in the column"):
+            labels.scores(["1", wrong], "dev", "config.task.label")
+
+
+def test_names_are_sorted_as_numbers_if_they_are_numbers():
+    assert labels.names_in(["10", "9", "9"]) == ("9", "10")
+    assert labels.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
+
+
+def test_blanks_around_names_are_no_part_of_them():
+    assert labels.names_in([" b", "a ", "b"]) == ("a", "b")
+    assert labels.parts("joy, anger , ") == ["joy", "anger"]
+    assert labels.parts([" joy", 3]) == ["joy", "3"]
+
+
+def test_where_names_are_numbers_places_are_none():
+    names = ("1", "3", "5")
+    assert labels.classes(["5", "1"], names, "dev", KEY).tolist() == [2, 0]
+    for names in (("1", "3", "5"), ("-1", "1"), ("0.5", "1.5")):
+        with pytest.raises(ConfigError, match="has the label '0'"):
+            labels.classes(["0"], names, "dev", KEY)

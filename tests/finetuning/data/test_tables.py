@@ -1,0 +1,193 @@
+"""Tables as people have them: quotes, marks, broken lines, and mistakes told."""
+
+import gzip
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning.data import tables
+
+
+def write(path, text, **kwargs):
+    path.write_bytes(text.encode(kwargs.get("encoding", "utf-8")))
+    return path
+
+
+def test_tsv_takes_quotes_as_they_are_and_drops_a_mark(tmp_path):
+    text = '\ufeffsentence\tlabel\r\nhe said "no\t0\n\n"yes" it is\t1'
+    path = write(tmp_path / "a.tsv", text)
+    table = tables.read(f"tsv:{path}")
+    assert table.columns == {
+        "sentence": ['he said "no', '"yes" it is'],
+        "label": ["0", "1"],
+    }
+    assert table.num_dropped == 0
+
+
+def test_csv_has_commas_quotes_and_line_ends_inside_quotes(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write('text,label\n"a, ""b""\nc",1\nplain,0\n')
+    assert tables.read(f"csv:{path}").columns == {
+        "text": ['a, "b"\nc', "plain"],
+        "label": ["1", "0"],
+    }
+
+
+def test_a_file_without_header_gets_one(tmp_path):
+    path = write(tmp_path / "a.tsv", "gj04\t1\t\tFine.\n")
+    table = tables.read(f"tsv:{path}", ("source", "label", "star", "sentence"))
+    assert table.column("sentence") == ["Fine."] and table.column("star") == [""]
+
+
+def test_json_lines_keep_their_values(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"t": "x", "c": ["a", "b"], "n": 1}\n\n')
+    assert tables.read(f"jsonl:{path}").columns == {
+        "t": ["x"],
+        "c": [["a", "b"]],
+        "n": [1],
+    }
+
+
+def test_half_a_character_in_json_can_be_written_again(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"t": "a\\ud83d", "c": [["\\udc00"]], "n": 1}')
+    found = tables.read(f"jsonl:{path}").columns
+    assert found == {"t": ["a?"], "c": [[["?"]]], "n": [1]}
+
+
+def test_few_broken_lines_are_dropped_and_counted(tmp_path):
+    lines = ["a\tb"] + ["x\t1"] * 200 + ["broken", "x\ty\tz"]
+    path = write(tmp_path / "a.tsv", "\n".join(lines))
+    table = tables.read(f"tsv:{path}")
+    assert len(table.column("a")) == 200 and table.num_dropped == 2
+    assert table.first_dropped == 202
+    path = write(tmp_path / "a.tsv", "\n".join(lines[:20] + lines[-2:]))
+    with pytest.raises(ConfigError, match=r"a.tsv:21 has 1 columns, not the 2 of a, b"):
+        tables.read(f"tsv:{path}")
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("tsv", "", "has no rows"),
+        ("tsv", "a\tb\n", "has no rows"),
+        ("tsv", "a\ta\n1\t2", "names a column twice"),
+        ("csv", 'a,b\n"x,1\n', "unexpected end of data"),
+        ("csv", 'a,b\n"x"y,1\n', r"a.csv:2: "),
+        ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is not a JSON object"),
+        ("jsonl", '{"a": 1}\n{"b": 1}\n', "has the keys b, the first line has a"),
+        ("jsonl", "", "has no rows"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(name, text, message, tmp_path):
+    path = write(tmp_path / f"a.{name}", text)
+    with pytest.raises(ConfigError, match=message):
+        tables.read(f"{name}:{path}")
+
+
+def test_wrong_bytes_and_specs_are_told(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(b"a\tb\nx\t1\ncaf\xe9\t2\n")
+    with pytest.raises(ConfigError, match="a.tsv:3"):
+        tables.read(f"tsv:{path}")
+    with pytest.raises(ConfigError, match="begin with one of tsv:, csv:"):
+        tables.read("train.tsv")
+    with pytest.raises(ConfigError, match="nowhere.tsv"):
+        tables.read("tsv:nowhere.tsv")
+    with pytest.raises(ConfigError, match="leave out the header"):
+        tables.read("jsonl:a", ("a",))
+
+
+def test_a_missing_column_is_an_error_that_names_the_key_and_the_columns():
+    table = tables.Table("tsv:a.tsv", {"sentence": ["x"], "label": ["1"]})
+    with pytest.raises(ConfigError) as error:
+        table.column("sentense", "config.task.text")
+    assert str(error.value) == (
+        "config.task.text names the column 'sentense', but tsv:a.tsv has sentence,"
+        " label; the nearest is 'sentence'"
+    )
+    with pytest.raises(ConfigError, match="^tsv:a.tsv has no column 'id'; it has sent"):
+        table.column("id")
+
+
+@pytest.mark.parametrize(
+    ("first_line", "is_data"),
+    [
+        ("gj04\t1", True),
+        ("0.5\ta", True),
+        ("text\t", True),
+        ("it is not a bad film\tgood", True),
+        ("sentence\tlabel", False),
+        ("Review Text\tIs it good?", False),
+    ],
+)
+def test_a_header_is_advised_only_where_the_first_line_looks_like_data(
+    first_line, is_data, tmp_path
+):
+    (tmp_path / "a.tsv").write_text(f"{first_line}\nclc95\t0\n")
+    table = tables.read(f"tsv:{tmp_path}/a.tsv")
+    with pytest.raises(ConfigError) as error:
+        table.column("xyz", "config.task.label")
+    assert ("if its first line is data, name the" in str(error.value)) == is_data
+    assert ("config.data.header" in str(error.value)) == is_data
+    table = tables.read(f"tsv:{tmp_path}/a.tsv", ("1", "label"))
+    with pytest.raises(ConfigError, match="a.tsv has 1, label$"):
+        table.column("xyz", "config.task.label")
+
+
+class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
+    """Registers itself, so that tfds.builder("tiny_bert_labels") finds it."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = {
+            "text": tfds.features.Text(),
+            "label": tfds.features.ClassLabel(names=["no", "yes"]),
+            "parts": tfds.features.Sequence(tfds.features.Text()),
+            "score": tfds.features.Scalar(np.float32),
+            "tags": tfds.features.Sequence(tfds.features.ClassLabel(names=["O", "B"])),
+            "answers": tfds.features.Sequence(
+                {"text": tfds.features.Text(), "answer_start": np.int32}
+            ),
+        }
+        return self.dataset_info_from_configs(
+            features=tfds.features.FeaturesDict(features)
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples([0, 1]), "test": self._hidden()}
+
+    def _generate_examples(self, labels):
+        for i, label in enumerate(labels):
+            yield i, {"text": f"Caf\u00e9 {i}", "label": label} | self.more
+
+    def _hidden(self):
+        yield 0, {"text": "Hidden", "label": -1} | self.more
+
+    more = {"parts": ["a", "b"], "score": 0.5, "tags": [1, 0]}
+    more |= {"answers": [{"text": "caf\u00e9", "answer_start": 3}]}
+
+
+def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    table = tables.read("tfds:tiny_bert_labels:train")
+    assert sorted(zip(table.column("text"), table.column("label"), strict=True)) == [
+        ("Caf\u00e9 0", "no"),
+        ("Caf\u00e9 1", "yes"),
+    ]
+    assert table.column("parts")[0] == ["a", "b"] and table.column("score")[0] == 0.5
+    assert table.column("tags")[0] == ["B", "O"]
+    answers = {"text": ["caf\u00e9"], "answer_start": [3]}
+    assert table.column("answers")[0] == answers
+    assert tables.read("tfds:tiny_bert_labels:test").column("label") == [""]
+    part = tables.read("tfds:tiny_bert_labels:1.0.0:train[:50%]")
+    assert part.column("text") == table.column("text")[:1]
+    with pytest.raises(ConfigError, match="has no split 'dev'; it has"):
+        tables.read("tfds:tiny_bert_labels:dev")
+    with pytest.raises(ConfigError, match="TensorFlow Datasets has no 'nothing_such'"):
+        tables.read("tfds:nothing_such:train")
+    with pytest.raises(ConfigError, match="names no split; write tfds:glue:train"):
+        tables.read("tfds:glue")

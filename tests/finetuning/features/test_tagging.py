@@ -1,0 +1,63 @@
+"""A word's first piece has its tag, and tags of tokens become tags of words again."""
+
+import numpy as np
+
+from bert_jax.data.tokenizers import wordpiece
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.features import tagging as tagging_features
+
+VOCAB = (*wordpiece.SPECIAL_TOKENS, "river", "##side", "old", ".")
+TOKENIZER = wordpiece.WordPiece(VOCAB, lowercase=True)
+NAMES = ("O", "B-loc", "I-loc")
+SENTENCES = Sentences(
+    "a.conll",
+    [["old", "riverside", "\u200b", "."], ["Riverside"], ["old"] * 4 + ["riverside"]],
+    [["O", "B-loc", "I-loc", "O"], ["B-loc"], ["O"] * 4 + ["B-loc"]],
+)
+
+
+def test_labels_lie_on_first_pieces():
+    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 8, "labels")
+    batch = features.batch(np.array([0, 1, 2, -1]))
+    pieces = [[VOCAB[i] for i in ids] for ids in batch["input_ids"]]
+    assert pieces[0] == "[CLS] old river ##side [UNK] . [SEP] [PAD]".split()
+    no = -100
+    assert batch["labels"].tolist() == [
+        [no, 0, 1, no, 2, 0, no, no],
+        [no, 1, no, no, no, no, no, no],
+        [no, 0, 0, 0, 0, 1, no, no],
+        [no, 0, 1, no, 2, 0, no, no],
+    ]
+    assert batch["weights"].tolist() == [1, 1, 1, 0]
+    assert len(features) == 3 and features.num_cut == 0
+
+
+def test_words_that_have_no_room_are_counted_and_are_o():
+    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
+    assert features.num_cut == 4  # "\u200b", ".", "old", "riverside"
+    predicted_BT = np.full((3, 5), 2)
+    found = features.word_classes(np.arange(3), predicted_BT)
+    assert [x.tolist() for x in found] == [[2, 2, 0, 0], [2], [2, 2, 2, 0, 0]]
+
+
+def test_words_that_have_no_room_are_o_wherever_it_stands():
+    names = ("B-x", "O", "I-x")
+    sentences = Sentences("a.conll", SENTENCES.words, None)
+    features = tagging_features.of_sentences(sentences, names, TOKENIZER, 5, "labels")
+    found = features.word_classes(np.arange(3), np.full((3, 5), 2))
+    assert [x.tolist() for x in found] == [[2, 2, 1, 1], [2], [2, 2, 2, 1, 1]]
+
+
+def test_classes_of_words_come_back():
+    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
+    labels_BT = features.batch(np.arange(3))["labels"]
+    found = features.word_classes(np.array([2, 0]), labels_BT[[2, 0]])
+    expected = SENTENCES.classes(NAMES, "labels")
+    assert [x.tolist() for x in found] == [expected[2].tolist(), expected[0].tolist()]
+
+
+def test_without_tags_there_are_no_labels():
+    sentences = Sentences("a.conll", SENTENCES.words, None)
+    features = tagging_features.of_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
+    assert "labels" not in features.batch(np.arange(3))
+    assert len(features.word_classes(np.array([0]), np.ones((1, 8)))[0]) == 4

@@ -1,0 +1,66 @@
+"""Texts and choices become batches; what fills a batch up counts for nothing."""
+
+import numpy as np
+
+from bert_jax.data.tokenizers import wordpiece
+from bert_jax.finetuning.data.examples import Choices, Texts
+from bert_jax.finetuning.features import text as text_features
+
+LETTERS = tuple("abcdefgh")
+TOKENIZER = wordpiece.WordPiece((*wordpiece.SPECIAL_TOKENS, *LETTERS), lowercase=True)
+
+
+def shown(ids_T):
+    names = {0: "", 1: "?", 2: "<", 3: "|"}
+    return "".join(names.get(i, TOKENIZER.vocab[i]) for i in ids_T)
+
+
+def test_single_texts_are_cut_at_their_end():
+    texts = Texts(
+        ["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32), None
+    )
+    features = text_features.of_texts(texts, TOKENIZER, 6)
+    batch = features.batch(np.array([2, 0, 1, -1]))
+    rows = [shown(ids) for ids in batch["input_ids"]]
+    assert rows == ["<abcd|", "<ab|", "<?|", "<ab|"]
+    assert batch["labels"].tolist() == [1, 1, 0, 1]
+    assert batch["weights"].tolist() == [1, 1, 1, 0]
+    assert batch["weights"].dtype == np.float32
+    assert (len(features), features.num_truncated) == (3, 1)
+
+
+def test_pairs_are_cut_in_the_longer():
+    a, b = ["a b c d e", "a", "a b", "a b"], ["h g", "h g f e d", "", "h g f"]
+    features = text_features.of_texts(Texts(a, b, None, None), TOKENIZER, 8)
+    batch = features.batch(np.arange(4))
+    rows = [shown(ids) for ids in batch["input_ids"]]
+    assert rows == ["<abc|hg|", "<a|hgfe|", "<ab|", "<ab|hgf|"]
+    assert batch["segment_ids"][0].tolist() == [0] * 5 + [1] * 3
+    assert not batch["segment_ids"][2].any()
+    assert "labels" not in batch and features.num_truncated == 2
+
+
+def test_choices_are_rows_of_an_example():
+    choices = Choices(
+        ["a b", "c"], [["h", "g f"], ["e", "d"]], np.array([1, 0], np.int32)
+    )
+    features = text_features.of_choices(choices, TOKENIZER, 8)
+    assert len(features) == 2
+    batch = features.batch(np.array([1, 0, -1]))
+    assert batch["input_ids"].shape == (3, 2, 8)
+    rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]
+    assert rows[:2] == [["<c|e|", "<c|d|"], ["<ab|h|", "<ab|gf|"]]
+    assert batch["labels"].tolist() == [0, 1, 1]
+    assert batch["weights"].tolist() == [1, 1, 0]
+
+
+def test_texts_of_a_pair_are_rows_of_their_own():
+    texts = Texts(["a b", "c"], ["h", "e d f"], np.array([0.5, 1], np.float32), None)
+    features = text_features.of_each(texts, TOKENIZER, 4)
+    assert (len(features), features.num_truncated) == (2, 1)
+    batch = features.batch(np.array([1, 0, -1]))
+    rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]
+    assert rows[:2] == [["<c|", "<ed|"], ["<ab|", "<h|"]]
+    assert not batch["segment_ids"].any()
+    assert batch["labels"].tolist() == [1.0, 0.5, 0.5]
+    assert batch["weights"].tolist() == [1, 1, 0]

@@ -1,0 +1,135 @@
+"""Every config of a task loads with the paper's numbers, and mistakes are one line."""
+
+import importlib
+import pathlib
+import re
+
+import ml_collections
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import config as tasks_config
+from configs import finetune, tiny
+
+DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
+NAMES = sorted(path.stem for path in DIRECTORY.glob("*.py") if path.stem != "recipe")
+KINDS = {
+    "stsb": "regression",
+    "goemotions": "multi_label",
+    "conll": "tagging",
+    "wnut17": "tagging",
+    "squad1": "question_answering",
+    "squad2": "question_answering",
+    "swag": "multiple_choice",
+    "codah": "multiple_choice",
+    "similarity": "similarity",
+}
+
+
+def config_dict(name) -> ml_collections.ConfigDict:
+    return importlib.import_module(f"configs.finetune.{name}").get_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_loads(name):
+    config = tasks_config.from_config_dict(config_dict(name))
+    assert config.task.kind == KINDS.get(name, "classification")
+    assert config.recipe.learning_rate in (5e-5, 4e-5, 3e-5, 2e-5)
+    is_question = config.task.kind == "question_answering"
+    assert config.dropout.head_prob == (0.0 if is_question else 0.1)
+    assert config.sequence_length == (384 if is_question else 128)
+
+
+def test_there_is_one_for_every_task_of_the_papers():
+    glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
+    assert set(NAMES) == glue | set(KINDS) | {"distill", "own"}
+
+
+def test_the_page_on_ones_own_task_names_keys_that_exist():
+    text = (DIRECTORY.parents[1] / "docs" / "your_own_task.md").read_text()
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
+    assert {"task.text", "task.label", "task.labels", "data.header"} <= keys
+    for key in keys:
+        value = config_dict("own")
+        for part in key.split("."):
+            assert part in value, key
+            value = value[part]
+
+
+def change(name, **changes):
+    config = config_dict(name)
+    for key, value in changes.items():
+        *sections, last = key.split("__")
+        section = config
+        for part in sections:
+            section = section[part]
+        section[last] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    "name, changes, message",
+    [
+        ("sst2", {"task__kind": "guessing"}, "config.task.kind='guessing' must be one"),
+        ("sst2", {"task__colour": "red"}, "config.task.colour is not a config key"),
+        ("sst2", {"colour": "red"}, "config.colour is not a config key"),
+        ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
+        ("sst2", {"data__dev": ()}, "config.data.dev=.* names no data"),
+        ("sst2", {"task__text": ()}, "config.task.text=.* must name one column or two"),
+        ("sst2", {"task__labels": ("a", "b", "a")}, "config.task.labels=.* name twice"),
+        ("stsb", {"task__labels": ("a", "b")}, "config.task.labels=.* one name, for a"),
+        ("sst2", {"task__glue": ("cola", "mrpc")}, "config.task.glue=.* must be empty"),
+        ("sst2", {"task__glue": ("imdb",)}, "config.task.glue=.* must be empty"),
+        ("sst2", {"task__threshold": 1.0}, "config.task.threshold=1.0"),
+        ("sst2", {"recipe__optimizer": "sgd"}, "config.recipe.optimizer='sgd'"),
+        ("sst2", {"recipe__num_epochs": 0}, "config.recipe.num_epochs=0"),
+        ("sst2", {"recipe__learning_rates": (0.0,)}, "config.recipe.learning_rates"),
+        ("sst2", {"recipe__weight_decay": -0.1}, "config.recipe.weight_decay=-0.1"),
+        ("sst2", {"dropout__head_prob": 1.0}, "config.dropout.head_prob=1.0"),
+        ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
+        ("squad1", {"sequence_length": 67}, "max_query_length=64 leaves no room"),
+        ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
+        ("squad1", {"task__stride": -1}, "config.task.stride=-1 must not be negative"),
+        ("squad1", {"task__stride": 318}, "stride=318 leaves gaps .* 317 tokens"),
+        ("squad1", {"task__answer_units": "letters"}, "must be one of words, characte"),
+        ("similarity", {"task__text": ("a",)}, "config.task.text=.* must name two col"),
+        ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
+        ("sst2", {"num_layers": -1}, "config.num_layers=-1 must not be negative"),
+        ("sst2", {"distill__states_weight": 1.0}, "config.distill.teacher='' has to"),
+        ("distill", {"distill__temperature": 0.0}, "config.distill.temperature=0.0"),
+    ],
+)
+def test_mistakes_are_told(name, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        tasks_config.from_config_dict(change(name, **changes))
+
+
+@pytest.mark.parametrize(
+    ("length", "stride", "expected"),
+    [(384, 0, 128), (512, 0, 128), (128, 0, 30), (69, 0, 1), (384, 317, 317)],
+)
+def test_windows_overlap_by_half_up_to_a_stride_of_128(length, stride, expected):
+    config = tasks_config.from_config_dict(
+        change("squad1", sequence_length=length, task__stride=stride)
+    )
+    assert config.task.window_stride(length) == expected
+
+
+def test_a_config_of_the_other_command_is_told():
+    with pytest.raises(ConfigError, match="--config is one of train, .*configs/fine"):
+        tasks_config.from_config_dict(tiny.get_config())
+    with pytest.raises(ConfigError, match="--config is one of finetune, of labelled"):
+        config_lib.from_config_dict(config_dict("sst2"))
+
+
+def test_a_missing_section_is_told():
+    config = config_dict("sst2")
+    del config["task"]
+    with pytest.raises(ConfigError, match="config.task.kind=None"):
+        tasks_config.from_config_dict(config)
+    config = config_dict("sst2")
+    del config["recipe"]
+    with pytest.raises(ConfigError, match="config.recipe is missing"):
+        tasks_config.from_config_dict(config)

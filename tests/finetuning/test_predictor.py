@@ -1,0 +1,70 @@
+"""All rows have their logits, in their order, on any mesh."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.features import tagging as tagging_features
+from bert_jax.finetuning.predictor import Predictor
+from bert_jax.model import heads
+from tests.conftest import use_mesh
+from tests.models import TOKENIZER
+from tests.tasks import tuned
+
+F32 = jnp.dtype("float32")
+SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]
+
+
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+def test_logits_are_those_of_each_row_alone(mesh):
+    """Of tokens: places that a batch had no need of are 0."""
+    devices = use_mesh(*mesh)
+    _, graphdef, params = tuned.build("tagging")
+    found = Sentences("made up", SENTENCES, None)
+    names = tuned.HEADS["tagging"].labels
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 30, "labels")
+    predictor = Predictor(graphdef, length=30, batch_size=2, dtype=F32, mesh=devices)
+    counts: list[int] = []
+    logits_NTC = predictor(params, features, counts.append)
+    # The mesh may make batches larger; rows that only fill a batch are not counted.
+    assert sum(counts) == 5 and (devices.size > 1 or counts == [2, 2, 1])
+    assert logits_NTC.shape == (5, 30, 3)
+    model = nnx.merge(graphdef, params)
+    for row, words in enumerate(SENTENCES):
+        batch = features.batch(np.full(4, row))
+        batch = {name: batch[name] for name in heads.INPUTS}
+        expected = model(batch, dropout_key=None, dtype=F32).logits
+        num = len(words) + 2
+        np.testing.assert_allclose(
+            logits_NTC[row, :num], jax.device_get(expected)[0, :num], atol=1e-5
+        )
+    if devices.size == 1:  # the fifth goes with the fourth, the first with the third
+        assert logits_NTC[4, 16:].any() and not logits_NTC[0, 16:].any()
+
+
+def test_rows_of_a_batch_are_as_long_as_each_other():
+    """Else one long row has its whole batch padded."""
+    devices = use_mesh(1, 1, 1)
+    _, graphdef, params = tuned.build("tagging")
+    words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
+    names = tuned.HEADS["tagging"].labels
+    found = Sentences("made up", words, None)
+    features = tagging_features.of_sentences(found, names, TOKENIZER, 32, "labels")
+    lengths, real = [], features.batch
+
+    class Watched:
+        num_tokens = features.num_tokens
+
+        def __len__(self):
+            return len(features)
+
+        def batch(self, rows_B):
+            lengths.append(real(rows_B)["input_ids"].shape[1])
+            return real(rows_B)
+
+    predictor = Predictor(graphdef, length=32, batch_size=2, dtype=F32, mesh=devices)
+    predictor(params, Watched())
+    assert lengths == [16, 16, 32]

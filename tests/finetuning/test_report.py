@@ -1,0 +1,80 @@
+"""A sweep's table and pictures say what its runs came to."""
+
+import numpy as np
+import pytest
+
+from bert_jax.finetuning import report
+from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.examples import Choices, Texts
+from bert_jax.finetuning.run import Result
+
+
+def result(learning_rate, seed, accuracy, diverged=""):
+    history = tuple(
+        {"step": step, "accuracy": value, "f1": value / 2}
+        for step, value in ((5, accuracy / 2), (10, accuracy))
+    )
+    if diverged:
+        return Result(learning_rate, seed, diverged, 0, {}, ())
+    return Result(
+        learning_rate, seed, "", 10, dict(list(history[-1].items())[1:]), history
+    )
+
+
+RESULTS = [
+    result(2e-5, 0, 0.7),
+    result(2e-5, 1, 0.8),
+    result(5e-5, 0, 0.6),
+    result(5e-5, 1, 0.0, "not finite"),
+]
+
+
+def test_the_table_has_every_run_and_the_spread_of_seeds(capsys):
+    report.print_table(RESULTS, "accuracy")
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
+    assert ["2e-05", "0", "10", "0.7000", "0.3500"] in lines
+    assert ["5e-05", "1", "0", "diverged", "diverged"] in lines
+    assert "2e-05: accuracy 0.7500, standard deviation 0.0707 over 2 seeds" in text
+    assert "learning rate 5e-05:" not in text  # one run of it came to an end
+
+
+def test_curves_are_a_picture(tmp_path):
+    path = report.plot_curves(str(tmp_path), RESULTS, "accuracy")
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+
+TEXTS = (["a", "b", "c"], None)
+
+
+@pytest.mark.parametrize(
+    "examples, predicted, expected",
+    [
+        (
+            Texts(*TEXTS, np.array([0, 1, 1], np.int32), np.arange(3)),
+            np.array([0, 0, 1]),
+            (["no", "yes", "yes"], ["no", "no", "yes"]),
+        ),
+        (
+            Sentences("", [["a", "b"], ["c"]], [["no", "yes"], ["no"]]),
+            [["no", "no"], ["no"]],
+            (["no", "yes", "no"], ["no", "no", "no"]),
+        ),
+        (
+            Texts(*TEXTS, np.array([0.5, 1, 1], np.float32), np.arange(3)),
+            np.ones(3),
+            None,
+        ),
+        (
+            Texts(*TEXTS, np.ones((3, 2), np.float32), np.arange(3)),
+            np.ones((3, 2)),
+            None,
+        ),
+        (Choices(["a"], [["b", "c"]], np.array([0], np.int32)), np.array([1]), None),
+    ],
+)
+def test_confusion_is_of_classes_alone(examples, predicted, expected, tmp_path):
+    names = ("no", "yes")
+    assert report._class_pairs(examples, predicted, names) == expected
+    path = report.plot_confusion(str(tmp_path), examples, predicted, names)
+    assert (path is not None and path.is_file()) == (expected is not None)

@@ -1,0 +1,249 @@
+"""A run learns, keeps what is best, and is the same wherever it was stopped."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax.errors import ConfigError, DamagedError, Interrupted
+from bert_jax.finetuning import run as tuning
+from bert_jax.finetuning.sweep import Setup
+from bert_jax.model import parameters
+from bert_jax.monitoring import writer
+from tests.commands import ENV, ROOT
+from tests.tasks import labelled
+
+TIMES = ("examples_per_sec",)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run of 24 steps from beginning to end."""
+    directory = tmp_path_factory.mktemp("straight")
+    setup = labelled.make_setup(directory)
+    return directory, tuning.tune(setup, 3e-3, 0, str(directory / "run"))
+
+
+def lines_of(workdir):
+    lines = writer.read(str(workdir))
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def weights_of(setup, result, workdir):
+    return parameters.by_name(tuning.best_params(setup, result, str(workdir)))
+
+
+def test_it_learns_and_tells(straight):
+    directory, result = straight
+    assert [line["step"] for line in result.history] == [8, 16, 24]
+    assert result.metrics["accuracy"] >= 0.8 and not result.diverged
+    assert result.metrics["accuracy"] == max(x["accuracy"] for x in result.history)
+    lines = lines_of(directory / "run")
+    assert [x["step"] for x in lines if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
+    assert not (directory / "run" / "checkpoints").exists()
+    assert tuning.read_result(str(directory / "run")) == result
+
+
+def test_a_run_leaves_no_thread_behind(straight, tmp_path):
+    directory, _ = straight
+    setup = labelled.make_setup(directory)
+    num_threads = []
+    for seed in range(3):
+        tuning.tune(setup, 3e-3, seed, str(tmp_path / str(seed)))
+        names = [thread.name for thread in threading.enumerate()]
+        assert "watchdog" not in names
+        num_threads.append(len(names))
+    assert num_threads[1:] == num_threads[:1] * 2
+
+
+def test_what_is_kept_is_the_best(straight):
+    directory, result = straight
+    setup = labelled.make_setup(directory)
+    params = tuning.best_params(setup, result, str(directory / "run"))
+    found = setup.evaluate(params, setup.datasets.dev[0])
+    assert found == result.metrics
+
+
+@pytest.mark.parametrize(
+    "stop", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 24))]
+)
+def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkeypatch):
+    """Also where it stops at a look at the dev set, before that was made."""
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path)
+    calls = []
+
+    def interrupted():
+        calls.append(None)
+        return len(calls) == stop
+
+    monkeypatch.setattr(tuning.hosts, "interrupted", interrupted)
+    run = str(tmp_path / "run")
+    words = "is done" if stop == 24 else f"step {stop} is saved"
+    with pytest.raises(Interrupted, match=words):
+        tuning.tune(setup, 3e-3, 0, run)
+    result = tuning.tune(setup, 3e-3, 0, run)
+    assert result == expected
+    assert lines_of(run) == lines_of(directory / "run")
+    found = weights_of(setup, result, run)
+    for name, array in weights_of(setup, expected, directory / "run").items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+def test_killed_before_the_best_was_kept_it_is_kept_later(straight, tmp_path):
+    """The state of step 8 is there, and nothing of the best yet."""
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path)
+    run = str(tmp_path / "run")
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning.Checkpoints, "save", _dies_at_the_second(kill))
+        with pytest.raises(Killed):
+            tuning.tune(setup, 3e-3, 0, run)
+    assert tuning.tune(setup, 3e-3, 0, run) == expected
+    assert weights_of(setup, expected, run).keys()
+
+
+def _dies_at_the_second(kill):
+    save, count = tuning.Checkpoints.save, []
+
+    def counted(self, *arguments):
+        count.append(None)
+        return kill() if len(count) == 2 else save(self, *arguments)
+
+    return counted
+
+
+def test_no_better_for_a_while_ends_it(tmp_path, monkeypatch):
+    setup = labelled.make_setup(tmp_path, early_stop_evals=2, eval_every_steps=4)
+    scores = iter([0.5, 0.7, 0.6, 0.7])
+    monkeypatch.setattr(Setup, "evaluate", lambda *_: {"accuracy": next(scores)})
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    assert [line["step"] for line in result.history] == [4, 8, 12, 16]
+    assert result.best_step == 8
+
+
+def test_what_diverges_ends_and_is_told(tmp_path, capsys):
+    setup = labelled.make_setup(tmp_path, max_bad_steps=3)
+    bad = setup.encoder.arrays["bert.embeddings.word"].copy()
+    bad[5:] = np.inf
+    arrays = setup.encoder.arrays | {"bert.embeddings.word": bad}
+    encoder = dataclasses.replace(setup.encoder, arrays=arrays)
+    setup = dataclasses.replace(setup, encoder=encoder)
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    assert "not finite in 5 steps in a row" in result.diverged
+    assert result.best_step == 0 and not result.history
+    assert "no update" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_seeds_differ_and_scratch_is_random(tmp_path):
+    setup = labelled.make_setup(tmp_path, recipe__num_epochs=1)
+    scratch = dataclasses.replace(setup, is_from_scratch=True)
+    runs = [
+        (setup, tuning.tune(setup, 1e-9, 0, str(tmp_path / "a")), tmp_path / "a"),
+        (setup, tuning.tune(setup, 1e-9, 1, str(tmp_path / "b")), tmp_path / "b"),
+        (scratch, tuning.tune(scratch, 1e-9, 0, str(tmp_path / "c")), tmp_path / "c"),
+    ]
+    a, b, c = (weights_of(*run) for run in runs)
+    name = "bert.layers.1.output.kernel"
+    np.testing.assert_allclose(a[name], setup.encoder.arrays[name], atol=1e-6)
+    assert np.abs(a[name] - c[name]).max() > 0.01
+    assert np.abs(a["classifier.kernel"] - b["classifier.kernel"]).max() > 0.01
+
+
+def test_other_data_is_refused(tmp_path, monkeypatch):
+    setup = labelled.make_setup(tmp_path)
+    monkeypatch.setattr(tuning.hosts, "interrupted", lambda: True)
+    with pytest.raises(Interrupted):
+        tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
+    with pytest.raises(ConfigError, match="begun on other training data"):
+        tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
+def test_a_corrupt_result_is_an_error(tmp_path, content):
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(DamagedError, match="result.json is .*; remove .* to repeat"):
+        tuning.read_result(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "every, epochs, num_steps, expected",
+    [
+        (0, 3, 24, {8, 16, 24}),
+        (0, 3, 25, {8, 16, 25}),
+        (10, 3, 25, {10, 20, 25}),
+        (0, 3, 2, {1, 2}),
+    ],
+)
+def test_when_the_dev_set_is_looked_at(every, epochs, num_steps, expected, tmp_path):
+    changes = {"eval_every_steps": every, "recipe__num_epochs": epochs}
+    config = labelled.make_setup(tmp_path, **changes).config
+    assert tuning.dev_steps(config, num_steps) == expected
+
+
+@pytest.mark.slow
+def test_sharded_equals_unsharded(straight, tmp_path):
+    directory, expected = straight
+    setup = labelled.make_setup(tmp_path, mesh=(2, 2, 2))
+    result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
+    params = tuning.best_params(setup, result, str(tmp_path / "run"))
+    specs = {x.sharding.spec for x in jax.tree.leaves(params)}
+    assert jax.P("tensor", "fsdp") in specs
+    found, straight_lines = lines_of(tmp_path / "run"), lines_of(directory / "run")
+    for a, b in zip(found, straight_lines, strict=True):
+        assert a["step"] == b["step"]
+        if "loss" in b:
+            assert a["loss"] == pytest.approx(b["loss"], rel=1e-2, abs=1e-3)
+    assert result.best_step == expected.best_step
+
+
+HANGS = """
+import pathlib, sys, time
+from bert_jax import watchdog
+from bert_jax.tasks import batches, tuning
+from tests.conftest import use_mesh
+from tests.tasks import labelled
+
+use_mesh(1, 1, 1)
+tuning.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
+place, placed = batches.place, []
+
+def waits_for_ever(*arguments):
+    placed.append(place(*arguments))
+    if len(placed) == 5:
+        time.sleep(1e6)
+    return placed[-1]
+
+setup = labelled.make_setup(pathlib.Path(sys.argv[1]))
+batches.place = waits_for_ever
+tuning.tune(setup, 3e-3, 0, sys.argv[1] + "/run")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_hangs_ends_and_says_where(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", HANGS, str(tmp_path)],
+        cwd=ROOT,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 76, result.stderr
+    assert "nothing has happened for 4 s after step 4" in result.stderr
+    assert "waits_for_ever" in result.stderr

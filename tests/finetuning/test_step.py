@@ -1,0 +1,128 @@
+"""The step's gradient is that of the mean over the whole batch, however it is made."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.distributed import sharding
+from bert_jax.finetuning import config as tasks_config
+from bert_jax.finetuning import step as tuning_step
+from bert_jax.model import parameters
+from bert_jax.training.step import TrainState
+from tests.conftest import use_mesh
+from tests.finetuning.test_config import change
+from tests.tasks import tuned
+
+TAUGHT = {
+    "distill__teacher": "another model",
+    "distill__label_weight": 0.5,
+    "distill__logits_weight": 0.5,
+    "distill__temperature": 2.0,
+    "distill__states_weight": 1.0,
+}
+
+
+def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
+    """Returns the parameters by name and the metrics after one step."""
+    devices = use_mesh(*mesh)
+    name = {"classification": "sst2", "tagging": "wnut17"}[kind]
+    config = change(name, task__kind=kind, **changes)
+    config = tasks_config.from_config_dict(config)
+    model, _, _ = tuned.build(kind)
+    model = dataclasses.replace(
+        model, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
+    head = dataclasses.replace(tuned.HEADS[kind], dropout_prob=dropout)
+    graphdef, params = tuned.draw(model, head, 0)
+    tx, _ = tuning_step.make_optimizer(config.recipe, 1e-3, 10)
+    teacher = taught_by = None
+    if config.distill.teacher:
+        deeper = dataclasses.replace(tuned.make_config().model, num_hidden_layers=4)
+        teacher, taught_by = tuned.draw(deeper, tuned.HEADS[kind], 1)
+    step = tuning_step.make_train_step(config, graphdef, 10, teacher)
+    none = jnp.zeros((), jnp.int32)
+    shard = config.mesh.shard_optimizer
+    moments = jax.jit(lambda p: tx.init(sharding.over_data(p) if shard else p))(params)
+    state = TrainState(none + 1, params, moments, none, none)
+    placed = sharding.place_batch(batch, devices)
+    key = tuning_step.dropout_key(0)
+    state, metrics = jax.jit(step)(state, placed, jnp.float32(1e-3), key, taught_by)
+    return parameters.by_name(state.params), jax.device_get(metrics)
+
+
+def assert_near(found, expected):
+    assert found[1]["loss"] == pytest.approx(expected[1]["loss"], rel=1e-5)
+    assert found[1]["grad_norm"] == pytest.approx(expected[1]["grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("classification", marks=pytest.mark.slow), "tagging"]
+)
+def test_microbatches_make_the_gradient_of_the_whole(kind):
+    """Of tags, whose number differs from microbatch to microbatch."""
+    batch = tuned.make_batch(kind)
+    if kind == "tagging":
+        batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
+    whole = take_step(kind, batch)
+    assert_near(take_step(kind, batch, accumulation_steps=4), whole)
+    assert_near(take_step(kind, batch, remat="full"), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
+def test_a_teacher_teaches_the_same_however_it_is_computed(kind):
+    batch = tuned.make_batch(kind)
+    if kind == "tagging":
+        batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
+    whole = take_step(kind, batch, **TAUGHT)
+    alone = take_step(kind, batch)
+    assert whole[1]["grad_norm"] != pytest.approx(alone[1]["grad_norm"], rel=1e-2)
+    parts = {"accumulation_steps": 4, "remat": "full"}
+    assert_near(take_step(kind, batch, **TAUGHT, **parts), whole)
+    split = {"mesh__shard_optimizer": True}
+    assert_near(take_step(kind, batch, (2, 2, 2), **TAUGHT, **split), whole)
+
+
+def test_labels_count_by_their_weight():
+    """Of what the step says: the loss of labels alone, halved, and nothing besides."""
+    batch = tuned.make_batch("classification")
+    nothing = TAUGHT | {"distill__logits_weight": 1e-9, "distill__states_weight": 0.0}
+    half = take_step("classification", batch, **nothing)[1]["loss"]
+    whole = take_step("classification", batch)[1]["loss"]
+    assert half == pytest.approx(whole / 2, rel=1e-5)
+
+
+def test_rows_that_fill_a_batch_count_for_nothing():
+    batch = tuned.make_batch("classification")
+    half = {name: array[:2] for name, array in batch.items()}
+    batch["weights"] = np.array([1, 1, 0, 0], np.float32)
+    assert_near(take_step("classification", batch), take_step("classification", half))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(4, 1, 1), (2, 2, 2)])
+def test_any_mesh_takes_the_same_step(mesh):
+    batch = tuned.make_batch("classification")
+    changes = {"dropout": 0.1, "mesh__shard_optimizer": True}
+    found = take_step("classification", batch, mesh, **changes)
+    assert_near(found, take_step("classification", batch, **changes))
+
+
+def test_what_is_not_finite_changes_nothing():
+    batch = tuned.make_batch("classification")
+    before = parameters.by_name(tuned.build("classification")[2])
+    batch["weights"][0] = np.nan
+    after, metrics = take_step("classification", batch)
+    assert metrics["bad_steps_in_row"] == 1 and not np.isfinite(metrics["loss"])
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array)
+
+
+def test_the_learning_rate_warms_up_and_falls():
+    recipe = tasks_config.from_config_dict(change("sst2")).recipe
+    _, schedule = tuning_step.make_optimizer(recipe, 2e-5, 100)
+    rates = [float(schedule(step)) for step in (0, 5, 10, 55, 100)]
+    assert rates == pytest.approx([0, 1e-5, 1.8e-5, 0.9e-5, 0])

@@ -1,0 +1,82 @@
+"""The numbers that make answers of logits come back with the model."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import config as tasks_config
+from bert_jax.finetuning import thresholds
+from tests.finetuning.test_config import config_dict
+
+
+def task(name):
+    return tasks_config.from_config_dict(config_dict(name)).task
+
+
+def test_those_of_questions_come_back(tmp_path):
+    asked = dataclasses.replace(task("squad2"), stride=7, null_threshold=-1.5)
+    thresholds.write(tmp_path, asked, has_impossible=True)
+    assert thresholds.read(tmp_path, "question_answering") == {
+        "stride": 7,
+        "max_query_length": 64,
+        "max_answer_length": 30,
+        "null_threshold": -1.5,
+        "has_impossible": True,
+    }
+
+
+def test_those_of_several_labels_come_back(tmp_path):
+    asked = dataclasses.replace(task("goemotions"), threshold=0.3)
+    thresholds.write(tmp_path, asked, has_impossible=False)
+    assert thresholds.read(tmp_path, "multi_label") == {
+        "num_texts": 1,
+        "threshold": 0.3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "num_texts"),
+    [
+        ("sst2", "classification", 1),
+        ("mnli", "classification", 2),
+        ("stsb", "regression", 2),
+    ],
+)
+def test_whether_texts_are_single_or_pairs_comes_back(name, kind, num_texts, tmp_path):
+    assert thresholds.read(tmp_path, kind) == {"num_texts": 0}  # unknown
+    thresholds.write(tmp_path, task(name), has_impossible=False)
+    assert thresholds.read(tmp_path, kind) == {"num_texts": num_texts}
+
+
+def test_other_kinds_have_none(tmp_path):
+    thresholds.write(tmp_path, task("wnut17"), has_impossible=False)
+    assert not list(tmp_path.iterdir())
+    assert thresholds.read(tmp_path, "tagging") == {}
+
+
+def test_a_model_that_does_not_say_has_the_released_ones(tmp_path):
+    found = thresholds.read(tmp_path, "question_answering")
+    assert (found["stride"], found["has_impossible"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[]", "is not a JSON object"),
+        ('{"stride": -1}', "stride=-1; it must be at least 0$"),
+        ('{"max_query_length": 0}', "length=0; it must be at least 1$"),
+        ('{"stride": "far"}', "stride is 'far'"),
+        ('{"has_impossible": 2}', "has_impossible is 2"),
+    ],
+)
+def test_a_damaged_file_is_told(text, message, tmp_path):
+    (tmp_path / thresholds.FILE).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        thresholds.read(tmp_path, "question_answering")
+
+
+def test_a_row_has_one_text_or_two(tmp_path):
+    (tmp_path / thresholds.FILE).write_text('{"num_texts": 3}')
+    with pytest.raises(ConfigError, match="num_texts=3; it must be .* at most 2"):
+        thresholds.read(tmp_path, "classification")
