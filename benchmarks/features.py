@@ -19,12 +19,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import rows
-from bert_jax import contextual
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import metrics
 from bert_jax.finetuning.data import conll
 from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.inference import features as features_lib
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 
@@ -48,7 +48,7 @@ def main() -> None:
     enough = model.config.num_hidden_layers >= 4
     scores = {
         layers: score(model, layers, args.length, train, dev)
-        for layers in contextual.LAYERS
+        for layers in features_lib.LAYERS
         if enough or not layers.endswith("last_four")
     }
     for layers, f1 in scores.items():
@@ -66,7 +66,7 @@ def score(
     model: Trained, layers: str, length: int, train: Sentences, dev: Sentences
 ) -> float:
     """Returns the F1 of entities of the dev set that a linear layer finds."""
-    extractor = contextual.Extractor(
+    extractor = features_lib.Extractor(
         model,
         layers=layers,
         pooling="words",
@@ -84,7 +84,7 @@ def score(
     return metrics.tagging(predicted, dev.tags or [])["f1"]
 
 
-def words(extractor: contextual.Extractor, sentences: Sentences) -> np.ndarray:
+def words(extractor: features_lib.Extractor, sentences: Sentences) -> np.ndarray:
     """Returns the features of all words, float32[words, features]."""
     # A word with a space in it would be two.
     texts = [

@@ -28,18 +28,20 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from bert_jax import cli, contextual, text_lines
+from bert_jax import cli
 from bert_jax.config import MeshConfig
-from bert_jax.contextual import Extractor, Features
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.inference import features as features_lib
+from bert_jax.inference import text_input
+from bert_jax.inference.features import Extractor, Features
+from bert_jax.inference.text_input import Parts
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 from bert_jax.model import int8
 from bert_jax.monitoring.progress import Progress
-from bert_jax.text_lines import Parts
 
 WRITERS = (".jsonl", ".npz")
 
@@ -71,7 +73,7 @@ def _write_json(
     found: list[Features],
 ) -> None:
     for text, features in zip(texts, found, strict=True):
-        row: dict[str, Any] = {"text": text_lines.SEPARATOR.join(text)}
+        row: dict[str, Any] = {"text": text_input.SEPARATOR.join(text)}
         if not is_pooled:
             row["tokens"] = [tokenizer.vocab[i] for i in features.ids]
             row["starts"] = features.starts.tolist()
@@ -102,7 +104,7 @@ def extract(
 ) -> int:
     """Writes the features of all texts, and returns their number."""
     num_texts = 0
-    for texts in text_lines.batches(path, max_parts):
+    for texts in text_input.batches(path, max_parts):
         write(texts, compute(texts))
         num_texts += len(texts)
     return num_texts
@@ -158,7 +160,7 @@ def main() -> None:
     jax.set_mesh(mesh_lib.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)
     begin = time.monotonic()
-    is_pooled = _POOLING.value in contextual.OF_TEXTS
+    is_pooled = _POOLING.value in features_lib.OF_TEXTS
     progress = Progress("extracting", None, "texts")
     with writing(output, tokenizer, is_pooled) as write, progress:
         extractor.on_texts = progress.add
@@ -183,12 +185,12 @@ if __name__ == "__main__":
     flags.DEFINE_string("input", None, "file, a text a line; - for stdin")
     flags.DEFINE_string("output", None, "file to write: .npz or .jsonl")
     _LAYERS = flags.DEFINE_enum(
-        "layers", "last", list(contextual.LAYERS), "which, and how to combine them"
+        "layers", "last", list(features_lib.LAYERS), "which, and how to combine them"
     )
     _POOLING = flags.DEFINE_enum(
         "pooling",
         "none",
-        contextual.POOLING,
+        features_lib.POOLING,
         "of tokens, or of words by their first tokens, or the tokens' mean, or [CLS]",
     )
     _MAX_LENGTH = flags.DEFINE_integer(

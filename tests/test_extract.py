@@ -7,11 +7,11 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from bert_jax import extract
-from bert_jax.contextual import Features
+from bert_jax.inference.features import Features
 from bert_jax.interop import huggingface_write
 from tests.commands import run, run_well
+from tests.finetuning import tuned
 from tests.models import TOKENIZER
-from tests.tasks import tuned
 
 LINES = ["w1 w2 ||| w3", "", "W4 nowhere", "w5"]
 

@@ -27,10 +27,10 @@ from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
+from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
 from tests.models import TOKENIZER, change_json, export_to
-from tests.tasks import labelled, tuned
 
 STUDENT = "--config.num_layers=1"
 SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")

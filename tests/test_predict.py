@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.special
 
-from bert_jax import predict
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import task
 from bert_jax.finetuning.config import (
@@ -19,13 +18,13 @@ from bert_jax.finetuning.config import (
     TextTask,
 )
 from bert_jax.finetuning.predictor import Predictor
+from bert_jax.inference import answers, line_input
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
-from bert_jax.tasks import line_input
 from tests.commands import ENV, ROOT, run, run_well
 from tests.conftest import use_mesh
+from tests.finetuning import tuned
 from tests.models import TOKENIZER, change_json
-from tests.tasks import tuned
 
 LINES = {
     "classification": [("w1 w2 w3", "w4"), ("w5", "w6")],
@@ -79,7 +78,7 @@ def tell(
         mesh=mesh,
     )
     asked = task_of(tuned.HEADS[kind], null_threshold)
-    tell = predict.Teller(
+    tell = answers.Teller(
         model, asked, predictor, length=32, has_impossible=has_impossible
     )
     return tell(lines)
@@ -144,7 +143,7 @@ def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
         model.graphdef, length=32, batch_size=2, dtype=dtype, mesh=mesh
     )
     asked = task_of(tuned.HEADS["classification"])
-    say = predict.Teller(model, asked, predictor, length=32, has_impossible=False)
+    say = answers.Teller(model, asked, predictor, length=32, has_impossible=False)
     assert len(say([("w1", "w2")])) == 1
     with pytest.raises(ConfigError, match="as many parts as the first"):
         say([("w1",)])

@@ -15,7 +15,7 @@ from bert_jax.finetuning.config import DistillConfig
 from bert_jax.model import heads
 from bert_jax.model.heads import Outputs
 from tests.conftest import use_mesh
-from tests.tasks import tuned
+from tests.finetuning import tuned
 
 CONFIG = DistillConfig(
     teacher="x", label_weight=0.0, logits_weight=0.5, temperature=2.0, states_weight=1.0

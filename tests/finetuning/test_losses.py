@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.finetuning import losses
-from tests.tasks import tuned
+from tests.finetuning import tuned
 
 
 def log_softmax(x):

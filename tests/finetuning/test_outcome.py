@@ -5,7 +5,7 @@ import numpy as np
 
 from bert_jax.finetuning import outcome
 from bert_jax.loading import model as model_lib
-from tests.tasks import labelled
+from tests.finetuning import labelled
 
 
 def test_every_set_has_its_predictions(tmp_path):

@@ -11,8 +11,8 @@ from bert_jax.finetuning.features import tagging as tagging_features
 from bert_jax.finetuning.predictor import Predictor
 from bert_jax.model import heads
 from tests.conftest import use_mesh
+from tests.finetuning import tuned
 from tests.models import TOKENIZER
-from tests.tasks import tuned
 
 F32 = jnp.dtype("float32")
 SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]

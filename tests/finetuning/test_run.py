@@ -16,7 +16,7 @@ from bert_jax.finetuning.sweep import Setup
 from bert_jax.model import parameters
 from bert_jax.monitoring import writer
 from tests.commands import ENV, ROOT
-from tests.tasks import labelled
+from tests.finetuning import labelled
 
 TIMES = ("examples_per_sec",)
 
@@ -216,7 +216,7 @@ import pathlib, sys, time
 from bert_jax import watchdog
 from bert_jax.tasks import batches, tuning
 from tests.conftest import use_mesh
-from tests.tasks import labelled
+from tests.finetuning import labelled
 
 use_mesh(1, 1, 1)
 tuning.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)

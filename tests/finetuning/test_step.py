@@ -13,8 +13,8 @@ from bert_jax.finetuning import step as tuning_step
 from bert_jax.model import parameters
 from bert_jax.training.step import TrainState
 from tests.conftest import use_mesh
+from tests.finetuning import tuned
 from tests.finetuning.test_config import change
-from tests.tasks import tuned
 
 TAUGHT = {
     "distill__teacher": "another model",

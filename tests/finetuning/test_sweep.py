@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from tests.tasks import labelled
+from tests.finetuning import labelled
 
 
 def test_the_model_has_the_encoders_sizes_and_the_dropout_of_tuning(tmp_path):

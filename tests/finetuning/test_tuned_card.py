@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.finetuning import tuned_card
 from bert_jax.finetuning.config import TASKS
-from tests.tasks import labelled
+from tests.finetuning import labelled
 
 
 def write(tmp_path, kind, **more):

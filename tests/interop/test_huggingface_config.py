@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_config, sentence_transformers
-from tests.tasks import tuned
+from tests.finetuning import tuned
 
 PATH = Path("there/config.json")
 

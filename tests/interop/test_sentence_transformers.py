@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import contextual
 from bert_jax.errors import ConfigError
+from bert_jax.inference import features
 from bert_jax.interop import files, huggingface_write, sentence_transformers
 from bert_jax.loading import model as model_lib
+from tests.finetuning import tuned
 from tests.models import TOKENIZER
-from tests.tasks import tuned
 
 TEXTS = ["w1 w2 w3", "w9", "w4 w5 w6 w7 w8 w9 w10", "nowhere w3"]
 
@@ -32,7 +32,7 @@ def test_it_embeds_texts_alike(directory):
     theirs = library.SentenceTransformer(str(directory), device="cpu")
     assert theirs.max_seq_length == 32
     model = model_lib.read_encoder(str(directory))
-    extract = contextual.Extractor(
+    extract = features.Extractor(
         model,
         layers="last",
         pooling="mean",

@@ -14,8 +14,8 @@ from bert_jax.interop import files, huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.model import heads
 from tests.conftest import make_config, use_mesh
+from tests.finetuning import tuned
 from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
-from tests.tasks import tuned
 
 F32 = jnp.dtype(jnp.float32)
 

@@ -13,8 +13,8 @@ from bert_jax.interop import huggingface_config, huggingface_write, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
 from tests.conftest import use_mesh
+from tests.finetuning import tuned
 from tests.models import TOKENIZER
-from tests.tasks import tuned
 
 F32 = jnp.dtype(jnp.float32)
 # A dual encoder is sentence-transformers', see interop/test_sentence_transformers.py.

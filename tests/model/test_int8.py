@@ -9,16 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import contextual, extract, predict
-from bert_jax.contextual import Features
+from bert_jax import extract
+from bert_jax.inference import answers
+from bert_jax.inference import features as features_lib
+from bert_jax.inference.features import Features
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.model import int8
 from bert_jax.model.parameters import path_name
 from tests.commands import run, run_well
 from tests.conftest import use_mesh
+from tests.finetuning import tuned
 from tests.models import TOKENIZER
-from tests.tasks import tuned
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_predict_says_nearly_the_same_and_tells_of_the_difference(directory, tmp
         assert result.returncode == 0, result.stderr
         rows[weights] = [json.loads(line) for line in output.open()]
     assert "MB instead of" in result.stderr
-    said = f"int8 weights: {predict.difference(rows['float32'], rows['int8'])}"
+    said = f"int8 weights: {answers.difference(rows['float32'], rows['int8'])}"
     assert said in result.stderr and "of the first 30 lines" in said
     for one, other in zip(rows["float32"], rows["int8"], strict=True):
         for name, share in one["probabilities"].items():
@@ -88,13 +90,13 @@ def test_predict_says_nearly_the_same_and_tells_of_the_difference(directory, tmp
 def test_a_difference_of_rows_counts_answers_or_measures_numbers():
     labels = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
     other = [labels[0] | {"label": "y"}, labels[1]]
-    assert predict.difference(labels, labels).startswith("2 of the first 2 lines")
-    assert predict.difference(labels, other).startswith("1 of the first 2 lines")
+    assert answers.difference(labels, labels).startswith("2 of the first 2 lines")
+    assert answers.difference(labels, other).startswith("1 of the first 2 lines")
     scores = [{"text": "a", "score": 0.5}, {"text": "b", "score": 1.0}]
     moved = [scores[0] | {"score": 0.25}, scores[1]]
-    assert "score changed by 0.25 at most" in predict.difference(scores, moved)
+    assert "score changed by 0.25 at most" in answers.difference(scores, moved)
     broken = [scores[0] | {"score": float("nan")}, scores[1]]
-    assert "changed by nan" in predict.difference(scores, broken)
+    assert "changed by nan" in answers.difference(scores, broken)
 
 
 def test_a_difference_of_features_is_their_least_cosine():
@@ -145,7 +147,7 @@ def compare_and_forget(directory):
 
 
 def embed_with(model):
-    return contextual.Extractor(
+    return features_lib.Extractor(
         model,
         layers="last",
         pooling="mean",

@@ -9,9 +9,9 @@ from bert_jax import finetune
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.data import datasets
+from tests.finetuning import labelled
 from tests.finetuning.test_config import change
 from tests.models import TOKENIZER
-from tests.tasks import labelled
 
 
 def test_every_set_of_a_config(tmp_path):

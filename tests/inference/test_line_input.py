@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.tasks import line_input
+from bert_jax.inference import line_input
 from tests.finetuning.test_config import config_dict
 
 SINGLE, PAIR, UNKNOWN = ("a",), ("a", "b"), ()

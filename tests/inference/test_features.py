@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import contextual
-from bert_jax.contextual import Extractor
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
+from bert_jax.inference import features as features_lib
+from bert_jax.inference.features import Extractor
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from tests.conftest import make_config, use_mesh
-from tests.tasks import tuned
+from tests.finetuning import tuned
 
 LETTERS = "abcdefghijklmnop"
 VOCAB = (*wordpiece.SPECIAL_TOKENS, *LETTERS, *(f"##{c}" for c in LETTERS))
@@ -83,7 +83,7 @@ THEIRS = {
 }
 
 
-@pytest.mark.parametrize("layers", contextual.LAYERS)
+@pytest.mark.parametrize("layers", features_lib.LAYERS)
 def test_every_combination_is_that_of_transformers(layers, directory):
     for text, features in zip(
         TEXTS, make(directory, layers=layers)(TEXTS), strict=True

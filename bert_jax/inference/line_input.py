@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from bert_jax import text_lines
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import Task, TextTask
 from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.finetuning.data.examples import Choices, Texts
 from bert_jax.finetuning.data.squad import Question, Questions
 from bert_jax.finetuning.task import Examples
-from bert_jax.text_lines import Parts
+from bert_jax.inference import text_input
+from bert_jax.inference.text_input import Parts
 
 # The least and the most parts of a line by kind, and its form.
 PARTS = {
@@ -24,7 +24,7 @@ PARTS_OF_TEXTS = (
     (1, 1, "a text"),
     (2, 2, "text ||| text"),
 )
-READ_AS_ONE = f"lines with {text_lines.SEPARATOR!r}, read as single texts"
+READ_AS_ONE = f"lines with {text_input.SEPARATOR!r}, read as single texts"
 
 
 def parts_of(asked: Task) -> tuple[int, int, str]:
@@ -54,7 +54,7 @@ def examples_of(
         if not least <= len(parts) <= most or len(parts) != num_parts:
             alike = "" if least == most else ", and as many parts as the first"
             raise ConfigError(
-                f"--input has {text_lines.SEPARATOR.join(parts)[:60]!r}, of"
+                f"--input has {text_input.SEPARATOR.join(parts)[:60]!r}, of"
                 f" {len(parts)} part{'s' * (len(parts) > 1)}; each line must be {words}"
                 f"{alike}"
             )

@@ -1,0 +1,1 @@
+"""Features and predictions of texts."""
