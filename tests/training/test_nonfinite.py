@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax import errors, step_rows
+from bert_jax import errors
 from bert_jax.data.corpus import build
+from bert_jax.inspect_batch import rows
 from bert_jax.phases import Position, Skip
 from bert_jax.training import nonfinite, optimizer
 from bert_jax.training import step as step_lib
@@ -58,7 +59,7 @@ def test_a_bad_step_is_told_and_recorded_with_its_rows(made, tmp_path):
     # The very rows that inspect_batch shows of this step.
     shown = [
         (row.origin.shard, row.origin.epoch, row.origin.row)
-        for row in step_rows.read_step(corpus, config, 5).rows
+        for row in rows.read_step(corpus, config, 5).rows
     ]
     recorded = [
         (part["shard"], part["epoch"], row)

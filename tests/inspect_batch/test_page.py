@@ -1,4 +1,4 @@
-"""Tests of bert_jax.batch_page: well-formed, whole, and safe whatever the text."""
+"""The page of a step: what it shows, and that text cannot add markup."""
 
 import collections
 import html.parser
@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from bert_jax import batch_page, step_rows
 from bert_jax.data.batches import provenance
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.inspect_batch import page as page_lib
+from bert_jax.inspect_batch import rows
 
 HOSTILE = "<script>alert('x')</script>&\""
 
@@ -39,7 +40,7 @@ class Page(html.parser.HTMLParser):
 
 
 def token(piece, part, mask="", original=None, position=0):
-    return step_rows.Token(piece, original or piece, part, mask, position)
+    return rows.Token(piece, original or piece, part, mask, position)
 
 
 def make_step(num_pairs=1, has_b=True, num_padding=3):
@@ -57,16 +58,16 @@ def make_step(num_pairs=1, has_b=True, num_padding=3):
             token("cat", "b", "random", "[UNK]"),
             token("[SEP]", "special"),
         ]
-    pair = step_rows.Pair(
+    pair = rows.Pair(
         tuple(tokens), True if has_b else None, excerpt, excerpt if has_b else None
     )
-    row = step_rows.Row(
+    row = rows.Row(
         1,
         provenance.Origin("train-00000-of-00001", 0, 4, ((excerpt, None),)),
         (pair,) * num_pairs,
         num_padding,
     )
-    return step_rows.Step(
+    return rows.Step(
         number=3,
         num_steps=9,
         phase_index=0,
@@ -80,8 +81,8 @@ def make_step(num_pairs=1, has_b=True, num_padding=3):
 @pytest.mark.parametrize("has_b", [True, False])
 def test_every_token_of_the_rows_that_are_asked_for(num_pairs, has_b):
     step = make_step(num_pairs, has_b)
-    legend = Page(batch_page.page(step, ())).classes
-    found = Page(batch_page.page(step, step.rows)).classes
+    legend = Page(page_lib.page(step, ())).classes
+    found = Page(page_lib.page(step, step.rows)).classes
     found.subtract(legend)
     assert found["row"] == 2
     assert found["masked"] == 2 * num_pairs
@@ -90,35 +91,35 @@ def test_every_token_of_the_rows_that_are_asked_for(num_pairs, has_b):
     sources = 2 * num_pairs * (1 + has_b)
     tokens = 2 * num_pairs * (7 if has_b else 4)
     assert found["token"] == tokens + sources + 2
-    one = Page(batch_page.page(step, step.rows[:1]))
+    one = Page(page_lib.page(step, step.rows[:1]))
     assert "Shown: the first 1 of 2 rows." in one.words
 
 
 def test_text_cannot_become_markup():
-    page = Page(batch_page.page(make_step(), make_step().rows))
+    page = Page(page_lib.page(make_step(), make_step().rows))
     assert page.tags["script"] == 0
     assert HOSTILE in page.words
 
 
 @pytest.mark.parametrize("has_b", [True, False])
 def test_the_explanation_is_of_these_rows(has_b):
-    words = " ".join(Page(batch_page.page(make_step(has_b=has_b), ())).words)
+    words = " ".join(Page(page_lib.page(make_step(has_b=has_b), ())).words)
     assert ("segment B" in words) == has_b
     assert ("[CLS] A [SEP] B [SEP], and padding" in words) == has_b
     assert ("[CLS] A [SEP], and padding" in words) != has_b
-    packed = " ".join(Page(batch_page.page(make_step(num_pairs=2), ())).words)
+    packed = " ".join(Page(page_lib.page(make_step(num_pairs=2), ())).words)
     assert "add up to a full row share it" in packed
 
 
 def test_nothing_is_fetched_from_elsewhere():
-    page = batch_page.page(make_step(), make_step().rows)
+    page = page_lib.page(make_step(), make_step().rows)
     for word in ("http", "src=", "url(", "@import"):
         assert word not in page
 
 
 def test_the_bar_fills_the_row():
     step = make_step(num_pairs=2, num_padding=0)
-    page = batch_page.page(step, step.rows[:1])
+    page = page_lib.page(step, step.rows[:1])
     parts = re.findall(r"<span class='(\w+)' style='width", page)
     assert parts == ["special", "a", "special", "b", "special"] * 2
     widths = [float(width) for width in re.findall(r"style='width:([\d.]+)%'", page)]

@@ -4,8 +4,8 @@ import html
 import itertools
 from collections.abc import Sequence
 
-from bert_jax import step_rows
 from bert_jax.data.batches import provenance
+from bert_jax.inspect_batch import rows as rows_lib
 
 _MASK_WORDS = {
     "masked": "hidden behind [MASK]",
@@ -59,10 +59,10 @@ p { margin: 4px 0; }
 """
 
 
-def page(step: step_rows.Step, rows: Sequence[step_rows.Row]) -> str:
+def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
     """Returns the page of some rows of a step."""
     title = f"Step {step.number:,}: what the model is taught"
-    facts = "".join(f"<p>{html.escape(line)}</p>" for line in step_rows.summary(step))
+    facts = "".join(f"<p>{html.escape(line)}</p>" for line in rows_lib.summary(step))
     shown = (
         f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
         if len(rows) < len(step.rows)
@@ -78,7 +78,7 @@ def page(step: step_rows.Step, rows: Sequence[step_rows.Row]) -> str:
     )
 
 
-def _stages(step: step_rows.Step) -> str:
+def _stages(step: rows_lib.Step) -> str:
     """Tells how text becomes rows."""
     has_b = any(pair.b for pair in step.pairs)
     packed = max(len(row.pairs) for row in step.rows) > 1
@@ -126,7 +126,7 @@ def _stages(step: step_rows.Step) -> str:
     )
 
 
-def _legend(step: step_rows.Step) -> str:
+def _legend(step: rows_lib.Step) -> str:
     examples = (
         _chip("a", "segment A"),
         _chip("b", "segment B") if any(pair.b for pair in step.pairs) else "",
@@ -148,7 +148,7 @@ def _chip(kind: str, piece: str, below: str = "", title: str = "") -> str:
     return f"<span class='token {kind}'{title}>{html.escape(piece)}{small}</span>"
 
 
-def _row(step: step_rows.Step, row: step_rows.Row) -> str:
+def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
     origin = row.origin
     pairs = "".join(
         _pair(step, pair, number if len(row.pairs) > 1 else None)
@@ -167,7 +167,7 @@ def _row(step: step_rows.Step, row: step_rows.Row) -> str:
     )
 
 
-def _bar(step: step_rows.Step, row: step_rows.Row) -> str:
+def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
     """Shows how the row's places are shared out."""
     parts = []
     for pair in row.pairs:
@@ -184,7 +184,7 @@ def _bar(step: step_rows.Step, row: step_rows.Row) -> str:
     )
 
 
-def _pair(step: step_rows.Step, pair: step_rows.Pair, number: int | None) -> str:
+def _pair(step: rows_lib.Step, pair: rows_lib.Pair, number: int | None) -> str:
     name = f"Pair {number}: " if number else ""
     sources = "".join(
         _source(step, letter, excerpt)
@@ -192,21 +192,21 @@ def _pair(step: step_rows.Step, pair: step_rows.Pair, number: int | None) -> str
         if excerpt is not None
     )
     tokens = "".join(_token(token) for token in pair.tokens)
-    label = html.escape(step_rows.label_words(pair))
+    label = html.escape(rows_lib.label_words(pair))
     return (
         f"<div class='pair'><p class='label'>{name}{label}</p>{sources}"
         f"<div class='tokens'>{tokens}</div></div>"
     )
 
 
-def _source(step: step_rows.Step, letter: str, excerpt: provenance.Excerpt) -> str:
-    words = html.escape(step_rows.excerpt_words(excerpt))
+def _source(step: rows_lib.Step, letter: str, excerpt: provenance.Excerpt) -> str:
+    words = html.escape(rows_lib.excerpt_words(excerpt))
     beginning = html.escape(step.beginning(excerpt))
     chip = _chip(letter.lower(), letter)
     return f"<p class='source'>{chip} {words}, which begins: <i>{beginning}</i></p>"
 
 
-def _token(token: step_rows.Token) -> str:
+def _token(token: rows_lib.Token) -> str:
     place = f"position {token.position}"
     if not token.mask:
         return _chip(token.part, token.piece, title=place)

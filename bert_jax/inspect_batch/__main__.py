@@ -10,14 +10,13 @@ that the segments were cut from. Prepares a small corpus if it is not there yet.
 """
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import rich.console
 import rich.text
 from absl import flags
 
-from bert_jax import batch_page, cli, step_rows, storage
+from bert_jax import cli, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
@@ -25,65 +24,10 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import build
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
+from bert_jax.inspect_batch import page, text
+from bert_jax.inspect_batch import rows as rows_lib
 from bert_jax.phases import Skips
 from bert_jax.training import rollbacks
-
-_STYLES = {"special": "dim", "a": "cyan", "b": "green"}
-
-
-def as_text(step: step_rows.Step, rows: Iterable[step_rows.Row]) -> rich.text.Text:
-    """Returns the batch's summary and the rows, in colours for a terminal."""
-    lines = [rich.text.Text(line, "bold") for line in step_rows.summary(step)]
-    lines.append(
-        rich.text.Text.assemble(
-            "how to read it: ",
-            ("segment A", _STYLES["a"]),
-            ", ",
-            ("segment B", _STYLES["b"]),
-            "; seen<=hidden is a token to predict: ",
-            ("[MASK]<=cat", "bold red"),
-            ", ",
-            ("dog<=cat", "bold magenta"),
-            ", or kept: ",
-            ("cat<=cat", "bold yellow"),
-        )
-    )
-    for row in rows:
-        lines += [rich.text.Text(""), *_row_lines(step, row)]
-    return rich.text.Text("\n").join(lines)
-
-
-def _row_lines(step: step_rows.Step, row: step_rows.Row) -> list[rich.text.Text]:
-    origin = row.origin
-    padding = f", {row.num_padding} places of padding" if row.num_padding else ""
-    lines = [
-        rich.text.Text(
-            f"row {row.number} of {len(step.rows)}: row {origin.row + 1:,} of epoch"
-            f" {origin.epoch + 1} of {origin.shard}{padding}",
-            "bold",
-        )
-    ]
-    for number, pair in enumerate(row.pairs, start=1):
-        lines.append(rich.text.Text(f"  pair {number}: {step_rows.label_words(pair)}"))
-        for name, excerpt in (("A", pair.a), ("B", pair.b)):
-            if excerpt is not None:
-                style = _STYLES[name.lower()]
-                words = f"    {name} {step_rows.excerpt_words(excerpt)}, which begins:"
-                lines.append(
-                    rich.text.Text(f"{words} {step.beginning(excerpt)}", style)
-                )
-        lines.append(
-            rich.text.Text("    ")
-            + rich.text.Text(" ").join(_as_text(token) for token in pair.tokens)
-        )
-    return lines
-
-
-def _as_text(token: step_rows.Token) -> rich.text.Text:
-    if not token.mask:
-        return rich.text.Text(token.piece, _STYLES[token.part])
-    color = {"masked": "red", "random": "magenta", "kept": "yellow"}[token.mask]
-    return rich.text.Text(f"{token.piece}<={token.original}", f"bold {color}")
 
 
 def check_page_path(path: Path) -> None:
@@ -113,16 +57,16 @@ def main() -> None:
         config, skips = read_run(_WORKDIR.value)
     else:
         config, skips = cli.load_config(_CONFIG), ()
-    step_rows.find_step(config, _STEP.value)  # before a corpus is prepared
+    rows_lib.find_step(config, _STEP.value)  # before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
     corpus = build.find_corpus(config)
-    step = step_rows.read_step(corpus, config, _STEP.value, skips)
+    step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)
-    console.print(as_text(step, rows))
+    console.print(text.as_text(step, rows))
     if _HTML.value:
-        storage.write(_HTML.value, batch_page.page(step, rows).encode())
+        storage.write(_HTML.value, page.page(step, rows).encode())
         console.print(f"\npage: {_HTML.value}")
 
 

@@ -1,12 +1,12 @@
-"""Tests of bert_jax.inspect_batch as a person calls it."""
+"""Tests of bert_jax.inspect_batch.text as a person calls it."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from bert_jax import inspect_batch
 from bert_jax.errors import ConfigError
+from bert_jax.inspect_batch import __main__ as inspect_command
 from tests.commands import run, run_well, small_run, write_text
 
 
@@ -21,7 +21,7 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
     """Also prepares the corpus, as `train` does."""
     html = directory / "step.html"
     arguments = [*small_run(directory), "--step=7", "--rows=2", f"--html={html}"]
-    stdout = run_well("bert_jax.inspect_batch", *arguments)
+    stdout = run_well("bert_jax.inspect_batch.text", *arguments)
     assert "step 7 of 60, phases[0]: 16 rows of 32 tokens" in stdout
     assert re.findall(r"^row (\d+) of 16", stdout, re.MULTILINE) == ["1", "2"]
     assert stdout.count("    A tokens ") == 2 and "[MASK]<=" in stdout
@@ -29,13 +29,13 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
     assert stdout.rstrip().endswith(f"page: {html}")
     page = html.read_text()
     assert page.count("class='row'") == 2 and "Step 7" in page
-    again = run_well("bert_jax.inspect_batch", *arguments)
+    again = run_well("bert_jax.inspect_batch.text", *arguments)
     rows = re.compile(r"^step 7 .*", re.MULTILINE | re.DOTALL)
     assert rows.search(again)[0] == rows.search(stdout)[0]
 
 
 def test_a_mistake_is_one_line(directory):
-    result = run("bert_jax.inspect_batch", *small_run(directory), "--step=61")
+    result = run("bert_jax.inspect_batch.text", *small_run(directory), "--step=61")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     message = "--step=61 is not a step of the run; give one of 1 to 60"
@@ -47,4 +47,4 @@ def test_a_mistake_is_one_line(directory):
 )
 def test_a_page_that_cannot_be_written_is_refused(path, message):
     with pytest.raises(ConfigError, match=f"--html={path} .*{message}"):
-        inspect_batch.check_page_path(Path(path))
+        inspect_command.check_page_path(Path(path))

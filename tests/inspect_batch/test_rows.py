@@ -1,4 +1,4 @@
-"""Tests of bert_jax.step_rows: what is shown is what the step is fed."""
+"""Tests of bert_jax.inspect_batch.rows: what is shown is what the step is fed."""
 
 import dataclasses
 import itertools
@@ -6,10 +6,10 @@ import itertools
 import numpy as np
 import pytest
 
-from bert_jax import step_rows
 from bert_jax.config import PhaseConfig
 from bert_jax.data.batches import pipeline, provenance
 from bert_jax.errors import ConfigError
+from bert_jax.inspect_batch import rows
 from tests.corpora import changed, make_config, make_documents, write
 
 PHASES = [
@@ -55,7 +55,7 @@ def batch_of(config, found, step):
 @pytest.mark.parametrize("number", [1, 5, 6, 8])
 def test_tokens_are_the_batch_of_that_step(made, number):
     config, found = made
-    step = step_rows.read_step(found, config, number)
+    step = rows.read_step(found, config, number)
     batch = batch_of(config, found, number)
     assert (step.number, step.num_steps, step.phase_index) == (number, 8, number > 5)
     assert len(step.rows) == len(batch["input_ids"])
@@ -82,7 +82,7 @@ def test_tokens_are_the_batch_of_that_step(made, number):
 @pytest.mark.parametrize("number", [2, 7])
 def test_segments_stand_in_their_documents(made, number):
     config, found = made
-    step = step_rows.read_step(found, config, number)
+    step = rows.read_step(found, config, number)
     shards = {shard.file: shard for shard in found.shards["train"]}
     seen_b = 0
     for row in step.rows:
@@ -114,7 +114,7 @@ def test_segments_stand_in_their_documents(made, number):
 def test_masks_are_named_by_what_stands_there(made):
     config, found = made
     config = changed(config, "data", mask_replace_prob=0.4, mask_random_prob=0.3)
-    step = step_rows.read_step(found, config, 6)
+    step = rows.read_step(found, config, 6)
     for pair in step.pairs:
         for token in pair.tokens:
             if token.mask in ("", "kept"):
@@ -140,8 +140,8 @@ def test_masks_are_named_by_what_stands_there(made):
 
 def test_the_summary_counts_the_whole_batch(made):
     config, found = made
-    step = step_rows.read_step(found, config, 1)
-    first, pairs, masks = step_rows.summary(step)
+    step = rows.read_step(found, config, 1)
+    first, pairs, masks = rows.summary(step)
     assert first.startswith("step 1 of 8, phases[0]: 8 rows of 16 tokens, ")
     batch = batch_of(config, found, 1)
     assert f"{np.mean(batch['sequence_ids'] == 0):.1%} padding" in first
@@ -158,4 +158,4 @@ def test_the_summary_counts_the_whole_batch(made):
 def test_a_step_that_the_run_does_not_have(made, number):
     config, found = made
     with pytest.raises(ConfigError, match=f"--step={number} .* 1 to 8"):
-        step_rows.read_step(found, config, number)
+        rows.read_step(found, config, number)
