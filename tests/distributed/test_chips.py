@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_program
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
+from bert_jax.preflight import hlo
+from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import use_mesh
 
 needs_libtpu = pytest.mark.skipif(
@@ -110,7 +110,7 @@ def test_memory_is_what_libtpu_says(name):
     x = jax.ShapeDtypeStruct((2**18, 2**20), jnp.float32)
     with pytest.raises(jax.errors.JaxRuntimeError) as refused:
         jax.jit(lambda x: x + 1).lower(x).compile()
-    needed, available = compiled_program.refused_bytes(str(refused.value))
+    needed, available = hlo.refused_bytes(str(refused.value))
     assert needed == pytest.approx(2 * 4 * 2**38, rel=0.2)
     chip = chips.chip_of(device.device_kind)
     # libtpu 0.0.42 and 0.0.50 differ by a hundredth of what they print.

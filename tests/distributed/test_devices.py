@@ -38,7 +38,9 @@ def test_a_platform_that_is_absent_ends_the_run_at_once(
 
 def test_nor_does_preflight_look_at_other_devices(monkeypatch):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
-    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
+    result = run(
+        "bert_jax.preflight.check", "--config=configs/tiny.py", "--topology=local"
+    )
     assert result.returncode == 2 and result.stdout == ""
     last = result.stderr.splitlines()[-1]
     assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last
@@ -174,7 +176,9 @@ def test_the_tpu_of_a_slice_is_not_opened_by_one_host(
 
 
 def test_nor_does_preflight_open_it(on_a_host_of_a_slice):
-    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
+    result = run(
+        "bert_jax.preflight.check", "--config=configs/tiny.py", "--topology=local"
+    )
     (line,) = result.stderr.splitlines()
     assert result.returncode == 2 and "name the slice, for example" in line
 

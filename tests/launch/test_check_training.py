@@ -72,7 +72,7 @@ def test_each_launcher_checks_once_against_its_devices(
         "cpu",
         str(user.clone),
         "-m",
-        "bert_jax.preflight",
+        "bert_jax.preflight.check",
         "--config=configs/base.py",
         f"--devices={num_devices}",
         f"--slices={num_slices}",

@@ -11,10 +11,11 @@ import time
 import jax
 import pytest
 
-from bert_jax import preflight, preflight_report, trials
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.distributed import chips, host_memory
 from bert_jax.errors import ConfigError
+from bert_jax.preflight import aot, check
+from bert_jax.preflight import report as report_lib
+from bert_jax.preflight.hlo import CompiledProgram
 from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
 
@@ -31,7 +32,7 @@ TINY = [
 @needs_libtpu
 def test_json_of_a_slice_that_is_not_here(tmp_path):
     result = run(
-        "bert_jax.preflight",
+        "bert_jax.preflight.check",
         *TINY,
         "--topology=v5e:2x2",
         "--json",
@@ -80,7 +81,7 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
 
 
 def test_local_has_no_cycles_but_memory_flops_and_collectives():
-    stdout = run_well("bert_jax.preflight", *TINY, "--topology=local", devices=8)
+    stdout = run_well("bert_jax.preflight.check", *TINY, "--topology=local", devices=8)
     assert "8 x cpu" in stdout and "float32" in stdout
     assert "whether it fits is not known" in stdout
     assert "only the TPU's compiler tells cycles" in stdout
@@ -105,14 +106,14 @@ def test_local_has_no_cycles_but_memory_flops_and_collectives():
     ],
 )
 def test_mistakes_are_a_line_and_exit_code_2(arguments, words):
-    result = run("bert_jax.preflight", *TINY, *arguments, devices=2)
+    result = run("bert_jax.preflight.check", *TINY, *arguments, devices=2)
     assert result.returncode == 2 and not result.stdout
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert all(word in line for word in words)
 
 
 def test_with_a_number_of_devices_nothing_is_compiled():
-    result = run("bert_jax.preflight", *TINY, "--devices=16")
+    result = run("bert_jax.preflight.check", *TINY, "--devices=16")
     assert result.returncode == 0 and not result.stderr
     assert result.stdout == (
         "the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
@@ -133,15 +134,15 @@ def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
     }
     flags = [f"--config.{key}={value}" for key, value in changes.items()]
     where = ["--config=configs/base.py", "--topology=v5e:2x2", "--nosearch"]
-    assert "It fits." in run_well("bert_jax.preflight", *where, *flags)
+    assert "It fits." in run_well("bert_jax.preflight.check", *where, *flags)
 
 
 @needs_libtpu
 def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
     plain, split = (
-        preflight.preflight(
-            make_config(mesh__shard_optimizer=on), "v5e:2x2", search=False
-        )["phases"][0]["compiled"]
+        check.preflight(make_config(mesh__shard_optimizer=on), "v5e:2x2", search=False)[
+            "phases"
+        ][0]["compiled"]
         for on in (False, True)
     )
     before, after = (each["arguments"]["optimizer_moments"] for each in (plain, split))
@@ -157,14 +158,14 @@ def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
 @pytest.fixture
 def small_chip(monkeypatch):
     """Bytes of a chip that the TPU's compiler is told of: small programs are fast."""
-    limit_mib, compile_step = 128, trials.compile_step
+    limit_mib, compile_step = 128, aot.compile_step
 
     def compile_for_less(config, mesh, phase_index, options=None):
         options = options or {"xla_tpu_max_hbm_size_mib": limit_mib}
         return compile_step(config, mesh, phase_index, options)
 
-    monkeypatch.setattr(trials, "compile_step", compile_for_less)
-    monkeypatch.setattr(preflight.Preflight, "hbm_bytes", limit_mib * 2**20)
+    monkeypatch.setattr(aot, "compile_step", compile_for_less)
+    monkeypatch.setattr(check.Preflight, "hbm_bytes", limit_mib * 2**20)
     return limit_mib * 2**20
 
 
@@ -177,21 +178,21 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(small_chip
         model__hidden_size=128,
         phase={"sequence_length": 32, "global_batch_size": 4 * sequences},
     )
-    report = preflight.preflight(config, "v5e:2x2", search=False)
+    report = check.preflight(config, "v5e:2x2", search=False)
     assert report["fits"] is False
     (phase,) = report["phases"]
     assert (phase["fits_by"], phase["from_few_layers"]) == ("compiler", None)
     hbm = phase["compiled"]["hbm_bytes"]
     assert phase["compiled"]["needed_bytes"] > hbm == small_chip
     largest = phase["largest_micro_batch"]
-    assert trials.FEW_ROWS < largest < sequences and largest % trials.TILE == 0
+    assert aot.FEW_ROWS < largest < sequences and largest % aot.TILE == 0
     assert 0.7 * hbm < phase["largest"]["total_bytes"]
     remedy = report["remedy"]
     assert remedy["flag"].startswith("--config.accumulation_steps=")
     parts = int(remedy["flag"].partition("=")[2])
     assert sequences / largest <= parts <= 2 * sequences / largest
     assert sequences % parts == 0
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
     assert f"{largest:,} sequences a device" in text
 
@@ -206,7 +207,7 @@ def test_what_few_layers_tell_is_near_what_the_compiler_says(small_chip):
     )
     devices = chips.devices("v5e:2x2")
     chip = chips.chip_of(devices[0].device_kind)
-    flight = preflight.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
+    flight = check.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
     early = flight.few_layers(0)
     told, refused = flight.own(0, early), flight.compile(config, 0)
     assert not told.compiled and refused.compiled and not refused.fits
@@ -214,15 +215,15 @@ def test_what_few_layers_tell_is_near_what_the_compiler_says(small_chip):
     assert told.needed_bytes > 3 * small_chip
     assert told.arguments == refused.arguments
     # A batch that may fit is for the compiler to judge.
-    few = trials.changed(config, flight.mesh, 0, sequences=8)
-    flight = preflight.Preflight(few, flight.mesh, chip, price=None)
+    few = aot.changed(config, flight.mesh, 0, sequences=8)
+    flight = check.Preflight(few, flight.mesh, chip, price=None)
     assert flight.own(0, early).fits
 
 
 def test_what_is_wrong_with_one_phase_is_told_while_another_is_compiled():
     config, over = make_config(), threading.Event()
     config = dataclasses.replace(config, phases=config.phases * 2)
-    flight = preflight.Preflight(config, use_mesh(2, 1, 1), None, None)
+    flight = check.Preflight(config, use_mesh(2, 1, 1), None, None)
 
     def result(own, phase_index):
         assert own.mesh.shape == jax.sharding.get_abstract_mesh().shape
@@ -245,7 +246,7 @@ def test_phases_are_compiled_side_by_side_where_memory_allows_it(
     config = make_config(model__num_hidden_layers=12)
     config = dataclasses.replace(config, phases=config.phases * 2)
     chip = chips.CHIPS["TPU v4"]  # 6.5 GiB for 12 layers
-    flight = preflight.Preflight(config, use_mesh(2, 1, 1), chip, None)
+    flight = check.Preflight(config, use_mesh(2, 1, 1), chip, None)
     free = free_gib and free_gib * 2**30
     monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -257,7 +258,7 @@ def test_phases_are_compiled_side_by_side_where_memory_allows_it(
 @pytest.mark.slow
 def test_ctrl_c_ends_it_in_the_middle_of_a_compilation():
     flags = ["--config=configs/large.py", "--topology=local", "--nosearch"]
-    process = start("bert_jax.preflight", *flags)
+    process = start("bert_jax.preflight.check", *flags)
     assert process.stderr is not None
     while "compiling 24 layers" not in process.stderr.readline():
         assert process.poll() is None
@@ -270,20 +271,20 @@ def test_ctrl_c_ends_it_in_the_middle_of_a_compilation():
     assert process.returncode == 130 and err.endswith("stopped\n")
 
 
-class MadeUp(preflight.Preflight):
+class MadeUp(check.Preflight):
     """A compiler of programs of a thousand cycles a layer, or more under remat."""
 
     def compile(self, config, phase_index):
-        sequences = trials.micro_batch(config, self.mesh, phase_index)
+        sequences = aot.micro_batch(config, self.mesh, phase_index)
         needed = self.early(config, phase_index).of(sequences)
-        assert needed <= trials.FAR_TOO_LARGE * self.hbm_bytes
+        assert needed <= aot.FAR_TOO_LARGE * self.hbm_bytes
         if needed > self.hbm_bytes:
-            return trials.Trial(config, 0.0, {}, needed_bytes=int(needed))
+            return aot.Trial(config, 0.0, {}, needed_bytes=int(needed))
         cycles = config.model.num_hidden_layers * 1000
         cycles = cycles * {"none": 10, "matmuls": 11, "full": 13}[config.remat] // 10
         line = '  %a = f32[8] fusion(%b), backend_config={"estimated_cycles":"CYCLES"}'
         program = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}"
-        return trials.Trial(
+        return aot.Trial(
             config,
             0.0,
             {"parameters": 5},
@@ -293,7 +294,7 @@ class MadeUp(preflight.Preflight):
 
     def early(self, config, phase_index):
         a_sequence = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat]
-        return trials.EarlyMemory(64, 64 * a_sequence * 2**20, a_sequence * 2**20)
+        return aot.EarlyMemory(64, 64 * a_sequence * 2**20, a_sequence * 2**20)
 
 
 def test_a_search_tells_what_remat_buys():
@@ -329,6 +330,6 @@ def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
         arguments = found["arguments"]
         assert arguments["optimizer_moments"] == 2 * arguments["parameters"] + 4
         assert 3900 < phase["largest_micro_batch"] < 4100
-        text = "\n".join(preflight_report._phase(phase, {"phases": [phase]}))
+        text = "\n".join(report_lib._phase(phase, {"phases": [phase]}))
         assert "needs about 156.250 GiB of 15.750 GiB; estimated from 2" in text
         assert "not compiled, of one device" in text and "(facts)" not in text

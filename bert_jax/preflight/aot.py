@@ -16,11 +16,11 @@ import jax
 import optax
 from jax.sharding import NamedSharding
 
-from bert_jax import compiled_program
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
+from bert_jax.preflight import hlo
+from bert_jax.preflight.hlo import CompiledProgram
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
@@ -88,7 +88,7 @@ def compile_step(
             config, train_step, state, mesh, phase_index, options
         )
     except jax.errors.JaxRuntimeError as error:
-        needed = compiled_program.refused_bytes(str(error))
+        needed = hlo.refused_bytes(str(error))
         if needed is None:
             raise
         seconds = time.perf_counter() - start
@@ -101,7 +101,7 @@ def compile_step(
         config,
         time.perf_counter() - start,
         arguments,
-        compiled_program.memory(compiled),
+        hlo.memory(compiled),
         CompiledProgram(compiled.as_text() or "", mesh.size),
         (costs or {}).get("flops", 0.0),
     )
@@ -149,9 +149,7 @@ def _argument_bytes(
         "optimizer_moments": state.opt_state,
         "batch": sharding.abstract_batch(batch_shapes, mesh),
     }
-    return {
-        name: compiled_program.device_bytes(tree) for name, tree in arguments.items()
-    }
+    return {name: hlo.device_bytes(tree) for name, tree in arguments.items()}
 
 
 def _layout(x: jax.ShapeDtypeStruct, mesh: jax.sharding.Mesh) -> NamedSharding:

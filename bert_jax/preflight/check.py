@@ -1,60 +1,32 @@
-"""What a run will take, before it is paid for: no TPU is needed, none is opened.
-
-    python -m bert_jax.preflight --config=configs/X.py --topology=v5e:16x16 [--json]
-        [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
-        [--config.KEY=VALUE ...]
-    python -m bert_jax.preflight --config=configs/X.py --devices=N
-        [--slices=1] [--config.KEY=VALUE ...]
-
-Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
-and reports memory, collectives and FLOPs, which are facts of the compiled program, and
-estimated time, MFU, hours and cost. A batch of which a few layers tell that it is far
-too large is not compiled. Searches the largest batch, and what remat buys; --nosearch
-leaves that out. The exit code is 0 whether it fits or not: see "fits". Phases are
-compiled side by side where this machine's cores and memory allow it.
-
-With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
-config, its arguments and its batches go onto N devices of any kind, all --slices of
-them together.
-"""
+"""Compiles the phases of a run for a slice and measures what they need."""
 
 import contextlib
 import copy
 import dataclasses
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TypeVar
 
 import jax
-from absl import flags
 
-from bert_jax import (
-    cli,
-    preflight_checks,
-    preflight_report,
-    quantities,
-    step_estimate,
-    train,
-    trials,
-)
+from bert_jax import train
 from bert_jax.config import REMAT, ExperimentConfig
 from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
-from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import UnderWay
+from bert_jax.preflight import aot, checks, estimate, quantities
+from bert_jax.preflight.aot import Trial
 from bert_jax.training import step as step_lib
-from bert_jax.trials import Trial
 
 # Pieces of work that tell what the other kinds of remat do: of the own one a step of
 # few layers, of each other one that and its memory.
 REMAT_PIECES = 1 + 2 * (len(REMAT) - 1)
 PLAN = (
     "of each phase: few layers, whose memory tells of the rest; the"
-    f" config's batch; the largest batch, some {trials.MOST_TRIES} programs of all"
+    f" config's batch; the largest batch, some {aot.MOST_TRIES} programs of all"
     " layers or fewer, each as long as the config's; remat, by few layers"
 )
 T = TypeVar("T")
@@ -82,18 +54,18 @@ class Preflight:
 
     def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
         phase = config.phases[phase_index]
-        sequences = trials.micro_batch(config, self.mesh, phase_index)
+        sequences = aot.micro_batch(config, self.mesh, phase_index)
         with self.under_way.doing(
             f"compiling {config.model.num_hidden_layers} layers,"
             f" {sequences} x {phase.sequence_length} tokens a device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
         ):
-            return trials.compile_step(config, self.mesh, phase_index)
+            return aot.compile_step(config, self.mesh, phase_index)
 
-    def early(self, config: ExperimentConfig, phase_index: int) -> trials.EarlyMemory:
-        few = " and ".join(map(str, trials.FEW_LAYERS))
+    def early(self, config: ExperimentConfig, phase_index: int) -> aot.EarlyMemory:
+        few = " and ".join(map(str, aot.FEW_LAYERS))
         with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
-            return trials.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
+            return aot.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
     def of_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
         """Returns a result of each phase, side by side as far as `num_at_once` says.
@@ -150,10 +122,10 @@ class Preflight:
     def phase(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""
         phase = self.config.phases[phase_index]
-        sequences = trials.micro_batch(self.config, self.mesh, phase_index)
+        sequences = aot.micro_batch(self.config, self.mesh, phase_index)
         early = None
         # Without a search it is worth its time only where a batch may be far too large.
-        if self.hbm_bytes and (search or sequences > trials.FEW_ROWS):
+        if self.hbm_bytes and (search or sequences > aot.FEW_ROWS):
             early = self.few_layers(phase_index)
         trial = self.own(phase_index, early)
         told_by = "compiler" if trial.compiled else "few_layers"
@@ -168,7 +140,7 @@ class Preflight:
             "fits_by": told_by if self.hbm_bytes else None,
             "compiled": self.compiled(trial) if trial.compiled else None,
             "from_few_layers": None if trial.compiled else self.uncompiled(trial),
-            "model_flops": step_estimate.model_flops(self.config, phase_index),
+            "model_flops": estimate.model_flops(self.config, phase_index),
             "estimated": self.estimated(trial, phase_index),
         }
         if self.hbm_bytes and (search or not trial.fits):
@@ -176,25 +148,25 @@ class Preflight:
             report |= self.searched(trial, early, phase_index, remats=search)
         return report
 
-    def few_layers(self, phase_index: int) -> trials.EarlyMemory:
+    def few_layers(self, phase_index: int) -> aot.EarlyMemory:
         self.begin(phase_index, "few layers")
         return self.early(self.config, phase_index)
 
-    def own(self, phase_index: int, early: trials.EarlyMemory | None) -> Trial:
+    def own(self, phase_index: int, early: aot.EarlyMemory | None) -> Trial:
         """Returns what came of the config's own batch, compiled if it may fit."""
         self.begin(phase_index, "the config's batch")
         # Of a model that has few layers itself the compiler tells as soon, and better.
-        if early and self.config.model.num_hidden_layers > trials.FEW_LAYERS[-1]:
-            sequences = trials.micro_batch(self.config, self.mesh, phase_index)
+        if early and self.config.model.num_hidden_layers > aot.FEW_LAYERS[-1]:
+            sequences = aot.micro_batch(self.config, self.mesh, phase_index)
             needed = early.of(sequences)
-            if needed > trials.FAR_TOO_LARGE * self.hbm_bytes:
-                return trials.uncompiled(self.config, self.mesh, phase_index, needed)
+            if needed > aot.FAR_TOO_LARGE * self.hbm_bytes:
+                return aot.uncompiled(self.config, self.mesh, phase_index, needed)
         return self.compile(self.config, phase_index)
 
     def uncompiled(self, trial: Trial) -> dict[str, Any]:
         """Returns what is known of a step of which few layers told enough."""
         return {
-            "layers": list(trials.FEW_LAYERS),
+            "layers": list(aot.FEW_LAYERS),
             "hbm_bytes": self.hbm_bytes,
             "arguments": trial.arguments,
             "needed_bytes": trial.needed_bytes,
@@ -229,28 +201,28 @@ class Preflight:
         """Returns what a fitting step is expected to take, None if nobody knows."""
         if not trial.program or not self.chip:
             return None
-        found = step_estimate.estimate(trial.program, self.chip)
+        found = estimate.estimate(trial.program, self.chip)
         if not found:
             return None
         return {
             "cycles": found.cycles,
             "seconds": found.seconds,
             "operations_without_estimate": found.unestimated,
-        } | step_estimate.of_phase(
+        } | estimate.of_phase(
             found, trial.config, phase_index, self.mesh, self.chip, self.price
         )
 
     def searched(
         self,
         trial: Trial,
-        early: trials.EarlyMemory,
+        early: aot.EarlyMemory,
         phase_index: int,
         *,
         remats: bool,
     ) -> dict[str, Any]:
         """Returns the largest micro-batch, compiled, and what remat would change."""
-        self.begin(phase_index, "the largest batch", trials.MOST_TRIES)
-        sequences, largest = trials.largest_that_fits(
+        self.begin(phase_index, "the largest batch", aot.MOST_TRIES)
+        sequences, largest = aot.largest_that_fits(
             trial,
             early,
             self.mesh,
@@ -273,7 +245,7 @@ class Preflight:
         return found
 
     def remats(
-        self, at: Trial, largest: int, early: trials.EarlyMemory, phase_index: int
+        self, at: Trial, largest: int, early: aot.EarlyMemory, phase_index: int
     ) -> list[dict[str, Any]]:
         """Returns what each remat would do to a fitting step, from few layers.
 
@@ -283,7 +255,7 @@ class Preflight:
           early: memory under the config's own remat.
           phase_index: of config.phases.
         """
-        sequences = trials.micro_batch(at.config, self.mesh, phase_index)
+        sequences = aot.micro_batch(at.config, self.mesh, phase_index)
         assert at.memory and at.program
         beyond_early = at.memory["total"] - early.of(sequences)
         own = self.layer_cycles(at.config, phase_index)
@@ -320,8 +292,8 @@ class Preflight:
         The last one computes few positions; only differences are of use. None where
         that many layers do not fit.
         """
-        few = trials.FEW_LAYERS[-1]
-        config = trials.changed(config, self.mesh, phase_index, layers=few)
+        few = aot.FEW_LAYERS[-1]
+        config = aot.changed(config, self.mesh, phase_index, layers=few)
         program = self.compile(config, phase_index).program
         return sum(program.cycles.values()) / (few - 1) if program else None
 
@@ -338,7 +310,7 @@ def accumulation_remedy(
     parts = 1
     while True:
         found = [
-            trials.accumulation_for(config, mesh, i, largest, parts)
+            aot.accumulation_for(config, mesh, i, largest, parts)
             for i, largest in enumerate(known_to_fit)
         ]
         if any(n is None for n in found):
@@ -391,7 +363,7 @@ def preflight(
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     train.check_mesh(config, mesh)
-    found = preflight_checks.check(config, workdir)
+    found = checks.check(config, workdir)
     jax.set_mesh(mesh)
     chip = chips.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)
@@ -426,48 +398,3 @@ def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
     """Returns the sum over the phases, None where one is not known."""
     values = [each[name] if each else None for each in estimates]
     return None if None in values else sum(value for value in values if value)
-
-
-def main() -> None:
-    config = cli.load_config(_CONFIG)
-    if _DEVICES.value is not None:
-        if _TOPOLOGY.value is not None:
-            raise ConfigError("--devices and --topology exclude each other; give one")
-        print(preflight_checks.check_devices(config, _DEVICES.value, _SLICES.value))
-        return
-    if _SLICES.value > 1:
-        raise ConfigError(
-            f"--slices={_SLICES.value} goes with --devices; a --topology names them"
-            f" itself: {_SLICES.value}*v5e:16x16"
-        )
-    if _TOPOLOGY.value is None:
-        raise ConfigError(
-            "--topology is missing; give it one of"
-            f" {', '.join(chips.EXAMPLES.values())}, or {chips.LOCAL}"
-        )
-    report = {"arguments": cli.config_arguments()} | preflight(
-        config, _TOPOLOGY.value, _WORKDIR.value, _PRICE.value, _SEARCH.value
-    )
-    print(json.dumps(report) if _JSON.value else preflight_report.table(report))
-
-
-if __name__ == "__main__":
-    _CONFIG = cli.define_config()
-    _TOPOLOGY = flags.DEFINE_string(
-        "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
-    )
-    _DEVICES = flags.DEFINE_integer(
-        "devices", None, "compile nothing: does it go onto so many?", lower_bound=1
-    )
-    _SLICES = flags.DEFINE_integer(
-        "slices", 1, "TPU slices that --devices are in", lower_bound=1
-    )
-    _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
-    _PRICE = flags.DEFINE_float(
-        "price_per_chip_hour", None, "what a chip costs an hour", lower_bound=0.0
-    )
-    _WORKDIR = flags.DEFINE_string("workdir", None, "to be checked for writing")
-    _SEARCH = flags.DEFINE_bool(
-        "search", True, "find the largest batch and what remat buys"
-    )
-    cli.run_and_leave(main, __doc__, computes=False)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax import quantities
+from bert_jax.preflight import quantities
 
 
 @pytest.mark.parametrize(

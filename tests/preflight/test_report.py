@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bert_jax import preflight_report
+from bert_jax.preflight import report as report_lib
 
 RESULTS = pathlib.Path(__file__).parent.parent / "benchmarks" / "results"
 
@@ -19,7 +19,7 @@ def report():
 
 
 def test_a_run_that_fits(report):
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     assert text.count("FITS") == 2 and "DOES NOT FIT" not in text
     assert f"topology: {report['topology']}" in text and "It fits." in text
     first = report["phases"][0]
@@ -46,11 +46,11 @@ def test_a_run_that_does_not_fit_is_told_what_would(report):
         "flag": "--config.accumulation_steps=4",
         "phases": [estimated],
     }
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     assert "DOES NOT FIT: needs" in text and "It fits." not in text
     assert "it does with --config.accumulation_steps=4" in text
     report["remedy"] = None
-    assert "no accumulation_steps makes it fit" in preflight_report.table(report)
+    assert "no accumulation_steps makes it fit" in report_lib.table(report)
 
 
 def test_collectives_of_a_kind_are_one_line(report):
@@ -61,7 +61,7 @@ def test_collectives_of_a_kind_are_one_line(report):
         collective | {"devices": 8},
         collective | {"kind": "send", "bytes": 1e3, "devices": 2, "times_a_step": 1},
     ]
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     assert "all-gather                 5.0 MB a step, 4 times, over 4 devices" in text
     assert "all-gather                 3.0 MB a step, 3 times, over 8 devices" in text
     assert "send                       1.0 kB a step, 1 times, to another slice" in text
@@ -70,7 +70,7 @@ def test_collectives_of_a_kind_are_one_line(report):
 def test_the_parts_of_memory_that_are_shown_add_up_to_the_total(report):
     units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     row = re.compile(r"  ([a-z ]+?) +(-?[\d.,]+) (B|KiB|MiB|GiB)\b")
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     facts = text[text.index("compiled (facts)") : text.index("memory there is")]
     shown = {
         name: float(number.replace(",", "")) * units[unit]
@@ -93,7 +93,7 @@ def test_numbers_of_small_runs_are_told_in_small_units(report):
         {"kind": "all-reduce", "bytes": 41_820, "devices": 4, "times_a_step": 1}
     ]
     report |= {"hours": 0.39, "cost": 0.0123}
-    text = preflight_report.table(report)
+    text = report_lib.table(report)
     assert "all-reduce                41.8 kB a step, 1 times, over 4 devices" in text
     assert "12.00 us" in text and "1.50 us" in text
     assert "0.72 seconds, cost 0.000010" in text

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bert_jax import step_estimate
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.distributed.chips import CHIPS
 from bert_jax.monitoring.throughput import train_flops_per_sequence
+from bert_jax.preflight import estimate
+from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import make_config, use_mesh
 
 V5E = CHIPS["TPU v5 lite"]
@@ -20,7 +20,7 @@ ENTRY %main (x: f32[1024]) -> f32[1024] {
 
 
 def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
-    found = step_estimate.estimate(CompiledProgram(PROGRAM, 4), V5E)
+    found = estimate.estimate(CompiledProgram(PROGRAM, 4), V5E)
     assert found is not None
     assert found.cycles["elementwise"] == 3_000_000
     assert found.seconds["elementwise"] == pytest.approx(3e6 / V5E.clock_hz)
@@ -36,31 +36,31 @@ def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
 
 def test_what_no_compiler_estimated_has_no_seconds():
     program = CompiledProgram("ENTRY %main (x: f32[8]) -> f32[8] {\n}")
-    assert step_estimate.estimate(program, V5E) is None
+    assert estimate.estimate(program, V5E) is None
     gpu = CHIPS["NVIDIA H100"]
-    assert step_estimate.estimate(CompiledProgram(PROGRAM), gpu) is None
+    assert estimate.estimate(CompiledProgram(PROGRAM), gpu) is None
 
 
 def test_rates_hours_and_cost_of_a_phase():
     config = make_config()
     phase, mesh = config.phases[0], use_mesh(8, 1, 1)
-    found = step_estimate.StepEstimate({}, {"matmul": 0.3, "copies": 0.2}, 0)
-    rates = step_estimate.of_phase(found, config, 0, mesh, V5E, price=2.0)
+    found = estimate.StepEstimate({}, {"matmul": 0.3, "copies": 0.2}, 0)
+    rates = estimate.of_phase(found, config, 0, mesh, V5E, price=2.0)
     per_second = phase.global_batch_size / 0.5
     assert rates["sequences_per_second"] == pytest.approx(per_second)
     assert rates["sequences_per_second_per_chip"] == pytest.approx(per_second / 8)
-    flops = step_estimate.model_flops(config, 0)
+    flops = estimate.model_flops(config, 0)
     assert rates["mfu"] == pytest.approx(flops / 0.5 / (8 * 197e12))
     assert rates["hours"] == pytest.approx(phase.num_steps * 0.5 / 3600)
     assert rates["cost"] == pytest.approx(rates["hours"] * 8 * 2)
-    free = step_estimate.of_phase(found, config, 0, mesh, V5E, price=None)
+    free = estimate.of_phase(found, config, 0, mesh, V5E, price=None)
     assert free["cost"] is None
 
 
 def test_two_devices_of_tpu7x_are_one_chip():
-    found = step_estimate.StepEstimate({}, {"matmul": 1.0}, 0)
+    found = estimate.StepEstimate({}, {"matmul": 1.0}, 0)
     config, mesh = make_config(), use_mesh(8, 1, 1)
-    rates = step_estimate.of_phase(found, config, 0, mesh, CHIPS["TPU7x"], price=1.0)
+    rates = estimate.of_phase(found, config, 0, mesh, CHIPS["TPU7x"], price=1.0)
     assert rates["cost"] == pytest.approx(rates["hours"] * 4)
 
 
@@ -68,5 +68,5 @@ def test_model_flops_are_those_of_the_log_lines():
     config = make_config()
     phase = config.phases[0]
     per_sequence = train_flops_per_sequence(config.model, 97, phase)
-    found = step_estimate.model_flops(config, 0)
+    found = estimate.model_flops(config, 0)
     assert found == phase.global_batch_size * per_sequence

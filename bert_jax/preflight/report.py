@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from bert_jax import quantities
+from bert_jax.preflight import quantities
 
 # What each part of a device's memory is. The total is their sum.
 MEMORY = {

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from bert_jax import trials
-from bert_jax.trials import EarlyMemory, Trial
+from bert_jax.preflight import aot
+from bert_jax.preflight.aot import EarlyMemory, Trial
 from tests.conftest import make_config, use_mesh
 
 HBM = 10_000
@@ -34,11 +34,11 @@ def test_the_largest_is_found_and_was_compiled(wanted, a_sequence):
     compile_ = made_up(a_sequence)
     early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
     first = compile_(config)
-    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     best = (HBM - 500) // a_sequence
-    assert 0.93 * best - trials.TILE <= largest <= max(best, wanted)
+    assert 0.93 * best - aot.TILE <= largest <= max(best, wanted)
     assert trial.fits and trial.config.phases[0].global_batch_size == 8 * largest
-    assert len(compile_.tried) <= 1 + trials.MOST_TRIES
+    assert len(compile_.tried) <= 1 + aot.MOST_TRIES
     # Those take minutes: the first, if it fits, and one or two.
     assert len(compile_.tried) - compile_.refused <= first.fits + 2
 
@@ -49,12 +49,12 @@ def test_the_largest_is_found_below_a_batch_that_was_not_compiled(a_sequence):
     config = make_config(phase={"global_batch_size": 8 * 100_000})
     compile_ = made_up(a_sequence)
     early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
-    first = trials.uncompiled(config, mesh, 0, early.of(100_000))
+    first = aot.uncompiled(config, mesh, 0, early.of(100_000))
     assert not first.fits and first.needed_bytes == 1_000_000
-    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     best = (HBM - 500) // a_sequence
-    assert 0.93 * best - trials.TILE <= largest <= best and trial.fits
-    assert len(compile_.tried) <= trials.MOST_TRIES
+    assert 0.93 * best - aot.TILE <= largest <= best and trial.fits
+    assert len(compile_.tried) <= aot.MOST_TRIES
     assert len(compile_.tried) - compile_.refused <= 2
 
 
@@ -68,9 +68,9 @@ def test_of_few_sequences_each_one_counts(wanted, best, share):
     compile_ = made_up(a_sequence)
     early = EarlyMemory(64, 64 * a_sequence * share, a_sequence * share)
     first = compile_(config)
-    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     assert 0.93 * best - 1 <= largest <= best and trial.fits
-    assert len(compile_.tried) <= 1 + trials.MOST_TRIES
+    assert len(compile_.tried) <= 1 + aot.MOST_TRIES
 
 
 @pytest.mark.parametrize("best", [1, 2, 3, 7])
@@ -80,9 +80,9 @@ def test_guesses_that_are_all_too_large_are_halved(best):
     compile_ = made_up((HBM - 500) / (best + 0.5))
     early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
     first = dataclasses.replace(compile_(config), needed_bytes=HBM + 100)
-    largest, trial = trials.largest_that_fits(first, early, mesh, 0, HBM, compile_)
+    largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     assert best / 2 <= largest <= best and trial.fits
-    assert len(compile_.tried) <= 1 + trials.MOST_TRIES + 6  # 64 halved to 1
+    assert len(compile_.tried) <= 1 + aot.MOST_TRIES + 6  # 64 halved to 1
 
 
 def test_where_not_one_sequence_fits_there_is_none():
@@ -90,7 +90,7 @@ def test_where_not_one_sequence_fits_there_is_none():
     config = make_config(phase={"global_batch_size": 64})
     compile_ = made_up(10, fixed=2 * HBM)
     early = EarlyMemory(at=64, bytes_there=2 * HBM + 640, a_sequence=10.0)
-    found = trials.largest_that_fits(compile_(config), early, mesh, 0, HBM, compile_)
+    found = aot.largest_that_fits(compile_(config), early, mesh, 0, HBM, compile_)
     assert found == (0, None)
 
 
@@ -98,19 +98,19 @@ def test_accumulation_divides_the_batch_to_what_fits():
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * 24})
     parts = [
-        trials.accumulation_for(config, mesh, 0, largest) for largest in (24, 23, 7, 1)
+        aot.accumulation_for(config, mesh, 0, largest) for largest in (24, 23, 7, 1)
     ]
     assert parts == [1, 2, 4, 24]
-    assert trials.accumulation_for(config, mesh, 0, 7, at_least=5) == 6
-    assert trials.accumulation_for(config, mesh, 0, 0) is None
+    assert aot.accumulation_for(config, mesh, 0, 7, at_least=5) == 6
+    assert aot.accumulation_for(config, mesh, 0, 0) is None
 
 
 def test_a_changed_config_is_changed_in_one_phase():
     mesh = use_mesh(4, 2, 1)
     config = make_config(accumulation_steps=2, phase={"global_batch_size": 64})
     config = dataclasses.replace(config, phases=config.phases * 2)
-    assert trials.micro_batch(config, mesh, 1) == 4
-    other = trials.changed(config, mesh, 1, sequences=6, layers=5)
-    assert trials.micro_batch(other, mesh, 1) == 6
+    assert aot.micro_batch(config, mesh, 1) == 4
+    other = aot.changed(config, mesh, 1, sequences=6, layers=5)
+    assert aot.micro_batch(other, mesh, 1) == 6
     assert other.phases[0] == config.phases[0]
     assert other.model.num_hidden_layers == 5

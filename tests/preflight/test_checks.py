@@ -5,8 +5,8 @@ import json
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import preflight_checks
 from bert_jax.errors import ConfigError
+from bert_jax.preflight import checks
 from bert_jax.training import optimizer
 from tests.conftest import make_config
 
@@ -14,30 +14,30 @@ from tests.conftest import make_config
 def test_a_corpus_is_held_against_the_config(trained):
     manifest = json.loads((trained / "run" / "config.json").read_text())
     config = config_lib.from_json(json.dumps(manifest))
-    found = preflight_checks.check(config, None)
+    found = checks.check(config, None)
     assert "was made with this tokenizer" in found[0]
     assert found[1].startswith("phase 1 takes ")
     manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
     other = config_lib.from_json(json.dumps(manifest))
     with pytest.raises(ConfigError, match="lowercase"):
-        preflight_checks.check(other, None)
+        checks.check(other, None)
 
 
 def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
-    preflight_checks.check_writable(str(tmp_path / "new" / "run"))
+    checks.check_writable(str(tmp_path / "new" / "run"))
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
-        preflight_checks.check_writable(str(tmp_path / "file" / "run"))
+        checks.check_writable(str(tmp_path / "file" / "run"))
     with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc cannot be"):
-        preflight_checks.check_writable("/proc/run")
+        checks.check_writable("/proc/run")
 
 
 def test_a_batch_is_held_against_a_number_of_devices():
     config = make_config(
         mesh__fsdp=4, accumulation_steps=2, phase={"global_batch_size": 64}
     )
-    said = preflight_checks.check_devices(config, 16)
+    said = checks.check_devices(config, 16)
     assert "mesh data 4 x fsdp 4 x tensor 1" in said
     assert "init_from" not in said
     assert "64 sequences, 2 a device at a time" in said
@@ -46,20 +46,20 @@ def test_a_batch_is_held_against_a_number_of_devices():
         (6, r"does not fit 6 device\(s\)"),
     ):
         with pytest.raises(ConfigError, match=message):
-            preflight_checks.check_devices(config, num_devices)
+            checks.check_devices(config, num_devices)
 
 
 def test_weights_that_may_be_elsewhere_are_not_looked_for_and_it_says_so(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
-    said = preflight_checks.check_devices(config, 8)
+    said = checks.check_devices(config, 8)
     note = f"config.init_from='{tmp_path}/nope' was not looked for"
     assert said.endswith(f"; {note}")
-    assert note in preflight_checks.check(config, None)
+    assert note in checks.check(config, None)
 
 
 def test_a_schedule_that_is_all_warmup_is_told():
     phase = {"global_batch_size": 8, "num_steps": 3}
     config = make_config(optimizer__warmup_steps=3, phase=phase)
     (note,) = optimizer.schedule_notes(config)
-    assert preflight_checks.check_devices(config, 8).endswith(f"; {note}")
-    assert note in preflight_checks.check(config, None)
+    assert checks.check_devices(config, 8).endswith(f"; {note}")
+    assert note in checks.check(config, None)

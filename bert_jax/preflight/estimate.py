@@ -9,10 +9,10 @@ import dataclasses
 
 import jax
 
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed.chips import Chip
 from bert_jax.monitoring import throughput
+from bert_jax.preflight.hlo import CompiledProgram
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ import jax.experimental.topologies
 import jax.numpy as jnp
 import pytest
 
-from bert_jax import compiled_program, trials
-from bert_jax.compiled_program import CompiledProgram
 from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.preflight import aot, hlo
+from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import make_config, use_mesh
 
 needs_libtpu = pytest.mark.skipif(
@@ -156,8 +156,8 @@ def test_a_collective_takes_at_least_its_bytes_over_the_links():
     ],
 )
 def test_a_refusals_numbers(message, sizes):
-    assert compiled_program.refused_bytes(message) == sizes
-    assert compiled_program.refused_bytes("INTERNAL: something else") is None
+    assert hlo.refused_bytes(message) == sizes
+    assert hlo.refused_bytes("INTERNAL: something else") is None
 
 
 def test_memory_and_a_real_loop():
@@ -167,7 +167,7 @@ def test_memory_and_a_real_loop():
         return jax.lax.fori_loop(0, 5, lambda _, x: x @ y, x)
 
     compiled = jax.jit(step, donate_argnums=0).lower(x, x).compile()
-    found = compiled_program.memory(compiled)
+    found = hlo.memory(compiled)
     assert found["arguments"] == 2 * x.nbytes
     assert found["outputs"] == found["aliased"] == x.nbytes
     rest = found["temporaries"] + found["code"]
@@ -184,7 +184,7 @@ def test_device_bytes_are_of_one_device():
         "a": jax.ShapeDtypeStruct((8, 3), jnp.float32, sharding=split),
         "b": jax.device_put(jnp.zeros(5, jnp.bfloat16)),
     }
-    assert compiled_program.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
+    assert hlo.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
 
 
 def test_a_sum_that_is_fused_with_taking_ones_part_is_a_reduce_scatter():
@@ -207,7 +207,7 @@ metadata={op_name="jit(step)/optimizer/dot_general"}
         8,
     )
     assert program.collectives == [
-        compiled_program.Collective(
+        hlo.Collective(
             "reduce-scatter",
             8 * 4 * 4,
             4,
@@ -239,7 +239,7 @@ async_execution_thread="sparsecore", to_apply=%called
         8,
     )
     assert program.collectives == [
-        compiled_program.Collective("all-reduce", 8 * 4 * 2, 8, 1, "", ("bf16",))
+        hlo.Collective("all-reduce", 8 * 4 * 2, 8, 1, "", ("bf16",))
     ]
 
 
@@ -256,7 +256,7 @@ def tpu_program(devices=None, **changes):
     devices = devices or chips.devices("v5e:2x2")
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     jax.set_mesh(mesh)
-    trial = trials.compile_step(config, mesh, 0)
+    trial = aot.compile_step(config, mesh, 0)
     return trial.program, trial.arguments["parameters"] // 4
 
 
@@ -404,7 +404,7 @@ def test_states_are_not_moved_about_between_products():
         },
     )
     mesh = use_mesh(4, 1, 1, chips.devices("v5e:2x2"))
-    program = trials.compile_step(config, mesh, 0).program
+    program = aot.compile_step(config, mesh, 0).program
     assert program.cycles["elementwise"] < 1.5 * program.cycles["matmul"]
 
 

@@ -1,0 +1,1 @@
+"""Estimates memory, step time and cost of a run by ahead-of-time compilation."""
