@@ -198,13 +198,13 @@ def test_keys_may_stand_before_the_config(before, after):
 def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
     program = f"""if True:
         import threading
-        from bert_jax import command_line
-        from bert_jax.config import ConfigError
+        from bert_jax import cli
+        from bert_jax.errors import ConfigError
         def main():
             threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
             print("said before")
             raise {raised}
-        command_line.run_and_leave(main, "")
+        cli.run_and_leave(main, "")
     """
     result = run_code(program)
     assert (result.returncode, result.stdout) == (code, "said before\n")
@@ -248,7 +248,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
     """JAX's is one, in which Python only prints an exception and goes on."""
     program = f"""if True:
         import gc, os, signal, time
-        from bert_jax import command_line
+        from bert_jax import cli
         def main():
             asked = []
             def callback(phase, info):
@@ -261,7 +261,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
             for _ in range(500):
                 time.sleep(0.01)
             print("swallowed")
-        command_line.run(main, "")
+        cli.run(main, "")
     """
     result = run_code(program)
     assert (result.returncode, result.stdout) == (130, "went on\n")

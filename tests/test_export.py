@@ -11,7 +11,6 @@ from bert_jax import export
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.lazy_tensorflow import tf
-from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 from tests.commands import run, run_well
@@ -106,7 +105,7 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
         bias = {"next_sentence.bias": arrays["next_sentence.bias"] + 1e-3}
         return place(params, arrays | bias)
 
-    monkeypatch.setattr(initialize, "place", place_another)
+    monkeypatch.setattr(parameters, "place", place_another)
     with pytest.raises(export.ExportError, match="its logits differ from the run's"):
         export.read_back(tmp_path, opened, "float32")
 

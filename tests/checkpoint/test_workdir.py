@@ -10,7 +10,10 @@ from bert_jax.checkpoint import workdir
 from bert_jax.errors import ConfigError
 from tests.commands import PATH
 
-HOLD = "import sys, time; from bert_jax import workdir_lock as w; w.hold(sys.argv[1]);"
+HOLD = (
+    "import sys, time; from bert_jax.checkpoint import workdir; "
+    "workdir.hold(sys.argv[1]);"
+)
 
 
 def start(tmp_path, then="print('held', flush=True); time.sleep(600)"):

@@ -10,7 +10,7 @@ from bert_jax.distributed import host_memory
 
 COUNT_FAULTS = """
 import ctypes, resource, sys, threading
-from bert_jax import host_memory
+from bert_jax.distributed import host_memory
 
 if sys.argv[1] == "keep":
     host_memory.keep_freed_memory()

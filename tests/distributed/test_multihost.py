@@ -24,11 +24,11 @@ def start(program: str, num_processes: int) -> list[subprocess.Popen]:
         address = f"localhost:{free.getsockname()[1]}"
     beginning = """
         import sys, time, pathlib
-        from bert_jax import hosts
-        from bert_jax.config import ConfigError
-        hosts.HEARTBEAT_SECS = 10
-        hosts.JOIN_SECS = 60
-        hosts.join()
+        from bert_jax.distributed import multihost
+        from bert_jax.errors import ConfigError
+        multihost.HEARTBEAT_SECS = 10
+        multihost.JOIN_SECS = 60
+        multihost.join()
         import jax
         me = jax.process_index()
     """
@@ -66,13 +66,13 @@ def test_processes_agree_and_the_first_alone_speaks(tmp_path):
             with seen.open("a") as file:
                 file.write(str(me))
             return me
-        assert hosts.agree("number", lambda: f"of {{me}}") == "of 0"
-        assert hosts.any_says(me == 2) and not hosts.any_says(False)
-        assert hosts.first_says(me == 0) and not hosts.first_says(me == 1)
-        assert hosts.first_then_others("writing", write) == me
-        hosts.barrier("written")
+        assert multihost.agree("number", lambda: f"of {{me}}") == "of 0"
+        assert multihost.any_says(me == 2) and not multihost.any_says(False)
+        assert multihost.first_says(me == 0) and not multihost.first_says(me == 1)
+        assert multihost.first_then_others("writing", write) == me
+        multihost.barrier("written")
         assert seen.read_text()[0] == "0" and sorted(seen.read_text()) == list("012")
-        hosts.make_shared("workdir", "{tmp_path}/run/deep")
+        multihost.make_shared("workdir", "{tmp_path}/run/deep")
         print("process", me)
         print("to stderr", me, file=sys.stderr)
     """
@@ -95,7 +95,7 @@ def test_a_mistake_that_the_first_finds_is_everyones(kind):
         def never():
             raise AssertionError("not to be called")
         try:
-            hosts.first_then_others("corpus", refuse if me == 0 else never)
+            multihost.first_then_others("corpus", refuse if me == 0 else never)
         except ConfigError as error:
             print(error, file=sys.stderr)
             sys.exit(error.exit_code)
@@ -108,11 +108,11 @@ def test_a_mistake_that_the_first_finds_is_everyones(kind):
 @pytest.mark.slow
 def test_directories_that_are_not_shared_are_told(tmp_path):
     program = f"""
-        hosts.SHARED_SECS = 2
+        multihost.SHARED_SECS = 2
         try:
-            with hosts.together():
-                hosts.check_same("step", "5", "never said")
-                hosts.make_shared("workdir", f"{tmp_path}/host{{me}}")
+            with multihost.together():
+                multihost.check_same("step", "5", "never said")
+                multihost.make_shared("workdir", f"{tmp_path}/host{{me}}")
         except ConfigError as error:
             print("told:", error, file=sys.stderr)
             sys.exit(2)
@@ -127,7 +127,7 @@ def test_directories_that_are_not_shared_are_told(tmp_path):
 def test_values_that_differ_are_told_with_both():
     program = """
         try:
-            hosts.check_same("digest", f"digest {me}", "corpora differ")
+            multihost.check_same("digest", f"digest {me}", "corpora differ")
         except ConfigError as error:
             print("told:", error, file=sys.stderr)
     """
@@ -140,7 +140,7 @@ def test_values_that_differ_are_told_with_both():
 def test_who_loses_another_leaves_with_76(victim):
     program = """
         print("ready", file=sys.stderr, flush=True)
-        with hosts.together():
+        with multihost.together():
             time.sleep(300)
     """
     processes = start(program, 2)
@@ -162,7 +162,7 @@ def test_who_loses_another_leaves_with_76(victim):
         (1, "multihost_utils.process_allgather(np.ones(1))"),
         pytest.param(
             0,
-            "hosts.agree('never', lambda: time.sleep(300))",
+            "multihost.agree('never', lambda: time.sleep(300))",
             marks=pytest.mark.slow,
         ),
     ],
@@ -173,7 +173,7 @@ def test_who_waits_for_one_that_is_lost_says_only_that(victim, waits):
         from jax.experimental import multihost_utils
         multihost_utils.process_allgather(np.ones(1))
         print("ready", file=sys.stderr, flush=True)
-        with hosts.together():
+        with multihost.together():
             while True:
                 {waits}
     """
@@ -197,7 +197,7 @@ def test_who_leaves_waits_for_no_thread_and_tells_the_others():
         import threading
         threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
         print("all is saved")
-        hosts.leave(75)
+        multihost.leave(75)
     """
     ended = finish(start(program, num_processes=2))
     assert [(code, said) for code, said, _ in ended] == [
@@ -225,9 +225,9 @@ def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
 @pytest.mark.parametrize(
     "lost",
     [
-        "hosts._say_and_exit('another is gone', 76)",
-        "hosts.num_processes = lambda: 2\n"
-        "with hosts.together():\n"
+        "multihost._say_and_exit('another is gone', 76)",
+        "multihost.num_processes = lambda: 2\n"
+        "with multihost.together():\n"
         "    raise ValueError('Gloo AllReduce: Connection closed by peer [::1]:1')",
     ],
 )
@@ -235,7 +235,7 @@ def test_who_loses_another_leaves_with_76_though_nobody_listens(lost):
     """Not with Python's code for that, after which no loop starts again."""
     program = f"""
 import os
-from bert_jax import hosts
+from bert_jax.distributed import multihost
 print("said before")
 os.close(1), os.close(2)
 {lost}
@@ -245,7 +245,9 @@ os.close(1), os.close(2)
 
 @pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_comes_alone_leaves_with_76(who_comes):
-    program = "from bert_jax import hosts; hosts.JOIN_SECS = 3; hosts.join()"
+    program = (
+        "from bert_jax.distributed import multihost as m; m.JOIN_SECS = 3; m.join()"
+    )
     environment = {
         "JAX_COORDINATOR_ADDRESS": "localhost:1025",  # where nobody answers
         "JAX_NUM_PROCESSES": "2",
@@ -267,7 +269,7 @@ def test_who_comes_alone_leaves_with_76(who_comes):
 @pytest.mark.slow
 def test_one_that_fails_does_not_wait_for_the_others():
     program = """
-        with hosts.together():
+        with multihost.together():
             if me == 1:
                 raise KeyError("a fault of ours")
             time.sleep(300)
@@ -347,13 +349,13 @@ def test_an_interruption_is_not_forgotten(monkeypatch):
 def test_a_full_disk_of_the_first_is_one_line():
     program = """
         import errno
-        from bert_jax import command_line
+        from bert_jax import cli
         def main():
-            with hosts.together():
+            with multihost.together():
                 if me == 0:
                     raise OSError(errno.ENOSPC, "No space left", "metrics.jsonl")
-                hosts.barrier("never")
-        command_line.run(main, "")
+                multihost.barrier("never")
+        cli.run(main, "")
     """
     first, second = finish(start(program, 2))
     assert first[0] == 2 and "no space left on the disk for metrics.jsonl" in first[2]

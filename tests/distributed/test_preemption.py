@@ -66,9 +66,9 @@ def test_who_is_started_to_ignore_ctrl_c_ignores_it():
     program = """if True:
         import os, signal, time
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        from bert_jax import interruption
+        from bert_jax.distributed import preemption
         for begin in ("raise_interrupts", "stop_at_once", "listen", "ignore"):
-            getattr(interruption, begin)()
+            getattr(preemption, begin)()
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
             print(begin)

@@ -80,7 +80,7 @@ def test_slow_steps_have_ten_times_their_median(monkeypatch):
 def test_what_is_no_step_has_longer_but_not_for_ever():
     result = run("""
         import time
-        from bert_jax import watchdog
+        from bert_jax.distributed import watchdog
 
         watchdog.LONG_SECS = 5.0
         with watchdog.Watchdog(patience_secs=1.0) as dog:

@@ -213,8 +213,9 @@ def test_sharded_equals_unsharded(straight, tmp_path):
 
 HANGS = """
 import pathlib, sys, time
-from bert_jax import watchdog
-from bert_jax.tasks import batches, tuning
+from bert_jax.distributed import watchdog
+from bert_jax.finetuning import run as tuning
+from bert_jax.finetuning.data import batches
 from tests.conftest import use_mesh
 from tests.finetuning import labelled
 

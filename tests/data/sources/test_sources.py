@@ -356,7 +356,8 @@ def test_wrong_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
 
 MEASURE = """
 import collections, resource, sys
-from bert_jax.data import cleaning, sentences, sources
+from bert_jax.data.corpus import encoding
+from bert_jax.data.sources import sentences, sources
 from tests.conftest import make_config
 
 def peak():
@@ -367,7 +368,7 @@ data = make_config().data
 counts = collections.Counter()
 before, num_bytes = peak(), 0
 for document in sources.documents(sys.argv[1], data, counts):
-    num_bytes += sum(map(len, cleaning.sentences(document, data, counts)))
+    num_bytes += sum(map(len, encoding.clean_sentences(document, data, counts)))
 print(before, peak(), num_bytes)
 """
 

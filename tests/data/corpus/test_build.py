@@ -1,4 +1,4 @@
-"""Tests of bert_jax.prepare: the same corpus however often it was interrupted."""
+"""Building a corpus: the same corpus however often it was interrupted."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from collections import Counter
 
 import pytest
 
-from bert_jax import prepare, storage
+from bert_jax import storage
 from bert_jax.data.batches import streams
 from bert_jax.data.corpus import build, corpus, key_ranges, merging, sorted_runs, writer
 from bert_jax.data.sources import input_files, sources
@@ -38,7 +38,7 @@ BATCH_BYTES = 2000
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(prepare, "BATCH_BYTES", BATCH_BYTES)
+    monkeypatch.setattr(build, "BATCH_BYTES", BATCH_BYTES)
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def test_any_number_of_workers_makes_the_same_files(
 ):
     config = trains(source[0])
     alone = made(config, 1)
-    monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(prepare, "KEPT_BYTES", small_bytes)
+    monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(build, "KEPT_BYTES", small_bytes)
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
@@ -205,14 +205,14 @@ def test_an_input_file_is_stated_once(source, monkeypatch):
 def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
     config = trains(source[0])
     expected = made(config, 1)
-    monkeypatch.setattr(prepare, "KEPT_BYTES", 100)
+    monkeypatch.setattr(build, "KEPT_BYTES", 100)
     assert made(elsewhere(config, "not_kept"), 1) == expected
 
 
 def test_is_small(source, monkeypatch):
     found = input_files.find(source[0].data.sources)
     assert build.is_small(found)
-    monkeypatch.setattr(prepare, "SMALL_BYTES", 100)
+    monkeypatch.setattr(build, "SMALL_BYTES", 100)
     assert not build.is_small(found)
     assert not build.is_small(input_files.find(("tfds:any#text",)))
 
@@ -298,7 +298,7 @@ def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare.work_directory, "remove", killed)
+        patch.setattr(build.work_directory, "remove", killed)
         with pytest.raises(Killed):
             build.prepare(config)
     assert "unfinished" in os.listdir(config.data.corpus_dir)
@@ -361,11 +361,11 @@ def test_tokenized_text_is_used_for_other_shards(source, monkeypatch, values, co
 
 PROGRAM = """
 import sys, time
-from bert_jax import config, prepare
-from bert_jax.data import processes
+from bert_jax import config
+from bert_jax.data.corpus import build, workers
 
-prepare.BATCH_BYTES = int(sys.argv[2])
-num_handed_out, run = int(sys.argv[3]), processes.run
+build.BATCH_BYTES = int(sys.argv[2])
+num_handed_out, run = int(sys.argv[3]), workers.run
 
 def stopping(items):
     global num_handed_out
@@ -375,9 +375,9 @@ def stopping(items):
         num_handed_out -= 1
         yield item
 
-processes.run = lambda task, items, *args: run(task, stopping(items), *args)
-prepare.is_small = lambda config: False  # both workers write shards too
-prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+workers.run = lambda task, items, *args: run(task, stopping(items), *args)
+build.is_small = lambda config: False  # both workers write shards too
+build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 """
 
 
@@ -411,7 +411,7 @@ def test_sigkill_of_all_processes_at_random_moments(
     """
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"), 1)
-    monkeypatch.setattr(prepare, "BATCH_BYTES", 100)
+    monkeypatch.setattr(build, "BATCH_BYTES", 100)
     documents = sources.documents(config.data.sources[0], config.data, Counter())
     num_runs = len(list(sorted_runs.batches("group", 0, documents, {}, 100)))
     most = num_runs // (num_kills - 1) - 4
@@ -560,7 +560,7 @@ def test_a_setting_that_does_not_fit_is_an_error_before_a_shard(
     config, _ = source
     values, message = BAD_SETTINGS[name]
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_write_shards", None)
+        patch.setattr(build, "_write_shards", None)
         fails(changed(config, "data", **values), message)
     mends(config, monkeypatch, 0)
 
@@ -568,7 +568,7 @@ def test_a_setting_that_does_not_fit_is_an_error_before_a_shard(
 def test_too_large_a_shard_is_an_error_before_a_shard(source, monkeypatch):
     config, _ = source
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_write_shards", None)
+        patch.setattr(build, "_write_shards", None)
         patch.setattr(writer, "MAX_SHARD_BYTES", 1000)
         fails(config, r"/train-\d+-of-00002 would hold .*num_shards \d\.\d times")
     mends(config, monkeypatch, 0)
@@ -627,7 +627,7 @@ def test_a_bad_line_found_by_the_vocabularys_training_is_reported_with_all(
     source, tmp_path, monkeypatch
 ):
     config = trains(source[0])
-    monkeypatch.setattr(prepare, "KEPT_BYTES", 0)
+    monkeypatch.setattr(build, "KEPT_BYTES", 0)
     with open(tmp_path / "text.txt", "ab") as file:
         file.write(b"\n\nw1 \xff\nw1 \xfe\n")
     fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
@@ -649,7 +649,7 @@ def test_a_vocabulary_that_changes_with_the_text_encodes_everything_again(
 def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
     five_files, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(prepare, "KEPT_BYTES", 0)
+    monkeypatch.setattr(build, "KEPT_BYTES", 0)
     config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
     fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
@@ -661,7 +661,7 @@ def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
 
     monkeypatch.setattr(tokenizers, "train", trained)
     # The old and the new file are a third of all text, old and new.
-    monkeypatch.setattr(prepare, "MAX_CHANGED_SHARE", 0.34)
+    monkeypatch.setattr(build, "MAX_CHANGED_SHARE", 0.34)
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
@@ -688,8 +688,8 @@ def test_one_document_names_the_alternative(tmp_path):
 )
 def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Also when the text is read a second time, after the vocabulary's training."""
-    monkeypatch.setattr(prepare, "SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(prepare, "KEPT_BYTES", small_bytes)
+    monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
+    monkeypatch.setattr(build, "KEPT_BYTES", small_bytes)
     config = changed(trains(source[0]), "data", invalid_utf8="replace")
     with open(tmp_path / "text.txt", "ab") as file:
         file.write(b"\n\nw1 \xff w2\nw1 \x00w2\n")
@@ -736,24 +736,25 @@ def test_wrapped_documents_are_counted(source, tmp_path):
 
 MEASURE = """
 import json, multiprocessing, re, sys
-from bert_jax import config, prepare
-from bert_jax.data import processes, wordpiece_training
+from bert_jax import config
+from bert_jax.data.corpus import build, workers
+from bert_jax.data.tokenizers import wordpiece_training
 
 def peak(pid):
     with open(f"/proc/{pid}/status") as file:
         return int(re.search(r"VmHWM:\\s+(\\d+) kB", file.read())[1]) * 1024
 
-peaks, run = [0], processes.run
+peaks, run = [0], workers.run
 
 def watched(*args):
     for result in run(*args):
         peaks.extend(peak(child.pid) for child in multiprocessing.active_children())
         yield result
 
-processes.run = watched
-prepare.BATCH_BYTES = prepare.SMALL_BYTES = prepare.KEPT_BYTES = 2**20
+workers.run = watched
+build.BATCH_BYTES = build.SMALL_BYTES = build.KEPT_BYTES = 2**20
 wordpiece_training.TRAINING_BYTES = 2**22
-prepare.prepare(config.from_json(open(sys.argv[1]).read()), 2)
+build.prepare(config.from_json(open(sys.argv[1]).read()), 2)
 print(json.dumps([peak("self"), max(peaks)]))
 """
 
