@@ -10,6 +10,7 @@ and `parameter_bytes`, which are what predict holds in memory.
 
 import argparse
 import csv
+import dataclasses
 import pathlib
 import time
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def main() -> None:
     for path in args.models:
         exact = model_lib.read_tuned(path)
         layers = f"{path}: {exact.config.num_hidden_layers} layers"
-        for weights, model in ("float32", exact), ("int8", int8.quantized(exact)):
+        small = dataclasses.replace(exact, params=int8.quantized(exact.params))
+        for weights, model in ("float32", exact), ("int8", small):
             models[f"{layers}, {weights}"] = model
             predictors[f"{layers}, {weights}"] = make(model, mesh, sentences)
 

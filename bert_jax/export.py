@@ -82,7 +82,9 @@ def export(
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
         files.write_digests(tmp)
-        model_card.write(tmp, run, workdir, format_name, dtype)  # which people edit
+        model_card.write(  # without a digest: people edit it
+            tmp, run.config, run.corpus, workdir, run.step, format_name, dtype
+        )
         tmp.chmod(0o755)  # mkdtemp keeps it to its owner
         os.replace(tmp, target)
     except BaseException:

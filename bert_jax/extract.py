@@ -17,6 +17,7 @@ input where that is "-", is a text, or two with " ||| " between them. The output
 """
 
 import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +118,7 @@ def open_model(path: str) -> tuple[Extractor | int8.Compared, Extractor, Tokeniz
     extractor = make_extractor(model)
     if _WEIGHTS.value == "float32":
         return extractor, extractor, model.tokenizer
-    small = int8.quantized(model)
+    small = dataclasses.replace(model, params=int8.quantized(model.params))
     print(int8.sizes(model.params, small.params))
     extractor_of_small = make_extractor(small)
     compared = int8.Compared(extractor_of_small, extractor, difference)

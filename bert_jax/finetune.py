@@ -35,7 +35,6 @@ from bert_jax.finetuning.data.squad import Questions
 from bert_jax.finetuning.inputs import Start
 from bert_jax.finetuning.run import Result
 from bert_jax.finetuning.sweep import Setup
-from bert_jax.interop import files
 from bert_jax.monitoring.progress import Progress
 from bert_jax.monitoring.report import duration
 
@@ -120,7 +119,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or give another --workdir"
-        was = workdir_lib.flat(files.read_json(path, remedy))
+        was = workdir_lib.flat(storage.read_json(path, remedy))
         now = workdir_lib.flat(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)

@@ -15,6 +15,7 @@ FILE, or of standard input where that is "-", is what the model was tuned for:
 """
 
 import contextlib
+import dataclasses
 import json
 import sys
 import time
@@ -138,7 +139,7 @@ def open_model(
     tell = make_teller(model, numbers, mesh)
     if _WEIGHTS.value == "float32":
         return tell, tell, max_parts
-    small = int8.quantized(model)
+    small = dataclasses.replace(model, params=int8.quantized(model.params))
     print(int8.sizes(model.params, small.params), file=sys.stderr)
     teller = make_teller(small, numbers, mesh)
     return int8.Compared(teller, tell, answers.difference), teller, max_parts

@@ -9,8 +9,10 @@ local files need no TensorFlow.
 
 import contextlib
 import errno
+import fcntl
 import glob as local_glob
 import io
+import json
 import os
 import random
 import re
@@ -21,10 +23,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import errors
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, DamagedError
+
+# The errors of flock() on file systems that have no locks, such as mounted buckets and
+# Lustre mounted without -o flock.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+# A tokenizer.json of a million pieces has some 40 MB.
+MAX_FILE_BYTES = 64 * 2**20
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
@@ -353,3 +363,56 @@ def _gfile() -> Any:
     from bert_jax.lazy_tensorflow import tf
 
     return tf.io.gfile
+
+
+def check_size(path: Path) -> None:
+    """Raises ConfigError when a file is larger than any of a tokenizer is."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{path} has over {MAX_FILE_BYTES // 2**20} MiB, which no such file needs;"
+            " it is not opened"
+        )
+
+
+def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
+    """Reads a JSON file that holds one object.
+
+    Args:
+      path: of the file.
+      remedy: what the error message advises.
+
+    Raises:
+      DamagedError: if the file cannot be read or holds no JSON object.
+      ConfigError: if the file is larger than any file of this kind.
+    """
+    try:
+        check_size(path)
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} is not a JSON object; {remedy}")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def acquire(file: int) -> bool:
+    """Locks an open file for this process, without waiting.
+
+    Returns:
+      False when another process holds the lock. True when the lock was acquired, and
+      also where the file system has no locks: work goes ahead unprotected there.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if error.errno not in NO_LOCKS:
+            raise
+    return True

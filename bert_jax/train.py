@@ -131,7 +131,7 @@ def open_inputs(
     devices.open_devices()
     keep_compiled(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
-    check_mesh(config, mesh)
+    mesh_lib.check_mesh(config, mesh)
     workdir_lib.check_continues(workdir, config)
     is_begun = bool(integrity.steps(workdir))
     multihost.check_same(
@@ -215,12 +215,6 @@ def first_state(
         return state
     params = parameters.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
-
-
-def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError when batches or parameters do not divide over the mesh."""
-    mesh_lib.check(config, mesh)
-    mesh_lib.host_part(mesh, jax.process_index())
 
 
 def describe(

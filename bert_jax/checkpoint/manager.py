@@ -29,7 +29,6 @@ from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, Skip
-from bert_jax.training.step import TrainState
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
@@ -120,7 +119,7 @@ class Checkpoints:
     def save(
         self,
         step: int,
-        state: TrainState,
+        state: Any,
         config: Config,
         position: Position,
     ) -> None:

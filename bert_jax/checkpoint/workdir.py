@@ -1,8 +1,6 @@
 """Advisory file locks: one process at a time writes to a directory."""
 
 import dataclasses
-import errno
-import fcntl
 import os
 import socket
 from pathlib import Path
@@ -12,7 +10,6 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.errors import ConfigError
-from bert_jax.interop import files
 
 CONFIG_FILE = "config.json"
 
@@ -30,9 +27,6 @@ MAY_CHANGE = (
 )
 
 LOCK_FILE = ".lock"
-# The errors of flock() on file systems that have no locks, such as mounted buckets and
-# Lustre mounted without -o flock.
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 def hold(workdir: str) -> None:
@@ -44,7 +38,7 @@ def hold(workdir: str) -> None:
     path = Path(workdir) / LOCK_FILE
     # Never closed: the kernel gives it back at the end of the process, kill -9 too.
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if not acquire(file):
+    if not storage.acquire(file):
         holder = os.read(file, 200).decode(errors="replace").strip() or "a process"
         os.close(file)
         raise ConfigError(
@@ -53,23 +47,6 @@ def hold(workdir: str) -> None:
         )
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-
-
-def acquire(file: int) -> bool:
-    """Locks an open file for this process, without waiting.
-
-    Returns:
-      False when another process holds the lock. True when the lock was acquired, and
-      also where the file system has no locks: work goes ahead unprotected there.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
 
 
 def read_config(workdir: str) -> ExperimentConfig | None:
@@ -82,7 +59,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
         return None
-    values: Any = files.read_json(path, "restore it, or give another --workdir")
+    values: Any = storage.read_json(path, "restore it, or give another --workdir")
     try:
         return config_lib.from_config_dict(values)
     except ConfigError as error:

@@ -174,3 +174,9 @@ def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
             f"config.mesh.shard_optimizer=True needs mesh.data * mesh.fsdp={split} to"
             f" divide config.model.hidden_size={model.hidden_size}"
         )
+
+
+def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
+    """Raises ConfigError when batches or parameters do not divide over the mesh."""
+    check(config, mesh)
+    host_part(mesh, jax.process_index())

@@ -29,7 +29,6 @@ from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.sweep import Setup
-from bert_jax.interop import files
 from bert_jax.model import parameters
 from bert_jax.monitoring import report, step_log, writer
 from bert_jax.phases import Position
@@ -121,7 +120,7 @@ def read_result(workdir: str) -> Result | None:
     if not path.is_file():
         return None
     remedy = f"remove {workdir} to repeat the run"
-    values: Any = files.read_json(path, remedy)
+    values: Any = storage.read_json(path, remedy)
     try:
         return Result(**values | {"history": tuple(values["history"])})
     except (TypeError, KeyError):

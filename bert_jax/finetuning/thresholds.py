@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import QuestionTask, Task, TextTask
 from bert_jax.interop import files
-from bert_jax.interop.files import read_json, write_json
+from bert_jax.storage import read_json, write_json
 
 FILE = "decisions.json"
 # Of a model that was tuned elsewhere: the defaults of the released run_squad.py.

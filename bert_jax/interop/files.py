@@ -5,7 +5,6 @@ nor a JSON file would tell of a flipped bit by itself.
 """
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Callable
@@ -14,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import digests
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax import digests, storage
 from bert_jax.errors import ConfigError, DamagedError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
@@ -84,7 +82,7 @@ def read(directory: Path, name: str) -> bytes:
       ConfigError: as `file`, or when it is larger than any such file.
     """
     path = file(directory, name)
-    tokenizers.check_size(path)
+    storage.check_size(path)
     return path.read_bytes()
 
 
@@ -101,33 +99,6 @@ def refuse_link_outside(path: Path, directory: Path) -> None:
             f"{path} is a link to {target}, outside of its directory; copy the file"
             " there if you trust it"
         )
-
-
-def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
-    """Reads a JSON file that holds one object.
-
-    Args:
-      path: of the file.
-      remedy: what the error message advises.
-
-    Raises:
-      DamagedError: if the file cannot be read or holds no JSON object.
-      ConfigError: if the file is larger than any file of this kind.
-    """
-    try:
-        tokenizers.check_size(path)
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ConfigError:
-        raise
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} is not a JSON object; {remedy}")
-    return value
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def write_digests(directory: Path) -> None:

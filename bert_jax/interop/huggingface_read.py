@@ -17,10 +17,11 @@ from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import files as files_lib
 from bert_jax.interop import weight_names
-from bert_jax.interop.files import Source, read_json
+from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_config import MEANT
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
+from bert_jax.storage import read_json
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers

@@ -15,9 +15,9 @@ import tokenizers as tokenizers_lib
 from bert_jax.config import ExperimentConfig, ModelConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import huggingface_config, sentence_transformers, weight_names
-from bert_jax.interop.files import write_json
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
+from bert_jax.storage import write_json
 
 WEIGHTS = "model.safetensors"
 

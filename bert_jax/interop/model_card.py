@@ -6,8 +6,8 @@ What stands between the lines of --- is for the Hugging Face hub.
 from pathlib import Path
 
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.loading import run as run_lib
 from bert_jax.monitoring import writer
 
 LOAD = {
@@ -50,18 +50,34 @@ ERF_GELU = (
 
 
 def write(
-    directory: Path, run: run_lib.Run, workdir: str, format_name: str, dtype: str
+    directory: Path,
+    config: ExperimentConfig,
+    corpus: corpus_lib.Corpus,
+    workdir: str,
+    step: int,
+    format_name: str,
+    dtype: str,
 ) -> None:
-    """Writes README.md into the directory of an export."""
-    model = run.config.model
+    """Writes README.md into the directory of an export.
+
+    Args:
+      directory: of the export.
+      config: of the run.
+      corpus: that the run was trained on.
+      workdir: of the run; its metrics.jsonl is read.
+      step: of the exported checkpoint.
+      format_name: a key of LOAD.
+      dtype: of the exported weights.
+    """
+    model = config.model
     sections = [
         _front_matter(format_name),
         f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
-        f"{_origin(run)} The weights here are {dtype}.",
-        f"## Loading\n\n{_load(run.config, format_name, dtype)}",
-        f"## Held-out metrics\n\n{_metrics(workdir, run.step)}",
-        f"## Data\n\n{_data(run.corpus, run.config)}",
-        f"## Config\n\n```json\n{run.config.to_json()}\n```",
+        f"{_origin(config, step)} The weights here are {dtype}.",
+        f"## Loading\n\n{_load(config, format_name, dtype)}",
+        f"## Held-out metrics\n\n{_metrics(workdir, step)}",
+        f"## Data\n\n{_data(corpus, config)}",
+        f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
     text = "\n\n".join(sections) + "\n"
     (directory / "README.md").write_text(text, encoding="utf-8")
@@ -76,14 +92,11 @@ def _front_matter(format_name: str) -> str:
     )
 
 
-def _origin(run: run_lib.Run) -> str:
-    config = run.config
+def _origin(config: ExperimentConfig, step: int) -> str:
     began = "from random weights"
     if config.init_from:
         began = f"from the weights in `{config.init_from}`"
-    text = (
-        f"Pretrained with bert_jax {began}: step {run.step:,} of {config.num_steps:,}."
-    )
+    text = f"Pretrained with bert_jax {began}: step {step:,} of {config.num_steps:,}."
     return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
 
 

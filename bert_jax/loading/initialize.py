@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -146,7 +147,7 @@ def read(
 
 def is_workdir(directory: Path) -> bool:
     path = directory / workdir.CONFIG_FILE
-    return path.is_file() and {"phases", "optimizer"} <= set(files.read_json(path))
+    return path.is_file() and {"phases", "optimizer"} <= set(storage.read_json(path))
 
 
 def open_workdir(directory: Path) -> Source:

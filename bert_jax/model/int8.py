@@ -7,14 +7,12 @@ well: in a program the weights become floats where they are multiplied. qwix is 
 where it is used: a command's start would take a third longer.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
-from bert_jax.loading.model import Trained
 from bert_jax.model.parameters import path_name
 
 # Of an embedding [row, D] and of a kernel [input, output], the axis with a scale each.
@@ -22,8 +20,8 @@ _ROWS, _OUTPUTS = 0, 1
 NUM_COMPARED = 128  # lines that are computed both ways, to tell of the difference
 
 
-def quantized(model: Trained) -> Trained:
-    """Returns the model with int8 weights; `dequantized` gives them back for use."""
+def quantized(params: Any) -> Any:
+    """Returns parameters with int8 weights; `dequantized` gives them back for use."""
     import qwix
 
     def quantize(path: tuple[Any, ...], array: jax.Array) -> Any:
@@ -32,8 +30,7 @@ def quantized(model: Trained) -> Trained:
         axis = _OUTPUTS if path_name(path).endswith("kernel") else _ROWS
         return qwix.quantize(array, "int8", channelwise_axes=[axis])
 
-    params = jax.jit(lambda p: jax.tree_util.tree_map_with_path(quantize, p))
-    return dataclasses.replace(model, params=params(model.params))
+    return jax.jit(lambda p: jax.tree_util.tree_map_with_path(quantize, p))(params)
 
 
 def dequantized(params: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from bert_jax import train
 from bert_jax.config import REMAT, ExperimentConfig
 from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
@@ -362,7 +361,7 @@ def preflight(
     """
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
-    train.check_mesh(config, mesh)
+    mesh_lib.check_mesh(config, mesh)
     found = checks.check(config, workdir)
     jax.set_mesh(mesh)
     chip = chips.chip_of(devices[0].device_kind)

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from bert_jax import train
 from bert_jax.config import multiples_around
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
@@ -48,7 +47,7 @@ def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams
             mesh__data=data,
             mesh__fsdp=2,
         )
-        train.check_mesh(config, mesh)
+        mesh_lib.check_mesh(config, mesh)
 
     with pytest.raises(ConfigError, match="global_batch_size") as refused:
         check(size)

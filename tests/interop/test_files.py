@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from bert_jax import storage
 from bert_jax.errors import ConfigError, DamagedError
 from bert_jax.interop import files
 
@@ -102,4 +103,4 @@ def test_what_is_no_json_object_is_refused(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match="config.json is not a JSON object"):
-        files.read_json(path)
+        storage.read_json(path)

@@ -15,8 +15,16 @@ def opened(trained):
     return run_lib.open_run(str(trained / "run"), None)
 
 
-def write(opened, workdir, directory, format_name="huggingface"):
-    model_card.write(directory, opened, str(workdir), format_name, "float32")
+def write(opened, workdir, directory, format_name="huggingface", dtype="float32"):
+    model_card.write(
+        directory,
+        opened.config,
+        opened.corpus,
+        str(workdir),
+        opened.step,
+        format_name,
+        dtype,
+    )
     return (directory / "README.md").read_text()
 
 
@@ -64,7 +72,6 @@ def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
     assert "--do_lower_case=True" in card and "untrained" not in card
     assert "random weights" in card and "erf form" not in card
     model = dataclasses.replace(opened.config.model, hidden_act="gelu")
-    model_card.write(tmp_path, changed(model=model), "none", "google", "bfloat16")
-    card = (tmp_path / "README.md").read_text()
+    card = write(changed(model=model), "none", tmp_path, "google", "bfloat16")
     assert "The weights here are bfloat16." in card
     assert "erf form" in card and "refuses them" in " ".join(card.split())

@@ -1,5 +1,6 @@
 """int8 weights: near to the float32 ones, a quarter of them, and told of."""
 
+import dataclasses
 import gc
 import json
 import weakref
@@ -21,6 +22,10 @@ from tests.commands import run, run_well
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
 from tests.models import TOKENIZER
+
+
+def quantized(model):
+    return dataclasses.replace(model, params=int8.quantized(model.params))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +60,7 @@ def test_each_weight_is_off_by_half_a_step_at_most(directory, mesh):
 def test_they_take_a_quarter(directory):
     use_mesh(1, 1, 1)
     model = model_lib.read_tuned(str(directory))
-    small = int8.quantized(model)
+    small = quantized(model)
     vectors = [x for x in jax.tree.leaves(model.params) if x.ndim < 2]
     matrices = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
     rest = sum(4 * x.size for x in vectors)
@@ -140,7 +145,7 @@ def compare_and_forget(directory):
     model = model_lib.read_encoder(str(directory))
     arrays = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
     compared = int8.Compared(
-        embed_with(int8.quantized(model)), embed_with(model), extract.difference
+        embed_with(quantized(model)), embed_with(model), extract.difference
     )
     compared([("w1",)])
     return compared, arrays

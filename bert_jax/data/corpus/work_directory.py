@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.checkpoint import workdir
 from bert_jax.data.corpus import corpus, file_systems
 from bert_jax.errors import ConfigError
 
@@ -196,7 +195,7 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
             " name a directory that can"
         ) from None
     with lock:
-        if not workdir.acquire(lock.fileno()):
+        if not storage.acquire(lock.fileno()):
             raise ConfigError(
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
                 " process; wait until that is done"

@@ -25,13 +25,9 @@ from bert_jax.data.tokenizers.base import (
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, DamagedError
 
-# A tokenizer.json of a million pieces has some 40 MB.
-MAX_FILE_BYTES = 64 * 2**20
-
 __all__ = [
     "CLS",
     "MASK",
-    "MAX_FILE_BYTES",
     "PAD",
     "SEP",
     "SPECIAL_TOKENS",
@@ -39,7 +35,6 @@ __all__ = [
     "Encoder",
     "Tokenizer",
     "WordPiece",
-    "check_size",
     "load",
     "parse",
     "path_in",
@@ -77,7 +72,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
     path = Path(config.vocab_file).expanduser()
     if not path.is_file():
         raise ConfigError(f"config.tokenizer.vocab_file={str(path)!r} is not a file")
-    check_size(path)
+    storage.check_size(path)
     tokenizer = parse(path.read_bytes(), config, str(path))
     size = len(tokenizer.vocab)
     if size != config.vocab_size:
@@ -107,15 +102,6 @@ def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
       ConfigError: when the content is not of config.kind, or lacks what BERT needs.
     """
     return _module(config).read(content, config, path)
-
-
-def check_size(path: Path) -> None:
-    """Raises ConfigError when a file is larger than any of a tokenizer is."""
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"{path} has over {MAX_FILE_BYTES // 2**20} MiB, which no such file needs;"
-            " it is not opened"
-        )
 
 
 def path_in(directory: str, config: TokenizerConfig) -> str:
