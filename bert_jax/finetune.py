@@ -113,7 +113,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
         "model": str(Path(start.model).absolute()),
         "is_from_scratch": start.is_from_scratch,
         "lowercase": setup.encoder.tokenizer.lowercase,
-        "encoder_sha256": inputs._digest(setup.encoder),
+        "encoder_sha256": inputs.digest(setup.encoder),
         "data_sha256": setup.sha256,
     }
     path = Path(workdir) / SETTINGS_FILE

@@ -234,7 +234,7 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
     rows = [json.loads(line)[key] for line in said.stdout.splitlines()]
     predictions = tuned_on / "run" / "predictions" / "dev"
     if kind == "multi_label":
-        assert "rows cut to --max_length" in said.stderr
+        assert "rows truncated to --max_length" in said.stderr
         shares = [json.loads(x)["probabilities"] for x in said.stdout.splitlines()]
         assert rows == [[n for n, p in x.items() if p > 0.45] for x in shares]
     else:
@@ -272,9 +272,9 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     "more, message",
     [
         ({"distill.teacher": "/nowhere"}, "config.distill.teacher=/nowhere is not a"),
-        ({"distill.logits_weight": 0.0}, "teaches nothing: set"),
-        ({"distill.teacher": ""}, "has to name a tuned model"),
-        ({"task.labels": ("for", "against")}, "has the labels against, for, the task"),
+        ({"distill.logits_weight": 0.0}, "has no effect: set"),
+        ({"distill.teacher": ""}, "must name a fine-tuned model"),
+        ({"task.labels": ("for", "against")}, "labels against, for, but the task"),
         ({"num_layers": 3}, "config.num_layers=3, but the model has 2"),
     ],
 )
@@ -309,8 +309,8 @@ def test_a_teacher_reads_what_its_student_reads(swept):
     assert open_student(teacher).head.labels == ("against", "for")
     upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
     for changes, message in (
-        ({"tokenizer": upper}, "has another tokenizer than --model"),
-        ({"hidden_size": 64}, "states of 32 dims, --model of 64; set"),
+        ({"tokenizer": upper}, "and --model have different tokenizers"),
+        ({"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),
         ({"sequence_length": 33}, "has 32 positions"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -326,8 +326,8 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
     teacher = model_lib.open_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
-    with pytest.raises(ConfigError, match="was tuned for regression, config.task.kind"):
-        inputs.check_task_of(teacher, values, None)
+    with pytest.raises(ConfigError, match="fine-tuned for regression, but config.task"):
+        inputs.check_teacher_task(teacher, values, None)
 
 
 @pytest.mark.parametrize(
@@ -336,11 +336,11 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
         ({"task.label": "verdict"}, "'verdict'"),
         ({"task.text": ("review",)}, "'review'"),
         ({"task.kind": "guessing"}, "config.task.kind='guessing' must be one of"),
-        ({"task.labels": ("yes", "no")}, "config.task.labels has yes, no"),
+        ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no)"),
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
         ({"sequence_length": 64}, "has 32 positions"),
-        ({"metric": "macro_f1"}, "config.metric='macro_f1' is not for 2 classes"),
+        ({"metric": "macro_f1"}, "config.metric='macro_f1' is not defined for 2"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Labelled tasks: examples, features, training, predictions and metrics."""
+"""Fine-tuning on labelled tasks: data, features, training, predictions, metrics."""

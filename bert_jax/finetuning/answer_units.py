@@ -1,10 +1,10 @@
-"""Units in which an answer is compared with the right ones: words or characters.
+"""Units in which predicted and reference answers are compared: words or characters.
 
-Sources: for words the rules of SQuAD's evaluate-v1.1.py and evaluate-v2.0.py
-(Rajpurkar et al. 2016 and 2018); for characters those of CMRC 2018's evaluation (Cui et
-al. 2019), for text without spaces between words. In two points characters differ from
-that evaluation: kana are single characters as ideographs are, for Japanese, and what is
-between them is split by the expression below rather than by NLTK.
+Words follow SQuAD's evaluate-v1.1.py and evaluate-v2.0.py (Rajpurkar et al. 2016 and
+2018). Characters follow the evaluation of CMRC 2018 (Cui et al. 2019) and are meant for
+text without spaces between words. They differ from that evaluation in two points: kana
+are single characters, as ideographs are, to support Japanese; and the text between
+single characters is split by the regular expression below rather than by NLTK.
 """
 
 import collections
@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-# The marks that CMRC's evaluation removes. ASCII's . , ! ? ( ) are not among them.
-_MARKS = str.maketrans(
+# Punctuation that CMRC's evaluation removes. ASCII . , ! ? ( ) are not among it.
+_CMRC_PUNCTUATION = str.maketrans(
     "",
     "",
     "-:_*^/\\~`+="
@@ -31,38 +31,39 @@ _SINGLE = (
     "\uff66-\uff9f\U00020000-\U0003ffff"
 )
 _LETTER = rf"[^\W_{_SINGLE}]"
-# A single character, a word or number with marks inside as in 3.5, or any mark.
+# A single character; a word or number, with punctuation inside as in 3.5; or one
+# punctuation character.
 _UNITS = re.compile(rf"[{_SINGLE}]|{_LETTER}+(?:[.,']{_LETTER}+)*|\S")
 
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """Rules of comparison.
+    """Rules for comparing two answers.
 
     Attributes:
-      normalize: returns the text that exact match compares.
+      normalize: returns the form of a text that exact match compares.
       split: returns the units of a text.
-      count_common: returns how many units two texts have in common.
+      count_common: returns the number of units that two texts share.
     """
 
     normalize: Callable[[str], str]
     split: Callable[[str], list[str]]
     count_common: Callable[[Sequence[str], Sequence[str]], int]
 
-    def exact_match(self, answer: str, right: str) -> float:
+    def exact_match(self, answer: str, reference: str) -> float:
         """Returns 1.0 if the normalized texts are equal, else 0.0."""
-        return float(self.normalize(answer) == self.normalize(right))
+        return float(self.normalize(answer) == self.normalize(reference))
 
-    def f1(self, answer: str, right: str) -> float:
-        """Returns the harmonic mean of precision and recall of an answer's units."""
-        found, expected = self.split(answer), self.split(right)
+    def f1(self, answer: str, reference: str) -> float:
+        """Returns the harmonic mean of precision and recall over an answer's units."""
+        found, expected = self.split(answer), self.split(reference)
         common = self.count_common(found, expected)
         # 2pr / (p + r) with p = common / found and r = common / expected.
         return 2 * common / (len(found) + len(expected)) if common else 0.0
 
 
 def _normalize_words(text: str) -> str:
-    """Returns the text in lower case without punctuation, articles, extra spaces."""
+    """Lower-cases the text and removes punctuation, articles and extra spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -70,13 +71,13 @@ def _split_words(text: str) -> list[str]:
     return _normalize_words(text).split()
 
 
-def _count_in_both(a: Sequence[str], b: Sequence[str]) -> int:
+def _count_shared(a: Sequence[str], b: Sequence[str]) -> int:
     return sum((collections.Counter(a) & collections.Counter(b)).values())
 
 
 def _normalize_characters(text: str) -> str:
-    """Returns the text in lower case without the marks above."""
-    return text.lower().strip().translate(_MARKS)
+    """Lower-cases the text and removes the punctuation that CMRC removes."""
+    return text.lower().strip().translate(_CMRC_PUNCTUATION)
 
 
 def _split_characters(text: str) -> list[str]:
@@ -89,6 +90,6 @@ def _longest_common_run(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 UNITS = {
-    "words": Units(_normalize_words, _split_words, _count_in_both),
+    "words": Units(_normalize_words, _split_words, _count_shared),
     "characters": Units(_normalize_characters, _split_characters, _longest_common_run),
 }

@@ -1,9 +1,9 @@
-"""Logits of windows -> answers of questions: the best spans, and whether there is one.
+"""Converts the logits of windows into answers to questions.
 
-Source: google-research/bert run_squad.py, write_predictions. There the best starts are
-paired with the best ends; here every span of up to the longest length is looked at.
+Source: google-research/bert run_squad.py, write_predictions. That function pairs the
+best starts with the best ends; this module scores every span up to the maximum length.
 
-Shapes: W window, T token, A tokens of an answer, K best spans of a window.
+Shapes: W window, T token position, A answer length, K best spans of a window.
 """
 
 import dataclasses
@@ -19,13 +19,14 @@ _WINDOWS_AT_ONCE = 256  # [W, T, A] float32: 12 MB at 384 tokens and answers of 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What leaderboards take, by the question's id.
+    """Answers in the form that leaderboards accept, keyed by question id.
 
     Attributes:
-      texts: the answer; "" for there is none.
-      not_empty: the best one that is not empty, for the search of a threshold.
-      best: several, the likeliest first: text, probability, start_logit, end_logit.
-      null_odds: the score of there is none, less that of the best answer.
+      texts: the answer; "" means that the question has no answer.
+      not_empty: the best non-empty answer, used to search for a threshold.
+      best: the most probable answers in descending order, each with text, probability,
+        start_logit and end_logit.
+      null_odds: the score of "no answer" minus the score of the best answer.
     """
 
     texts: dict[str, str]
@@ -54,15 +55,16 @@ def find(
     max_answer_length: int,
     null_threshold: float,
 ) -> Answers:
-    """Returns the answers to all questions.
+    """Finds the best answers to all questions.
 
     Args:
       questions: from `squad.read`.
-      features: of all of them, not of training.
-      logits_WT2: float32, of every window.
+      features: windows of these questions, made with `is_training=False`.
+      logits_WT2: float32, start and end logits of every window.
       num_best: answers to keep for each question.
-      max_answer_length: in tokens.
-      null_threshold: null odds above it are no answer, where questions may have none.
+      max_answer_length: maximum length of an answer in tokens.
+      null_threshold: null odds above this value mean "no answer", if questions may
+        have no answer.
     """
     spans: list[list[_Span]] = [[] for _ in questions.questions]
     nulls: list[list[_Span]] = [[] for _ in questions.questions]
@@ -85,14 +87,14 @@ def find(
             nulls[question].append(_Span(start, end, ""))
     answers = Answers({}, {}, {}, {})
     for question, found, null in zip(questions.questions, spans, nulls, strict=True):
-        # The window that is surest of its answer.
+        # The window that gives "no answer" the lowest score.
         least = min(null, key=lambda span: span.score)
         best = _distinct(found, num_best)
         # JSON has no infinity.
         odds = least.score - best[0].score if best else float(np.finfo("f4").max)
-        says_none = questions.has_impossible and odds > null_threshold
+        is_null = questions.has_impossible and odds > null_threshold
         answers.not_empty[question.id] = best[0].text if best else ""
-        answers.texts[question.id] = "" if says_none or not best else best[0].text
+        answers.texts[question.id] = "" if is_null or not best else best[0].text
         answers.null_odds[question.id] = float(odds)
         if questions.has_impossible or not best:
             best.append(least)
@@ -141,7 +143,7 @@ def _best_spans(
 
 
 def _distinct(spans: list[_Span], num_best: int) -> list[_Span]:
-    """Returns the best spans, each text once."""
+    """Returns the best spans, at most one for each distinct text."""
     best: dict[str, _Span] = {}
     for span in sorted(spans, key=lambda span: -span.score):
         best.setdefault(span.text, span)

@@ -1,7 +1,7 @@
-"""What tuning a model on a task is made of: frozen dataclasses, built and checked once.
+"""Fine-tuning configuration: frozen dataclasses, built and validated once.
 
-As in bert_jax/config.py there is no default here: every number stands in its config
-file. config.task.kind decides which keys config.task has.
+As in bert_jax/config.py, there are no defaults: every value is set in the config file.
+config.task.kind determines which keys config.task has.
 """
 
 import dataclasses
@@ -18,66 +18,70 @@ from bert_jax.finetuning import answer_units, predictions
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Specs of tables.py, conll.py or squad.py."""
+    """Specs of data sets, in the form of tables.py, conll.py or squad.py."""
 
     train: str
-    dev: tuple[str, ...]  # the first one chooses the best checkpoint
-    test: tuple[str, ...]  # without labels; () for none
-    header: tuple[str, ...]  # of a tsv or csv whose first line is no header; else ()
+    dev: tuple[str, ...]  # the metric of the first one selects the best checkpoint
+    test: tuple[str, ...]  # data sets without labels; may be empty
+    header: tuple[str, ...]  # column names of a tsv or csv without a header line
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextTask:
     kind: str  # classification | regression | multi_label
-    text: tuple[str, ...]  # the column of the text, or the two of a pair
-    label: str  # the column of the label
-    labels: tuple[str, ...]  # names of the classes; () for those of the training set
-    glue: tuple[str, ...]  # names in predictions.GLUE_FILES, one for each of data.test
-    index: str  # the column of a test example's place in GLUE's file; "": their order
-    threshold: float  # of a class's probability, of multi_label
+    text: tuple[str, ...]  # one text column, or two for text pairs
+    label: str  # label column
+    labels: tuple[str, ...]  # class names; (): take them from the training set
+    glue: tuple[str, ...]  # keys of predictions.GLUE_FILES, one for each of data.test
+    index: str  # column of a test example's index in GLUE's file; "": row number
+    threshold: float  # multi_label: minimum probability of a predicted class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceTask:
     kind: str  # multiple_choice
-    text: tuple[str, ...]  # the context's column, and that of what choices begin with
-    choices: tuple[str, ...]  # a column each, or one of lists
-    label: str  # the column of the right choice's number, from 0
+    text: tuple[str, ...]  # context column; optionally a column prefixed to all choices
+    choices: tuple[str, ...]  # one column per choice, or a single column of lists
+    label: str  # column of the correct choice's index, from 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingTask:
     kind: str  # tagging
-    words: str  # columns of lists, of a table; files of columns have no names
-    tags: str
-    labels: tuple[str, ...]  # BIO tags and O; () for those of the training set
+    words: str  # list-valued column of a table; ignored for conll: files
+    tags: str  # the same, for tags
+    labels: tuple[str, ...]  # BIO tags and O; (): take them from the training set
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionTask:
     kind: str  # question_answering
-    stride: int  # tokens from a window of a paragraph to the next; 0: see below
-    max_query_length: int  # tokens of a question
-    max_answer_length: int  # tokens of an answer
-    num_best: int  # answers to keep of each question
-    null_threshold: float  # null odds above it are no answer
-    answer_units: str  # words | characters: what scores compare, see answer_units.py
+    stride: int  # tokens between the starts of windows; 0: see window_stride
+    max_query_length: int  # maximum tokens of a question
+    max_answer_length: int  # maximum tokens of an answer
+    num_best: int  # answers to keep for each question
+    null_threshold: float  # null odds above this value mean "no answer"
+    answer_units: str  # words | characters, see answer_units.py
 
     def room(self, length: int) -> int:
-        """Returns the tokens that a row has for the paragraph beside any question."""
-        return length - 3 - self.max_query_length  # [CLS] question [SEP] window [SEP]
+        """Returns the number of paragraph tokens that fit beside the longest question.
+
+        Args:
+          length: tokens of a row, [CLS] question [SEP] window [SEP].
+        """
+        return length - 3 - self.max_query_length
 
     def window_stride(self, length: int) -> int:
-        """Returns the stride; for 0 half of the room, up to run_squad.py's 128."""
+        """Resolves the stride: 0 means half of the room, at most run_squad.py's 128."""
         return self.stride or max(1, min(128, self.room(length) // 2))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimilarityTask:
     kind: str  # similarity
-    text: tuple[str, ...]  # the columns of the two texts
-    label: str  # the column of how near they are
-    max_label: float  # whose cosine is to be 1; that of 0 is 0
+    text: tuple[str, ...]  # the two text columns
+    label: str  # column of the similarity score
+    max_label: float  # score whose target cosine is 1; the target of score 0 is 0
 
 
 Task = TextTask | ChoiceTask | TaggingTask | QuestionTask | SimilarityTask
@@ -105,7 +109,7 @@ COMPUTE_DTYPES = ("auto", "float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DropoutConfig:
-    hidden_prob: float  # of the encoder, as config.model has it in pretraining
+    hidden_prob: float  # in the encoder; config.model has this key in pretraining
     attention_prob: float
     head_prob: float
 
@@ -113,12 +117,12 @@ class DropoutConfig:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecipeConfig:
     num_epochs: int
-    global_batch_size: int  # examples, or windows, over all devices and microbatches
-    group_by_length: bool  # batches of rows about as long as each other
+    global_batch_size: int  # examples or windows, over all devices and microbatches
+    group_by_length: bool  # put rows of similar length into the same batch
     optimizer: str  # one of OPTIMIZERS, see optimizer.py
-    learning_rate: float  # the peak, after a linear warmup, before a line to 0
-    learning_rates: tuple[float, ...]  # what a sweep tries
-    warmup_fraction: float  # of all steps
+    learning_rate: float  # peak of linear warmup followed by linear decay to 0
+    learning_rates: tuple[float, ...]  # peaks that a sweep tries
+    warmup_fraction: float  # share of all steps
     weight_decay: float
     beta1: float
     beta2: float
@@ -128,31 +132,31 @@ class RecipeConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillConfig:
-    teacher: str  # directory of a model tuned on the task; "": there is none
-    label_weight: float  # of the loss of the labels
-    logits_weight: float  # of the distance from the teacher's logits
-    temperature: float  # at which these are compared
-    states_weight: float  # of the distance from the teacher's states
+    teacher: str  # directory of a model fine-tuned on the task; "": no distillation
+    label_weight: float  # weight of the loss on labels
+    logits_weight: float  # weight of the distance between logits
+    temperature: float  # divides both models' logits before they are compared
+    states_weight: float  # weight of the distance between hidden states
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Settings:
-    compute_dtype: str  # this and the next as in config.ExperimentConfig
+    compute_dtype: str  # this key and those up to mesh: see config.ExperimentConfig
     accumulation_steps: int
     remat: str
     log_every_steps: int
     compilation_cache_dir: str
     mesh: MeshConfig
-    eval_every_steps: int  # the dev set is predicted; 0: once an epoch
-    early_stop_evals: int  # ends when so many in a row were no better; 0: never
-    max_bad_steps: int  # in a row, not finite; then the run ends
+    eval_every_steps: int  # steps between dev evaluations; 0: once per epoch
+    early_stop_evals: int  # stop after this many without improvement; 0: never stop
+    max_bad_steps: int  # stop after this many consecutive non-finite steps
     data: DataConfig
     sequence_length: int
-    num_layers: int  # the encoder's first ones; 0: all
+    num_layers: int  # keep this many of the encoder's first layers; 0: all
     dropout: DropoutConfig
     recipe: RecipeConfig
     distill: DistillConfig
-    metric: str  # one of METRICS, by which checkpoints are compared
+    metric: str  # one of METRICS; selects the best checkpoint
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,15 +171,15 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
     """Builds and validates the config.
 
     Raises:
-      ConfigError: when a key is missing, unknown or of the wrong type, or when values
+      ConfigError: if a key is missing, unknown or of the wrong type, or if values
         contradict each other.
     """
-    values: Any = config  # which pyright takes for a tuple
+    values: Any = config  # pyright infers a tuple otherwise
     kind = values.task.get("kind") if "task" in values else None
     if kind is None and "phases" in values:
         raise ConfigError(
-            "--config is one of train, of text without labels; those of finetune are in"
-            " configs/finetune"
+            "--config is a pretraining config for bert_jax.train; fine-tuning configs"
+            " are in configs/finetune"
         )
     if kind not in TASKS:
         raise ConfigError(
@@ -196,9 +200,14 @@ def _validate(config: FinetuneConfig) -> None:
         config.metric in metrics,
         "config.metric",
         config.metric,
-        f"must be one of {', '.join(metrics)} for a task of {task.kind}",
+        f"must be one of {', '.join(metrics)} for config.task.kind={task.kind}",
     )
-    _require(bool(config.data.dev), "config.data.dev", config.data.dev, "names no data")
+    _require(
+        bool(config.data.dev),
+        "config.data.dev",
+        config.data.dev,
+        "must name at least one dev set",
+    )
     for key, value, allowed in (
         ("config.recipe.optimizer", recipe.optimizer, OPTIMIZERS),
         ("config.compute_dtype", config.compute_dtype, COMPUTE_DTYPES),
@@ -216,7 +225,8 @@ def _validate_distill(distill: DistillConfig) -> None:
             distill.logits_weight + distill.states_weight > 0,
             "config.distill.teacher",
             distill.teacher,
-            "teaches nothing: set distill.logits_weight or distill.states_weight",
+            "has no effect: set config.distill.logits_weight or"
+            " config.distill.states_weight above 0",
         )
     else:
         weights = (distill.label_weight, distill.logits_weight, distill.states_weight)
@@ -224,8 +234,8 @@ def _validate_distill(distill: DistillConfig) -> None:
             weights == (1, 0, 0),
             "config.distill.teacher",
             "",
-            "has to name a tuned model where config.distill has other weights than 1 of"
-            " the labels",
+            "must name a fine-tuned model unless config.distill.label_weight=1,"
+            " logits_weight=0 and states_weight=0",
         )
 
 
@@ -237,35 +247,35 @@ def _validate_task(config: FinetuneConfig) -> None:
             and set(task.glue) <= predictions.GLUE_FILES.keys(),
             "config.task.glue",
             task.glue,
-            f"must be empty, or one of {', '.join(predictions.GLUE_FILES)} for each of"
-            " config.data.test",
+            f"must be empty, or have one of {', '.join(predictions.GLUE_FILES)} for"
+            " each of config.data.test",
         )
     if isinstance(task, TextTask | TaggingTask):
         _require(
             len(set(task.labels)) == len(task.labels),
             "config.task.labels",
             task.labels,
-            "has a name twice",
+            "has a duplicate name",
         )
         _require(
             task.kind != "regression" or len(task.labels) <= 1,
             "config.task.labels",
             task.labels,
-            "must be empty, or one name, for a regression: its head has one number",
+            "must have at most one name for a regression, whose head has one output",
         )
     if isinstance(task, TextTask | ChoiceTask):
         _require(
             len(task.text) in (1, 2),
             "config.task.text",
             task.text,
-            "must name one column or two",
+            "must name one or two columns",
         )
     if isinstance(task, ChoiceTask):
         _require(
             bool(task.choices),
             "config.task.choices",
             task.choices,
-            "must name the columns of the choices, or one that has lists of them",
+            "must name one column per choice, or a single column of lists",
         )
     if isinstance(task, SimilarityTask):
         _require(
@@ -278,16 +288,16 @@ def _validate_task(config: FinetuneConfig) -> None:
             "config.task.max_query_length",
             task.max_query_length,
             "leaves no room for a paragraph in rows of config.sequence_length="
-            f"{config.sequence_length}; lower the one or raise the other",
+            f"{config.sequence_length}; lower it, or raise config.sequence_length",
         )
         _require(
             task.stride <= room,
             "config.task.stride",
             task.stride,
             "leaves gaps between windows: rows of config.sequence_length="
-            f"{config.sequence_length} have {room} tokens for the paragraph beside a"
+            f"{config.sequence_length} hold {room} tokens of the paragraph beside a"
             f" question of config.task.max_query_length={task.max_query_length}; set"
-            " config.task.stride=0 for windows that overlap",
+            " config.task.stride=0 for overlapping windows",
         )
         _require(
             task.answer_units in answer_units.UNITS,
@@ -328,9 +338,9 @@ def _validate_numbers(config: FinetuneConfig) -> None:
             positive[f"config.task.{name}"] = getattr(task, name)
     config_lib.validate_mesh(config.mesh)
     for key, value in fractions.items():
-        _require(0 <= value < 1, key, value, "must be at least 0 and below 1")
+        _require(0 <= value < 1, key, value, "must be at least 0 and less than 1")
     for key, value in positive.items():
-        _require(value > 0, key, value, "must be above 0")
+        _require(value > 0, key, value, "must be greater than 0")
     stride = task.stride if isinstance(task, QuestionTask) else 0
     for key, value in (
         ("config.task.stride", stride),
@@ -347,7 +357,7 @@ def _validate_numbers(config: FinetuneConfig) -> None:
         config.sequence_length >= 5,
         "config.sequence_length",
         config.sequence_length,
-        "must be at least 5 to hold a pair",
+        "must be at least 5, the minimum for a pair: [CLS] a [SEP] b [SEP]",
     )
 
 

@@ -1,4 +1,4 @@
-"""Opens the model, the labelled data and the teacher of a fine-tuning run."""
+"""Opens the model, the labelled data and the teacher for fine-tuning."""
 
 import dataclasses
 import hashlib
@@ -19,23 +19,23 @@ from bert_jax.loading.encoders import Encoder
 from bert_jax.loading.model import Opened
 from bert_jax.training import compilation
 
-# Settings that are digests, and what they are of.
+# Settings that are digests -> a description of the content that each one covers.
 DIGESTED = {
     "encoder_sha256": "the encoder in --model",
-    "data_sha256.train": "what is read from config.data.train",
-    "data_sha256.dev": "what is read from config.data.dev",
+    "data_sha256.train": "the data in config.data.train",
+    "data_sha256.dev": "the data in config.data.dev",
     "data_sha256.teacher": "the model in config.distill.teacher",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What tuning begins with.
+    """The model that fine-tuning starts from.
 
     Attributes:
-      model: where the encoder is.
-      is_from_scratch: whether only its sizes and tokenizer are taken.
-      lowercase: whether its text was lower-cased, where it does not say.
+      model: path of the encoder.
+      is_from_scratch: whether only its sizes and tokenizer are used, not its weights.
+      lowercase: whether its text was lower-cased, for models that do not record it.
     """
 
     model: str
@@ -44,10 +44,10 @@ class Start:
 
 
 def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
-    """Returns everything that is read, with the mesh set; nothing is written.
+    """Opens all inputs and sets the mesh; writes no files.
 
     Raises:
-      ConfigError: for everything a person can get wrong.
+      ConfigError: if a flag, config key or input file is invalid.
     """
     devices.open_devices()
     compilation.keep_compiled(config.compilation_cache_dir)
@@ -67,22 +67,26 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
     if config.sequence_length > most:
         raise ConfigError(
             f"config.sequence_length={config.sequence_length}, but the model in"
-            f" {start.model} has {most} positions; set it so, or lower"
+            f" {start.model} has {most} positions; set it to at most {most}"
         )
     teacher = open_teacher(config, encoder)
-    # One after the first: TensorFlow Datasets may have to be prepared.
+    # Process 0 reads first: it may have to prepare a dataset of TensorFlow Datasets.
     datasets = multihost.first_then_others(
         "labelled data", lambda: datasets_lib.read(config, encoder.tokenizer)
     )
     check_metric(config, datasets)
     if teacher:
-        check_task_of(teacher, config, datasets)
-    sha256 = datasets.sha256() | {"teacher": _digest(teacher) if teacher else ""}
+        check_teacher_task(teacher, config, datasets)
+    sha256 = datasets.sha256() | {"teacher": digest(teacher) if teacher else ""}
     for name, value in (
         ("config.data and config.distill.teacher", json.dumps(sha256)),
-        (f"--model={start.model}", _digest(encoder)),
+        (f"--model={start.model}", digest(encoder)),
     ):
-        multihost.check_same(name, value, f"{name} is not the same on all hosts")
+        multihost.check_same(
+            name,
+            value,
+            f"the content of {name} differs between processes; give all the same",
+        )
     laid_out = model_lib.lay_out(teacher) if teacher else None
     return Setup(
         config, encoder, start.is_from_scratch, datasets, sha256, mesh, laid_out
@@ -90,10 +94,11 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
 
 
 def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
-    """Reads the model that config.distill names, None where it names none.
+    """Opens config.distill.teacher; returns None if it is "".
 
     Raises:
-      ConfigError: when there is none, or it cannot read what the encoder reads.
+      ConfigError: if the teacher cannot be opened, or if its tokenizer, hidden size or
+        number of positions does not suit the encoder.
     """
     path = config.distill.teacher
     if not path:
@@ -104,53 +109,61 @@ def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
         tokenizer.vocab,
         tokenizer.lowercase,
     ):
-        raise ConfigError(f"{given} has another tokenizer than --model")
+        raise ConfigError(
+            f"{given} and --model have different tokenizers; distillation needs the"
+            " same one"
+        )
     sizes = teacher.config.hidden_size, encoder.config.hidden_size
     if config.distill.states_weight and sizes[0] != sizes[1]:
         raise ConfigError(
-            f"{given} has states of {sizes[0]} dims, --model of {sizes[1]}; set"
+            f"{given} has hidden_size={sizes[0]}, but --model has {sizes[1]}; set"
             " config.distill.states_weight=0"
         )
     most = teacher.config.max_position_embeddings
     if config.sequence_length > most:
         raise ConfigError(
             f"config.sequence_length={config.sequence_length}, but {given} has"
-            f" {most} positions; set it so, or lower"
+            f" {most} positions; set it to at most {most}"
         )
     return teacher
 
 
-def check_task_of(teacher: Opened, config: FinetuneConfig, datasets: Datasets) -> None:
-    """Raises ConfigError for a teacher of another task."""
+def check_teacher_task(
+    teacher: Opened, config: FinetuneConfig, datasets: Datasets
+) -> None:
+    """Raises ConfigError if the teacher was fine-tuned on a different task."""
     assert teacher.head is not None
     given = f"config.distill.teacher={config.distill.teacher}"
     if teacher.head.kind != config.task.kind:
         raise ConfigError(
-            f"{given} was tuned for {teacher.head.kind}, config.task.kind is"
+            f"{given} was fine-tuned for {teacher.head.kind}, but config.task.kind is"
             f" {config.task.kind}"
         )
-    # A regression's only label is the name of a column.
+    # The only label of a regression is a column name, which may differ.
     if config.task.kind != "regression" and teacher.head.labels != datasets.names:
         raise ConfigError(
-            f"{given} has the labels {', '.join(teacher.head.labels)}, the task"
-            f" {', '.join(datasets.names)}; set config.task.labels to the former"
+            f"{given} has the labels {', '.join(teacher.head.labels)}, but the task has"
+            f" {', '.join(datasets.names)}; set config.task.labels to the teacher's"
         )
 
 
 def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
-    """Raises ConfigError for the F1 that so many classes have not."""
+    """Raises ConfigError if the number of classes does not define the chosen F1."""
     if config.task.kind == "classification":
-        of_two, of_others = ("f1", "macro_f1")
-        absent = of_others if len(datasets.names) == 2 else of_two
-        if config.metric == absent:
+        if len(datasets.names) == 2:
+            defined, undefined = "f1", "macro_f1"
+        else:
+            defined, undefined = "macro_f1", "f1"
+        if config.metric == undefined:
             raise ConfigError(
-                f"config.metric={absent!r} is not for {len(datasets.names)} classes:"
-                f" two have {of_two}, others {of_others}"
+                f"config.metric={undefined!r} is not defined for"
+                f" {len(datasets.names)} classes; set config.metric={defined}"
             )
 
 
-def _digest(model: Encoder | Opened) -> str:
-    digest = hashlib.sha256(repr(model.config).encode())
+def digest(model: Encoder | Opened) -> str:
+    """Returns the SHA-256 of a model's config and weights."""
+    sha256 = hashlib.sha256(repr(model.config).encode())
     for name, array in sorted(model.arrays.items()):
-        digest.update(name.encode() + array.tobytes())
-    return digest.hexdigest()
+        sha256.update(name.encode() + array.tobytes())
+    return sha256.hexdigest()

@@ -1,7 +1,7 @@
-"""The losses of the tasks, each as a sum and what it is a sum of.
+"""Task losses, each returned as a sum and the count to divide it by.
 
-As in training/losses.py, sums and counts travel together and are divided once. A row
-of weight 0 fills a batch up and counts for nothing.
+As in training/losses.py, sums and counts are kept together and divided once. A row of
+weight 0 pads the batch and contributes to neither.
 
 Shapes: B example of the batch, C class or choice, T token.
 """
@@ -15,11 +15,13 @@ from bert_jax.training.losses import weighted_cross_entropy
 
 Batch = dict[str, jax.Array]
 SumAndCount = tuple[jax.Array, jax.Array]  # both float32[]
-IGNORED = -100  # a label that no loss reads, as in torch
+IGNORED = -100  # the label of tokens that the loss ignores, as in PyTorch
 
 
 def classification(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns the cross entropy in nats, and the examples: also of multiple choice.
+    """Returns the summed cross entropy in nats and the number of examples.
+
+    This is also the loss of multiple choice.
 
     Args:
       logits_BC: float32.
@@ -31,7 +33,7 @@ def classification(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
 
 
 def regression(logits_B1: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns squared errors and the examples.
+    """Returns the sum of squared errors and the number of examples.
 
     Args:
       logits_B1: float32.
@@ -43,13 +45,15 @@ def regression(logits_B1: jax.Array, batch: Batch) -> SumAndCount:
 
 
 def multi_label(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns the cross entropy in nats of each class for itself, and their number.
+    """Returns the summed binary cross entropy in nats and the number of decisions.
+
+    Each class of each example is one decision.
 
     Args:
       logits_BC: float32.
       batch: float32[B, C] labels, each 0 or 1; float32[B] weights.
     """
-    # -y log sigmoid(x) - (1 - y) log sigmoid(-x), without its cancellation.
+    # Equals -y log sigmoid(x) - (1 - y) log sigmoid(-x), but avoids cancellation.
     losses_BC = jax.nn.softplus(logits_BC) - logits_BC * batch["labels"]
     weights_B1 = batch["weights"][:, None]
     num_classes = logits_BC.shape[1]
@@ -57,11 +61,11 @@ def multi_label(logits_BC: jax.Array, batch: Batch) -> SumAndCount:
 
 
 def tagging(logits_BTC: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns the cross entropy in nats, and the tokens that have a label.
+    """Returns the summed cross entropy in nats and the number of labelled tokens.
 
     Args:
       logits_BTC: float32.
-      batch: int32[B, T] labels, IGNORED where there is none; float32[B] weights.
+      batch: int32[B, T] labels, IGNORED for unlabelled tokens; float32[B] weights.
     """
     weights_BT = tag_weights(batch)
     labels_BT = jnp.maximum(batch["labels"], 0)
@@ -70,15 +74,16 @@ def tagging(logits_BTC: jax.Array, batch: Batch) -> SumAndCount:
 
 
 def tag_weights(batch: Batch) -> jax.Array:
-    """Returns float32[B, T], 0 of tokens without a label."""
+    """Returns float32[B, T], the row's weight for labelled tokens and 0 for others."""
     has_label_BT = (batch["labels"] != IGNORED).astype(jnp.float32)
     return has_label_BT * batch["weights"][:, None]
 
 
 def question_answering(logits_BT2: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns half of the cross entropy in nats of both ends, and the windows.
+    """Returns the summed cross entropy in nats and the number of windows.
 
-    Padding is among the classes, as in the released code.
+    The cross entropy of a window is the mean of those of its start and end positions.
+    Padding positions are among the classes, as in the released code.
 
     Args:
       logits_BT2: float32.
@@ -95,16 +100,16 @@ def question_answering(logits_BT2: jax.Array, batch: Batch) -> SumAndCount:
 
 
 def similarity(cosines_B: jax.Array, batch: Batch) -> SumAndCount:
-    """Returns squared errors and the pairs.
+    """Returns the sum of squared errors and the number of pairs.
 
     Args:
       cosines_B: float32.
-      batch: float32[B] labels, the cosines that are wanted, and weights.
+      batch: float32[B] labels (the target cosines) and weights.
     """
     return regression(cosines_B[:, None], batch)
 
 
-# By the kinds of heads.py.
+# Keyed by the kind of head, see heads.py.
 LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
     "classification": classification,
     "regression": regression,

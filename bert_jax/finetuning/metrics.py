@@ -1,7 +1,8 @@
-"""The field's metrics of a dev set, from libraries; squad_metrics.py has SQuAD's.
+"""Metrics of a dev set, computed by scikit-learn, SciPy and nervaluate.
 
-The libraries are imported where they are used: they take longer than the rest of a
-command's start, and most commands compute no metric.
+The metrics of SQuAD are in squad_metrics.py. The libraries are imported inside the
+functions that use them: importing them takes longer than the rest of a command's
+start-up, and most commands compute no metric.
 
 Shapes: N example, C class.
 """
@@ -11,13 +12,18 @@ from typing import Any
 
 import numpy as np
 
-_UNDEFINED: Any = 0  # F1 of a class that is nowhere; scikit-learn declares str alone
+# F1 of a class that occurs in neither predictions nor labels. The type is Any because
+# scikit-learn's stubs declare `zero_division` as str only.
+_UNDEFINED: Any = 0
 
 
 def classification(
     predicted_N: np.ndarray, labels_N: np.ndarray, num_classes: int
 ) -> dict[str, float]:
-    """Returns accuracy, Matthews' correlation, F1: of class 1 of two, else macro_f1."""
+    """Returns accuracy, Matthews correlation and F1.
+
+    F1 is "f1", that of class 1, for two classes, and "macro_f1" otherwise.
+    """
     import sklearn.metrics
 
     found = {
@@ -40,7 +46,7 @@ def classification(
 
 
 def regression(predicted_N: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
-    """Returns Pearson's and Spearman's correlation; 0 where one side is constant."""
+    """Returns Pearson and Spearman correlation; both are 0 if one side is constant."""
     import scipy.stats
 
     if min(np.ptp(predicted_N), np.ptp(labels_N)) == 0:
@@ -54,13 +60,14 @@ def regression(predicted_N: np.ndarray, labels_N: np.ndarray) -> dict[str, float
 
 
 def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, float]:
-    """Returns F1 over all decisions and the mean of the classes' F1.
+    """Returns micro F1, over all decisions, and macro F1, the mean over classes.
 
-    A class that is nowhere, in neither, counts as 0 in the mean.
+    A class that occurs in neither predictions nor labels has an F1 of 0.
     """
     import sklearn.metrics
 
-    is_one = labels_NC.shape[1] == 1  # which scikit-learn would take for two classes
+    # scikit-learn would interpret a single column as two classes.
+    is_one = labels_NC.shape[1] == 1
     return {
         f"{average}_f1": float(
             sklearn.metrics.f1_score(
@@ -77,11 +84,13 @@ def multi_label(predicted_NC: np.ndarray, labels_NC: np.ndarray) -> dict[str, fl
 def tagging(
     predicted: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Returns precision, recall and F1 of entities, right in both ends and type.
+    """Returns precision, recall and F1 of entities.
+
+    An entity is correct if its start, end and type are.
 
     Args:
-      predicted: BIO tags of every word of each sentence.
-      tags: the right ones.
+      predicted: predicted BIO tags, one per word of each sentence.
+      tags: reference tags of the same sentences.
     """
     from nervaluate.evaluator import Evaluator
 

@@ -1,4 +1,4 @@
-"""What a sweep leaves: the best run's model and predictions."""
+"""Writes the results of a sweep: the best run's model, predictions and metrics."""
 
 import dataclasses
 import json
@@ -18,13 +18,17 @@ from bert_jax.interop import files, huggingface_write
 MODEL_DIRECTORY = "model"
 PREDICTIONS_DIRECTORY = "predictions"
 SUMMARY_FILE = "results.json"
-_UNFINISHED = ".model.unfinished."  # no name that a person gives to a copy
+_UNFINISHED = ".model.unfinished."  # hidden, so that it matches no user's directory
 
 
 def write_predictions(
     setup: Setup, workdir: str, dev: list[Any], test: list[Any]
 ) -> dict[str, dict[str, float]]:
-    """Writes what was predicted, a directory a set; returns the dev sets' metrics."""
+    """Writes the predictions of each data set into a directory of its own.
+
+    Returns:
+      The metrics of the dev sets, keyed by their specs.
+    """
     config, names = setup.config, setup.datasets.names
     glue = getattr(config.task, "glue", ())
     scores = {}
@@ -36,9 +40,9 @@ def write_predictions(
             name = kind if len(splits) == 1 else f"{kind}{i + 1}"
             directory = Path(workdir) / PREDICTIONS_DIRECTORY / name
             directory.mkdir(parents=True, exist_ok=True)
-            of_glue = glue[i] if kind == "test" and glue else ""
+            glue_name = glue[i] if kind == "test" and glue else ""
             task.write_predictions(
-                config.task, split.examples, predicted, names, directory, of_glue
+                config.task, split.examples, predicted, names, directory, glue_name
             )
             if kind == "dev":
                 scores[split.spec] = task.evaluate(
@@ -50,17 +54,20 @@ def write_predictions(
 def write_model(
     setup: Setup, params: Any, workdir: str, scores: dict[str, dict[str, float]]
 ) -> None:
-    """Writes a tuned model for transformers and `predict`, in place of an older one.
+    """Writes a fine-tuned model for transformers and `predict`.
+
+    Replaces the model of an earlier call.
 
     Args:
-      setup: of the runs that the model is the best of.
-      params: of the model.
-      workdir: of the runs.
-      scores: metrics of the dev sets, for the model's card.
+      setup: the setup of the sweep.
+      params: the model's parameters, complete in this process.
+      workdir: the workdir of the sweep.
+      scores: metrics of the dev sets, for the model card.
     """
     target = Path(workdir) / MODEL_DIRECTORY
-    for left in target.parent.glob(f"{_UNFINISHED}*"):  # by a call that was killed
-        shutil.rmtree(left)
+    # A killed process leaves its unfinished directory.
+    for unfinished in target.parent.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(unfinished)
     tmp = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=target.parent))
     try:
         tokenizer = setup.encoder.tokenizer
@@ -75,8 +82,8 @@ def write_model(
         has_impossible = getattr(setup.datasets.train.examples, "has_impossible", False)
         thresholds.write(tmp, setup.config.task, has_impossible)
         files.write_digests(tmp)
-        tuned_card.write(tmp, setup, scores)  # without digest: people edit it
-        tmp.chmod(0o755)  # mkdtemp keeps it to its owner
+        tuned_card.write(tmp, setup, scores)  # has no digest, because users edit it
+        tmp.chmod(0o755)  # mkdtemp makes it accessible to its owner only
         old = target.with_name(f"{_UNFINISHED}old")
         if target.exists():
             os.replace(target, old)
@@ -94,7 +101,7 @@ def write_summary(
     scores: dict[str, dict[str, float]],
     results: Sequence[Result],
 ) -> None:
-    """Writes results.json: the best run, its metrics on every dev set, all runs."""
+    """Writes results.json: the best run, its dev metrics, and the results of all."""
     summary = {
         "metric": metric,
         "best": {"learning_rate": best.learning_rate, "seed": best.seed},

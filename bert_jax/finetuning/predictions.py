@@ -1,4 +1,4 @@
-"""Predictions in files that leaderboards and people's tools take."""
+"""Writes predictions in the file formats of leaderboards and evaluation scripts."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from bert_jax.finetuning.answers import Answers
 from bert_jax.finetuning.data.conll import Sentences
 
-# What gluebenchmark.com calls the file of a task, and whether it takes classes by
-# number there.
+# Task -> the file name that gluebenchmark.com requires, and whether its predictions are
+# class numbers rather than names.
 GLUE_FILES = {
     "cola": ("CoLA.tsv", True),
     "sst2": ("SST-2.tsv", True),
@@ -25,7 +25,7 @@ GLUE_FILES = {
     "wnli": ("WNLI.tsv", True),
     "ax": ("AX.tsv", False),
 }
-SCORE_RANGE = (0.0, 5.0)  # of STS-B, the one regression
+SCORE_RANGE = (0.0, 5.0)  # of STS-B, the only regression task
 
 
 def write_glue(
@@ -35,14 +35,14 @@ def write_glue(
     names: Sequence[str],
     index_N: np.ndarray,
 ) -> Path:
-    """Writes index and prediction of a test set, and returns the file's path.
+    """Writes a GLUE submission file of indices and predictions; returns its path.
 
     Args:
-      directory: that exists.
-      task: one of GLUE_FILES.
-      predicted_N: int classes, or float scores.
-      names: of the classes.
-      index_N: int, each example's place in GLUE's own file.
+      directory: an existing directory.
+      task: a key of GLUE_FILES.
+      predicted_N: int classes or float scores.
+      names: class names.
+      index_N: int, each example's index in GLUE's test file.
     """
     name, by_number = GLUE_FILES[task]
     if np.issubdtype(predicted_N.dtype, np.floating):
@@ -67,7 +67,7 @@ def write_squad(directory: Path, answers: Answers) -> None:
 def write_conll(
     path: Path, sentences: Sentences, predicted: Sequence[Sequence[str]]
 ) -> None:
-    """Writes word, right tag if any, and predicted tag, as conlleval reads them."""
+    """Writes words, reference tags if known, and predicted tags for conlleval."""
     lines = []
     for i, words in enumerate(sentences.words):
         columns = [words, predicted[i]]
@@ -79,7 +79,7 @@ def write_conll(
 
 
 def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Writes an object a line."""
+    """Writes one JSON object per line."""
     _write(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 

@@ -1,4 +1,4 @@
-"""Rows -> logits of all of them, by a tuned model on its mesh.
+"""Computes the logits of a whole data set, batched by row length.
 
 Shapes: N row of the set, B row of the batch, T token.
 """
@@ -19,7 +19,10 @@ from bert_jax.model import heads
 
 
 class Predictor:
-    """Compiles a program for each length of rows, once for all sets."""
+    """Computes logits of rows; compiles one program per row length.
+
+    The programs are shared by all data sets.
+    """
 
     def __init__(
         self,
@@ -30,15 +33,15 @@ class Predictor:
         dtype: jnp.dtype,
         mesh: jax.sharding.Mesh,
     ):
-        """Sets up.
+        """Initializes the predictor.
 
         Args:
-          graphdef: of a head's module.
-          length: T, of the longest rows.
-          batch_size: rows of a step, over all devices; made a multiple of what the mesh
-            needs.
-          dtype: of the computation.
-          mesh: of the parameters.
+          graphdef: structure of the model with its head.
+          length: T, tokens of the longest rows.
+          batch_size: rows per step, over all devices; rounded up to a multiple of the
+            mesh's batch divisor.
+          dtype: dtype of the computation.
+          mesh: mesh of the parameters.
         """
         divisor = mesh_lib.batch_divisor(mesh)
         self._batch_size = -(-batch_size // divisor) * divisor
@@ -52,17 +55,20 @@ class Predictor:
         features: Features,
         on_rows: Callable[[int], object] | None = None,
     ) -> np.ndarray:
-        """Returns float32[N, ...], the same in every process.
+        """Computes the logits of all rows, in their order.
 
-        Rows of a batch are about as long as each other: one long row among short ones
-        would cost as much as if all were long.
+        Rows are sorted by length before they are batched, because a batch costs as much
+        as if all its rows were as long as the longest.
 
         Args:
-          params: of the head's module.
+          params: parameters of the model with its head.
           features: the rows.
-          on_rows: called after each batch with the number of its rows.
+          on_rows: called after each batch with the number of rows in it.
+
+        Returns:
+          float32[N, ...], the same in every process.
         """
-        found = []
+        parts = []
         order_N = np.argsort(features.num_tokens(), kind="stable")
         for places_B in batches.in_order(len(features), self._batch_size):
             rows_B = np.where(places_B >= 0, order_N[places_B], -1)
@@ -71,16 +77,16 @@ class Predictor:
                 {name: batch[name] for name in heads.INPUTS}, self._part, self._mesh
             )
             logits = np.asarray(jax.device_get(self._forward(params, placed)))
-            found.append(self._widened(logits)[rows_B >= 0])
+            parts.append(self._pad_to_length(logits)[rows_B >= 0])
             if on_rows is not None:
-                on_rows(len(found[-1]))
-        logits = np.concatenate(found)
-        in_place = np.empty_like(logits)
-        in_place[order_N] = logits
-        return in_place
+                on_rows(len(parts[-1]))
+        logits = np.concatenate(parts)
+        in_order = np.empty_like(logits)
+        in_order[order_N] = logits
+        return in_order
 
-    def _widened(self, logits: np.ndarray) -> np.ndarray:
-        """Returns logits of tokens with zeros for places that were cut off."""
+    def _pad_to_length(self, logits: np.ndarray) -> np.ndarray:
+        """Pads token logits with zeros from the batch's length to the full length."""
         if logits.ndim < 3:
             return logits
         missing = self._length - logits.shape[1]

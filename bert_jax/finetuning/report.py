@@ -1,4 +1,4 @@
-"""What a sweep shows a person: a table of its runs, a picture, a paragraph."""
+"""Reports the results of a sweep: a table of its runs and plots of the dev metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
-FEW_CLASSES = 8  # of a table that zeros do not make hard to read
-MOST_CLASSES = 40  # of a confusion table that can still be read
+FEW_CLASSES = 8  # a matrix of at most this size stays readable with zeros printed
+MAX_CLASSES = 40  # a larger confusion matrix is unreadable, and is not drawn
 
 
 def print_table(results: Sequence[Result], metric: str) -> None:
-    """Prints a line for each run, and mean and deviation where seeds differ."""
+    """Prints one line per run, and mean and standard deviation over seeds."""
     table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     others = [name for name in _metric_names(results) if name != metric]
     for name in ("learning rate", "seed", "best step", metric, *others):
@@ -54,7 +54,7 @@ def print_table(results: Sequence[Result], metric: str) -> None:
 
 
 def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
-    """Draws the dev set's metric over the steps of every run."""
+    """Plots the dev metric of every run against the step."""
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     for result in results:
         axes.plot(
@@ -74,21 +74,25 @@ def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
 def plot_confusion(
     workdir: str, examples: Any, predicted: Any, names: Sequence[str]
 ) -> Path | None:
-    """Draws how often each class was taken for which; None for tasks without classes.
+    """Plots the confusion matrix of a dev set.
 
     Args:
-      workdir: where to.
-      examples: of the dev set.
-      predicted: from `task.predict`.
-      names: of the classes.
+      workdir: directory to write the plot to.
+      examples: examples of the dev set.
+      predicted: their predictions, from `task.predict`.
+      names: class names.
+
+    Returns:
+      The file's path, or None if the task has no single classes or more than
+      MAX_CLASSES of them.
     """
-    import sklearn.metrics  # here, as in writer.py
+    import sklearn.metrics  # slow to import, see metrics.py
 
     pairs = _class_pairs(examples, predicted, names)
-    if pairs is None or len(names) > MOST_CLASSES:
+    if pairs is None or len(names) > MAX_CLASSES:
         return None
-    right_N, predicted_N = pairs
-    counts = sklearn.metrics.confusion_matrix(right_N, predicted_N, labels=list(names))
+    labels_N, predicted_N = pairs
+    counts = sklearn.metrics.confusion_matrix(labels_N, predicted_N, labels=list(names))
     size = max(4.0, 0.35 * len(names) + 2)
     figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -100,18 +104,18 @@ def plot_confusion(
     ticks = np.arange(len(names))
     axes.set_xticks(ticks, names, rotation=45, ha="right")
     axes.set_yticks(ticks, names)
-    axes.set(xlabel="predicted", ylabel="right", title="Dev set")
+    axes.set(xlabel="predicted", ylabel="label", title="Dev set")
     return _save(figure, workdir, CONFUSION_FILE)
 
 
 def _class_pairs(
     examples: Any, predicted: Any, names: Sequence[str]
 ) -> tuple[list[str], list[str]] | None:
-    """Returns the right and the predicted class of every example or word."""
+    """Returns the labelled and the predicted class of every example or word."""
     if isinstance(examples, Sentences):
         sides: tuple[Any, ...] = (examples.tags or (), predicted)
-        right: list[str] = [tag for tags in sides[0] for tag in tags]
-        return right, [tag for tags in sides[1] for tag in tags]
+        labelled: list[str] = [tag for tags in sides[0] for tag in tags]
+        return labelled, [tag for tags in sides[1] for tag in tags]
     if not isinstance(examples, Texts) or np.ndim(predicted) > 1:
         return None
     labels = examples.labels

@@ -1,7 +1,7 @@
-"""Exact match and F1 of answers, in percent, and the best threshold of no answer.
+"""SQuAD metrics: exact match and F1 in percent, and the best "no answer" threshold.
 
-Source: Rajpurkar et al. 2016 and 2018; the rules of evaluate-v1.1.py where every
-question has an answer, and of evaluate-v2.0.py where some have none.
+Source: Rajpurkar et al. 2016 and 2018. Follows evaluate-v1.1.py if every question has
+an answer, and evaluate-v2.0.py if some have none.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,8 +18,9 @@ def score(
     """Returns exact_match and f1 over all questions, in percent.
 
     Args:
-      questions: with their right answers.
-      answers: by the question's id, "" for there is none; a missing one is wrong.
+      questions: questions with reference answers.
+      answers: predicted answers by question id; "" means "no answer". A question
+        without an entry scores 0.
       units: a key of `answer_units.UNITS`.
     """
     return {
@@ -34,45 +35,47 @@ def best_thresholds(
     null_odds: dict[str, float],
     units: str,
 ) -> dict[str, float]:
-    """Returns the best scores that a threshold on null odds gives, and where.
+    """Finds the thresholds on null odds that maximize exact match and F1.
 
-    A question whose odds are above the threshold counts as said to have no answer.
+    The prediction for a question whose null odds exceed the threshold is "no answer".
 
     Args:
-      questions: with their right answers, some with none.
-      answers: the best ones that are not empty, by the question's id.
-      null_odds: how much more likely it is that there is none, by the question's id.
+      questions: questions with reference answers; some have none.
+      answers: the best non-empty answers, by question id.
+      null_odds: score of "no answer" minus score of the answer, by question id.
       units: a key of `answer_units.UNITS`.
 
     Returns:
-      best_exact_match and best_f1 in percent, and the threshold of each.
+      best_exact_match and best_f1 in percent, and best_exact_match_threshold and
+      best_f1_threshold.
     """
     odds = np.array([null_odds[question.id] for question in questions.questions])
     has_answer = np.array([bool(q.answers) for q in questions.questions])
     order = np.argsort(odds, kind="stable")
     found = {}
     for name, by in _METRICS.items():
-        right = np.array(_scores(questions, answers, by, UNITS[units]))
-        # An answer gains its score, or loses the point for having said none.
-        said = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
-        gains = np.where(has_answer, right, -said.astype(float))[order]
+        scores = np.array(_scores(questions, answers, by, UNITS[units]))
+        # Relative to predicting "no answer" throughout, an answer gains its score, or
+        # loses one point if the question has no answer.
+        is_text = np.array([bool(answers.get(q.id, "")) for q in questions.questions])
+        gains = np.where(has_answer, scores, -is_text.astype(float))[order]
         totals = np.concatenate([[0.0], np.cumsum(gains)]) + (~has_answer).sum()
         best = int(np.argmax(totals))
         found[f"best_{name}"] = 100 * float(totals[best]) / len(odds)
-        # Below all of them where it is best to say none throughout.
+        # If "no answer" throughout is best, the threshold is below all odds.
         threshold = odds[order][best - 1] if best else odds.min() - 1
         found[f"best_{name}_threshold"] = float(threshold)
     return found
 
 
-def _exact_match(units: Units, answer: str, right: str, _has_impossible: bool) -> float:
-    return units.exact_match(answer, right)
+def _exact_match(units: Units, answer: str, reference: str, _: bool) -> float:
+    return units.exact_match(answer, reference)
 
 
-def _f1(units: Units, answer: str, right: str, has_impossible: bool) -> float:
-    if has_impossible and not (units.split(answer) and units.split(right)):
-        return float(units.split(answer) == units.split(right))
-    return units.f1(answer, right)
+def _f1(units: Units, answer: str, reference: str, has_impossible: bool) -> float:
+    if has_impossible and not (units.split(answer) and units.split(reference)):
+        return float(units.split(answer) == units.split(reference))
+    return units.f1(answer, reference)
 
 
 _METRICS = {"exact_match": _exact_match, "f1": _f1}
@@ -87,8 +90,8 @@ def _scores(
     return [
         max(
             (
-                by(units, answers[question.id], right, questions.has_impossible)
-                for right in _right(question, questions.has_impossible, units)
+                by(units, answers[question.id], text, questions.has_impossible)
+                for text in _references(question, questions.has_impossible, units)
             ),
             default=0.0,
         )
@@ -98,7 +101,10 @@ def _scores(
     ]
 
 
-def _right(question: Question, has_impossible: bool, units: Units) -> Sequence[str]:
+def _references(
+    question: Question, has_impossible: bool, units: Units
+) -> Sequence[str]:
+    """Returns the reference answers; "" is the reference of "no answer"."""
     texts = [answer.text for answer in question.answers]
     if not has_impossible:
         return texts

@@ -1,4 +1,6 @@
-"""One step of tuning, and the logits of a batch: pure functions as in step.py.
+"""The fine-tuning step and the forward pass, as pure functions.
+
+training/step.py has the pretraining step.
 
 Shapes: B row of the batch.
 """
@@ -23,12 +25,12 @@ from bert_jax.training.step import Batch, Metrics, TrainState
 def make_optimizer(
     recipe: RecipeConfig, learning_rate: Any, num_steps: int
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer of a run, and its learning rate as a function of the step.
+    """Returns the optimizer and the learning rate schedule of a run.
 
     Args:
-      recipe: of the config.
-      learning_rate: the peak, a number or float32[].
-      num_steps: of the run.
+      recipe: optimizer settings.
+      learning_rate: the peak, a Python float or float32[].
+      num_steps: total steps of the run.
     """
     warmup_steps = int(recipe.warmup_fraction * num_steps)
     config = OptimizerConfig(
@@ -55,15 +57,22 @@ def make_train_step(
     num_steps: int,
     teacher: nnx.GraphDef | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-    """Returns the step of a run of `num_steps`, to be jitted by the caller.
+    """Returns the train step for a run of `num_steps`, to be jitted by the caller.
 
-    It is train_step(state, batch, learning_rate, key, taught_by) -> (state, metrics):
-    the peak is float32[], and of the key each step takes its own, so that runs share a
-    program. `taught_by` are the parameters of the teacher, whose structure is
-    `teacher`; None where there is none.
+    The step is train_step(state, batch, learning_rate, key, teacher_params) -> (state,
+    metrics). The peak learning rate is an argument, float32[], and `key` is folded with
+    the step number, so that all runs of a sweep share one compiled program.
 
-    The loss is the mean over what the batch has labels for, whatever the number of
-    microbatches and devices. A step that is not finite changes nothing, as in step.py.
+    The loss is the mean over all labelled items of the batch, for any number of
+    microbatches and devices. A step with a non-finite loss or gradient leaves the
+    parameters unchanged, as in training/step.py.
+
+    Args:
+      config: the fine-tuning config.
+      graphdef: structure of the model with its head.
+      num_steps: total steps of the run.
+      teacher: structure of the teacher, whose parameters are `teacher_params`; None to
+        train without distillation.
     """
     dtype = step_lib.compute_dtype(config.compute_dtype)
     loss_of = losses.LOSSES[config.task.kind]
@@ -73,20 +82,22 @@ def make_train_step(
         batch: Batch,
         learning_rate: jax.Array,
         key: jax.Array,
-        taught_by: Any = None,
+        teacher_params: Any = None,
     ) -> tuple[TrainState, Metrics]:
         tx, schedule = make_optimizer(config.recipe, learning_rate, num_steps)
         key = jax.random.fold_in(key, state.step)
 
         def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
             model: Any = nnx.merge(graphdef, params)
-            found = model(microbatch, dropout_key=key, dtype=dtype, remat=config.remat)
-            total, count = loss_of(found.logits, microbatch)
+            outputs = model(
+                microbatch, dropout_key=key, dtype=dtype, remat=config.remat
+            )
+            total, count = loss_of(outputs.logits, microbatch)
             if teacher is not None:
-                expert: Any = nnx.merge(teacher, taught_by)
-                wanted = expert(microbatch, dropout_key=None, dtype=dtype)
+                teacher_model: Any = nnx.merge(teacher, teacher_params)
+                targets = teacher_model(microbatch, dropout_key=None, dtype=dtype)
                 total = config.distill.label_weight * total + distillation.loss(
-                    config.task.kind, found, wanted, microbatch, config.distill
+                    config.task.kind, outputs, targets, microbatch, config.distill
                 )
             return total, {"loss": total, "count": count}
 
@@ -115,9 +126,10 @@ def make_train_step(
 def make_forward(
     graphdef: nnx.GraphDef, dtype: jnp.dtype
 ) -> Callable[[Any, Batch], jax.Array]:
-    """Returns a jitted (params, batch) -> float32 logits, whole on every device.
+    """Returns a jitted function (params, batch) -> float32 logits.
 
-    The parameters are float32, or those of int8.py.
+    The logits are replicated on all devices. The parameters are float32, or quantized
+    by int8.py.
     """
 
     def forward(params: Any, batch: Batch) -> jax.Array:
@@ -129,10 +141,10 @@ def make_forward(
 
 
 def init_key(seed: int) -> jax.Array:
-    """Returns the key of a new head's weights."""
+    """Returns the PRNG key that initializes the head."""
     return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def dropout_key(seed: int) -> jax.Array:
-    """Returns the key of a run's dropout."""
+    """Returns the PRNG key for dropout."""
     return jax.random.fold_in(jax.random.key(seed), 1)

@@ -1,4 +1,4 @@
-"""What the runs of a sweep share, and what a run's parameters make of a set."""
+"""The state that all runs of a sweep share: inputs, compiled step, and predictor."""
 
 import dataclasses
 import functools
@@ -24,16 +24,17 @@ from bert_jax.training import step as step_lib
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What the runs of a sweep have in common.
+    """Inputs and compiled functions that all runs of a sweep share.
 
     Attributes:
-      config: of all of them.
-      encoder: what they begin with.
-      is_from_scratch: whether they take the encoder's sizes and tokenizer alone.
-      datasets: of the config.
-      sha256: of their data, by `Datasets.sha256`, and of the teacher.
-      mesh: of the run, which is set.
-      teacher: a model with the same head, or None.
+      config: config of the sweep.
+      encoder: the encoder that runs start from.
+      is_from_scratch: whether runs use only the encoder's sizes and tokenizer, not its
+        weights.
+      datasets: the labelled data.
+      sha256: digests of the data, from `Datasets.sha256`, and of the teacher.
+      mesh: the current mesh.
+      teacher: a model with the same head to distill from, or None.
     """
 
     config: FinetuneConfig
@@ -51,7 +52,7 @@ class Setup:
 
     @property
     def model(self) -> ModelConfig:
-        """Returns the encoder's sizes with the dropout of tuning."""
+        """Returns the encoder's config with the dropout rates of fine-tuning."""
         dropout = self.config.dropout
         return dataclasses.replace(
             self.encoder.config,
@@ -60,7 +61,7 @@ class Setup:
         )
 
     def build(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
-        """Returns the structure and new parameters of the model with its head."""
+        """Returns the structure and initial parameters of the model with its head."""
         vocab_size = len(self.encoder.tokenizer.vocab)
         return heads.build(self.model, vocab_size, self.head, key)
 
@@ -70,14 +71,14 @@ class Setup:
 
     @functools.cached_property
     def num_steps(self) -> int:
-        """Returns the steps of a run."""
+        """Returns the number of steps of a run."""
         recipe = self.config.recipe
         num_rows = len(self.datasets.train.features)
         return batches.num_steps(num_rows, recipe.num_epochs, recipe.global_batch_size)
 
     @functools.cached_property
     def train_step(self) -> Any:
-        """Returns the jitted step, one for all learning rates and seeds."""
+        """Returns the jitted train step, shared by all learning rates and seeds."""
         step = tuning_step.make_train_step(
             self.config,
             self.graphdef,
@@ -88,7 +89,7 @@ class Setup:
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """Predicts any of the sets with any run's parameters."""
+        """Returns the predictor, shared by all runs and data sets."""
         config = self.config
         return Predictor(
             self.graphdef,
@@ -104,7 +105,7 @@ class Setup:
         split: Split,
         on_rows: Callable[[int], object] | None = None,
     ) -> Any:
-        """Returns the predictions for a set, see `task.predict` and `Predictor`."""
+        """Returns the predictions for a data set, see `task.predict`."""
         logits = self.predictor(params, split.features, on_rows)
         names = self.datasets.names
         return task.predict(
@@ -117,7 +118,7 @@ class Setup:
         split: Split,
         on_rows: Callable[[int], object] | None = None,
     ) -> dict[str, float]:
-        """Returns the metrics of a set with labels."""
+        """Returns the metrics of a labelled data set."""
         predicted = self.predict(params, split, on_rows)
         names = self.datasets.names
         return task.evaluate(self.config.task, split.examples, predicted, names)

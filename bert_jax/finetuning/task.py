@@ -1,7 +1,8 @@
-"""A task of a config from data to metrics, whatever its kind.
+"""The stages of a fine-tuning task, from data to metrics, for every kind of task.
 
-The kinds differ in what they read, what a row is, and what logits mean; a training loop
-need not know. One function a step, in the order in which a run takes them.
+Kinds differ in their data, their rows, and the meaning of their logits; this module
+hides the differences from the training loop. The functions are in the order in which
+a run calls them.
 
 Shapes: N row of the features, C class or choice, T token.
 """
@@ -37,7 +38,7 @@ Examples = Texts | Choices | Sentences | Questions
 
 
 class Features(Protocol):
-    """Rows for a model; those of text.py and its likes."""
+    """Rows for a model, as made by the modules in features/."""
 
     def __len__(self) -> int: ...
 
@@ -47,10 +48,12 @@ class Features(Protocol):
 
 
 def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
-    """Returns the names of a head's labels: the config's, or the training set's.
+    """Returns the label names of the head, from the config or the training set.
+
+    Kinds without label names return ().
 
     Raises:
-      ConfigError: when the training set cannot be read.
+      ConfigError: if the training set cannot be read.
     """
     if isinstance(task, QuestionTask | ChoiceTask | SimilarityTask):
         return ()
@@ -63,7 +66,7 @@ def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
 
 
 def labels_key(task: TextTask | TaggingTask) -> str:
-    """Returns the config key that `label_names` reads the names from."""
+    """Returns the config key from which `label_names` takes the names."""
     return "config.task.labels" if task.labels else "config.data.train"
 
 
@@ -75,10 +78,10 @@ def read(
     *,
     has_labels: bool,
 ) -> Examples:
-    """Reads training, dev or test data.
+    """Reads a training, dev or test set.
 
     Raises:
-      ConfigError: when it cannot be read, or is not what the task says.
+      ConfigError: if the data cannot be read or does not match the task.
     """
     if isinstance(task, QuestionTask):
         return squad.read(spec)
@@ -87,15 +90,15 @@ def read(
     table = tables.read(spec, header)
     if table.num_dropped and not has_labels:
         raise ConfigError(
-            f"{spec}: line {table.first_dropped} has another number of columns than the"
-            f" first; there are {table.num_dropped} such lines, and what is said of a"
-            " test set needs all: mend them"
+            f"{spec}: line {table.first_dropped} has a different number of columns than"
+            f" the first line (as do {table.num_dropped} lines in all); a test set"
+            " needs a prediction for every line, so correct them"
         )
     label = task.label if has_labels else ""
     if isinstance(task, ChoiceTask):
         return examples.read_choices(table, task.text, task.choices, label)
     if isinstance(task, SimilarityTask):
-        return examples.read_nearness(table, task.text, label, task.max_label)
+        return examples.read_similarity(table, task.text, label, task.max_label)
     index = "" if has_labels else task.index
     columns = task.text, label, index
     return examples.read_texts(table, task.kind, *columns, names, labels_key(task))
@@ -110,13 +113,13 @@ def featurize(
     *,
     is_training: bool,
 ) -> Features:
-    """Returns the rows of what `read` found.
+    """Converts the examples that `read` returned to rows of token ids.
 
     Raises:
-      ConfigError: for a tag that is none of the names.
+      ConfigError: if a tag is not among the names.
     """
     if isinstance(task, QuestionTask):
-        return question_features.of_questions(
+        return question_features.from_questions(
             found,
             tokenizer,
             length=length,
@@ -126,23 +129,23 @@ def featurize(
         )
     if isinstance(task, TaggingTask):
         key = labels_key(task)
-        return tagging_features.of_sentences(found, names, tokenizer, length, key)
+        return tagging_features.from_sentences(found, names, tokenizer, length, key)
     if isinstance(task, ChoiceTask):
-        return text_features.of_choices(found, tokenizer, length)
+        return text_features.from_choices(found, tokenizer, length)
     if isinstance(task, SimilarityTask):
-        return text_features.of_each(found, tokenizer, length)
-    return text_features.of_texts(found, tokenizer, length)
+        return text_features.from_separate_texts(found, tokenizer, length)
+    return text_features.from_texts(found, tokenizer, length)
 
 
 def predict(
     task: Task, found: Any, features: Any, logits: np.ndarray, names: Sequence[str]
 ) -> Any:
-    """Returns what the logits of all rows say.
+    """Converts the logits of all rows to predictions.
 
     Returns:
       int64[N] classes or choices, float32[N] scores or cosines, int64[N, C] sets of
-      classes, tags of every sentence's words, in BIO if they are of names, or
-      `Answers`.
+      classes, the tags of every sentence's words, or `Answers`. Tags are BIO if all
+      names are tags.
     """
     if isinstance(task, QuestionTask):
         return answers.find(
@@ -157,7 +160,7 @@ def predict(
         classes_NT = logits.argmax(axis=-1)
         of_words = features.word_classes(np.arange(len(features)), classes_NT)
         tags = [[str(names[i]) for i in classes] for classes in of_words]
-        # Classes of words may be other things, as parts of speech.
+        # Classes that are not entity tags, such as parts of speech, stay as they are.
         return [conll.to_bio(s) for s in tags] if conll.are_tags(names) else tags
     if task.kind == "regression":
         return logits[:, 0]
@@ -171,7 +174,7 @@ def predict(
 def evaluate(
     task: Task, found: Any, predicted: Any, names: Sequence[str]
 ) -> dict[str, float]:
-    """Returns the metrics of what `predict` said of examples with labels."""
+    """Returns the metrics of the predictions for labelled examples."""
     if isinstance(task, QuestionTask):
         scores = squad_metrics.score(found, predicted.texts, task.answer_units)
         if not found.has_impossible:
@@ -198,13 +201,14 @@ def write_predictions(
     directory: Path,
     glue: str = "",
 ) -> None:
-    """Writes what `predict` said into a directory, in the format of the task's kind.
+    """Writes predictions in the format of the task's kind.
 
     Args:
-      task, found, names: as of `predict`.
-      predicted: its result.
-      directory: that exists.
-      glue: what GLUE calls the test set, to write its file as well; "" for none.
+      task, found, names: the arguments of `predict`.
+      predicted: the result of `predict`.
+      directory: an existing directory.
+      glue: a key of `predictions.GLUE_FILES`, to write that file as well; "" to skip
+        it.
     """
     if isinstance(predicted, Answers):
         predictions.write_squad(directory, predicted)

@@ -1,7 +1,8 @@
-"""How a tuned model's logits become answers: numbers that stand beside its weights.
+"""Decision settings of a fine-tuned model, stored in decisions.json beside its weights.
 
-Hugging Face's config.json has no place for them. `predict` begins with these, so that
-it says what the predictions of the tuning run said.
+They determine how logits are converted to predictions. Hugging Face's config.json has
+no keys for them. `predict` reads them, so that its predictions equal those of the
+fine-tuning run.
 """
 
 import sys
@@ -15,35 +16,38 @@ from bert_jax.interop import files
 from bert_jax.storage import read_json, write_json
 
 FILE = "decisions.json"
-# Of a model that was tuned elsewhere: the defaults of the released run_squad.py.
-QUESTIONS: dict[str, Any] = {
+# For a model without the file, these are the defaults of the released run_squad.py.
+QUESTION_DEFAULTS: dict[str, Any] = {
     "stride": 0,
     "max_query_length": 64,
     "max_answer_length": 30,
     "null_threshold": 0.0,
     "has_impossible": False,
 }
-TEXTS: dict[str, Any] = {"num_texts": 0}  # 1 single texts, 2 pairs, 0 unknown
+TEXT_DEFAULTS: dict[str, Any] = {
+    "num_texts": 0
+}  # 1: single texts, 2: pairs, 0: unknown
 DEFAULTS = {
-    "question_answering": QUESTIONS,
-    "classification": TEXTS,
-    "regression": TEXTS,
-    "multi_label": TEXTS | {"threshold": 0.5},
+    "question_answering": QUESTION_DEFAULTS,
+    "classification": TEXT_DEFAULTS,
+    "regression": TEXT_DEFAULTS,
+    "multi_label": TEXT_DEFAULTS | {"threshold": 0.5},
 }
-RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}  # others from 1 on
+# Ranges of integers; the others must be at least 1.
+RANGES = {"num_texts": (0, 2), "stride": (0, sys.maxsize)}
 
 
 def defaults(kind: str) -> dict[str, Any]:
-    """Returns the numbers of a kind of task for a model without the file."""
+    """Returns the settings of a kind of task for a model without decisions.json."""
     return DEFAULTS.get(kind, {})
 
 
 def write(directory: Path, task: Task, has_impossible: bool) -> None:
-    """Writes those of a task, if its kind has any, into a model's directory.
+    """Writes decisions.json into a model's directory, if the kind of task has settings.
 
     Args:
-      directory: that exists.
-      task: what the model was tuned on.
+      directory: an existing directory.
+      task: the task that the model was fine-tuned on.
       has_impossible: whether its questions may have no answer.
     """
     if isinstance(task, QuestionTask | TextTask) and (keys := defaults(task.kind)):
@@ -54,25 +58,25 @@ def write(directory: Path, task: Task, has_impossible: bool) -> None:
 
 
 def read(directory: Path, kind: str) -> dict[str, Any]:
-    """Returns the numbers of a model, those of `defaults` where it does not say.
+    """Reads a model's settings; missing ones have the values of `defaults`.
 
     Raises:
-      ConfigError: when the file is damaged.
+      ConfigError: if the file is corrupt or a value is out of range.
     """
     found = defaults(kind)
     path = directory / FILE
     if not found or not path.is_file():
         return found
-    said = read_json(files.file(directory, FILE))
-    numbers = {
-        key: config_lib.build(type(value), said.get(key, value), f"{path}: {key}")
+    stored = read_json(files.file(directory, FILE))
+    settings = {
+        key: config_lib.build(type(value), stored.get(key, value), f"{path}: {key}")
         for key, value in found.items()
     }
-    for key, value in numbers.items():
+    for key, value in settings.items():
         least, most = RANGES.get(key, (1, sys.maxsize))
         if type(value) is int and not least <= value <= most:
             limit = f" and at most {most}" if most < sys.maxsize else ""
             raise ConfigError(
                 f"{path} has {key}={value}; it must be at least {least}{limit}"
             )
-    return numbers
+    return settings

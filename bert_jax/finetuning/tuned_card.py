@@ -1,6 +1,6 @@
-"""The README.md of a tuned model: how to load it, its metrics, labels and config.
+"""Writes the model card of a fine-tuned model: loading, metrics, labels and config.
 
-The lines between --- are metadata for the Hugging Face hub.
+The lines between --- are metadata for the Hugging Face Hub.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from bert_jax.finetuning.config import ChoiceTask, Task, TextTask
 from bert_jax.finetuning.sweep import Setup
 
-# By kind: the hub's pipeline, and the class of transformers that has the head.
+# Kind -> the pipeline tag of the Hub, and the transformers class that has the head.
 CLASSES = {
     "classification": ("text-classification", "AutoModelForSequenceClassification"),
     "regression": ("text-classification", "AutoModelForSequenceClassification"),
@@ -27,35 +27,36 @@ tokenizer = AutoTokenizer.from_pretrained("DIRECTORY")
 model = {cls}.from_pretrained("DIRECTORY")
 ```
 
-or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is where this
-file is."""
+or `python -m bert_jax.predict --model=DIRECTORY --input=FILE`. DIRECTORY is the
+directory of this file."""
 LENGTH = (
-    "The model was tuned on rows of up to {length} tokens. A longer text loses its end."
+    "The model was fine-tuned on rows of up to {length} tokens. Longer texts are"
+    " truncated at the end."
 )
 PAIRS = (
-    "Of a pair that is too long, the longer text loses tokens first; of two equally"
-    " long texts, the second (google-research/bert run_classifier.py)."
+    "A pair that is too long loses tokens from the end of the longer text; if both are"
+    " equally long, from the second (google-research/bert run_classifier.py)."
     ' `truncation="longest_first"` of transformers\' fast tokenizers differs by one'
-    " token where rows have an even number N of tokens, both texts have N/2 - 1 or"
-    " more, and the second has at least as many as the first: then it keeps one more of"
+    " token if rows have an even number N of tokens, both texts have N/2 - 1 or more,"
+    " and the second has at least as many as the first: it then keeps one token more of"
     " the second and one less of the first."
 )
 
 
 def write(directory: Path, setup: Setup, scores: dict[str, dict[str, float]]) -> None:
-    """Writes README.md into the directory of a tuned model.
+    """Writes README.md into the directory of a fine-tuned model.
 
     Args:
-      directory: of the model.
-      setup: of the runs that the model is the best of.
-      scores: metrics by the spec of the dev set.
+      directory: the model's directory.
+      setup: the setup of the sweep.
+      scores: metrics of the dev sets, keyed by their specs.
     """
     config = setup.config
     pipeline, cls = CLASSES[config.task.kind]
     sections = [
         f"{METADATA}pipeline_tag: {pipeline}\n---",
         f"# BERT for {config.task.kind.replace('_', ' ')}",
-        f"Tuned with bert_jax on `{config.data.train}`.",
+        f"Fine-tuned with bert_jax on `{config.data.train}`.",
         f"## Loading\n\n{LOADING.format(cls=cls)}",
         f"## Metrics\n\n{_metrics(scores)}",
         f"## Input\n\n{_input(config.task, config.sequence_length)}",

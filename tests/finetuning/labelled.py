@@ -1,4 +1,4 @@
-"""Made-up tasks that a small model learns, one of each kind, and a model to tune."""
+"""Synthetic tasks, one of each kind, that a small model learns, and such a model."""
 
 import json
 import pathlib
@@ -15,7 +15,7 @@ from tests.finetuning.test_config import config_dict
 
 
 def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:
-    """Writes texts that are for it in words of their own; returns their spec."""
+    """Writes texts whose words determine their class; returns the table's spec."""
     random = np.random.default_rng(seed)
     lines = ["sentence\tlabel"]
     for _ in range(num_rows):
@@ -29,7 +29,7 @@ def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:
 
 
 def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
-    """Returns changes of configs/finetune/sst2.py for a run of seconds."""
+    """Returns overrides of configs/finetune/sst2.py for a run that takes seconds."""
     return {
         "data.train": write_table(directory / "train.tsv", num_rows, 0),
         "data.dev": (write_table(directory / "dev.tsv", 30, 1),),
@@ -46,7 +46,7 @@ def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
 
 
 def _words(random, side: int, count: int) -> str:
-    """Returns words of one of two halves of the vocabulary."""
+    """Returns random words from one of the two halves of the vocabulary."""
     numbers = random.integers(1 + 30 * side, 31 + 30 * side, count)
     return " ".join(f"w{i}" for i in numbers)
 
@@ -75,13 +75,13 @@ def _tagging(random) -> str:
 
 
 def _multiple_choice(random) -> str:
-    """The right one of four is the one of the second half."""
+    """Returns an example whose correct choice has words of the second half."""
     right = int(random.integers(4))
     choices = "\t".join(_words(random, int(i == right), 3) for i in range(4))
     return f"k\t{_words(random, 0, 5)}\t{choices}\t{right}\n"
 
 
-# Kind -> config, the first line of its file, and what makes each of the next ones.
+# Kind -> config, the first line of its file, and the function that makes later lines.
 FILES = {
     "regression": ("stsb", "tsv", "sentence1\tsentence2\tlabel\n", _regression),
     "similarity": ("similarity", "tsv", "sentence1\tsentence2\tlabel\n", _similarity),
@@ -92,7 +92,7 @@ FILES = {
 
 
 def _write_questions(path: pathlib.Path, num_rows: int, seed: int) -> str:
-    """Writes paragraphs of one half's words around one of the other's, the answer."""
+    """Writes paragraphs of one half's words; the answer is a word of the other half."""
     random, paragraphs = np.random.default_rng(seed), []
     for row in range(num_rows):
         before, answer = _words(random, 0, 4) + " ", _words(random, 1, 1)
@@ -106,7 +106,7 @@ def _write_questions(path: pathlib.Path, num_rows: int, seed: int) -> str:
 
 
 def write_set(kind: str, path: pathlib.Path, num_rows: int, seed: int) -> str:
-    """Writes examples of a kind; returns their spec."""
+    """Writes examples of a kind; returns the spec of the file."""
     if kind == "classification":
         return write_table(path, num_rows, seed)
     if kind == "question_answering":
@@ -118,13 +118,13 @@ def write_set(kind: str, path: pathlib.Path, num_rows: int, seed: int) -> str:
 
 
 def config_of(kind: str) -> str:
-    """Returns the name of a config of the kind."""
+    """Returns the name of a config for the kind."""
     of_kind = {"classification": "sst2", "question_answering": "squad1"}
     return of_kind.get(kind) or FILES[kind][0]
 
 
 def changes_of(kind: str, directory: pathlib.Path, num_rows: int = 96) -> dict:
-    """Returns changes of that config for a run of seconds."""
+    """Returns overrides of that config for a run that takes seconds."""
     if kind == "classification":
         return changes(directory)
     found = {
@@ -153,7 +153,7 @@ def make_setup(
     kind="classification",
     **more,
 ):
-    """Returns what a run of seconds needs; keys with __ for dots."""
+    """Returns the setup of a run that takes seconds; keys have __ instead of dots."""
     source = directory / "source"
     if not source.exists():
         source.mkdir()

@@ -1,4 +1,4 @@
-"""Words are SQuAD's, characters are CMRC's; all values are computed by hand."""
+"""Units follow SQuAD (words) and CMRC (characters); values are computed by hand."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bert_jax.finetuning.answer_units import UNITS
 WORDS, CHARACTERS = UNITS["words"], UNITS["characters"]
 
 
-def test_words_are_without_case_articles_and_punctuation():
+def test_words_ignore_case_articles_and_punctuation():
     assert WORDS.normalize("The  U.S.-led, an(d) a Band") == "usled and band"
     assert WORDS.split("A river, the Rhine!") == ["river", "rhine"]
 
@@ -31,7 +31,7 @@ def test_words_are_without_case_articles_and_punctuation():
         ("\uc11c\uc6b8 \uc2dc", ["\uc11c\uc6b8", "\uc2dc"]),
     ],
 )
-def test_characters_are_ideographs_and_kana_and_words_of_other_letters(text, units):
+def test_characters_split_ideographs_and_kana_but_not_other_words(text, units):
     assert CHARACTERS.split(text) == units
 
 
@@ -41,7 +41,7 @@ def test_characters_are_ideographs_and_kana_and_words_of_other_letters(text, uni
         ("\u5317\u4eac", "\u5317\u4eac", 1.0),
         ("\u5317\u4eac\u3002", "\u300c\u5317\u4eac\u300d", 1.0),
         ("\u5317\u4eac\u5e02", "\u5317\u4eac", 2 * 2 / 5),
-        # The longest run counts, not all that is common: c d of a b x c d.
+        # Only the longest common run counts: c d of a b x c d.
         ("\u4e00\u4e8c\u4e94\u4e09\u56db", "\u4e00\u4e8c\u4e09\u56db", 2 * 2 / 9),
         ("\u4eac\u5317", "\u5317\u4eac", 2 * 1 / 4),
         ("New York\u5e02", "new york", 2 * 2 / 5),
@@ -55,12 +55,12 @@ def test_f1_of_characters_by_hand(answer, right, f1):
     assert CHARACTERS.f1(right, answer) == pytest.approx(f1)
 
 
-def test_exact_match_of_characters_is_without_marks_and_case():
+def test_exact_match_of_characters_ignores_punctuation_and_case():
     assert CHARACTERS.exact_match("\u300aABC\u300b\u3002", " abc") == 1.0
     assert CHARACTERS.exact_match("1996-1997\u5e74", "19961997\u5e74") == 1.0
     assert CHARACTERS.exact_match("\u5317 \u4eac", "\u5317\u4eac") == 0.0
 
 
-def test_no_run_is_too_common_to_count():
-    text = "\u7684\u4e00" * 200  # longer than what difflib calls popular
+def test_frequent_characters_count():
+    text = "\u7684\u4e00" * 200  # long enough for difflib's popularity heuristic
     assert CHARACTERS.f1(text, text) == 1.0

@@ -1,4 +1,4 @@
-"""The best spans are those that a search of all spans finds."""
+"""The best spans equal those of an exhaustive search."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def find(questions, features, logits, **changes):
 
 
 def search(questions, features, logits, max_answer_length):
-    """Returns every question's spans as (score, text), best first, and its null."""
+    """Returns each question's spans as (score, text), best first, and null scores."""
     contexts = features.windows.max_context()
     spans, nulls = {}, {}
     for window in range(len(features)):
@@ -70,7 +70,7 @@ def test_answers_are_the_best_spans(has_impossible):
     assert (0 < said_none < len(questions.questions)) == has_impossible
 
 
-def test_the_threshold_moves_what_is_said():
+def test_the_null_threshold_decides_between_answer_and_no_answer():
     made = make_questions(num=3)
     questions = Questions(made.paragraphs, made.questions, True, 0, 0)
     features = of(questions, is_training=False)
@@ -80,7 +80,7 @@ def test_the_threshold_moves_what_is_said():
         assert all((text == "") == expected for text in found.texts.values())
 
 
-def test_windows_at_once_change_nothing(monkeypatch):
+def test_answers_do_not_depend_on_the_chunk_size(monkeypatch):
     questions = make_questions()
     features = of(questions, is_training=False)
     random = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""What a student is taught: nothing by itself, and towards its teacher by any other."""
+"""Distillation losses: zero for identical models, otherwise towards the teacher."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def loss(kind, student, teacher, batch, **changes) -> float:
 
 
 @every_kind
-def test_a_student_that_is_its_teacher_learns_nothing(kind):
+def test_loss_and_gradient_are_zero_for_a_copy_of_the_teacher(kind):
     batch = tuned.make_batch(kind)
     one, other = outputs(kind, batch, 0), outputs(kind, batch, 1)
     assert loss(kind, one, one, batch) == pytest.approx(0, abs=1e-5)
@@ -54,12 +54,12 @@ def test_a_student_that_is_its_teacher_learns_nothing(kind):
 
 
 @every_kind
-def test_what_fills_a_batch_and_padding_teach_nothing(kind):
+def test_padding_rows_and_tokens_do_not_contribute(kind):
     batch = tuned.make_batch(kind)
     one, other = outputs(kind, batch, 0), outputs(kind, batch, 1)
     batch["weights"][2:] = 0
     expected = loss(kind, other, one, batch)
-    rows = len(one.states[0]) // 4  # of an example
+    rows = len(one.states[0]) // 4  # rows per example
     is_real = (batch["sequence_ids"] > 0).reshape(-1, 16)
     is_real[2 * rows :] = False
 
@@ -73,7 +73,7 @@ def test_what_fills_a_batch_and_padding_teach_nothing(kind):
 
 
 def test_logits_are_compared_as_distributions():
-    """Against scipy: Kullback and Leibler's divergence at a temperature."""
+    """The reference is SciPy's Kullback-Leibler divergence at a temperature."""
     random = np.random.default_rng(0)
     student, teacher = random.normal(size=(2, 4, 3)).astype(np.float32)
     found = distillation.logits_distance("classification", student, teacher, 2.0)
@@ -86,14 +86,14 @@ def test_logits_are_compared_as_distributions():
     np.testing.assert_allclose(found, 4 * expected, rtol=1e-4, atol=1e-6)
 
 
-def test_layers_follow_those_as_far_up():
-    """Two of four: the second and the fourth; [CLS] alone after the last."""
+def test_layers_are_matched_by_relative_depth():
+    """Two layers match layers 2 and 4 of four; the last has the state of [CLS] only."""
     batch = tuned.make_batch("classification")
     real = batch["sequence_ids"] > 0
     teacher = [jnp.full((4, 16, 8), float(i)) for i in range(4)]
     teacher.append(jnp.full((4, 1, 8), 4.0))
     student = [jnp.zeros((4, 16, 8)), jnp.zeros((4, 16, 8)), jnp.zeros((4, 1, 8))]
-    student[1] = student[1].at[0, 3].set(2.0)  # as its teacher, at one token
+    student[1] = student[1].at[0, 3].set(2.0)  # equals the teacher's at one token
     found = distillation.states_distance(student, teacher, batch)
     share = 1 - 1 / real[0].sum()
     np.testing.assert_allclose(found, [(4 * share + 16) / 2, 10, 10, 10], rtol=1e-6)
@@ -101,7 +101,7 @@ def test_layers_follow_those_as_far_up():
 
 @pytest.mark.slow
 @every_kind
-def test_any_mesh_finds_the_same(kind):
+def test_the_loss_does_not_depend_on_the_mesh(kind):
     batch = tuned.make_batch(kind)
     expected = loss(kind, outputs(kind, batch, 1), outputs(kind, batch, 0, 4), batch)
     mesh = use_mesh(2, 2, 2)

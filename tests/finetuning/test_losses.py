@@ -1,4 +1,4 @@
-"""The losses are what a loop over examples computes, and weights of 0 count nothing."""
+"""Losses equal those of a loop over examples; rows of weight 0 do not contribute."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def log_softmax(x):
 
 
 def expected_of(kind, logits, batch):
-    """Returns a list of the terms of the sum, one for each that is counted."""
+    """Returns the terms of the sum, one for each counted item."""
     terms = []
     for row, weight in enumerate(batch["weights"]):
         if not weight:
@@ -57,7 +57,7 @@ def test_sum_and_count(kind):
     np.testing.assert_allclose(float(total), sum(terms), rtol=1e-5)
 
 
-def test_multi_label_keeps_its_precision_at_large_logits():
+def test_multi_label_is_precise_at_large_logits():
     batch = {"labels": jnp.array([[1.0, 0.0]]), "weights": jnp.ones(1)}
     logits = jnp.array([[-200.0, 300.0]])
     assert float(losses.multi_label(logits, batch)[0]) == 500.0

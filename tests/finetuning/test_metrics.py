@@ -1,4 +1,4 @@
-"""Metrics are what their definitions say, worked by hand."""
+"""Metrics equal values computed by hand from their definitions."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def test_classification():
     assert found == pytest.approx(expected | {"matthews": matthews})
 
 
-def test_classification_of_three_counts_every_class_alike():
+def test_macro_f1_of_three_classes_weights_them_equally():
     labels, predicted = np.array([0, 0, 0, 1]), np.array([0, 0, 0, 0])
     found = metrics.classification(predicted, labels, 3)
     assert found["macro_f1"] == pytest.approx((6 / 7) / 3)
@@ -39,14 +39,14 @@ def test_multi_label():
     )
 
 
-def test_a_single_label_of_several_is_no_accuracy():
+def test_multi_label_with_a_single_class_is_f1_not_accuracy():
     labels, predicted = np.array([[1], [1], [0], [0]]), np.array([[1], [0], [0], [0]])
     found = metrics.multi_label(predicted, labels)
     assert found == pytest.approx({"micro_f1": 2 / 3, "macro_f1": 2 / 3})
 
 
 def entities(tags):
-    """Returns (first, end, type) of each entity, found tag by tag."""
+    """Returns (first, end, type) of each entity, by a loop over the tags."""
     found, begin = set(), None
     for i, tag in enumerate([*tags, "O"]):
         if begin is not None and not (tag[0] == "I" and tag[2:] == begin[1]):
@@ -57,7 +57,7 @@ def entities(tags):
     return found
 
 
-def test_tagging_counts_entities_that_are_right_altogether():
+def test_tagging_counts_entities_with_correct_span_and_type():
     random = np.random.default_rng(0)
     names = ["O", "B-a", "I-a", "B-b", "I-b"]
     tags = [list(random.choice(names, random.integers(1, 12))) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""What a sweep leaves of several dev and test sets."""
+"""Predictions and model files that a sweep writes."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from tests.finetuning import labelled
 
 
 def test_every_set_has_its_predictions(tmp_path):
-    """Two dev sets, as MNLI has, and two of GLUE's test sets, in its own order."""
+    """Two dev sets, as in MNLI, and two test sets of GLUE with their own indices."""
     test = "tsv:" + str(tmp_path / "test.tsv")
     (tmp_path / "test.tsv").write_text("sentence\tindex\nw1\t1\nw2\t0\nw3\t2\n")
     dev = labelled.write_table(tmp_path / "other.tsv", 7, 2)
@@ -36,14 +36,14 @@ def test_every_set_has_its_predictions(tmp_path):
     assert by_number == ["index\tprediction", "0\t1", "1\t1", "2\t0"]
 
 
-def test_a_model_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
+def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     setup = labelled.make_setup(tmp_path)
     params = jax.jit(lambda: setup.build(jax.random.key(0))[1])()
     theirs = [tmp_path / "model.bak", tmp_path / "model.old"]
     for path in theirs:
         path.mkdir()
     (tmp_path / "model.zip").touch()
-    left = tmp_path / ".model.unfinished.x"  # by a call that was killed
+    left = tmp_path / ".model.unfinished.x"  # left by a killed process
     left.mkdir()
     for _ in range(2):
         outcome.write_model(setup, params, str(tmp_path), {})
@@ -51,5 +51,5 @@ def test_a_model_takes_the_place_of_an_older_one_and_of_nothing_else(tmp_path):
     assert not left.exists() and not list(tmp_path.glob(".model*"))
     assert model_lib.read_tuned(str(tmp_path / "model")).head == setup.head
     card = tmp_path / "model" / "README.md"
-    card.write_text(card.read_text() + "edited\n")  # which is no corrupt model
+    card.write_text(card.read_text() + "edited\n")  # does not make the model corrupt
     assert model_lib.read_tuned(str(tmp_path / "model")).head == setup.head

@@ -1,4 +1,4 @@
-"""Files are what leaderboards and conlleval read."""
+"""Prediction files have the formats that leaderboards and conlleval read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""All rows have their logits, in their order, on any mesh."""
+"""The predictor returns the logits of all rows, in order, on any mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -19,17 +19,17 @@ SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
-def test_logits_are_those_of_each_row_alone(mesh):
-    """Of tokens: places that a batch had no need of are 0."""
+def test_logits_equal_those_of_each_row_alone(mesh):
+    """Logits of positions beyond the batch's length are 0."""
     devices = use_mesh(*mesh)
     _, graphdef, params = tuned.build("tagging")
     found = Sentences("made up", SENTENCES, None)
     names = tuned.HEADS["tagging"].labels
-    features = tagging_features.of_sentences(found, names, TOKENIZER, 30, "labels")
+    features = tagging_features.from_sentences(found, names, TOKENIZER, 30, "labels")
     predictor = Predictor(graphdef, length=30, batch_size=2, dtype=F32, mesh=devices)
     counts: list[int] = []
     logits_NTC = predictor(params, features, counts.append)
-    # The mesh may make batches larger; rows that only fill a batch are not counted.
+    # The mesh may require larger batches; padding rows are not counted.
     assert sum(counts) == 5 and (devices.size > 1 or counts == [2, 2, 1])
     assert logits_NTC.shape == (5, 30, 3)
     model = nnx.merge(graphdef, params)
@@ -41,18 +41,18 @@ def test_logits_are_those_of_each_row_alone(mesh):
         np.testing.assert_allclose(
             logits_NTC[row, :num], jax.device_get(expected)[0, :num], atol=1e-5
         )
-    if devices.size == 1:  # the fifth goes with the fourth, the first with the third
+    if devices.size == 1:  # rows 5 and 4 share a batch, and rows 1 and 3
         assert logits_NTC[4, 16:].any() and not logits_NTC[0, 16:].any()
 
 
-def test_rows_of_a_batch_are_as_long_as_each_other():
-    """Else one long row has its whole batch padded."""
+def test_rows_of_similar_length_share_a_batch():
+    """Otherwise one long row would pad its whole batch."""
     devices = use_mesh(1, 1, 1)
     _, graphdef, params = tuned.build("tagging")
     words = [["w1"] * n for n in (20, 3, 3, 20, 3, 3)]
     names = tuned.HEADS["tagging"].labels
     found = Sentences("made up", words, None)
-    features = tagging_features.of_sentences(found, names, TOKENIZER, 32, "labels")
+    features = tagging_features.from_sentences(found, names, TOKENIZER, 32, "labels")
     lengths, real = [], features.batch
 
     class Watched:

@@ -1,4 +1,4 @@
-"""A sweep's table and pictures say what its runs came to."""
+"""The table and plots of a sweep show the results of its runs."""
 
 import numpy as np
 import pytest
@@ -29,17 +29,17 @@ RESULTS = [
 ]
 
 
-def test_the_table_has_every_run_and_the_spread_of_seeds(capsys):
+def test_the_table_has_every_run_and_the_deviation_over_seeds(capsys):
     report.print_table(RESULTS, "accuracy")
     text = capsys.readouterr().out
     lines = [line.split() for line in text.splitlines()]
     assert ["2e-05", "0", "10", "0.7000", "0.3500"] in lines
     assert ["5e-05", "1", "0", "diverged", "diverged"] in lines
     assert "2e-05: accuracy 0.7500, standard deviation 0.0707 over 2 seeds" in text
-    assert "learning rate 5e-05:" not in text  # one run of it came to an end
+    assert "learning rate 5e-05:" not in text  # only one of its runs completed
 
 
-def test_curves_are_a_picture(tmp_path):
+def test_curves_are_written_as_png(tmp_path):
     path = report.plot_curves(str(tmp_path), RESULTS, "accuracy")
     assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
@@ -73,7 +73,7 @@ TEXTS = (["a", "b", "c"], None)
         (Choices(["a"], [["b", "c"]], np.array([0], np.int32)), np.array([1]), None),
     ],
 )
-def test_confusion_is_of_classes_alone(examples, predicted, expected, tmp_path):
+def test_only_classes_have_a_confusion_matrix(examples, predicted, expected, tmp_path):
     names = ("no", "yes")
     assert report._class_pairs(examples, predicted, names) == expected
     path = report.plot_confusion(str(tmp_path), examples, predicted, names)

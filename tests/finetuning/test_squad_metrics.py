@@ -1,4 +1,4 @@
-"""Scores are the official ones: worked by hand, and an independent scorer's."""
+"""Scores equal values computed by hand and those of torchmetrics."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from bert_jax.finetuning.data.squad import Answer, Question, Questions
 
 
 def make(answers, has_impossible=False):
-    """Returns questions 0, 1, ... with lists of right answers."""
+    """Returns questions 0, 1, ... with the given lists of reference answers."""
     questions = [
         Question(str(i), "", 0, tuple(Answer(t, 0) for t in texts), not texts)
         for i, texts in enumerate(answers)
@@ -25,7 +25,7 @@ def make(answers, has_impossible=False):
         (["one two three"], "three four", 0, 100 * 2 * (1 / 2) * (1 / 3) / (5 / 6)),
         (["a a b b"], "b b b", 0, 100 * 2 * (2 / 3) * 1 / (5 / 3)),
         (["x"], "", 0, 0),
-        (["the"], "a", 100, 0),  # by 1.1's rules equal, but without common words
+        (["the"], "a", 100, 0),  # equal by the rules of 1.1, but without common words
     ],
 )
 def test_scores_by_hand(right, answer, exact, f1):
@@ -33,23 +33,23 @@ def test_scores_by_hand(right, answer, exact, f1):
     np.testing.assert_allclose([found["exact_match"], found["f1"]], [exact, f1])
 
 
-def test_characters_are_scored_by_their_longest_common_run():
+def test_character_f1_uses_the_longest_common_run():
     questions = make([["\u5317\u4eac\u5e02", "\u5317\u4eac"], ["\u4e0a\u6d77"]])
     answers = {"0": "\u5728\u5317\u4eac\u3002", "1": "\u6d77\u4e0a"}
     found = squad_metrics.score(questions, answers, "characters")
-    # 2 of 3 characters with the second right answer; 1 of 2 in reverse order.
+    # 2 of 3 characters match the second reference; 1 of 2 match in reverse order.
     expected = 100 * (2 * 2 / (3 + 2) + 2 * 1 / (2 + 2)) / 2
     np.testing.assert_allclose(found["f1"], expected)
     assert found["exact_match"] == 0
     by_words = squad_metrics.score(questions, answers, "words")
-    assert by_words["f1"] == 0  # without spaces an answer is one word
+    assert by_words["f1"] == 0  # an answer without spaces is a single word
 
 
 def test_questions_without_an_answer_by_characters():
     questions = make([[], [], ["\u5317"], ["\u3002"]], has_impossible=True)
     answers = {"0": "", "1": "\u5317", "2": "", "3": "\uff01"}
     found = squad_metrics.score(questions, answers, "characters")
-    assert found == {"exact_match": 50.0, "f1": 50.0}  # a mark is no answer
+    assert found == {"exact_match": 50.0, "f1": 50.0}  # punctuation is not an answer
     questions = make([[], [], ["\u5317"]], has_impossible=True)
     odds = {"0": 1.0, "1": 2.0, "2": -1.0}
     said = {"0": "", "1": "\u5317", "2": "\u5317"}
@@ -61,13 +61,13 @@ def test_questions_without_an_answer():
     questions = make([[], [], ["x y"], ["the"], ["x"]], has_impossible=True)
     answers = {"0": "", "1": "x", "2": "x", "3": "a"}
     found = squad_metrics.score(questions, answers, "words")
-    # The fourth's right answer is nothing but an article, which is no answer; the last
-    # is not there.
+    # The fourth reference is a single article, which counts as "no answer"; the last
+    # question has no prediction.
     np.testing.assert_allclose(found["exact_match"], 100 * 2 / 5)
     np.testing.assert_allclose(found["f1"], 100 * (2 + 2 / 3) / 5)
 
 
-def test_the_best_threshold_is_that_of_a_search():
+def test_the_best_threshold_equals_that_of_an_exhaustive_search():
     random = np.random.default_rng(0)
     words = ["x", "y", "x y", "z"]
     right = [[] if random.random() < 0.4 else [random.choice(words)] for _ in range(60)]
@@ -107,11 +107,11 @@ def their_scores(questions, answers):
     return [float(found["exact_match"]), float(found["f1"])]
 
 
-def test_scores_are_those_of_torchmetrics():
+def test_scores_equal_those_of_torchmetrics():
     random = np.random.default_rng(1)
     words = "The a old river, bridge! U.S. crosses 1,000 an under-water".split()
 
-    def draw():  # never articles alone, for which torchmetrics has 2.0's rule
+    def draw():  # not only articles, where torchmetrics follows the rules of 2.0
         return " ".join(["it", *random.choice(words, random.integers(1, 5))])
 
     questions = make([[draw() for _ in range(3)] for _ in range(300)])

@@ -1,4 +1,4 @@
-"""The step's gradient is that of the mean over the whole batch, however it is made."""
+"""The step uses the gradient of the mean loss over the whole batch."""
 
 import dataclasses
 
@@ -61,8 +61,8 @@ def assert_near(found, expected):
 @pytest.mark.parametrize(
     "kind", [pytest.param("classification", marks=pytest.mark.slow), "tagging"]
 )
-def test_microbatches_make_the_gradient_of_the_whole(kind):
-    """Of tags, whose number differs from microbatch to microbatch."""
+def test_microbatches_give_the_gradient_of_the_whole_batch(kind):
+    """In tagging, microbatches have different numbers of labelled tokens."""
     batch = tuned.make_batch(kind)
     if kind == "tagging":
         batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
@@ -73,7 +73,7 @@ def test_microbatches_make_the_gradient_of_the_whole(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
-def test_a_teacher_teaches_the_same_however_it_is_computed(kind):
+def test_distillation_does_not_depend_on_mesh_and_microbatches(kind):
     batch = tuned.make_batch(kind)
     if kind == "tagging":
         batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
@@ -86,8 +86,8 @@ def test_a_teacher_teaches_the_same_however_it_is_computed(kind):
     assert_near(take_step(kind, batch, (2, 2, 2), **TAUGHT, **split), whole)
 
 
-def test_labels_count_by_their_weight():
-    """Of what the step says: the loss of labels alone, halved, and nothing besides."""
+def test_label_weight_scales_the_loss_on_labels():
+    """A weight of 0.5 halves the loss if the teacher has no weight."""
     batch = tuned.make_batch("classification")
     nothing = TAUGHT | {"distill__logits_weight": 1e-9, "distill__states_weight": 0.0}
     half = take_step("classification", batch, **nothing)[1]["loss"]
@@ -95,7 +95,7 @@ def test_labels_count_by_their_weight():
     assert half == pytest.approx(whole / 2, rel=1e-5)
 
 
-def test_rows_that_fill_a_batch_count_for_nothing():
+def test_padding_rows_do_not_contribute():
     batch = tuned.make_batch("classification")
     half = {name: array[:2] for name, array in batch.items()}
     batch["weights"] = np.array([1, 1, 0, 0], np.float32)
@@ -104,14 +104,14 @@ def test_rows_that_fill_a_batch_count_for_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", [(4, 1, 1), (2, 2, 2)])
-def test_any_mesh_takes_the_same_step(mesh):
+def test_the_step_does_not_depend_on_the_mesh(mesh):
     batch = tuned.make_batch("classification")
     changes = {"dropout": 0.1, "mesh__shard_optimizer": True}
     found = take_step("classification", batch, mesh, **changes)
     assert_near(found, take_step("classification", batch, **changes))
 
 
-def test_what_is_not_finite_changes_nothing():
+def test_a_non_finite_step_leaves_parameters_unchanged():
     batch = tuned.make_batch("classification")
     before = parameters.by_name(tuned.build("classification")[2])
     batch["weights"][0] = np.nan
@@ -121,7 +121,7 @@ def test_what_is_not_finite_changes_nothing():
         np.testing.assert_array_equal(after[name], array)
 
 
-def test_the_learning_rate_warms_up_and_falls():
+def test_the_learning_rate_warms_up_and_decays():
     recipe = tasks_config.from_config_dict(change("sst2")).recipe
     _, schedule = tuning_step.make_optimizer(recipe, 2e-5, 100)
     rates = [float(schedule(step)) for step in (0, 5, 10, 55, 100)]

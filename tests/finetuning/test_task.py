@@ -1,4 +1,4 @@
-"""Every kind of task from a file to metrics and predictions, with an oracle."""
+"""Runs every kind of task from file to metrics and predictions, with an oracle."""
 
 import json
 
@@ -44,7 +44,7 @@ PREFIX = {"wnut17": "conll", "squad2": "squad"}
 
 
 def oracle(kind, batch, names):
-    """Returns the logits of who knows the labels."""
+    """Returns logits computed from the labels."""
     if kind == "regression":
         return batch["labels"][:, None]
     if kind == "multi_label":
@@ -66,7 +66,7 @@ def load(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_an_oracle_is_right_and_its_opposite_wrong(name, tmp_path):
+def test_an_oracle_scores_highest_and_its_opposite_lowest(name, tmp_path):
     config, spec = load(name, tmp_path)
     kind, header = config.task.kind, config.data.header
     names = task.label_names(config.task, config.data)
@@ -108,7 +108,7 @@ def test_an_oracle_is_right_and_its_opposite_wrong(name, tmp_path):
         assert len(written) == 3
 
 
-def test_labels_that_no_config_names_are_the_training_sets(tmp_path):
+def test_label_names_default_to_those_of_the_training_set(tmp_path):
     config, _ = load("wnut17", tmp_path)
     names = task.label_names(config.task, config.data)
     assert names == ("O", "B-loc", "I-loc", "B-per", "I-per")
@@ -124,7 +124,7 @@ def test_labels_that_no_config_names_are_the_training_sets(tmp_path):
     }
 
 
-def test_a_test_set_has_no_labels_and_goes_to_glue_in_its_order(tmp_path):
+def test_a_test_set_has_no_labels_and_is_written_in_glues_order(tmp_path):
     config, spec = load("sst2", tmp_path)
     names = config.task.labels
     found = task.read(config.task, spec, (), names, has_labels=False)

@@ -1,4 +1,4 @@
-"""The numbers that make answers of logits come back with the model."""
+"""Decision settings are stored with the model and restored."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ def task(name):
     return tasks_config.from_config_dict(config_dict(name)).task
 
 
-def test_those_of_questions_come_back(tmp_path):
+def test_settings_of_questions_are_restored(tmp_path):
     asked = dataclasses.replace(task("squad2"), stride=7, null_threshold=-1.5)
     thresholds.write(tmp_path, asked, has_impossible=True)
     assert thresholds.read(tmp_path, "question_answering") == {
@@ -26,7 +26,7 @@ def test_those_of_questions_come_back(tmp_path):
     }
 
 
-def test_those_of_several_labels_come_back(tmp_path):
+def test_settings_of_multi_label_are_restored(tmp_path):
     asked = dataclasses.replace(task("goemotions"), threshold=0.3)
     thresholds.write(tmp_path, asked, has_impossible=False)
     assert thresholds.read(tmp_path, "multi_label") == {
@@ -43,19 +43,19 @@ def test_those_of_several_labels_come_back(tmp_path):
         ("stsb", "regression", 2),
     ],
 )
-def test_whether_texts_are_single_or_pairs_comes_back(name, kind, num_texts, tmp_path):
+def test_the_number_of_texts_is_restored(name, kind, num_texts, tmp_path):
     assert thresholds.read(tmp_path, kind) == {"num_texts": 0}  # unknown
     thresholds.write(tmp_path, task(name), has_impossible=False)
     assert thresholds.read(tmp_path, kind) == {"num_texts": num_texts}
 
 
-def test_other_kinds_have_none(tmp_path):
+def test_other_kinds_have_no_settings(tmp_path):
     thresholds.write(tmp_path, task("wnut17"), has_impossible=False)
     assert not list(tmp_path.iterdir())
     assert thresholds.read(tmp_path, "tagging") == {}
 
 
-def test_a_model_that_does_not_say_has_the_released_ones(tmp_path):
+def test_a_model_without_the_file_has_the_released_defaults(tmp_path):
     found = thresholds.read(tmp_path, "question_answering")
     assert (found["stride"], found["has_impossible"]) == (0, False)
 
@@ -70,13 +70,13 @@ def test_a_model_that_does_not_say_has_the_released_ones(tmp_path):
         ('{"has_impossible": 2}', "has_impossible is 2"),
     ],
 )
-def test_a_damaged_file_is_told(text, message, tmp_path):
+def test_a_corrupt_file_is_an_error(text, message, tmp_path):
     (tmp_path / thresholds.FILE).write_text(text)
     with pytest.raises(ConfigError, match=message):
         thresholds.read(tmp_path, "question_answering")
 
 
-def test_a_row_has_one_text_or_two(tmp_path):
+def test_num_texts_out_of_range_is_an_error(tmp_path):
     (tmp_path / thresholds.FILE).write_text('{"num_texts": 3}')
     with pytest.raises(ConfigError, match="num_texts=3; it must be .* at most 2"):
         thresholds.read(tmp_path, "classification")

@@ -1,4 +1,4 @@
-"""The card of a tuned model has what a user of the model needs to know."""
+"""The model card has the metrics, labels, config and loading instructions."""
 
 import json
 
@@ -15,7 +15,7 @@ def write(tmp_path, kind, **more):
     return (tmp_path / "README.md").read_text(), setup
 
 
-def test_metrics_labels_and_config_are_there(tmp_path):
+def test_the_card_has_metrics_labels_and_config(tmp_path):
     card, setup = write(tmp_path, "classification")
     metadata = card.split("---\n")[1].splitlines()
     assert "library_name: transformers" in metadata
@@ -36,12 +36,12 @@ def test_metrics_labels_and_config_are_there(tmp_path):
         ("similarity", False),
     ],
 )
-def test_truncation_is_described_where_rows_are_pairs(kind, has_pairs, tmp_path):
+def test_truncation_of_pairs_is_described_if_rows_are_pairs(kind, has_pairs, tmp_path):
     card, _ = write(tmp_path, kind)
     assert ("longest_first" in card) == has_pairs
 
 
-def test_every_kind_has_a_class_of_transformers():
+def test_every_kind_has_a_transformers_class():
     transformers = pytest.importorskip("transformers")
     assert tuned_card.CLASSES.keys() == TASKS.keys()
     for _, name in tuned_card.CLASSES.values():

@@ -1,4 +1,4 @@
-"""A small tuned model of every kind, and a batch for it."""
+"""Small fine-tuned models of every kind, and batches for them."""
 
 import jax
 import numpy as np
@@ -24,15 +24,16 @@ VOCAB_SIZE = len(TOKENIZER.vocab)
 
 
 def build(kind: str, seed: int = 0):
-    """Returns config, structure and parameters of a small model."""
+    """Returns the config, structure and parameters of a small model."""
     config = make_config().model
     return config, *draw(config, HEADS[kind], seed)
 
 
 def draw(config: ModelConfig, head: Head, seed: int):
-    """Returns structure and parameters, none of them 0 or 1.
+    """Returns the structure and random parameters of a model.
 
-    Larger than a new model's, so that activations are curved even at few dims.
+    The parameters are larger than initial ones, and none is 0 or 1, so that activations
+    are in the non-linear range even with few dims.
     """
     graphdef, params = heads.build(config, VOCAB_SIZE, head, jax.random.key(seed))
     random = np.random.default_rng(seed)
@@ -46,7 +47,7 @@ def draw(config: ModelConfig, head: Head, seed: int):
 
 
 def make_batch(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Returns four examples with padding, two segments, and labels."""
+    """Returns a batch of four examples with padding, two segments, and labels."""
     random = np.random.default_rng(seed)
     B, T = 4, 16
     lead = (B, *{"multiple_choice": (3,), "similarity": (2,)}.get(kind, ()))

@@ -1,1 +1,1 @@
-"""Reads labelled data: tables, CoNLL and SQuAD files, TensorFlow datasets."""
+"""Readers of labelled data: tables, CoNLL and SQuAD files, TensorFlow Datasets."""

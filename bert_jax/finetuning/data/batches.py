@@ -1,7 +1,8 @@
-"""Which rows a step trains on: a function of the step, so that a run goes on anywhere.
+"""Selects the rows of each training step as a function of the step number alone.
 
-Epochs follow each other without a break: a batch may hold the end of one and the
-beginning of the next, and only the last epoch may lose a few rows at its end.
+A run can therefore resume at any step. Epochs are concatenated: a batch may hold the
+end of one epoch and the beginning of the next, and only the last epoch may drop a few
+rows at its end.
 
 Shapes: N row of the set, B row of the batch.
 """
@@ -13,11 +14,12 @@ import numpy as np
 
 from bert_jax.distributed import sharding
 
-GROUPED = 50  # batches; as many as transformers' group_by_length sorts together
+# Number of batches whose rows are sorted together, as in transformers' group_by_length.
+GROUP_BATCHES = 50
 
 
 def num_steps(num_rows: int, num_epochs: int, batch_size: int) -> int:
-    """Returns the steps of a run, at least one.
+    """Returns the number of steps of a run, at least 1.
 
     Source: google-research/bert run_classifier.py, num_train_steps.
     """
@@ -25,7 +27,7 @@ def num_steps(num_rows: int, num_epochs: int, batch_size: int) -> int:
 
 
 class Shuffled:
-    """All rows once an epoch, in an order of its own."""
+    """Visits every row once per epoch; each epoch has its own random order."""
 
     def __init__(
         self,
@@ -34,30 +36,38 @@ class Shuffled:
         seed: int,
         lengths_N: np.ndarray | None = None,
     ):
-        """Sets up.
+        """Initializes the orders.
 
         Args:
           num_rows: N.
           batch_size: B.
-          seed: of the orders.
-          lengths_N: tokens of each row, if batches shall be of rows about as long as
-            each other, and so have few places without a token. Rows are random to
-            within GROUPED batches, these are sorted, and come in a random order.
+          seed: seed of the random orders.
+          lengths_N: tokens of each row, to put rows of similar length into the same
+            batch and so reduce padding; None for a plain random order. Rows are
+            shuffled, then sorted by length within groups of GROUP_BATCHES batches; the
+            batches of a group are in random order.
         """
         self._num_rows, self._batch_size, self._seed = num_rows, batch_size, seed
         self._lengths_N = lengths_N
-        self._orders: dict[int, np.ndarray] = {}  # of the last epochs asked for
+        self._orders: dict[int, np.ndarray] = {}  # cache: the epochs of the last call
 
     def of_step(self, step: int) -> np.ndarray:
-        """Returns int64[B], the rows of the step after `step` steps."""
+        """Returns the rows of a step.
+
+        Args:
+          step: number of steps taken before it.
+
+        Returns:
+          int64[B].
+        """
         first = step * self._batch_size
-        places_B = np.arange(first, first + self._batch_size)
-        epochs_B = places_B // self._num_rows
+        positions_B = np.arange(first, first + self._batch_size)
+        epochs_B = positions_B // self._num_rows
         rows_B = np.empty(self._batch_size, np.int64)
         orders = {epoch: self._order(epoch) for epoch in np.unique(epochs_B).tolist()}
         for epoch, order_N in orders.items():
-            of_epoch = epochs_B == epoch
-            rows_B[of_epoch] = order_N[places_B[of_epoch] % self._num_rows]
+            in_epoch_B = epochs_B == epoch
+            rows_B[in_epoch_B] = order_N[positions_B[in_epoch_B] % self._num_rows]
         self._orders = orders
         return rows_B
 
@@ -68,9 +78,9 @@ class Shuffled:
         order_N = rng.permutation(self._num_rows)
         if self._lengths_N is None:
             return order_N
-        # An epoch begins in the batch in which the one before it ends.
+        # The first rows of an epoch complete the last batch of the previous epoch.
         begin = -epoch * self._num_rows % self._batch_size
-        size = GROUPED * self._batch_size
+        size = GROUP_BATCHES * self._batch_size
         parts = [order_N[:begin]]
         for start in range(begin, self._num_rows, size):
             rows = order_N[start : start + size]
@@ -82,7 +92,7 @@ class Shuffled:
 
 
 def in_order(num_rows: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields int64[B], all rows in their order; the last batch is filled up by -1."""
+    """Yields int64[B], all rows in order; the last batch is padded with -1."""
     for first in range(0, num_rows, batch_size):
         rows_B = np.arange(first, first + batch_size)
         yield np.where(rows_B < num_rows, rows_B, -1)
@@ -91,12 +101,13 @@ def in_order(num_rows: int, batch_size: int) -> Iterator[np.ndarray]:
 def place(
     batch: dict[str, np.ndarray], part: tuple[int, int], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
-    """Returns a batch on the devices.
+    """Places a batch on the devices.
 
     Args:
-      batch: [B, ...], all rows in every process: what they need decides its length.
-      part: from `mesh.host_part`, of this process.
-      mesh: of the run.
+      batch: [B, ...]. Every process passes all rows, because the longest row of the
+        whole batch determines the batch's length.
+      part: index and number of parts of this process, from `mesh.host_part`.
+      mesh: the current mesh.
     """
     index, num_parts = part
     rows = len(batch["input_ids"]) // num_parts

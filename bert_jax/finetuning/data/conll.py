@@ -1,8 +1,9 @@
-"""Sentences of words with tags: from tables, or from columns as in CoNLL's files.
+"""Reads sentences of tagged words from tables or from CoNLL column files.
 
-conll:PATH has a word a line and a blank line after each sentence. The word is the first
-column and the tag the last, with tabs or spaces between. Tags may be IOB1, BIO (IOB2),
-BIOES or BILOU; they are read as conlleval reads them, and become BIO.
+A conll:PATH file has one word per line and a blank line after each sentence. The first
+column is the word and the last is the tag; columns are separated by tabs or spaces.
+Tags may be IOB1, BIO (IOB2), BIOES or BILOU; they are interpreted as conlleval does,
+and converted to BIO.
 
 Source: Tjong Kim Sang and De Meulder 2003, and its conlleval.
 """
@@ -31,10 +32,10 @@ class Sentences:
     """Sentences of words with BIO tags.
 
     Attributes:
-      spec: what was read, for messages.
-      words: of each sentence.
-      tags: of each word; None for a test set.
-      num_empty: of a table's, those without a word, which are left out.
+      spec: the spec of the data, for error messages.
+      words: words of each sentence.
+      tags: BIO tags of each sentence's words; None for a test set.
+      num_empty: sentences of a table that were skipped because they have no word.
     """
 
     spec: str
@@ -43,14 +44,14 @@ class Sentences:
     num_empty: int = 0
 
     def classes(self, names: Sequence[str], key: str) -> list[np.ndarray] | None:
-        """Returns int32 numbers of each sentence's tags.
+        """Returns each sentence's tags as int32 class numbers; None without tags.
 
         Args:
-          names: of the classes.
-          key: the config key that the names are from, for the error message.
+          names: class names.
+          key: the config key that defines the names, for the error message.
 
         Raises:
-          ConfigError: for a tag that is none of the names.
+          ConfigError: if a tag is not among the names.
         """
         if self.tags is None:
             return None
@@ -58,31 +59,31 @@ class Sentences:
         for number, tags in enumerate(self.tags, start=1):
             if unknown := [tag for tag in tags if tag not in numbers]:
                 raise ConfigError(
-                    f"{self.spec}, sentence {number}, has the tag {unknown[0]!r}; {key}"
-                    f" has {', '.join(names)}"
+                    f"{self.spec}, sentence {number}, has the tag {unknown[0]!r}, which"
+                    f" is not in {key} ({', '.join(names)})"
                 )
         return [np.array([numbers[t] for t in tags], np.int32) for tags in self.tags]
 
 
 def are_tags(names: Iterable[str]) -> bool:
-    """Returns whether all names are tags of one of the schemes above."""
+    """Returns whether all names are tags of one of the supported schemes."""
     return all(_TAG.fullmatch(name) for name in names)
 
 
 def read(spec: str, words: str, tags: str) -> Sentences:
-    """Reads conll:PATH, or any table whose values are lists.
+    """Reads conll:PATH or a table with list-valued columns.
 
     Args:
-      spec: see there and tables.py.
-      words, tags: the columns of a table, which a file of columns has no names for; ""
-        for no tags.
+      spec: conll:PATH, or the spec of a table as in tables.py.
+      words, tags: column names of a table, ignored for conll:PATH; "" as `tags` reads
+        no tags.
 
     Raises:
-      ConfigError: when it cannot be read, has no sentences, a line is no word with as
-        many columns as the first, or what should be a tag is none.
+      ConfigError: if the data cannot be read, has no sentences, has lines with
+        different numbers of columns, or has invalid tags.
     """
     kind, _, path = spec.partition(":")
-    return _read_file(path) if kind == "conll" else _of_table(spec, words, tags)
+    return _read_file(path) if kind == "conll" else _read_table(spec, words, tags)
 
 
 def _read_file(path: str) -> Sentences:
@@ -96,15 +97,14 @@ def _read_file(path: str) -> Sentences:
     return Sentences(path, words, tags)
 
 
-def _of_table(spec: str, words: str, tags: str) -> Sentences:
+def _read_table(spec: str, words: str, tags: str) -> Sentences:
     table = tables.read(spec)
     found = [
         _list(value, f"{spec}, {words!r}")
         for value in table.column(words, "config.task.words")
     ]
-    # Without a word there is nothing to tag.
-    is_there = [bool(sentence) for sentence in found]
-    sentences = list(itertools.compress(found, is_there))
+    has_words = [bool(sentence) for sentence in found]
+    sentences = list(itertools.compress(found, has_words))
     if not sentences:
         raise ConfigError(f"{spec} has no sentences")
     num_empty = len(found) - len(sentences)
@@ -114,33 +114,37 @@ def _of_table(spec: str, words: str, tags: str) -> Sentences:
         _list(value, f"{spec}, {tags!r}")
         for value in table.column(tags, "config.task.tags")
     ]
-    kept = list(itertools.compress(lists, is_there))
-    for i, (sentence, its) in enumerate(zip(sentences, kept, strict=True), start=1):
+    kept = list(itertools.compress(lists, has_words))
+    for i, (sentence, row) in enumerate(zip(sentences, kept, strict=True), start=1):
         where = f"{spec}, sentence {i},"
-        if len(sentence) != len(its):
-            raise ConfigError(f"{where} has {len(sentence)} words, {len(its)} tags")
-        for tag in its:
+        if len(sentence) != len(row):
+            raise ConfigError(
+                f"{where} has {len(sentence)} words but {len(row)} tags; give one tag"
+                " per word"
+            )
+        for tag in row:
             _check_tag(tag, where)
-    return Sentences(spec, sentences, [to_bio(its) for its in kept], num_empty)
+    return Sentences(spec, sentences, [to_bio(row) for row in kept], num_empty)
 
 
 def _list(value: Any, where: str) -> list[str]:
     if not isinstance(value, list):
-        raise ConfigError(f"{where}: {value!r} is no list; sentences are lists here")
+        raise ConfigError(
+            f"{where}: {value!r} is not a list; give each sentence as a list of strings"
+        )
     return [str(item) for item in value]
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Returns O, and B- and I- of every type that there is, in its order."""
+    """Returns O, and the B- and I- tag of every entity type, in alphabetical order."""
     types = sorted({tag[2:] for sentence in tags for tag in sentence} - {""})
     return ("O", *(f"{prefix}-{type_}" for type_ in types for prefix in "BI"))
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:
-    """Returns a sentence's tags with B- where an entity begins and I- where it goes on.
+    """Converts a sentence's tags to BIO.
 
-    An entity begins at B, S and U, at any other type than before, and after O, E, L, S
-    and U.
+    An entity begins at B, S and U, at a change of type, and after O, E, L, S and U.
     """
     found, before = [], "O"
     for tag in tags:
@@ -160,7 +164,7 @@ def _sentences(path: str) -> Iterator[list[list[str]]]:
     sentence: list[list[str]] = []
     num_columns = 0
     for number, line in lines.read(path, MAX_LINE_BYTES, None, counts):
-        # Not all white space: a word may have a no-break space in it.
+        # Strip spaces and tabs only, because a word may contain a no-break space.
         stripped = line.strip(" \t")
         if not stripped:
             if sentence:
@@ -180,7 +184,8 @@ def _sentences(path: str) -> Iterator[list[list[str]]]:
 def _check(columns: list[str], num_columns: int, where: str) -> None:
     if len(columns) != num_columns:
         raise ConfigError(
-            f"{where} has {len(columns)} columns, the lines before have {num_columns}"
+            f"{where} has {len(columns)} columns, but the lines before it have"
+            f" {num_columns}; give every line the same number"
         )
     if num_columns > 1:
         _check_tag(columns[-1], where)
@@ -189,6 +194,6 @@ def _check(columns: list[str], num_columns: int, where: str) -> None:
 def _check_tag(tag: str, where: str) -> None:
     if not _TAG.fullmatch(tag):
         raise ConfigError(
-            f"{where} has the tag {tag!r}; tags are O, or B-, I-, E-, S- and a"
-            " type, as in B-person"
+            f"{where} has the invalid tag {tag!r}; a tag is O, or one of B-, I-, E-,"
+            " S-, L-, U- and a type, as in B-person"
         )

@@ -1,4 +1,4 @@
-"""The labelled sets of a config, read and turned into rows once for all runs."""
+"""Reads the labelled data sets of a config and converts them to rows of token ids."""
 
 import dataclasses
 import hashlib
@@ -18,20 +18,22 @@ from bert_jax.finetuning.task import Examples, Features
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    spec: str  # where it is from
+    """One data set: its spec, examples and rows."""
+
+    spec: str
     examples: Examples
     features: Features
 
 
 @dataclasses.dataclass(frozen=True)
 class Datasets:
-    """What a config names.
+    """The data sets of a config.
 
     Attributes:
-      names: of the head's labels; none for questions and choices.
-      train: with labels.
-      dev: with labels; the first chooses the best checkpoint.
-      test: without labels.
+      names: label names of the head; () for questions, choices and similarity.
+      train: the training set.
+      dev: dev sets; the first one selects the best checkpoint.
+      test: test sets, whose labels are not used.
     """
 
     names: tuple[str, ...]
@@ -40,7 +42,10 @@ class Datasets:
     test: tuple[Split, ...]
 
     def sha256(self) -> dict[str, str]:
-        """Returns a digest of what training reads, and one of the dev sets."""
+        """Returns SHA-256 digests: "train" of the training set, "dev" of all dev sets.
+
+        They cover the rows that the model reads and the label names.
+        """
         dev = hashlib.sha256()
         for split in self.dev:
             dev.update(_digest(split, self.names))
@@ -49,7 +54,8 @@ class Datasets:
 
 def _digest(split: Split, names: tuple[str, ...]) -> bytes:
     digest = hashlib.sha256(repr(names).encode())
-    if isinstance(split.examples, Questions):  # answers are no part of dev features
+    if isinstance(split.examples, Questions):
+        # Rows of dev sets do not include the answers.
         digest.update(repr(split.examples.questions).encode())
     for rows_B in batches.in_order(len(split.features), 1024):
         for name, array in sorted(split.features.batch(rows_B).items()):
@@ -66,10 +72,10 @@ def _has_labels(examples: Any) -> bool:
 
 
 def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
-    """Reads all of a config's data.
+    """Reads all data sets of a config.
 
     Raises:
-      ConfigError: when a set cannot be read, is empty, or is not what the task says.
+      ConfigError: if a set cannot be read, is empty, or does not match the task.
     """
     names = task.label_names(config.task, config.data)
 
@@ -78,19 +84,20 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
             config.task, spec, config.data.header, names, has_labels=has_labels
         )
         if isinstance(found, Questions) and not has_labels:
-            # Whether there may be no answer is the task's, not a test set's to say.
-            may_be_none = train.examples.has_impossible
-            found = dataclasses.replace(found, has_impossible=may_be_none)
+            # A test set hides whether questions may have no answer; the training set
+            # shows it.
+            has_impossible = train.examples.has_impossible
+            found = dataclasses.replace(found, has_impossible=has_impossible)
         if isinstance(found, Questions) and not is_training:
             squad.check_ids(found, spec)
         if has_labels and not _has_labels(found):
             raise ConfigError(
-                f"{spec} has no labels; config.data.train and dev need some, and"
-                " config.task says where they are"
+                f"{spec} has no labels; config.data.train and config.data.dev need"
+                " labels: check the columns that config.task names"
             )
         rows = found
         if isinstance(found, Sentences) and not has_labels:
-            # Its tags, if there are any, may be of types that training has not.
+            # Tags of a test set may have types that are not in the training set.
             rows = dataclasses.replace(found, tags=None)
         features = task.featurize(
             config.task,
@@ -101,7 +108,7 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
             is_training=is_training,
         )
         if not len(features):
-            raise ConfigError(f"{spec} has no examples; give data that has some")
+            raise ConfigError(f"{spec} has no examples; give a non-empty data set")
         return Split(spec, found, features)
 
     train: Any = split(config.data.train, has_labels=True, is_training=True)

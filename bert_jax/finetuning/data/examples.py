@@ -1,6 +1,6 @@
-"""A table's rows -> texts, pairs of texts, or contexts with choices, and labels.
+"""Converts tables to examples: texts, text pairs, or contexts with choices; and labels.
 
-What comes in other formats than tables is read by conll.py and squad.py.
+conll.py and squad.py read the other formats.
 
 Shapes: N example, C class.
 """
@@ -18,15 +18,15 @@ from bert_jax.finetuning.data.tables import Table
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Single texts or pairs, of classification, regression and multi-label tasks.
+    """Texts or text pairs for classification, regression, multi-label or similarity.
 
     Attributes:
-      a: texts.
-      b: the others of the pairs; None for single texts.
+      a: single texts, or the first texts of pairs.
+      b: the second texts of pairs; None for single texts.
       labels: int32[N] classes, float32[N] scores or float32[N, C] sets of classes;
         None for a test set.
-      index: int64[N], the place of each in its leaderboard's file.
-      num_lost_lines: lines of the table that are not among them.
+      index: int64[N], each example's index in the leaderboard's file.
+      num_lost_lines: lines of the table that were dropped.
     """
 
     a: list[str]
@@ -38,13 +38,13 @@ class Texts:
 
 @dataclasses.dataclass(frozen=True)
 class Choices:
-    """Contexts, each with the same number of texts that may go on with it.
+    """Contexts, each with the same number of choices.
 
     Attributes:
-      contexts: texts.
-      choices: of each context.
-      labels: int32[N], the right choice from 0; None for a test set.
-      num_lost_lines: as of `Texts`.
+      contexts: one text per example.
+      choices: the choices of each example.
+      labels: int32[N], index of the correct choice, from 0; None for a test set.
+      num_lost_lines: lines of the table that were dropped.
     """
 
     contexts: list[str]
@@ -54,11 +54,11 @@ class Choices:
 
 
 def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
-    """Returns the names of the classes that a training set has.
+    """Returns the class names that occur in a training set.
 
     Raises:
-      ConfigError: when there is no such column, an example has no label, or all have
-        the same one.
+      ConfigError: if the column is missing, an example has no label, or all examples
+        have the same label.
     """
     if kind == "regression":
         return (column,)
@@ -68,14 +68,14 @@ def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
     for row, value in enumerate(values):
         if value is None or not str(value).strip():
             raise ConfigError(
-                f"{table.spec}, example {row + 1}, has no {column!r}; leave the example"
-                " out, or give it a label"
+                f"{table.spec}, example {row + 1}, has no {column!r}; remove the"
+                " example, or give it a label"
             )
     names = labels.names_in(values)
     if len(names) == 1:
         raise ConfigError(
-            f"{table.spec} has the {column!r} {names[0]!r} alone; a classification"
-            " needs examples of two classes at least"
+            f"{table.spec} has {column}={names[0]!r} in all examples; classification"
+            " needs examples of at least two classes"
         )
     return names
 
@@ -89,19 +89,19 @@ def read_texts(
     names: Sequence[str],
     labels_key: str,
 ) -> Texts:
-    """Returns the examples of a table.
+    """Converts a table to texts or text pairs.
 
     Args:
       table: from `tables.read`.
       kind: classification, regression or multi_label.
-      text: the column of the text, or the two of a pair.
-      label: the column of the label; "" where there is none.
-      index: the column of the places; "" for those in the table.
-      names: of the classes.
-      labels_key: the config key that the names are from, for error messages.
+      text: one text column, or two for text pairs.
+      label: label column; "" for a set without labels.
+      index: column of the leaderboard's indices; "" for row numbers.
+      names: class names.
+      labels_key: the config key that defines the names, for error messages.
 
     Raises:
-      ConfigError: when a column is not there or a label not known.
+      ConfigError: if a column is missing or a label is not among the names.
     """
     a, *b = (_texts(table, column, "config.task.text") for column in text)
     found = None
@@ -111,25 +111,25 @@ def read_texts(
         to_numbers = labels.class_sets if kind == "multi_label" else labels.classes
         values = table.column(label, "config.task.label")
         found = to_numbers(values, names, table.spec, labels_key)
-    places = np.arange(len(a))
+    indices = np.arange(len(a))
     if index:
-        places = _scores(table, index, "config.task.index").astype(np.int64)
-    return Texts(a, b[0] if b else None, found, places, table.num_dropped)
+        indices = _scores(table, index, "config.task.index").astype(np.int64)
+    return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
 
 
-def read_nearness(
+def read_similarity(
     table: Table, text: Sequence[str], label: str, max_label: float
 ) -> Texts:
-    """Returns pairs of texts with the cosines that they should have.
+    """Converts a table to text pairs labelled with their target cosines.
 
     Args:
       table: from `tables.read`.
-      text: the columns of the two.
-      label: the column of how near they are; "" where there is none.
-      max_label: what stands there for a cosine of 1.
+      text: the two text columns.
+      label: column of the similarity score; "" for a set without labels.
+      max_label: score whose target cosine is 1.
 
     Raises:
-      ConfigError: when a column is not there, or a label no number from 0 to that.
+      ConfigError: if a column is missing or a label is not in [0, max_label].
     """
     found = read_texts(table, "regression", text, label, "", (), "")
     if found.labels is None:
@@ -138,7 +138,7 @@ def read_nearness(
         if not 0 <= value <= max_label:
             raise ConfigError(
                 f"{table.spec}, example {row + 1}, has {label}={value:g}; it must be"
-                f" from 0 to config.task.max_label={max_label:g}"
+                f" between 0 and config.task.max_label={max_label:g}"
             )
     return dataclasses.replace(found, labels=found.labels / np.float32(max_label))
 
@@ -146,21 +146,19 @@ def read_nearness(
 def read_choices(
     table: Table, text: Sequence[str], choices: Sequence[str], label: str
 ) -> Choices:
-    """Returns the examples of a table.
+    """Converts a table to contexts with choices.
 
     Args:
       table: from `tables.read`.
-      text: the column of the context, and of what every choice begins with if there is
-        such a column.
-      choices: a column for each choice, or one whose values are lists.
-      label: the column of the right choice, counted from 0; "" where there is none.
+      text: context column, and optionally a column whose text is prefixed to every
+        choice.
+      choices: one column per choice, or a single column of lists.
+      label: column of the correct choice's index, from 0; "" for a set without labels.
 
     Raises:
-      ConfigError: when a column is not there or a label is no choice's number.
+      ConfigError: if a column is missing or a label is not the index of a choice.
     """
-    contexts, *beginnings = (
-        _texts(table, column, "config.task.text") for column in text
-    )
+    contexts, *prefixes = (_texts(table, column, "config.task.text") for column in text)
     key = "config.task.choices"
     if len(choices) == 1:
         found = [_list(value, table) for value in table.column(choices[0], key)]
@@ -171,20 +169,20 @@ def read_choices(
     for row, texts in enumerate(found):
         if len(texts) != number:
             raise ConfigError(
-                f"{table.spec}, example {row + 1}, has {len(texts)} choices, the first"
-                f" has {number}"
+                f"{table.spec}, example {row + 1}, has {len(texts)} choices, but the"
+                f" first has {number}; all need the same number"
             )
-    if beginnings:
+    if prefixes:
         found = [
-            [f"{beginning} {choice}" for choice in texts]
-            for beginning, texts in zip(beginnings[0], found, strict=True)
+            [f"{prefix} {choice}" for choice in texts]
+            for prefix, texts in zip(prefixes[0], found, strict=True)
         ]
     numbers = [str(i) for i in range(number)]
-    right = None
+    correct = None
     if label:
         values = table.column(label, "config.task.label")
-        right = labels.classes(values, numbers, table.spec, key)
-    return Choices(contexts, found, right, table.num_dropped)
+        correct = labels.classes(values, numbers, table.spec, key)
+    return Choices(contexts, found, correct, table.num_dropped)
 
 
 def _texts(table: Table, column: str, key: str) -> list[str]:
@@ -198,8 +196,8 @@ def _scores(table: Table, column: str, key: str) -> np.ndarray:
 def _list(value: Any, table: Table) -> list[str]:
     if not isinstance(value, list):
         raise ConfigError(
-            f"{table.spec} has {value!r} in the one column of config.task.choices; it"
-            " must hold lists"
+            f"{table.spec} has {value!r} in the only column of config.task.choices; a"
+            " single column must contain lists"
         )
     return [_text(item) for item in value]
 

@@ -1,4 +1,4 @@
-"""What people write for labels -> numbers, by the names of a head's classes."""
+"""Parses labels into class numbers, sets of classes, or scores."""
 
 import difflib
 import math
@@ -11,14 +11,14 @@ from bert_jax.errors import ConfigError
 
 
 def names_in(values: Iterable[Any]) -> tuple[str, ...]:
-    """Returns the distinct values, numbers by size and the rest by the alphabet."""
+    """Returns the distinct values, sorted as numbers if all are, else as text."""
     names = {str(value).strip() for value in values}
     numbers = all(map(_is_number, names))
     return tuple(sorted(names, key=float) if numbers else sorted(names))
 
 
 def parts(value: Any) -> list[str]:
-    """Returns the classes of a list, or of text between commas; "" has none."""
+    """Splits a list or comma-separated text into class labels; "" has none."""
     if value is None:
         return []
     found = value if isinstance(value, list) else str(value).split(",")
@@ -28,16 +28,16 @@ def parts(value: Any) -> list[str]:
 def classes(
     values: Sequence[Any], names: Sequence[str], where: str, key: str
 ) -> np.ndarray:
-    """Returns int32[N], the class of each value: one of the names, or its number.
+    """Returns int32[N], the class of each value.
 
     Args:
-      values: labels as they are written in the data.
-      names: of the classes.
-      where: the data, for the error message.
-      key: the config key that the names are from, for the error message.
+      values: labels as written in the data, each a class name or class number.
+      names: class names.
+      where: spec of the data, for the error message.
+      key: the config key that defines the names, for the error message.
 
     Raises:
-      ConfigError: for the first value that is neither.
+      ConfigError: if a value is neither a class name nor a class number.
     """
     numbers = _numbers(names)
     found = np.empty(len(values), np.int32)
@@ -49,22 +49,22 @@ def classes(
 def class_sets(
     values: Sequence[Any], names: Sequence[str], where: str, key: str
 ) -> np.ndarray:
-    """Returns float32[N, C], 1 for each class of a value.
+    """Returns float32[N, C], 1 for each class of a value and 0 for the others.
 
-    A value is a list, or text with commas between classes; "" has none.
+    A value is a list of classes, or comma-separated text; "" has no class.
 
     Args:
-      values, names, where, key: as of `classes`.
+      values, names, where, key: see `classes`.
 
     Raises:
-      ConfigError: as `classes`.
+      ConfigError: if a part of a value is neither a class name nor a class number.
     """
     numbers = _numbers(names)
     found = np.zeros((len(values), len(names)), np.float32)
     for i, value in enumerate(values):
         for part in parts(value):
-            place = f"{where}, example {i + 1},"
-            found[i, _find(part, numbers, names, place, key)] = 1.0
+            example = f"{where}, example {i + 1},"
+            found[i, _find(part, numbers, names, example, key)] = 1.0
     return found
 
 
@@ -72,12 +72,12 @@ def scores(values: Sequence[Any], where: str, key: str) -> np.ndarray:
     """Returns the values as float32[N].
 
     Args:
-      values: numbers, or text that is one.
-      where: the data, for the error message.
+      values: numbers, or their text.
+      where: spec of the data, for the error message.
       key: the config key that names the column, for the error message.
 
     Raises:
-      ConfigError: for the first value that is not a finite number.
+      ConfigError: if a value is not a finite number.
     """
     found = np.empty(len(values), np.float32)
     for i, value in enumerate(values):
@@ -88,14 +88,15 @@ def scores(values: Sequence[Any], where: str, key: str) -> np.ndarray:
         if not np.isfinite(found[i]):
             raise ConfigError(
                 f"{where}, example {i + 1}, has {value!r} in the column of {key}; it"
-                " must be a number"
+                " must be a finite number"
             )
     return found
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
     by_name = {name: i for i, name in enumerate(names)}
-    if any(map(_is_number, names)):  # where 1 is a name, 0 is not the first of them
+    # If any name is a number, numbers in the data are names rather than indices.
+    if any(map(_is_number, names)):
         return by_name
     return {str(i): i for i in range(len(names))} | by_name
 
@@ -116,8 +117,8 @@ def _find(
     close = difflib.get_close_matches(label, names, n=1)
     hint = f"; the nearest is {close[0]!r}" if close else ""
     has_numbers = len(numbers) > len(names)
-    or_numbers = f" (or 0 to {len(names) - 1} for them)" if has_numbers else ""
+    or_numbers = f", or 0 to {len(names) - 1}" if has_numbers else ""
     raise ConfigError(
-        f"{where} has the label {label!r}; {key} has {', '.join(names)}{or_numbers}"
-        f"{hint}"
+        f"{where} has the label {label!r}, which is not in {key}"
+        f" ({', '.join(names)}{or_numbers}){hint}"
     )

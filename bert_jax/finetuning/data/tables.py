@@ -1,13 +1,13 @@
-"""Files with named columns, as people have them, and TensorFlow Datasets: rows of them.
+"""Reads tables with named columns from files and from TensorFlow Datasets.
 
-tsv:PATH      tabs between columns and no quoting at all, as GLUE's
-csv:PATH      commas, and quotes around what has commas, quotes or line ends in it
-jsonl:PATH    an object a line; its keys are the columns
-tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, classes under their names; SPLIT
-              may be a part of one, as train[:10%]
+tsv:PATH      tab-separated, without quoting, as in GLUE
+csv:PATH      comma-separated; fields with commas, quotes or line breaks are quoted
+jsonl:PATH    one JSON object per line; its keys are the columns
+tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, with classes converted to their
+              names; SPLIT may be a slice such as train[:10%]
 
-The first line names the columns, unless the caller does. A byte order mark is dropped;
-files may be gzip or bzip2. Text must be UTF-8.
+The first line of a tsv or csv names the columns, unless the caller does. A byte order
+mark is removed. Files may be compressed with gzip or bzip2. Text must be UTF-8.
 """
 
 import collections
@@ -22,11 +22,13 @@ from bert_jax.data.sources import lines
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
-# A few lines of GLUE's files are broken; more than this share is another format.
+# GLUE's files have a few malformed lines. If more than this share of lines is
+# malformed, the file has another format.
 MAX_DROPPED = 0.01
-MAX_NAME_WORDS = 4  # of a column; a first line with more is probably a text
-MAX_LINE_BYTES = 2**30  # no line of a labelled set is ever cut
-csv.field_size_limit(2**30)  # of a whole process; 131,072 otherwise
+# A field with more words is probably text rather than a column name.
+MAX_NAME_WORDS = 4
+MAX_LINE_BYTES = 2**30  # large enough that no line of a labelled set is split
+csv.field_size_limit(2**30)  # for the whole process; the default is 131,072
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +36,12 @@ class Table:
     """Columns of equal length, by name.
 
     Attributes:
-      spec: what was read, for messages.
-      columns: strings; of JSON lines whatever the values are.
-      num_dropped: lines whose number of columns is not that of the names.
-      first_dropped: the number of the first of these lines.
-      has_header: whether its first line was taken for the names.
+      spec: the spec of the table, for error messages.
+      columns: values by column name; strings, or any JSON value for jsonl.
+      num_dropped: lines that were dropped because their number of columns differs from
+        the number of names.
+      first_dropped: line number of the first dropped line; 0 if there is none.
+      has_header: whether the names are from the first line.
     """
 
     spec: str
@@ -51,9 +54,9 @@ class Table:
         """Returns the values of a column.
 
         Args:
-          name: of the column.
-          key: the config key that names it, for the error message; "" where the format
-            itself prescribes the name.
+          name: column name.
+          key: the config key that gives the name, for the error message; "" if the
+            format prescribes it.
 
         Raises:
           ConfigError: if there is no column of this name.
@@ -64,18 +67,21 @@ class Table:
         hint = f"; the nearest is {close[0]!r}" if close else ""
         if self.has_header and any(map(_is_data, self.columns)):
             hint += (
-                "; if its first line is data, name the columns in config.data.header"
+                "; if the first line is data, name the columns in config.data.header"
             )
         columns = ", ".join(self.columns) or "none"
         if key:
             raise ConfigError(
-                f"{key} names the column {name!r}, but {self.spec} has {columns}{hint}"
+                f"{key} names the column {name!r}, but {self.spec} has the columns"
+                f" {columns}{hint}"
             )
-        raise ConfigError(f"{self.spec} has no column {name!r}; it has {columns}{hint}")
+        raise ConfigError(
+            f"{self.spec} has no column {name!r}; its columns are {columns}{hint}"
+        )
 
 
 def _is_data(name: str) -> bool:
-    """Returns whether a name in a header looks like a value of a column instead."""
+    """Returns whether a name in a header looks like a data value."""
     try:
         float(name)
     except ValueError:
@@ -87,16 +93,16 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
     """Reads a whole table.
 
     Args:
-      spec: see above.
-      header: the columns' names, for a tsv or csv without a line of them.
+      spec: KIND:ARGUMENT, see the module docstring.
+      header: column names of a tsv or csv without a header line.
 
     Raises:
-      ConfigError: when it cannot be read, is of another format, or has no rows.
+      ConfigError: if the table cannot be read, has another format, or has no rows.
     """
     kind, separator, argument = spec.partition(":")
     if not separator or kind not in _READERS:
         raise ConfigError(
-            f"{spec!r} is no labelled data; begin with one of"
+            f"{spec!r} is not a spec of labelled data; it must begin with one of"
             f" {', '.join(f'{name}:' for name in _READERS)} as in tsv:train.tsv"
         )
     table = _READERS[kind](spec, argument, header)
@@ -107,7 +113,7 @@ def read(spec: str, header: tuple[str, ...] = ()) -> Table:
 
 def _tsv(spec: str, path: str, header: tuple[str, ...]) -> Table:
     rows = ((number, line.split("\t")) for number, line in _lines(path))
-    return _of_rows(spec, path, rows, header)
+    return _from_rows(spec, path, rows, header)
 
 
 def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
@@ -123,7 +129,7 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
                 raise ConfigError(f"{path}:{reader.line_num}: {error}") from None
             yield reader.line_num, row
 
-    return _of_rows(spec, path, rows(), header)
+    return _from_rows(spec, path, rows(), header)
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
@@ -131,12 +137,14 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     return lines.read(path, MAX_LINE_BYTES, None, counts)
 
 
-def _of_rows(
+def _from_rows(
     spec: str, path: str, rows: Iterator[tuple[int, list[str]]], header: tuple[str, ...]
 ) -> Table:
     names = list(header) or next(rows, (0, []))[1]
     if len(set(names)) < len(names):
-        raise ConfigError(f"{path} names a column twice: {', '.join(names)}")
+        raise ConfigError(
+            f"{path} has a duplicate column name: {', '.join(names)}; rename one"
+        )
     kept: list[list[str]] = []
     dropped: list[tuple[int, int]] = []
     for number, row in rows:
@@ -147,8 +155,9 @@ def _of_rows(
     if len(dropped) > MAX_DROPPED * (len(kept) + len(dropped)):
         number, found = dropped[0]
         raise ConfigError(
-            f"{path}:{number} has {found} columns, not the {len(names)} of"
-            f" {', '.join(names)}; there are {len(dropped)} such lines"
+            f"{path}:{number} has {found} columns, but there are {len(names)} column"
+            f" names ({', '.join(names)}); {len(dropped)} lines have a wrong number of"
+            " columns: correct them, or the spec"
         )
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
@@ -157,13 +166,13 @@ def _of_rows(
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
-    _refuse_header(spec, header)
+    _check_no_header(spec, header)
     columns: dict[str, list[Any]] = {}
     for number, line in _lines(path):
         if not line.strip():
             continue
         try:
-            row = as_text(json.loads(line))
+            row = replace_lone_surrogates(json.loads(line))
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
@@ -171,30 +180,36 @@ def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
         columns = columns or {key: [] for key in row}
         if row.keys() != columns.keys():
             raise ConfigError(
-                f"{path}:{number} has the keys {', '.join(row)}, the first line has"
-                f" {', '.join(columns)}"
+                f"{path}:{number} has the keys {', '.join(row)}, but the first line has"
+                f" {', '.join(columns)}; give every line the same keys"
             )
         for key, value in row.items():
             columns[key].append(value)
     return Table(spec, columns)
 
 
-def as_text(value: Any) -> Any:
-    """Returns what JSON held, with texts alone that can be written again."""
+def replace_lone_surrogates(value: Any) -> Any:
+    """Replaces unpaired surrogates in a JSON value by "?".
+
+    JSON can express them, but UTF-8 cannot, so predictions could not be written.
+    """
     if isinstance(value, str):
         return lines.whole_characters(value)
     if isinstance(value, list):
-        return [as_text(item) for item in value]
+        return [replace_lone_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {as_text(key): as_text(item) for key, item in value.items()}
+        return {
+            replace_lone_surrogates(key): replace_lone_surrogates(item)
+            for key, item in value.items()
+        }
     return value
 
 
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
-    _refuse_header(spec, header)
+    _check_no_header(spec, header)
     name, split = tfds_lib.name_and_split(argument)
     if not split:
-        raise ConfigError(f"{spec} names no split; write {spec}:train")
+        raise ConfigError(f"{spec} names no split; write for example {spec}:train")
     builder = tfds_lib.builder(name, spec)
     dataset = tfds_lib.dataset(builder, split, spec)
     features = builder.info.features
@@ -206,8 +221,8 @@ def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
 
 
 def _as_python(value: Any, feature: Any) -> Any:
-    """Returns text as a string, a class by its name, "" where a test set hides it."""
-    if isinstance(value, dict):  # of one value each, or of as many as a sequence has
+    """Converts bytes to str and classes to their names; hidden test classes to ""."""
+    if isinstance(value, dict):  # values are scalars, or arrays if it is a sequence
         inner = getattr(feature, "feature", feature)
         return {key: _as_python(item, inner[key]) for key, item in value.items()}
     if isinstance(value, bytes):
@@ -220,9 +235,12 @@ def _as_python(value: Any, feature: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _refuse_header(spec: str, header: tuple[str, ...]) -> None:
+def _check_no_header(spec: str, header: tuple[str, ...]) -> None:
     if header:
-        raise ConfigError(f"{spec} names its columns itself; leave out the header")
+        raise ConfigError(
+            f"{spec} names its own columns; set config.data.header=() instead of"
+            f" {', '.join(header)}"
+        )
 
 
 _READERS: dict[str, Callable[[str, str, tuple[str, ...]], Table]] = {

@@ -1,1 +1,1 @@
-"""Turns examples into rows of token ids."""
+"""Converts examples to rows of token ids."""

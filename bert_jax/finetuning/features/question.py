@@ -1,10 +1,10 @@
-"""Questions about paragraphs -> windows of ids, and where their tokens stand.
+"""Converts questions about paragraphs to windows of token ids with answer positions.
 
-A paragraph that is too long for a row is read in several windows that overlap; an
-answer outside of a window is [CLS] there.
+A paragraph that is too long for a row is split into overlapping windows. In windows
+that do not contain the answer, the answer position is [CLS].
 
-Source: google-research/bert run_squad.py; answers are found by characters here, not by
-words.
+Source: google-research/bert run_squad.py, which locates answers by words; this module
+locates them by characters.
 
 Shapes: Q question, W window, B window of the batch, T token.
 """
@@ -22,12 +22,12 @@ from bert_jax.finetuning.data.squad import Question, Questions
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Where windows of paragraphs are cut.
+    """Positions of windows in their paragraphs.
 
     Attributes:
-      question_W: int64, whose window it is.
-      first_W: int64, its first token in the paragraph.
-      length_W: int64, how many it has.
+      question_W: int64, index of the window's question.
+      first_W: int64, index of the window's first token in the paragraph.
+      length_W: int64, number of paragraph tokens in the window.
     """
 
     question_W: np.ndarray
@@ -35,10 +35,11 @@ class Windows:
     length_W: np.ndarray
 
     def max_context(self) -> list[np.ndarray]:
-        """Returns bool of each window's tokens: in none there is more on both sides.
+        """Returns for each window which tokens have maximum context in it, as bools.
 
-        Of the lesser of both sides, and a hundredth of the window's length; of windows
-        that are equal in that, the first.
+        A token that is in several windows has maximum context in one of them: the one
+        with the largest min(tokens to the left, tokens to the right) + 0.01 * length,
+        and the first of these if several are equal.
         """
         sizes = self.length_W
         window = np.repeat(np.arange(len(sizes)), sizes)
@@ -58,15 +59,16 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionFeatures:
-    """A row a window.
+    """Rows of questions, one per window.
 
     Attributes:
       rows: [CLS] question [SEP] window [SEP].
-      windows: of the rows.
-      starts, ends: int32 of each of `text_rows.ids`, its characters in its paragraph.
-      start_positions_W, end_positions_W: int32, the answer's places in the row; None
-        where they are to be found.
-      num_dropped: questions whose answer is not in the paragraph, left out of training.
+      windows: positions of the windows.
+      starts, ends: int32, character offsets in the paragraph of each of the rows' ids.
+      start_positions_W, end_positions_W: int32, positions in the row of the answer's
+        first and last token; None outside training.
+      num_dropped: questions that are not used in training because their answer was not
+        found in the paragraph.
     """
 
     rows: Rows
@@ -81,20 +83,20 @@ class QuestionFeatures:
         return len(self.rows)
 
     def num_tokens(self) -> np.ndarray:
-        """Returns int64[W], the tokens of each row."""
+        """Returns int64[W], the number of tokens of each row."""
         return self.rows.num_tokens()
 
     def batch(self, windows_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns what the model and its loss read of some windows.
+        """Returns the inputs of the model and its loss for some windows.
 
         Args:
-          windows_B: int64; -1 for what fills the batch up.
+          windows_B: int64 indices of windows; -1 for padding rows.
 
         Returns:
-          int32[B, T] of what `Bert.encode` reads, int32[B] start_positions and
-          end_positions if known, float32[B] weights; T as short as these windows allow
-          where answers are to be found. In training it is always the same, for padding
-          is among the places that an answer is not at (run_squad.py).
+          int32[B, T] inputs of `Bert.encode`, float32[B] weights, and in training
+          int32[B] start_positions and end_positions. Outside training, T is reduced to
+          fit the longest of these windows. In training it is fixed, because the loss
+          includes padding positions among the classes (run_squad.py).
         """
         found = {"weights": text_rows.weights(windows_B)}
         windows_B = np.maximum(windows_B, 0)
@@ -106,7 +108,7 @@ class QuestionFeatures:
         return found | rows.arrays(rows.layout(windows_B))
 
 
-def of_questions(
+def from_questions(
     questions: Questions,
     tokenizer: Tokenizer,
     *,
@@ -115,16 +117,17 @@ def of_questions(
     max_query_length: int,
     is_training: bool,
 ) -> QuestionFeatures:
-    """Returns the windows of all questions, in their order.
+    """Converts questions to windows, in the order of the questions.
 
     Args:
       questions: from `squad.read`.
-      tokenizer: the model's.
+      tokenizer: tokenizer of the model.
       length: T, tokens of a row.
-      stride: tokens from one window of a paragraph to the next, at most
+      stride: tokens between the starts of a paragraph's windows, at most
         `length` - 3 - `max_query_length`.
-      max_query_length: tokens of a question; what is longer is cut.
-      is_training: answers go with the windows, and questions without one are left out.
+      max_query_length: maximum tokens of a question; longer ones are truncated.
+      is_training: whether to add answer positions and drop questions whose answer was
+        not found.
     """
     locate = LocatingEncoder(tokenizer)
     paragraphs = [locate(text) for text in questions.paragraphs]
@@ -153,13 +156,13 @@ def of_questions(
     )
     ends_W2 = None
     if spans is not None:
-        ends_W2 = _places(spans.reshape(-1, 2), windows, query_length_Q + 2)
-    no_places = [np.zeros(len(ids), np.int32) for ids in texts]
+        ends_W2 = _positions(spans.reshape(-1, 2), windows, query_length_Q + 2)
+    no_offsets = [np.zeros(len(ids), np.int32) for ids in texts]
     return QuestionFeatures(
         Rows(tokens.ids, pairs_W4, length),
         windows,
-        text_rows.aligned([*no_places, *(p.starts for p in paragraphs)], tokens, 0),
-        text_rows.aligned([*no_places, *(p.ends for p in paragraphs)], tokens, 0),
+        text_rows.aligned([*no_offsets, *(p.starts for p in paragraphs)], tokens, 0),
+        text_rows.aligned([*no_offsets, *(p.ends for p in paragraphs)], tokens, 0),
         None if ends_W2 is None else ends_W2[:, 0],
         None if ends_W2 is None else ends_W2[:, 1],
         len(questions.questions) - len(asked),
@@ -167,9 +170,10 @@ def of_questions(
 
 
 def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | None:
-    """Returns the first and last token of the answer: -1 for there is none.
+    """Returns the indices of the answer's first and last token in the paragraph.
 
-    None for an answer that is not in the paragraph.
+    They are -1 if the question has no answer. The result is None if the answer was not
+    found in the paragraph.
     """
     if question.is_impossible:
         return -1, -1
@@ -183,9 +187,9 @@ def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | 
 
 
 def _cut(lengths_Q: np.ndarray, room_Q: np.ndarray, stride: int) -> Windows:
-    """Cuts paragraphs into windows of up to `room_Q` tokens.
+    """Splits paragraphs into windows of up to `room_Q` tokens.
 
-    A stride of at most the least room leaves no token out.
+    The windows cover all tokens if the stride is at most the smallest room.
     """
     more_Q = np.maximum(lengths_Q - room_Q, 0)
     num_windows_Q = 1 + -(-more_Q // stride)
@@ -197,11 +201,16 @@ def _cut(lengths_Q: np.ndarray, room_Q: np.ndarray, stride: int) -> Windows:
     return Windows(question_W, first_W, length_W)
 
 
-def _places(spans_Q2: np.ndarray, windows: Windows, offset_Q: np.ndarray) -> np.ndarray:
-    """Returns int32[W, 2], an answer's ends in the row; 0 where not all is there."""
+def _positions(
+    spans_Q2: np.ndarray, windows: Windows, offset_Q: np.ndarray
+) -> np.ndarray:
+    """Returns int32[W, 2], positions of the answer's first and last token in the row.
+
+    They are 0 if the window does not contain the whole answer.
+    """
     spans_W2 = spans_Q2[windows.question_W] - windows.first_W[:, None]
     is_inside_W = (spans_W2[:, 0] >= 0) & (spans_W2[:, 1] < windows.length_W)
-    # -1 stands for no answer, also in the first window.
+    # A span of -1 means "no answer", in every window.
     is_inside_W &= spans_Q2[windows.question_W, 0] >= 0
-    places_W2 = spans_W2 + offset_Q[windows.question_W][:, None]
-    return np.where(is_inside_W[:, None], places_W2, 0).astype(np.int32)
+    positions_W2 = spans_W2 + offset_Q[windows.question_W][:, None]
+    return np.where(is_inside_W[:, None], positions_W2, 0).astype(np.int32)

@@ -1,6 +1,6 @@
-"""Sentences of tagged words -> batches of ids and labels, and back to tags of words.
+"""Converts tagged sentences to batches, and token predictions back to word tags.
 
-A word's first piece has its tag; no loss reads the others.
+The first token of each word carries the word's label; the loss ignores the others.
 
 Shapes: N sentence, B sentence of the batch, T token.
 """
@@ -19,17 +19,17 @@ from bert_jax.finetuning.losses import IGNORED
 
 @dataclasses.dataclass(frozen=True)
 class TaggingFeatures:
-    """A row a sentence.
+    """Rows of sentences, one per sentence.
 
     Attributes:
-      rows: of the sentences.
-      labels: int32 of each of `text_rows.ids`, IGNORED but at a word's first piece;
-        None for a test set.
-      words: int32 of each of `text_rows.ids`, the word of its sentence that begins
-        there, or -1.
-      num_words_N: int64, words of each sentence.
-      num_cut: words that their row has no room for.
-      class_of_cut: what these count as: O.
+      rows: [CLS] sentence [SEP].
+      labels: int32, label of each of the rows' ids, IGNORED except at the first token
+        of a word; None for a test set.
+      words: int32, for each of the rows' ids the index in its sentence of the word
+        that begins there, or -1.
+      num_words_N: int64, number of words of each sentence.
+      num_cut: words that were truncated because their row is full.
+      class_of_cut: class predicted for truncated words: O, or 0 if there is no O.
     """
 
     rows: Rows
@@ -43,18 +43,18 @@ class TaggingFeatures:
         return len(self.rows)
 
     def num_tokens(self) -> np.ndarray:
-        """Returns int64[N], the tokens of each row."""
+        """Returns int64[N], the number of tokens of each row."""
         return self.rows.num_tokens()
 
     def batch(self, sentences_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns what the model and its loss read of some sentences.
+        """Returns the inputs of the model and its loss for some sentences.
 
         Args:
-          sentences_B: int64; -1 for what fills the batch up.
+          sentences_B: int64 indices of sentences; -1 for padding rows.
 
         Returns:
-          int32[B, T] of what `Bert.encode` reads and labels if there are any,
-          float32[B] weights; T as short as these sentences allow, see `Rows.cut`.
+          int32[B, T] inputs of `Bert.encode`, int32[B, T] labels if known, float32[B]
+          weights. T is reduced to fit the longest of these sentences, see `Rows.cut`.
         """
         found = {"weights": text_rows.weights(sentences_B)}
         sentences_B = np.maximum(sentences_B, 0)
@@ -69,7 +69,10 @@ class TaggingFeatures:
     ) -> list[np.ndarray]:
         """Returns the class of every word of some sentences, given those of tokens.
 
-        T is as long as these sentences need, or longer.
+        Args:
+          sentences_B: int64 indices of sentences.
+          classes_BT: int class of each token; T is at least the length of the longest
+            of these rows.
         """
         rows = dataclasses.replace(self.rows, length=classes_BT.shape[1])
         layout = rows.layout(sentences_B)
@@ -85,24 +88,24 @@ class TaggingFeatures:
         return found
 
 
-def of_sentences(
+def from_sentences(
     sentences: Sentences,
     names: Sequence[str],
     tokenizer: Tokenizer,
     length: int,
     key: str,
 ) -> TaggingFeatures:
-    """Returns rows of up to `length` tokens, whose ends are cut.
+    """Converts sentences to rows of up to `length` tokens, truncated at the end.
 
     Args:
       sentences: from `conll.read`.
-      names: of the classes; what has no room is O, or the first where none is that.
-      tokenizer: the model's.
-      length: T.
-      key: the config key that the names are from, for the error message.
+      names: class names.
+      tokenizer: tokenizer of the model.
+      length: T, maximum tokens of a row.
+      key: the config key that defines the names, for the error message.
 
     Raises:
-      ConfigError: for a tag that is none of the names.
+      ConfigError: if a tag is not among the names.
     """
     num_words_N = np.array([len(words) for words in sentences.words], np.int64)
     flat = [word for words in sentences.words for word in words]
@@ -113,7 +116,7 @@ def of_sentences(
     texts = np.split(np.concatenate(pieces), np.cumsum(num_tokens_N)[:-1])
     tokens = text_rows.join(texts, tokenizer, length)
 
-    begins = np.cumsum(num_pieces) - num_pieces  # a word's first piece, in flat tokens
+    begins = np.cumsum(num_pieces) - num_pieces  # index of each word's first token
     first_word_N = last_word_N - num_words_N
     word = np.full(num_pieces.sum(), -1, np.int32)
     word[begins] = np.arange(len(flat)) - np.repeat(first_word_N, num_words_N)
@@ -126,12 +129,12 @@ def of_sentences(
     pairs_N4 = np.zeros((len(num_words_N), 4), np.int64)
     pairs_N4[:, 0] = tokens.starts
     pairs_N4[:, 1] = np.minimum(tokens.lengths, length - 2)
-    places = begins - np.repeat(begins[first_word_N], num_words_N)
+    positions = begins - np.repeat(begins[first_word_N], num_words_N)
     return TaggingFeatures(
         Rows(tokens.ids, pairs_N4, length),
         labels,
         text_rows.aligned([word], tokens, -1),
         num_words_N,
-        int((places >= length - 2).sum()),
+        int((positions >= length - 2).sum()),
         names.index("O") if "O" in names else 0,
     )

@@ -1,4 +1,4 @@
-"""Texts, pairs and contexts with choices -> batches of ids and labels.
+"""Converts texts, text pairs, and contexts with choices to batches.
 
 Shapes: N example, B example of the batch, C choice or text, T token.
 """
@@ -15,13 +15,13 @@ from bert_jax.finetuning.data.examples import Choices, Texts
 
 @dataclasses.dataclass(frozen=True)
 class TextFeatures:
-    """A row an example, or one for each choice or text of an example.
+    """Rows of examples: one per example, or one per choice or text of an example.
 
     Attributes:
-      rows: of the examples, those of an example one after the other.
-      num_choices: rows of an example; None where an example is one row.
+      rows: rows of all examples; those of one example are consecutive.
+      num_choices: C, rows per example; None if an example is a single row.
       labels: see `Texts` and `Choices`; None for a test set.
-      num_truncated: rows that lost tokens.
+      num_truncated: number of rows that were truncated.
     """
 
     rows: Rows
@@ -33,18 +33,18 @@ class TextFeatures:
         return len(self.rows) // (self.num_choices or 1)
 
     def num_tokens(self) -> np.ndarray:
-        """Returns int64[N], the tokens of each example's longest row."""
+        """Returns int64[N], the number of tokens of each example's longest row."""
         return self.rows.num_tokens().reshape(len(self), -1).max(axis=1)
 
     def batch(self, examples_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns what the model and its loss read of some examples.
+        """Returns the inputs of the model and its loss for some examples.
 
         Args:
-          examples_B: int64; -1 for what fills the batch up.
+          examples_B: int64 indices of examples; -1 for padding rows.
 
         Returns:
-          int32[B, T] or [B, C, T] of what `Bert.encode` reads, labels if there are any,
-          float32[B] weights; T as short as these examples allow, see `Rows.cut`.
+          int32[B, T] or [B, C, T] inputs of `Bert.encode`, labels if known, float32[B]
+          weights. T is reduced to fit the longest of these examples, see `Rows.cut`.
         """
         found = {"weights": text_rows.weights(examples_B)}
         examples_B = np.maximum(examples_B, 0)
@@ -63,14 +63,17 @@ class TextFeatures:
         }
 
 
-def of_texts(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
-    """Returns rows of up to `length` tokens; the longer text of a pair is cut first."""
+def from_texts(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Converts texts or pairs to rows of up to `length` tokens.
+
+    A pair that is too long loses tokens from its longer text first.
+    """
     rows, num_truncated = _rows(texts.a, texts.b, tokenizer, length)
     return TextFeatures(rows, None, texts.labels, num_truncated)
 
 
-def of_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatures:
-    """Returns a row [CLS] context [SEP] choice [SEP] for each choice."""
+def from_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatures:
+    """Converts each choice to a row [CLS] context [SEP] choice [SEP]."""
     num_choices = len(choices.choices[0])
     contexts = [text for text in choices.contexts for _ in range(num_choices)]
     flat = [text for texts in choices.choices for text in texts]
@@ -78,8 +81,10 @@ def of_choices(choices: Choices, tokenizer: Tokenizer, length: int) -> TextFeatu
     return TextFeatures(rows, num_choices, choices.labels, num_truncated)
 
 
-def of_each(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
-    """Returns a row [CLS] text [SEP] for each of the two texts of a pair."""
+def from_separate_texts(
+    texts: Texts, tokenizer: Tokenizer, length: int
+) -> TextFeatures:
+    """Converts each of the two texts of a pair to a row [CLS] text [SEP]."""
     assert texts.b is not None
     flat = [text for pair in zip(texts.a, texts.b, strict=True) for text in pair]
     rows, num_truncated = _rows(flat, None, tokenizer, length)
@@ -89,7 +94,7 @@ def of_each(texts: Texts, tokenizer: Tokenizer, length: int) -> TextFeatures:
 def _rows(
     a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
 ) -> tuple[Rows, int]:
-    """Returns the rows and how many were cut."""
+    """Returns the rows and the number of truncated rows."""
     texts = text_rows.encode_texts(a, tokenizer)
     a_N = np.arange(len(a))
     b_N = np.full(len(a), -1)

@@ -1,4 +1,4 @@
-"""Every row once an epoch, in an order that the step alone decides."""
+"""Every row is visited once per epoch, in an order that depends on the step alone."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,14 @@ from bert_jax.finetuning.data import batches
 from tests.conftest import use_mesh
 
 
-def test_steps_are_those_of_the_released_code():
+def test_num_steps_equals_that_of_the_released_code():
     assert batches.num_steps(67_349, 3, 32) == 6_313
     assert batches.num_steps(5, 1, 32) == 1
 
 
 @pytest.mark.parametrize("is_grouped", [False, True])
 @pytest.mark.parametrize("num_rows, size", [(10, 4), (12, 4), (3, 8), (500, 3)])
-def test_every_row_comes_once_an_epoch(num_rows, size, is_grouped):
+def test_every_row_is_visited_once_per_epoch(num_rows, size, is_grouped):
     lengths = np.arange(num_rows)[::-1] if is_grouped else None
     shuffled = batches.Shuffled(num_rows, size, 0, lengths)
     steps = range(num_rows * 6 // size)
@@ -26,7 +26,7 @@ def test_every_row_comes_once_an_epoch(num_rows, size, is_grouped):
 
 
 @pytest.mark.parametrize("lengths", [None, np.arange(1000) % 7])
-def test_the_order_is_that_of_the_seed_and_the_step(lengths):
+def test_the_order_depends_on_seed_and_step_alone(lengths):
     first = batches.Shuffled(1000, 8, 1, lengths)
     rows = [first.of_step(step).tolist() for step in range(300)]
     assert batches.Shuffled(1000, 8, 1, lengths).of_step(290).tolist() == rows[290]
@@ -35,17 +35,17 @@ def test_the_order_is_that_of_the_seed_and_the_step(lengths):
 
 
 def test_grouped_batches_hold_rows_of_one_length():
-    """All but those where two epochs meet, and those at the end of what is sorted."""
+    """Except at the boundary between epochs and at the end of a sorted group."""
     lengths = np.random.default_rng(0).integers(1, 4, 10_007)
     shuffled = batches.Shuffled(len(lengths), 8, 0, lengths)
     found = [lengths[shuffled.of_step(step)] for step in range(3 * len(lengths) // 8)]
     mixed = sum(len(set(batch.tolist())) > 1 for batch in found)
-    assert mixed < 3 * (2 * len(lengths) / (8 * batches.GROUPED) + 2)
+    assert mixed < 3 * (2 * len(lengths) / (8 * batches.GROUP_BATCHES) + 2)
     neighbours = np.diff([batch[0] for batch in found])
-    assert np.count_nonzero(neighbours) > len(found) / 2  # long ones among short ones
+    assert np.count_nonzero(neighbours) > len(found) / 2  # batches are in random order
 
 
-def test_in_order_the_last_batch_is_filled_up():
+def test_in_order_pads_the_last_batch():
     found = [rows.tolist() for rows in batches.in_order(5, 2)]
     assert found == [[0, 1], [2, 3], [4, -1]]
 

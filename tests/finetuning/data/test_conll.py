@@ -1,4 +1,4 @@
-"""Columns of words and tags, in every scheme, become sentences with BIO tags."""
+"""Words and tags in every scheme are read as sentences with BIO tags."""
 
 import pytest
 
@@ -14,11 +14,11 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_scheme_says_the_same(scheme):
+def test_every_scheme_is_converted_to_the_same_tags(scheme):
     assert conll.to_bio(SCHEMES[scheme].split()) == SCHEMES["BIO"].split()
 
 
-def test_what_no_scheme_allows_is_read_as_conlleval_does():
+def test_invalid_sequences_are_read_as_conlleval_does():
     assert conll.to_bio(["O", "I-A", "I-B", "E-B", "I-B"]) == [
         "O",
         "B-A",
@@ -41,12 +41,12 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
     assert names == ("O", "B-LOC", "I-LOC", "B-ORG", "I-ORG")
     assert [c.tolist() for c in found.classes(names, "labels")] == [[3, 0], [1]]
     with pytest.raises(
-        ConfigError, match="2, has the tag 'B-LOC'; config.task.labels has O, B-"
+        ConfigError, match=r"2, has the tag 'B-LOC', .* config.task.labels \(O, B-"
     ):
         found.classes(("O", "B-ORG"), "config.task.labels")
 
 
-def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_path):
+def test_tabs_take_precedence_over_spaces_and_one_column_means_no_tags(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("New York\tB-loc\n#\tO\n")
     assert conll.read(f"conll:{path}", "", "").words == [["New York", "#"]]
@@ -60,18 +60,18 @@ def test_tabs_part_columns_where_there_are_any_and_a_word_alone_has_no_tag(tmp_p
     [
         ("", "has no sentences"),
         ("-DOCSTART- O\n", "has no sentences"),
-        ("a O\nb\n", "a.conll:2 has 1 columns, the lines before have 2"),
-        ("a O\nb PER\n", "a.conll:2 has the tag 'PER'"),
+        ("a O\nb\n", "a.conll:2 has 1 columns, but the lines before it have 2;"),
+        ("a O\nb PER\n", "a.conll:2 has the invalid tag 'PER'"),
     ],
 )
-def test_mistakes(text, message, tmp_path):
+def test_invalid_files_are_errors(text, message, tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         conll.read(f"conll:{path}", "", "")
 
 
-def test_a_word_may_have_a_space_that_does_not_break(tmp_path):
+def test_a_word_may_contain_a_no_break_space(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("10\u00a0000 O\n\u00a0 O\n\nc  B-x \n")
     found = conll.read(f"conll:{path}", "", "")
@@ -80,7 +80,7 @@ def test_a_word_may_have_a_space_that_does_not_break(tmp_path):
     assert conll.read(f"conll:{path}", "", "") == found
 
 
-def test_tables_have_lists(tmp_path):
+def test_tables_have_list_valued_columns(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(
         '{"tokens": ["EU", "rejects"], "ner": ["S-ORG", "O"]}\n'
@@ -95,9 +95,9 @@ def test_tables_have_lists(tmp_path):
     ):
         conll.read(f"jsonl:{path}", "words", "ner")
     for line, message in (
-        ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words, 0 tags"),
-        ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the tag 'PER'"),
-        ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is no list"),
+        ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words but 0 tags"),
+        ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the invalid tag 'PER'"),
+        ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is not a list"),
         ('{"tokens": [], "ner": []}', "has no sentences"),
     ):
         path.write_text(line)

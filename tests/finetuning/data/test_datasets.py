@@ -1,4 +1,4 @@
-"""Sets are read once, and what training reads of them has a digest."""
+"""Data sets are read and converted, and their content has digests."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ def test_every_set_of_a_config(tmp_path):
     "old, new",
     [("for", "against"), ("w31", "w32"), ("against\n", "against\nw1\tfor\n")],
 )
-def test_the_digest_is_that_of_what_training_reads(old, new, tmp_path):
+def test_the_digest_covers_the_content_that_training_reads(old, new, tmp_path):
     setup = labelled.make_setup(tmp_path)
     assert datasets.read(setup.config, TOKENIZER).sha256() == setup.sha256
     path = tmp_path / "dev.tsv"
@@ -50,7 +50,7 @@ def test_the_digest_is_that_of_what_training_reads(old, new, tmp_path):
          ' "question": "c", "answers": []}]}]}]}', "squad"),
     ],
 )  # fmt: skip
-def test_a_set_without_labels_is_told(name, text, kind, tmp_path):
+def test_a_set_without_labels_is_an_error(name, text, kind, tmp_path):
     (tmp_path / "data").write_text(text)
     spec = f"{kind}:{tmp_path / 'data'}"
     config = tasks_config.from_config_dict(
@@ -60,14 +60,14 @@ def test_a_set_without_labels_is_told(name, text, kind, tmp_path):
         datasets.read(config, TOKENIZER)
 
 
-def test_a_set_without_examples_is_told(tmp_path):
+def test_a_set_without_examples_is_an_error(tmp_path):
     setup = labelled.make_setup(tmp_path)
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\n")
     with pytest.raises(ConfigError, match="dev.tsv"):
         datasets.read(setup.config, TOKENIZER)
 
 
-def test_lines_that_are_left_out_are_counted_and_not_in_a_test_set(tmp_path):
+def test_dropped_lines_are_counted_and_an_error_in_a_test_set(tmp_path):
     setup = labelled.make_setup(tmp_path)
     spec = labelled.write_table(tmp_path / "train.tsv", 200, 0)
     path = tmp_path / "train.tsv"
@@ -80,11 +80,11 @@ def test_lines_that_are_left_out_are_counted_and_not_in_a_test_set(tmp_path):
         f"{spec}: 1 lines with more or fewer columns, left out"
     ]
     data = dataclasses.replace(data, test=(spec,))
-    with pytest.raises(ConfigError, match="train.tsv: line 202 has another number of"):
+    with pytest.raises(ConfigError, match="train.tsv: line 202 has a different num"):
         datasets.read(dataclasses.replace(config, data=data), TOKENIZER)
 
 
-def test_a_test_set_may_have_no_answer_where_the_training_set_says_so(tmp_path):
+def test_a_test_set_may_have_no_answer_if_the_training_set_has_some(tmp_path):
     def write(name, **more):
         entry = {"id": "1", "question": "w1", **more}
         data = [{"paragraphs": [{"context": "w2 w3", "qas": [entry]}]}]
@@ -102,17 +102,17 @@ def test_a_test_set_may_have_no_answer_where_the_training_set_says_so(tmp_path):
         assert test.examples.has_impossible == is_impossible
 
 
-def test_a_test_set_of_tags_needs_none_that_training_has(tmp_path):
+def test_a_test_set_may_have_tags_that_training_has_not(tmp_path):
     setup = labelled.make_setup(tmp_path, kind="tagging")
     (tmp_path / "test.conll").write_text("w1 O\nw2 B-other\n")
     test = f"conll:{tmp_path / 'test.conll'}"
     data = dataclasses.replace(setup.config.data, test=(test,))
     config = dataclasses.replace(setup.config, data=data)
     (split,) = datasets.read(config, TOKENIZER).test
-    assert split.examples.tags == [["O", "B-other"]]  # to stand beside what is said
+    assert split.examples.tags == [["O", "B-other"]]  # written beside the predictions
 
 
-def test_questions_of_a_dev_set_have_ids_of_their_own(tmp_path):
+def test_duplicate_question_ids_in_a_dev_set_are_an_error(tmp_path):
     setup = labelled.make_setup(tmp_path, kind="question_answering")
     path = tmp_path / "dev.txt"
     path.write_text(path.read_text().replace('"id": "7"', '"id": "8"'))

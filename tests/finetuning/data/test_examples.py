@@ -1,4 +1,4 @@
-"""Tables become texts, pairs and choices."""
+"""Tables are converted to texts, pairs and choices."""
 
 import pytest
 
@@ -50,17 +50,17 @@ def test_single_texts_and_pairs():
     assert found.index.tolist() == [0, 1]
 
 
-def test_the_training_set_names_the_classes():
+def test_class_names_are_those_of_the_training_set():
     assert examples.label_names(TABLE, "gold", "classification") == ("no", "yes")
     assert examples.label_names(TABLE, "score", "regression") == ("score",)
     assert examples.label_names(TABLE, "kinds", "multi_label") == ("0", "1")
 
 
-def test_a_class_needs_a_name_and_another_class():
+def test_missing_labels_and_a_single_class_are_errors():
     for values, message in (
-        (["a", None, "b"], "tsv:a, example 2, has no 'c'; leave"),
+        (["a", None, "b"], "tsv:a, example 2, has no 'c'; remove"),
         (["a", "b", " "], "example 3, has no 'c'"),
-        (["a", "a"], "has the 'c' 'a' alone"),
+        (["a", "a"], "has c='a' in all examples"),
     ):
         with pytest.raises(ConfigError, match=message):
             examples.label_names(Table("tsv:a", {"c": values}), "c", "classification")
@@ -68,7 +68,7 @@ def test_a_class_needs_a_name_and_another_class():
     assert examples.label_names(several, "c", "multi_label") == ("a", "b")
 
 
-def test_choices_in_columns_begin_with_the_second_text():
+def test_the_second_text_is_prefixed_to_choices_in_columns():
     found = examples.read_choices(
         SWAG, ("sent1", "sent2"), ("ending0", "ending1"), "label"
     )
@@ -82,34 +82,34 @@ def test_choices_in_a_list():
     found = examples.read_choices(table, ("q",), ("c",), "")
     assert found.choices == [["a", "b"], ["c", "d"]] and found.labels is None
     table.columns["c"][1] = ["c"]
-    with pytest.raises(ConfigError, match="example 2, has 1 choices, the first has 2"):
+    with pytest.raises(ConfigError, match="example 2, has 1 choices, but the first ha"):
         examples.read_choices(table, ("q",), ("c",), "")
     with pytest.raises(
-        ConfigError, match="column of config.task.choices; it must hold lists"
+        ConfigError, match="column of config.task.choices; a single column must"
     ):
         examples.read_choices(SWAG, ("sent1",), ("sent2",), "")
 
 
-def test_mistakes_name_the_column_and_the_label():
+def test_errors_name_the_column_and_the_label():
     with pytest.raises(
         ConfigError, match="^config.task.choices names the column 'ending2', but"
     ):
         examples.read_choices(SWAG, ("sent1",), ("ending0", "ending2"), "label")
     SWAG.columns["wrong"] = ["2", "0"]
     with pytest.raises(
-        ConfigError, match="has the label '2'; config.task.choices has 0, 1"
+        ConfigError, match=r"has the label '2', .* in config.task.choices \(0, 1\)"
     ):
         examples.read_choices(SWAG, ("sent1",), ("ending0", "ending1"), "wrong")
 
 
-def test_nearness_is_a_cosine_from_0_to_1():
+def test_similarity_is_a_cosine_from_0_to_1():
     table = Table("here", {"a": ["x", "y"], "b": ["z", "w"], "label": ["0", "2.5"]})
-    found = examples.read_nearness(table, ("a", "b"), "label", 5.0)
+    found = examples.read_similarity(table, ("a", "b"), "label", 5.0)
     assert found.labels is not None and found.labels.tolist() == [0.0, 0.5]
     assert (found.a, found.b) == (["x", "y"], ["z", "w"])
-    assert examples.read_nearness(table, ("a", "b"), "", 5.0).labels is None
-    with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be from"):
-        examples.read_nearness(table, ("a", "b"), "label", 2.0)
+    assert examples.read_similarity(table, ("a", "b"), "", 5.0).labels is None
+    with pytest.raises(ConfigError, match="example 2, has label=2.5; it must be betw"):
+        examples.read_similarity(table, ("a", "b"), "label", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_an_error_names_the_key_of_a_missing_column(label, index, key):
         )
 
 
-def test_errors_name_the_key_of_a_value_that_does_not_fit():
+def test_errors_name_the_key_of_an_invalid_value():
     with pytest.raises(
-        ConfigError, match="example 1, has the label 'yes'; config.task.labels has no,"
+        ConfigError, match=r"example 1, has the label 'yes', .* config.task.labels \(no"
     ):
         examples.read_texts(
             TABLE,

@@ -1,4 +1,4 @@
-"""Labels are names or numbers of classes, sets of them, or scores."""
+"""Labels are parsed as class names or numbers, sets of classes, or scores."""
 
 import numpy as np
 import pytest
@@ -13,21 +13,19 @@ KEY = "config.task.labels"
 def test_classes_by_name_or_number():
     found = labels.classes(["positive", "0", " negative", 1], NAMES, "dev", KEY)
     assert found.dtype == np.int32 and found.tolist() == [1, 0, 0, 1]
-    # A name comes before a number.
+    # Names take precedence over class numbers.
     assert labels.classes(["1", "0"], ("1", "0"), "dev", KEY).tolist() == [0, 1]
 
 
-def test_an_unknown_label_is_told_with_the_nearest():
+def test_the_error_for_an_unknown_label_names_the_nearest():
     with pytest.raises(ConfigError) as error:
         labels.classes(["0", "postive"], NAMES, "tsv:dev.tsv", KEY)
     assert str(error.value) == (
-        "tsv:dev.tsv, example 2, has the label 'postive'; config.task.labels has"
-        " negative, positive (or 0 to 1 for them); the nearest is 'positive'"
+        "tsv:dev.tsv, example 2, has the label 'postive', which is not in"
+        " config.task.labels (negative, positive, or 0 to 1); the nearest is 'positive'"
     )
-    # Nothing is near that.
-    with pytest.raises(
-        ConfigError, match="label '2'; .*, positive \\(or 0 to 1 for them\\)$"
-    ):
+    # No name is near "2".
+    with pytest.raises(ConfigError, match=r"label '2', .*, positive, or 0 to 1\)$"):
         labels.classes(["2"], NAMES, "dev", KEY)
 
 
@@ -48,18 +46,18 @@ def test_scores():
             labels.scores(["1", wrong], "dev", "config.task.label")
 
 
-def test_names_are_sorted_as_numbers_if_they_are_numbers():
+def test_names_are_sorted_as_numbers_if_all_are_numbers():
     assert labels.names_in(["10", "9", "9"]) == ("9", "10")
     assert labels.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
 
 
-def test_blanks_around_names_are_no_part_of_them():
+def test_names_are_stripped_of_blanks():
     assert labels.names_in([" b", "a ", "b"]) == ("a", "b")
     assert labels.parts("joy, anger , ") == ["joy", "anger"]
     assert labels.parts([" joy", 3]) == ["joy", "3"]
 
 
-def test_where_names_are_numbers_places_are_none():
+def test_class_numbers_are_not_accepted_if_names_are_numbers():
     names = ("1", "3", "5")
     assert labels.classes(["5", "1"], names, "dev", KEY).tolist() == [2, 0]
     for names in (("1", "3", "5"), ("-1", "1"), ("0.5", "1.5")):

@@ -1,4 +1,4 @@
-"""Questions of SQuAD's JSON; offsets are believed only where the text stands there."""
+"""Questions are read from SQuAD's JSON, and wrong answer offsets are corrected."""
 
 import json
 
@@ -26,7 +26,7 @@ def ask(id_, *answers, **more):
     } | more
 
 
-def test_answers_right_off_and_lost(tmp_path):
+def test_answers_with_correct_shifted_and_lost_offsets(tmp_path):
     far = PARAGRAPH.index("planned")
     found = squad.read(
         write(
@@ -41,7 +41,7 @@ def test_answers_right_off_and_lost(tmp_path):
     )
     answers = [question.answers for question in found.questions]
     assert answers[0] == (Answer("bridge", 8),)
-    # The nearest of several.
+    # The nearest of several occurrences is used.
     assert answers[1] == (Answer("bridge", 8), Answer("bridge", 42))
     assert answers[2] == (Answer("bridge", 8),)
     assert [answer.start for answer in answers[3]] == [None, None, None]
@@ -60,7 +60,7 @@ def test_impossible_questions_have_no_answers(tmp_path):
     "text, message",
     [
         ("{", "is not JSON"),
-        ("[]", r"is no SQuAD \(TypeError"),
+        ("[]", r"is not in SQuAD format \(TypeError"),
         ('{"data": [{"paragraphs": [{"context": "x"}]}]}', "KeyError: 'qas'"),
         ('{"data": []}', "has no questions"),
         (
@@ -69,7 +69,7 @@ def test_impossible_questions_have_no_answers(tmp_path):
         ),
     ],
 )
-def test_mistakes(text, message, tmp_path):
+def test_invalid_files_are_errors(text, message, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -94,18 +94,18 @@ def test_a_table_with_the_same_columns(tmp_path):
     for row in rows:  # as Hugging Face's datasets write SQuAD 2.0
         del row["is_impossible"]
     path.write_text("\n".join(json.dumps(row) for row in rows))
-    guessed = squad.read(f"jsonl:{path}")
-    assert guessed.questions == found.questions and guessed.has_impossible
-    path.write_text(json.dumps(rows[1]))  # a test set, which hides them all
+    inferred = squad.read(f"jsonl:{path}")
+    assert inferred.questions == found.questions and inferred.has_impossible
+    path.write_text(json.dumps(rows[1]))  # a test set, which hides all answers
     assert not squad.read(f"jsonl:{path}").has_impossible
     row = '{"id": "1", "question": "What?", "context": "x", "answers": %s}'
     for answers in ("[]", '{"text": ["a", "b"], "answer_start": [1]}'):
         path.write_text(row % answers)
-        with pytest.raises(ConfigError, match="is no SQuAD"):
+        with pytest.raises(ConfigError, match="is not in SQuAD format"):
             squad.read(f"jsonl:{path}")
 
 
-def test_questions_that_are_told_by_one_id_are_refused(tmp_path):
+def test_duplicate_question_ids_are_an_error(tmp_path):
     spec = write(tmp_path / "a.json", [ask("1"), ask("2")])
     squad.check_ids(squad.read(spec), spec)
     spec = write(tmp_path / "a.json", [ask("1"), ask("2"), ask("1")])

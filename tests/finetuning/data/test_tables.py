@@ -1,4 +1,4 @@
-"""Tables as people have them: quotes, marks, broken lines, and mistakes told."""
+"""Tables are read with quotes, byte order marks and malformed lines."""
 
 import gzip
 
@@ -15,7 +15,7 @@ def write(path, text, **kwargs):
     return path
 
 
-def test_tsv_takes_quotes_as_they_are_and_drops_a_mark(tmp_path):
+def test_tsv_keeps_quotes_and_removes_a_byte_order_mark(tmp_path):
     text = '\ufeffsentence\tlabel\r\nhe said "no\t0\n\n"yes" it is\t1'
     path = write(tmp_path / "a.tsv", text)
     table = tables.read(f"tsv:{path}")
@@ -26,7 +26,7 @@ def test_tsv_takes_quotes_as_they_are_and_drops_a_mark(tmp_path):
     assert table.num_dropped == 0
 
 
-def test_csv_has_commas_quotes_and_line_ends_inside_quotes(tmp_path):
+def test_csv_fields_may_contain_commas_quotes_and_line_breaks(tmp_path):
     path = tmp_path / "a.csv.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.write('text,label\n"a, ""b""\nc",1\nplain,0\n')
@@ -36,7 +36,7 @@ def test_csv_has_commas_quotes_and_line_ends_inside_quotes(tmp_path):
     }
 
 
-def test_a_file_without_header_gets_one(tmp_path):
+def test_the_caller_may_name_the_columns(tmp_path):
     path = write(tmp_path / "a.tsv", "gj04\t1\t\tFine.\n")
     table = tables.read(f"tsv:{path}", ("source", "label", "star", "sentence"))
     assert table.column("sentence") == ["Fine."] and table.column("star") == [""]
@@ -51,20 +51,22 @@ def test_json_lines_keep_their_values(tmp_path):
     }
 
 
-def test_half_a_character_in_json_can_be_written_again(tmp_path):
+def test_lone_surrogates_in_json_are_replaced(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"t": "a\\ud83d", "c": [["\\udc00"]], "n": 1}')
     found = tables.read(f"jsonl:{path}").columns
     assert found == {"t": ["a?"], "c": [[["?"]]], "n": [1]}
 
 
-def test_few_broken_lines_are_dropped_and_counted(tmp_path):
+def test_a_few_malformed_lines_are_dropped_and_counted(tmp_path):
     lines = ["a\tb"] + ["x\t1"] * 200 + ["broken", "x\ty\tz"]
     path = write(tmp_path / "a.tsv", "\n".join(lines))
     table = tables.read(f"tsv:{path}")
     assert len(table.column("a")) == 200 and table.num_dropped == 2
     assert table.first_dropped == 202
     path = write(tmp_path / "a.tsv", "\n".join(lines[:20] + lines[-2:]))
-    with pytest.raises(ConfigError, match=r"a.tsv:21 has 1 columns, not the 2 of a, b"):
+    with pytest.raises(
+        ConfigError, match=r"a.tsv:21 has 1 columns, but .* 2 column names \(a, b\)"
+    ):
         tables.read(f"tsv:{path}")
 
 
@@ -73,21 +75,21 @@ def test_few_broken_lines_are_dropped_and_counted(tmp_path):
     [
         ("tsv", "", "has no rows"),
         ("tsv", "a\tb\n", "has no rows"),
-        ("tsv", "a\ta\n1\t2", "names a column twice"),
+        ("tsv", "a\ta\n1\t2", "has a duplicate column name: a, a"),
         ("csv", 'a,b\n"x,1\n', "unexpected end of data"),
         ("csv", 'a,b\n"x"y,1\n', r"a.csv:2: "),
         ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is not a JSON object"),
-        ("jsonl", '{"a": 1}\n{"b": 1}\n', "has the keys b, the first line has a"),
+        ("jsonl", '{"a": 1}\n{"b": 1}\n', "has the keys b, but the first line has a"),
         ("jsonl", "", "has no rows"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(name, text, message, tmp_path):
+def test_invalid_files_are_errors(name, text, message, tmp_path):
     path = write(tmp_path / f"a.{name}", text)
     with pytest.raises(ConfigError, match=message):
         tables.read(f"{name}:{path}")
 
 
-def test_wrong_bytes_and_specs_are_told(tmp_path):
+def test_invalid_bytes_and_specs_are_errors(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(b"a\tb\nx\t1\ncaf\xe9\t2\n")
     with pytest.raises(ConfigError, match="a.tsv:3"):
@@ -96,19 +98,19 @@ def test_wrong_bytes_and_specs_are_told(tmp_path):
         tables.read("train.tsv")
     with pytest.raises(ConfigError, match="nowhere.tsv"):
         tables.read("tsv:nowhere.tsv")
-    with pytest.raises(ConfigError, match="leave out the header"):
+    with pytest.raises(ConfigError, match=r"set config.data.header=\(\)"):
         tables.read("jsonl:a", ("a",))
 
 
-def test_a_missing_column_is_an_error_that_names_the_key_and_the_columns():
+def test_the_error_for_a_missing_column_names_the_key_and_the_columns():
     table = tables.Table("tsv:a.tsv", {"sentence": ["x"], "label": ["1"]})
     with pytest.raises(ConfigError) as error:
         table.column("sentense", "config.task.text")
     assert str(error.value) == (
-        "config.task.text names the column 'sentense', but tsv:a.tsv has sentence,"
-        " label; the nearest is 'sentence'"
+        "config.task.text names the column 'sentense', but tsv:a.tsv has the columns"
+        " sentence, label; the nearest is 'sentence'"
     )
-    with pytest.raises(ConfigError, match="^tsv:a.tsv has no column 'id'; it has sent"):
+    with pytest.raises(ConfigError, match="^tsv:a.tsv has no column 'id'; its columns"):
         table.column("id")
 
 
@@ -123,22 +125,22 @@ def test_a_missing_column_is_an_error_that_names_the_key_and_the_columns():
         ("Review Text\tIs it good?", False),
     ],
 )
-def test_a_header_is_advised_only_where_the_first_line_looks_like_data(
+def test_a_header_is_suggested_only_if_the_first_line_looks_like_data(
     first_line, is_data, tmp_path
 ):
     (tmp_path / "a.tsv").write_text(f"{first_line}\nclc95\t0\n")
     table = tables.read(f"tsv:{tmp_path}/a.tsv")
     with pytest.raises(ConfigError) as error:
         table.column("xyz", "config.task.label")
-    assert ("if its first line is data, name the" in str(error.value)) == is_data
+    assert ("if the first line is data, name the" in str(error.value)) == is_data
     assert ("config.data.header" in str(error.value)) == is_data
     table = tables.read(f"tsv:{tmp_path}/a.tsv", ("1", "label"))
-    with pytest.raises(ConfigError, match="a.tsv has 1, label$"):
+    with pytest.raises(ConfigError, match="a.tsv has the columns 1, label$"):
         table.column("xyz", "config.task.label")
 
 
 class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
-    """Registers itself, so that tfds.builder("tiny_bert_labels") finds it."""
+    """A dataset registered under the name tiny_bert_labels."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -171,7 +173,7 @@ class TinyBertLabels(tfds.core.GeneratorBasedBuilder):
     more |= {"answers": [{"text": "caf\u00e9", "answer_start": 3}]}
 
 
-def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
+def test_tfds_classes_are_converted_to_names(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     table = tables.read("tfds:tiny_bert_labels:train")
     assert sorted(zip(table.column("text"), table.column("label"), strict=True)) == [
@@ -189,5 +191,5 @@ def test_tfds_gives_classes_their_names(tmp_path, monkeypatch):
         tables.read("tfds:tiny_bert_labels:dev")
     with pytest.raises(ConfigError, match="TensorFlow Datasets has no 'nothing_such'"):
         tables.read("tfds:nothing_such:train")
-    with pytest.raises(ConfigError, match="names no split; write tfds:glue:train"):
+    with pytest.raises(ConfigError, match="names no split; .* tfds:glue:train"):
         tables.read("tfds:glue")

@@ -1,4 +1,4 @@
-"""Windows, places of answers and context are those of the released code's loops."""
+"""Windows, answer positions and contexts equal those of the released code's loops."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def make_questions(seed=0, num=12):
 
 
 def of(questions, is_training=True):
-    return question_features.of_questions(
+    return question_features.from_questions(
         questions,
         TOKENIZER,
         length=LENGTH,
@@ -48,7 +48,7 @@ def of(questions, is_training=True):
 
 
 def windows_of(num_tokens, room):
-    """The released loop."""
+    """Returns the windows of the released code's loop."""
     spans, start = [], 0
     while True:
         length = min(num_tokens - start, room)
@@ -59,7 +59,7 @@ def windows_of(num_tokens, room):
 
 
 def has_max_context(spans, window, token):
-    """The released loop: the first window with the best score."""
+    """Returns whether a window has the best score, by the released code's loop."""
     best, best_window = None, None
     for number, (start, length) in enumerate(spans):
         end = start + length - 1
@@ -70,7 +70,7 @@ def has_max_context(spans, window, token):
     return best_window == window
 
 
-def test_windows_are_those_of_a_loop():
+def test_windows_equal_those_of_the_released_loop():
     questions = make_questions()
     features = of(questions, is_training=False)
     encode = TOKENIZER.encoder()
@@ -96,7 +96,7 @@ def test_windows_are_those_of_a_loop():
 
 
 @pytest.mark.parametrize("length", [16, 64])
-def test_windows_of_short_rows_overlap_and_leave_no_token_out(length):
+def test_windows_of_short_rows_overlap_and_cover_all_tokens(length):
     config = tasks_config.from_config_dict(
         change("squad1", sequence_length=length, task__max_query_length=4)
     )
@@ -109,11 +109,11 @@ def test_windows_of_short_rows_overlap_and_leave_no_token_out(length):
     first_W, length_W = features.windows.first_W, features.windows.length_W
     overlap_W = (first_W + length_W)[:-1] - first_W[1:]
     assert first_W[0] == 0 and first_W[-1] + length_W[-1] == 500
-    # At least half of the room of 9 or 57 tokens.
+    # The overlap is at least half of the room of 9 or 57 tokens.
     assert (overlap_W[:-1] >= (length - 7) // 2).all()
 
 
-def test_answers_stand_at_their_places_or_at_cls():
+def test_answer_positions_are_those_of_the_text_or_of_cls():
     questions = make_questions(1)
     features = of(questions)
     batch = features.batch(np.arange(len(features)))
@@ -132,12 +132,12 @@ def test_answers_stand_at_their_places_or_at_cls():
         assert paragraph[first:last] == question.answers[0].text
         assert first == question.answers[0].start
         found.add(number)
-    assert found == set(range(len(questions.questions)))  # each in some window
+    assert found == set(range(len(questions.questions)))  # each is in some window
     assert features.num_dropped == 0
-    assert (batch["start_positions"] == 0).any()  # and not in every one
+    assert (batch["start_positions"] == 0).any()  # but not in every window
 
 
-def test_a_window_without_the_whole_answer_has_none():
+def test_a_window_with_part_of_the_answer_has_no_answer():
     words = ["ba"] * 40
     answer = Answer("ba " * 6 + "ba", 3 * 12)  # tokens 12 to 18
     question = Question("q", "co", 0, (answer,), False)
@@ -151,7 +151,7 @@ def test_a_window_without_the_whole_answer_has_none():
     assert is_whole_W.any() and not is_whole_W.all()
 
 
-def test_impossible_questions_train_and_lost_answers_do_not():
+def test_impossible_questions_are_trained_on_and_lost_answers_dropped():
     questions = [
         Question("impossible", "co", 0, (), True),
         Question("lost", "co", 0, (Answer("da", None),), False),
@@ -171,7 +171,7 @@ def test_impossible_questions_train_and_lost_answers_do_not():
 
 
 @pytest.mark.parametrize("paragraph, query", [("", "co"), ("ba", ""), ("", "")])
-def test_nothing_to_read_is_a_row_all_the_same(paragraph, query):
+def test_an_empty_paragraph_or_question_still_has_a_row(paragraph, query):
     question = Question("q", query, 0, (), False)
     features = of(Questions([paragraph], [question], False, 0, 0), is_training=False)
     batch = features.batch(np.array([0]))
@@ -179,7 +179,7 @@ def test_nothing_to_read_is_a_row_all_the_same(paragraph, query):
     assert len(features.windows.max_context()[0]) == (1 if paragraph else 0)
 
 
-def test_rows_are_cut_where_answers_are_to_be_found():
+def test_rows_are_shortened_outside_training():
     question = Question("q", "co", 0, (Answer("ba", 0),), False)
     questions = Questions(["ba be bi"], [question], False, 0, 0)
     whole = of(questions).batch(np.array([0]))

@@ -1,4 +1,4 @@
-"""A word's first piece has its tag, and tags of tokens become tags of words again."""
+"""The first token of a word carries its tag, and token classes map back to words."""
 
 import numpy as np
 
@@ -16,8 +16,8 @@ SENTENCES = Sentences(
 )
 
 
-def test_labels_lie_on_first_pieces():
-    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 8, "labels")
+def test_labels_are_on_first_tokens():
+    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 8, "labels")
     batch = features.batch(np.array([0, 1, 2, -1]))
     pieces = [[VOCAB[i] for i in ids] for ids in batch["input_ids"]]
     assert pieces[0] == "[CLS] old river ##side [UNK] . [SEP] [PAD]".split()
@@ -32,24 +32,24 @@ def test_labels_lie_on_first_pieces():
     assert len(features) == 3 and features.num_cut == 0
 
 
-def test_words_that_have_no_room_are_counted_and_are_o():
-    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
+def test_truncated_words_are_counted_and_predicted_as_o():
+    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 5, "labels")
     assert features.num_cut == 4  # "\u200b", ".", "old", "riverside"
     predicted_BT = np.full((3, 5), 2)
     found = features.word_classes(np.arange(3), predicted_BT)
     assert [x.tolist() for x in found] == [[2, 2, 0, 0], [2], [2, 2, 2, 0, 0]]
 
 
-def test_words_that_have_no_room_are_o_wherever_it_stands():
+def test_truncated_words_are_o_for_any_order_of_names():
     names = ("B-x", "O", "I-x")
     sentences = Sentences("a.conll", SENTENCES.words, None)
-    features = tagging_features.of_sentences(sentences, names, TOKENIZER, 5, "labels")
+    features = tagging_features.from_sentences(sentences, names, TOKENIZER, 5, "labels")
     found = features.word_classes(np.arange(3), np.full((3, 5), 2))
     assert [x.tolist() for x in found] == [[2, 2, 1, 1], [2], [2, 2, 2, 1, 1]]
 
 
-def test_classes_of_words_come_back():
-    features = tagging_features.of_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
+def test_word_classes_are_restored_from_token_classes():
+    features = tagging_features.from_sentences(SENTENCES, NAMES, TOKENIZER, 9, "labels")
     labels_BT = features.batch(np.arange(3))["labels"]
     found = features.word_classes(np.array([2, 0]), labels_BT[[2, 0]])
     expected = SENTENCES.classes(NAMES, "labels")
@@ -58,6 +58,6 @@ def test_classes_of_words_come_back():
 
 def test_without_tags_there_are_no_labels():
     sentences = Sentences("a.conll", SENTENCES.words, None)
-    features = tagging_features.of_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
+    features = tagging_features.from_sentences(sentences, NAMES, TOKENIZER, 8, "labels")
     assert "labels" not in features.batch(np.arange(3))
     assert len(features.word_classes(np.array([0]), np.ones((1, 8)))[0]) == 4

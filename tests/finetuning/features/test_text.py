@@ -1,4 +1,4 @@
-"""Texts and choices become batches; what fills a batch up counts for nothing."""
+"""Texts and choices are converted to batches; padding rows have weight 0."""
 
 import numpy as np
 
@@ -15,11 +15,11 @@ def shown(ids_T):
     return "".join(names.get(i, TOKENIZER.vocab[i]) for i in ids_T)
 
 
-def test_single_texts_are_cut_at_their_end():
+def test_single_texts_are_truncated_at_the_end():
     texts = Texts(
         ["a b", "", "a b c d e f g h"], None, np.array([1, 0, 1], np.int32), None
     )
-    features = text_features.of_texts(texts, TOKENIZER, 6)
+    features = text_features.from_texts(texts, TOKENIZER, 6)
     batch = features.batch(np.array([2, 0, 1, -1]))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abcd|", "<ab|", "<?|", "<ab|"]
@@ -29,9 +29,9 @@ def test_single_texts_are_cut_at_their_end():
     assert (len(features), features.num_truncated) == (3, 1)
 
 
-def test_pairs_are_cut_in_the_longer():
+def test_pairs_are_truncated_in_the_longer_text():
     a, b = ["a b c d e", "a", "a b", "a b"], ["h g", "h g f e d", "", "h g f"]
-    features = text_features.of_texts(Texts(a, b, None, None), TOKENIZER, 8)
+    features = text_features.from_texts(Texts(a, b, None, None), TOKENIZER, 8)
     batch = features.batch(np.arange(4))
     rows = [shown(ids) for ids in batch["input_ids"]]
     assert rows == ["<abc|hg|", "<a|hgfe|", "<ab|", "<ab|hgf|"]
@@ -40,11 +40,11 @@ def test_pairs_are_cut_in_the_longer():
     assert "labels" not in batch and features.num_truncated == 2
 
 
-def test_choices_are_rows_of_an_example():
+def test_choices_are_consecutive_rows_of_an_example():
     choices = Choices(
         ["a b", "c"], [["h", "g f"], ["e", "d"]], np.array([1, 0], np.int32)
     )
-    features = text_features.of_choices(choices, TOKENIZER, 8)
+    features = text_features.from_choices(choices, TOKENIZER, 8)
     assert len(features) == 2
     batch = features.batch(np.array([1, 0, -1]))
     assert batch["input_ids"].shape == (3, 2, 8)
@@ -54,9 +54,9 @@ def test_choices_are_rows_of_an_example():
     assert batch["weights"].tolist() == [1, 1, 0]
 
 
-def test_texts_of_a_pair_are_rows_of_their_own():
+def test_separate_texts_of_a_pair_are_rows_of_their_own():
     texts = Texts(["a b", "c"], ["h", "e d f"], np.array([0.5, 1], np.float32), None)
-    features = text_features.of_each(texts, TOKENIZER, 4)
+    features = text_features.from_separate_texts(texts, TOKENIZER, 4)
     assert (len(features), features.num_truncated) == (2, 1)
     batch = features.batch(np.array([1, 0, -1]))
     rows = [[shown(ids) for ids in example] for example in batch["input_ids"]]
