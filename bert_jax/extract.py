@@ -161,7 +161,7 @@ def main() -> None:
     jax.set_mesh(mesh_lib.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)
     begin = time.monotonic()
-    is_pooled = _POOLING.value in features_lib.OF_TEXTS
+    is_pooled = _POOLING.value in features_lib.TEXT_POOLING
     progress = Progress("extracting", None, "texts")
     with writing(output, tokenizer, is_pooled) as write, progress:
         extractor.on_texts = progress.add

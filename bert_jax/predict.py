@@ -43,7 +43,7 @@ from bert_jax.finetuning.config import (
 )
 from bert_jax.finetuning.predictor import Predictor
 from bert_jax.inference import answers, line_input, text_input
-from bert_jax.inference.answers import Teller
+from bert_jax.inference.answers import LinePredictor
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 from bert_jax.model import int8
@@ -129,7 +129,7 @@ def row_length(model: Trained, asked: Task) -> int:
 
 def open_model(
     path: str, mesh: jax.sharding.Mesh
-) -> tuple[Teller | int8.Compared, Teller, int]:
+) -> tuple[LinePredictor | int8.Compared, LinePredictor, int]:
     """Returns what tells of lines as the flags ask, the teller in it, and the most
     parts of a line."""
     model = model_lib.read_tuned(path)
@@ -147,7 +147,7 @@ def open_model(
 
 def make_teller(
     model: Trained, numbers: dict[str, Any], mesh: jax.sharding.Mesh
-) -> Teller:
+) -> LinePredictor:
     """Returns what the flags ask for, with the numbers of `decisions_of`."""
     assert model.head is not None
     asked = task_of(model.head, numbers)
@@ -159,7 +159,7 @@ def make_teller(
         dtype=jnp.dtype(_COMPUTE_DTYPE.value),
         mesh=mesh,
     )
-    return Teller(
+    return LinePredictor(
         model,
         asked,
         predictor,
@@ -180,7 +180,7 @@ def writing(path: str | None) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def showing_progress(teller: Teller) -> Iterator[None]:
+def showing_progress(teller: LinePredictor) -> Iterator[None]:
     """Shows the rows done on standard output, unless the predictions go there."""
     if _OUTPUT.value is None:
         yield

@@ -78,7 +78,7 @@ def tell(
         mesh=mesh,
     )
     asked = task_of(tuned.HEADS[kind], null_threshold)
-    tell = answers.Teller(
+    tell = answers.LinePredictor(
         model, asked, predictor, length=32, has_impossible=has_impossible
     )
     return tell(lines)
@@ -143,7 +143,9 @@ def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
         model.graphdef, length=32, batch_size=2, dtype=dtype, mesh=mesh
     )
     asked = task_of(tuned.HEADS["classification"])
-    say = answers.Teller(model, asked, predictor, length=32, has_impossible=False)
+    say = answers.LinePredictor(
+        model, asked, predictor, length=32, has_impossible=False
+    )
     assert len(say([("w1", "w2")])) == 1
     with pytest.raises(ConfigError, match="as many parts as the first"):
         say([("w1",)])
@@ -244,7 +246,7 @@ def test_what_is_cut_is_told(tmp_path):
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
     result = run("bert_jax.predict", *arguments)
     assert result.returncode == 0
-    assert "; 10 words beyond --max_length, which count as O" in result.stderr
+    assert "; 10 words beyond --max_length, predicted as O" in result.stderr
 
 
 @pytest.mark.slow

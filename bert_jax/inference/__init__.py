@@ -1,1 +1,1 @@
-"""Features and predictions of texts."""
+"""Feature extraction and prediction for texts."""

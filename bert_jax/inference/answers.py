@@ -19,18 +19,23 @@ from bert_jax.inference.text_input import Parts
 from bert_jax.loading.model import Trained
 from bert_jax.model.heads import Head
 
-# What a row says in one word, or several.
+# Keys of discrete predictions, which are compared for equality.
 ANSWERS = ("label", "labels", "choice", "tags", "answer")
 
-# What the features of a kind count of what is too long, and what that is.
+# Attributes of features that count truncation -> their description in the log.
 CUT = {
-    "num_truncated": "rows cut to --max_length",
-    "num_cut": "words beyond --max_length, which count as O",
+    "num_truncated": "rows truncated to --max_length",
+    "num_cut": "words beyond --max_length, predicted as O",
 }
 
 
-class Teller:
-    """Says what a tuned model makes of lines."""
+class LinePredictor:
+    """Predicts one result per input line.
+
+    Attributes:
+      num_cut: counts of truncated rows or words, by their description.
+      on_rows: called after each batch with the number of rows in it.
+    """
 
     def __init__(
         self,
@@ -41,25 +46,25 @@ class Teller:
         length: int,
         has_impossible: bool,
     ):
-        """Sets up.
+        """Initializes the predictor.
 
         Args:
-          model: with a head.
-          asked: of the head's kind, with the numbers that decisions need.
-          predictor: of the model.
-          length: tokens of a row, those of the predictor.
+          model: a model with a head.
+          asked: a task of the head's kind, with its decision settings.
+          predictor: computes the model's logits.
+          length: tokens of a row, the same as the predictor's.
           has_impossible: whether a question may have no answer.
         """
         assert model.head is not None
         self._model, self._head, self._task = model, model.head, asked
         self._predictor, self._length = predictor, length
         self._has_impossible = has_impossible
-        self._num_parts: int | None = None  # of every line
+        self._num_parts: int | None = None  # set by the first line
         self.num_cut: collections.Counter[str] = collections.Counter()
-        self.on_rows: Callable[[int], object] | None = None  # after each batch
+        self.on_rows: Callable[[int], object] | None = None
 
     def __call__(self, texts: list[Parts]) -> list[dict[str, Any]]:
-        """Returns an object for each line, in their order."""
+        """Returns one JSON-serializable result per line, in order."""
         self._num_parts = self._num_parts or len(texts[0])
         found: Any = line_input.examples_of(
             self._task, texts, self._num_parts, self._has_impossible
@@ -89,7 +94,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     if head.kind == "tagging":
         pairs = zip(found.words, predicted, strict=True)
-        # A row needs a word; a blank line has none.
+        # A blank line was given one empty word, because a row needs a word.
         return [
             {"words": words, "tags": tags}
             if words != [""]
@@ -112,10 +117,10 @@ def _rows(
             for text, score in zip(_texts(found), predicted, strict=True)
         ]
     if head.kind == "multi_label":
-        shares = scipy.special.expit(logits)
-        chosen = [_named(head.labels, row) for row in predicted]
+        probs = scipy.special.expit(logits)
+        chosen = [_chosen_names(head.labels, row) for row in predicted]
     else:
-        shares = scipy.special.softmax(logits, axis=-1)
+        probs = scipy.special.softmax(logits, axis=-1)
         labels = head.labels
         chosen = [labels[i] if labels else int(i) for i in predicted]
     names = head.labels or [str(i) for i in range(logits.shape[1])]
@@ -125,11 +130,11 @@ def _rows(
             "text": text,
             key: choice,
             "probabilities": {
-                name: round(float(share), 6)
-                for name, share in zip(names, row, strict=True)
+                name: round(float(prob), 6)
+                for name, prob in zip(names, row, strict=True)
             },
         }
-        for text, choice, row in zip(_texts(found), chosen, shares, strict=True)
+        for text, choice, row in zip(_texts(found), chosen, probs, strict=True)
     ]
 
 
@@ -141,7 +146,7 @@ def _rounded(span: dict[str, Any]) -> dict[str, Any]:
 
 
 def difference(exact: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
-    """Returns words on how far rows are from the exact ones."""
+    """Returns a sentence on how much results differ from the exact ones."""
     for key in ANSWERS:
         if key in exact[0]:
             same = sum(a[key] == b[key] for a, b in zip(exact, found, strict=True))
@@ -149,15 +154,15 @@ def difference(exact: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
     key = next(key for key in exact[0] if key != "text")
     changes = [a[key] - b[key] for a, b in zip(exact, found, strict=True)]
     most = np.abs(changes).max()
-    return f"in the first {len(exact)} lines the {key} changed by {most:.2g} at most"
+    return f"in the first {len(exact)} lines, {key} changed by at most {most:.2g}"
 
 
-def _named(names: Sequence[str], is_there: np.ndarray) -> list[str]:
-    return [name for name, there in zip(names, is_there, strict=True) if there]
+def _chosen_names(names: Sequence[str], is_chosen: np.ndarray) -> list[str]:
+    return [name for name, chosen in zip(names, is_chosen, strict=True) if chosen]
 
 
 def _texts(found: Any) -> list[str]:
-    """Returns the lines again."""
+    """Reconstructs the input lines from the examples."""
     if isinstance(found, Choices):
         pairs = zip(found.contexts, found.choices, strict=True)
         return [text_input.SEPARATOR.join([a, *choices]) for a, choices in pairs]

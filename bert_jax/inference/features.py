@@ -1,8 +1,9 @@
-"""Texts -> what a trained encoder makes of them, per token or for the whole text.
+"""Extracts features of texts from a trained encoder, per token, word or text.
 
-Source: the ways to combine layers are those of Devlin et al. 2019, section 5.3.
+Source: the combinations of layers are those of Devlin et al. 2019, section 5.3.
 
-Shapes: B row of the batch, T token, D hidden, F feature: D, or 4 D of four layers.
+Shapes: B row of the batch, T token, D hidden, F feature (D, or 4 D if four layers are
+concatenated).
 """
 
 import dataclasses
@@ -25,7 +26,8 @@ from bert_jax.errors import ConfigError
 from bert_jax.loading.model import Trained
 from bert_jax.model import heads, int8
 
-# States are those of the embeddings and after each layer; sums leave out the former.
+# Functions of the hidden states: the embeddings, then the output of each layer. Sums do
+# not include the embeddings.
 LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
     "first": lambda states: states[0],
     "second_to_last": lambda states: states[-2],
@@ -34,19 +36,20 @@ LAYERS: dict[str, Callable[[list[jax.Array]], jax.Array]] = {
     "concat_last_four": lambda states: jnp.concatenate(states[-4:], axis=-1),
     "sum_all": lambda states: sum(states[2:], states[1]),
 }
-OF_TEXTS = ("mean", "cls")  # a vector for each
-POOLING = ("none", "words", *OF_TEXTS)
+TEXT_POOLING = ("mean", "cls")  # one vector per text
+POOLING = ("none", "words", *TEXT_POOLING)
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """What is known of one text, or of a pair.
+    """Features of one text or pair.
 
     Attributes:
-      ids: int32[T], [CLS] text [SEP], or [CLS] text [SEP] other text [SEP]; of words,
-        those of their first tokens.
-      starts, ends: int32[T], the token's characters in its text; 0 of special tokens.
-      values: float32[T, F], or float32[F] where pooled.
+      ids: int32[T], the row [CLS] text [SEP] or [CLS] text [SEP] other text [SEP]; with
+        "words" pooling, the first token of each word.
+      starts, ends: int32[T], character offsets of each token in its text; 0 for special
+        tokens.
+      values: float32[T, F], or float32[F] with "mean" or "cls" pooling.
     """
 
     ids: np.ndarray
@@ -56,7 +59,13 @@ class Features:
 
 
 class Extractor:
-    """Computes features of texts; compiles a program for each length of rows."""
+    """Computes features of texts; compiles one program per row length.
+
+    Attributes:
+      num_truncated: number of texts truncated so far.
+      num_tokens: number of tokens processed so far, special tokens included.
+      on_texts: called after each batch with the number of texts in it.
+    """
 
     def __init__(
         self,
@@ -68,29 +77,31 @@ class Extractor:
         batch_size: int,
         dtype: jnp.dtype,
     ):
-        """Sets up.
+        """Initializes the extractor.
 
         Args:
-          trained: from `model.read_encoder`, or what int8.py made of it.
-          layers: one of LAYERS, which to combine and how.
-          pooling: one of POOLING: "none" for features of tokens, "words" for those of
-            texts' words, see `of_words`, "mean" of all tokens' with [CLS] and [SEP], or
-            those of [CLS].
-          max_length: in tokens; a longer text loses its end, a pair that of its longer.
-          batch_size: rows of a step, over all devices.
-          dtype: of the computation.
+          trained: from `model.read_encoder`, optionally quantized by int8.py.
+          layers: a key of LAYERS, the layers to use and how to combine them.
+          pooling: one of POOLING. "none" gives features of tokens; "words" of words,
+            see `word_features`; "mean" the mean over all tokens, [CLS] and [SEP]
+            included; "cls" the features of [CLS].
+          max_length: maximum tokens of a row. Longer texts are truncated at the end; a
+            pair loses tokens from its longer text.
+          batch_size: rows per step, over all devices; rounded up to a multiple of the
+            mesh's batch divisor.
+          dtype: dtype of the computation.
 
         Raises:
-          ConfigError: when the model is too small for that.
+          ConfigError: if the model has too few layers or positions.
         """
         num_layers = trained.config.num_hidden_layers
         if layers.endswith("last_four") and num_layers < 4:
             raise ConfigError(
-                f"--layers={layers}, but the model has {num_layers} layers; try"
-                " --layers=sum_all"
+                f"--layers={layers} needs at least 4 layers, but the model has"
+                f" {num_layers} layers; try --layers=sum_all"
             )
         most = trained.config.max_position_embeddings
-        if not 5 <= max_length <= most:  # room for a pair
+        if not 5 <= max_length <= most:  # a pair has at least 5 tokens
             raise ConfigError(
                 f"--max_length={max_length} must be at least 5 and at most the model's"
                 f" {most} positions"
@@ -105,10 +116,10 @@ class Extractor:
         self._pooling = pooling
         self.num_truncated = 0
         self.num_tokens = 0
-        self.on_texts: Callable[[int], object] | None = None  # after each batch
+        self.on_texts: Callable[[int], object] | None = None
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Features]:
-        """Returns the features of texts, each alone or with another, in their order."""
+        """Returns the features of single texts or pairs, in order."""
         rows, starts, ends = self._rows(texts)
         found: list[Features | None] = [None] * len(texts)
         for batch_B, length in self._buckets(rows):
@@ -122,7 +133,7 @@ class Extractor:
             for row, text in enumerate(batch_B):
                 if text >= 0:
                     n = num_tokens_B[row]
-                    is_pooled = self._pooling in OF_TEXTS
+                    is_pooled = self._pooling in TEXT_POOLING
                     features = Features(
                         arrays["input_ids"][row, :n],
                         starts[layout.source_BT[row, :n]],
@@ -130,7 +141,7 @@ class Extractor:
                         values[row] if is_pooled else values[row, :n].copy(),
                     )
                     if self._pooling == "words":
-                        features = of_words(texts[text][0], features)
+                        features = word_features(texts[text][0], features)
                     found[text] = features
             if self.on_texts is not None:
                 self.on_texts(int((batch_B >= 0).sum()))
@@ -139,7 +150,7 @@ class Extractor:
     def _rows(
         self, texts: Sequence[tuple[str, ...]]
     ) -> tuple[Rows, np.ndarray, np.ndarray]:
-        """Returns rows, and of each of their tokens the first and last character."""
+        """Returns the rows, and the character offsets of their tokens."""
         tokenizer = self._trained.tokenizer
         located = [self._locate_or_unknown(text[0]) for text in texts]
         b_N = np.full(len(texts), -1)
@@ -158,14 +169,15 @@ class Extractor:
         )
 
     def _locate_or_unknown(self, text: str) -> Located:
+        """Tokenizes a text; a text without tokens becomes [UNK]."""
         found = self._locate(text)
         if len(found.ids):
             return found
-        nowhere = np.zeros(1, np.int32)
-        return Located(nowhere + self._trained.tokenizer.id(UNK), nowhere, nowhere)
+        zero = np.zeros(1, np.int32)
+        return Located(zero + self._trained.tokenizer.id(UNK), zero, zero)
 
     def _buckets(self, rows: Rows) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields rows of about the same length, filled up with -1, and a length."""
+        """Yields batches of rows of similar length, padded with -1, and the length."""
         lengths_N = rows.num_tokens()
         order_N = np.argsort(lengths_N, kind="stable")
         for first in range(0, len(rows), self._batch_size):
@@ -176,21 +188,23 @@ class Extractor:
             yield batch_B, text_rows.row_length(longest, self._max_length)
 
 
-def of_words(text: str, features: Features) -> Features:
-    """Returns the features of a text's words, each those of its first token.
+def word_features(text: str, features: Features) -> Features:
+    """Reduces the features of a text's tokens to one vector per word.
 
-    Source: Devlin et al. 2019, section 5.3, where such features are tagged. Words are
-    what stands between spaces. One without a token, cut off with the end of a long text
-    or of characters that no token stands for, has features of 0 and the id 0.
+    Words are separated by spaces. The features of a word are those of its first token,
+    as in the tagging experiment of Devlin et al. 2019, section 5.3. A word without
+    tokens, because it was truncated or the tokenizer drops its characters, has the id
+    0 and features of 0.
 
     Args:
-      text: a text that is alone in its row.
-      features: of its tokens, [CLS] and [SEP] among them.
+      text: a single text, not a pair.
+      features: features of its tokens, including [CLS] and [SEP].
     """
     spans = [match.span() for match in re.finditer("[^ ]+", text)]
     words = np.array(spans, np.int32).reshape(-1, 2)
     starts, ends = features.starts[1:-1], features.ends[1:-1]
-    # The first token that ends within the word, or after it.
+    # The first token that ends after the word's start; the word has tokens only if this
+    # token also starts before the word's end.
     first = np.searchsorted(ends, words[:, 0], side="right")
     has_token = np.append(starts, len(text))[first] < words[:, 1]
     first = np.where(has_token, first, 0) + 1
@@ -205,7 +219,7 @@ def of_words(text: str, features: Features) -> Features:
 def _forward(
     graphdef: nnx.GraphDef, layers: str, pooling: str, dtype: jnp.dtype
 ) -> Callable[..., jax.Array]:
-    """Returns (params, batch) -> float32[B, T, F], or [B, F] where pooled."""
+    """Returns a function (params, batch) -> float32[B, T, F], or [B, F] if pooled."""
 
     @jax.jit
     def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Lines that a user gives -> examples without labels, for any kind of task."""
+"""Converts input lines to unlabelled examples, for every kind of task."""
 
 import numpy as np
 
@@ -11,16 +11,17 @@ from bert_jax.finetuning.task import Examples
 from bert_jax.inference import text_input
 from bert_jax.inference.text_input import Parts
 
-# The least and the most parts of a line by kind, and its form.
+# Kind -> minimum and maximum number of parts of a line, and its form.
 PARTS = {
-    "tagging": (1, 1, "words with blanks between them"),
+    "tagging": (1, 1, "words separated by blanks"),
     "question_answering": (2, 2, "question ||| paragraph"),
     "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
     "similarity": (2, 2, "text ||| text"),
 }
-# By the number of texts that a model was tuned on; 0 where that is unknown.
+# The same, indexed by the number of texts per example that a model was fine-tuned on; 0
+# means unknown.
 PARTS_OF_TEXTS = (
-    (1, 2, "a text, or two with ||| between them"),
+    (1, 2, "a text, or two separated by |||"),
     (1, 1, "a text"),
     (2, 2, "text ||| text"),
 )
@@ -28,7 +29,7 @@ READ_AS_ONE = f"lines with {text_input.SEPARATOR!r}, read as single texts"
 
 
 def parts_of(asked: Task) -> tuple[int, int, str]:
-    """Returns the least and the most parts of a line, and the form of a line."""
+    """Returns the minimum and maximum number of parts of a line, and its form."""
     if isinstance(asked, TextTask):
         return PARTS_OF_TEXTS[len(asked.text)]
     return PARTS[asked.kind]
@@ -37,12 +38,12 @@ def parts_of(asked: Task) -> tuple[int, int, str]:
 def examples_of(
     asked: Task, texts: list[Parts], num_parts: int, has_impossible: bool
 ) -> Examples:
-    """Returns lines as examples of the task, without labels.
+    """Converts lines to unlabelled examples of a task.
 
     Args:
       asked: the task of the model.
-      texts: lines in their parts.
-      num_parts: that each has to have.
+      texts: lines, split into parts.
+      num_parts: number of parts that each line must have.
       has_impossible: whether a question may have no answer.
 
     Raises:
@@ -52,9 +53,9 @@ def examples_of(
     least, most, words = parts_of(asked)
     for parts in texts:
         if not least <= len(parts) <= most or len(parts) != num_parts:
-            alike = "" if least == most else ", and as many parts as the first"
+            alike = "" if least == most else ", with as many parts as the first line"
             raise ConfigError(
-                f"--input has {text_input.SEPARATOR.join(parts)[:60]!r}, of"
+                f"--input has the line {text_input.SEPARATOR.join(parts)[:60]!r} with"
                 f" {len(parts)} part{'s' * (len(parts) > 1)}; each line must be {words}"
                 f"{alike}"
             )

@@ -1,4 +1,4 @@
-"""Lines of text that a person gives, some at a time; parts of a line stand apart."""
+"""Reads input lines in chunks and splits each line into its parts."""
 
 import codecs
 import collections
@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
 
-Parts = tuple[str, ...]  # of a line
-SEPARATOR = " ||| "  # google-research/bert extract_features.py
-LINES_AT_ONCE = 2048  # which are sorted by length, and kept in memory
-MAX_LINE_BYTES = 2**30  # no text comes in parts
+Parts = tuple[str, ...]  # the parts of one line
+SEPARATOR = " ||| "  # from google-research/bert extract_features.py
+LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
+MAX_LINE_BYTES = 2**30  # large enough that no line is split
 
 
 def read(path: str) -> Iterator[str]:
     """Yields the lines of a file, or of standard input for "-".
 
     Raises:
-      ConfigError: when it cannot be read or is not UTF-8.
+      ConfigError: if the input cannot be read or is not UTF-8.
     """
     counts: collections.Counter[str] = collections.Counter()
     if path != "-":
@@ -33,24 +33,24 @@ def read(path: str) -> Iterator[str]:
 
 
 def batches(path: str, max_parts: int) -> Iterator[list[Parts]]:
-    """Yields lines in their parts, some lines at a time.
+    """Yields chunks of LINES_AT_ONCE lines, each line split into its parts.
 
     Args:
-      path: as of `read`.
-      max_parts: of a line; what follows belongs to the last one.
+      path: a file, or "-" for standard input.
+      max_parts: maximum parts of a line; further separators belong to the last part.
 
     Raises:
-      ConfigError: as `read`, or when there is no line.
+      ConfigError: if the input cannot be read, is not UTF-8, or has no lines.
     """
-    some: list[Parts] = []
+    chunk: list[Parts] = []
     is_empty = True
     for line in read(path):
         is_empty = False
-        some.append(tuple(line.split(SEPARATOR, max_parts - 1)))
-        if len(some) == LINES_AT_ONCE:
-            yield some
-            some = []
+        chunk.append(tuple(line.split(SEPARATOR, max_parts - 1)))
+        if len(chunk) == LINES_AT_ONCE:
+            yield chunk
+            chunk = []
     if is_empty:
-        raise ConfigError(f"--input={path} has no lines")
-    if some:
-        yield some
+        raise ConfigError(f"--input={path} has no lines; give at least one")
+    if chunk:
+        yield chunk

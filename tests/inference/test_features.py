@@ -1,4 +1,4 @@
-"""Features are those of transformers' hidden states, whatever else is in the batch."""
+"""Features equal transformers' hidden states, for any composition of the batch."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """A model of five layers."""
+    """Writes a model of five layers."""
     use_mesh(1, 1, 1)
     path = tmp_path_factory.mktemp("model")
     config = dataclasses.replace(make_config().model, num_hidden_layers=5)
@@ -55,7 +55,7 @@ def make(directory, **changes):
 
 
 def their_states(directory, features):
-    """Returns transformers' states [E, T, D] of one text."""
+    """Returns the hidden states [E, T, D] that transformers computes for one text."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     model = transformers.BertModel.from_pretrained(
@@ -84,7 +84,7 @@ THEIRS = {
 
 
 @pytest.mark.parametrize("layers", features_lib.LAYERS)
-def test_every_combination_is_that_of_transformers(layers, directory):
+def test_every_combination_equals_that_of_transformers(layers, directory):
     for text, features in zip(
         TEXTS, make(directory, layers=layers)(TEXTS), strict=True
     ):
@@ -95,7 +95,7 @@ def test_every_combination_is_that_of_transformers(layers, directory):
         assert features.values.dtype == np.float32
 
 
-def test_pooled_are_the_mean_and_cls_of_the_tokens(directory):
+def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):
     by_token = make(directory)(TEXTS)
     mean = make(directory, pooling="mean")(TEXTS)
     cls = make(directory, pooling="cls")(TEXTS)
@@ -104,18 +104,18 @@ def test_pooled_are_the_mean_and_cls_of_the_tokens(directory):
         np.testing.assert_allclose(other.values, tokens.values[0], atol=5e-6)
 
 
-def test_a_text_has_the_features_that_it_has_alone(directory):
-    extractor = make(directory, max_length=32)  # two lengths of rows
+def test_features_do_not_depend_on_other_texts(directory):
+    extractor = make(directory, max_length=32)  # gives two row lengths
     together = extractor(TEXTS)
     for text, features in zip(TEXTS, together, strict=True):
         (alone,) = extractor([text])
         np.testing.assert_array_equal(alone.ids, features.ids)
         np.testing.assert_allclose(alone.values, features.values, atol=5e-6)
-    assert extractor.num_truncated == 2  # the long one, together and alone
+    assert extractor.num_truncated == 2  # the long text, once in each call
     assert [len(features.ids) for features in together] == [13, 32, 3, 6, 10, 18]
 
 
-def test_on_a_mesh_they_are_the_same(directory):
+def test_features_do_not_depend_on_the_mesh(directory):
     expected = make(directory)(TEXTS)
     use_mesh(4, 1, 1)
     for found, other in zip(
@@ -124,7 +124,7 @@ def test_on_a_mesh_they_are_the_same(directory):
         np.testing.assert_allclose(found.values, other.values, atol=5e-6)
 
 
-def test_tokens_know_their_characters(directory):
+def test_tokens_have_character_offsets(directory):
     pair, _, empty, *_ = make(directory)(TEXTS)
     tokens = [TOKENIZER.vocab[i] for i in pair.ids]
     assert tokens == "[CLS] b ##a ##d c ##a ##b [SEP] d ##e ##a ##f [SEP]".split()
@@ -142,12 +142,12 @@ def test_words_have_the_features_of_their_first_tokens(directory):
     assert first.starts.tolist() == [0, 5, 7] and first.ends.tolist() == [3, 6, 15]
     np.testing.assert_array_equal(first.values[[0, 2]], tokens[0].values[[1, 4]])
     assert not first.values[1].any() and empty.values.shape == (0, 32)
-    # 30 tokens have room: 10 words of three, and the other 10 were cut off.
+    # Room for 30 tokens: 10 words of three tokens; the other 10 words were truncated.
     assert len(long.ids) == 20 and not long.values[10:].any()
     np.testing.assert_array_equal(long.values[:10], tokens[2].values[1:-1:3])
 
 
-def test_what_the_model_is_too_small_for(tmp_path):
+def test_a_model_with_too_few_layers_or_positions_is_an_error(tmp_path):
     config, _, params = tuned.build("tagging")
     huggingface_write.write_tuned(
         tmp_path, params, config, tuned.HEADS["tagging"], TOKENIZER, 32

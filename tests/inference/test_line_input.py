@@ -1,4 +1,4 @@
-"""Lines become examples, or an error names the form of a line."""
+"""Lines are converted to examples, or an error names the required form."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def text_task(text):
     [
         (text_task(UNKNOWN), [("a", "b"), ("c",)], "a text, or two .* as the first"),
         (text_task(PAIR), [("a", "b"), ("c",)], "1 part; .* must be text ||| text$"),
-        (text_task(SINGLE), [("a", "b")], "of 2 parts; each line must be a text$"),
+        (text_task(SINGLE), [("a", "b")], "with 2 parts; each line must be a text$"),
         (task("squad1"), [("a",)], "each line must be question ||| paragraph$"),
         (task("swag"), [("a", "b")], "each line must be context"),
         (task("swag"), [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
@@ -38,7 +38,7 @@ def test_a_line_with_too_few_or_too_many_parts_is_an_error(asked, lines, message
         line_input.examples_of(asked, lines, len(lines[0]), False)
 
 
-def test_lines_become_single_texts_or_pairs():
+def test_lines_are_converted_to_single_texts_or_pairs():
     single = line_input.examples_of(text_task(SINGLE), [("a",), ("b",)], 1, False)
     assert (single.a, single.b) == (["a", "b"], None)
     pairs = line_input.examples_of(text_task(PAIR), [("a", "b"), ("c", "")], 2, False)
