@@ -1,1 +1,1 @@
-"""Shows the rows of a step: masks, segments, labels and where each text came from."""
+"""Shows the rows of a step: masks, segments, labels and source documents."""

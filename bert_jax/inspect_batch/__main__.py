@@ -1,12 +1,12 @@
-"""The rows of any training step, as text and as a page: what the model is taught.
+"""Shows the rows of a training step, as text and as an HTML page.
 
     python -m bert_jax.inspect_batch --config=configs/X.py|--workdir=DIR --step=N
         [--rows=N] [--html=FILE]
 
-Steps are numbered as `train` logs them, from 1. Shows each row's tokens with segments,
-what was masked and by what it was replaced, pair boundaries, labels, and the documents
-that the segments were cut from. Prepares a small corpus if it is not there yet. With
---workdir the config is that of a run, and batches that it skipped are skipped.
+Steps are numbered from 1, as in the log of `train`. For each row, shows its tokens with
+their segments, masked tokens and their replacements, pair boundaries, labels, and the
+documents that the segments are from. Prepares a small corpus if it does not exist yet.
+With --workdir, uses the config of that run and skips the batches that the run skipped.
 """
 
 import os
@@ -31,19 +31,26 @@ from bert_jax.training import rollbacks
 
 
 def check_page_path(path: Path) -> None:
+    """Raises ConfigError if the page cannot be written to the path."""
     if not path.parent.is_dir():
-        raise ConfigError(f"--html={path} is in a directory that does not exist")
+        raise ConfigError(
+            f"--html={path} is in a directory that does not exist; create the directory"
+        )
     if path.is_dir():
-        raise ConfigError(f"--html={path} is a directory; give a file, as step.html")
+        raise ConfigError(
+            f"--html={path} is a directory; give a file such as step.html"
+        )
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"--html={path} cannot be written; give another file")
+        raise ConfigError(f"--html={path} is not writable; give another file")
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
     """Returns the config of a run and the batches that it has skipped so far."""
     config = workdir_lib.read_config(workdir)
     if config is None:
-        raise ConfigError(f"--workdir={workdir} has no run; give that of a train")
+        raise ConfigError(
+            f"--workdir={workdir} contains no training run; give the workdir of train"
+        )
     newest = integrity.newest_step(workdir)
     if not newest:
         return config, ()
@@ -52,12 +59,13 @@ def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
 
 
 def main() -> None:
-    devices.use_cpu()  # Orbax opens devices, and a run may be using the accelerator
+    # Orbax opens devices, and a running job may be using the accelerator.
+    devices.use_cpu()
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:
         config, skips = cli.load_config(_CONFIG), ()
-    rows_lib.find_step(config, _STEP.value)  # before a corpus is prepared
+    rows_lib.find_step(config, _STEP.value)  # fails before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
     corpus = build.find_corpus(config)
@@ -75,9 +83,9 @@ if __name__ == "__main__":
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "directory of a training run, instead of --config"
     )
-    _STEP = flags.DEFINE_integer("step", 1, "which step, by the number that train logs")
+    _STEP = flags.DEFINE_integer("step", 1, "step number, as in the log of train")
     _ROWS = flags.DEFINE_integer(
-        "rows", 8, "how many rows of the batch to show", lower_bound=1
+        "rows", 8, "number of rows of the batch to show", lower_bound=1
     )
-    _HTML = flags.DEFINE_string("html", None, "file to write a page to")
+    _HTML = flags.DEFINE_string("html", None, "file to write an HTML page to")
     cli.run(main, __doc__)

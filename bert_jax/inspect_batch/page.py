@@ -1,4 +1,4 @@
-"""Rows of a step as an HTML page that explains itself: one file, no scripts."""
+"""Renders rows of a step as a self-explanatory HTML page: one file, no scripts."""
 
 import html
 import itertools
@@ -8,9 +8,9 @@ from bert_jax.data.batches import provenance
 from bert_jax.inspect_batch import rows as rows_lib
 
 _MASK_WORDS = {
-    "masked": "hidden behind [MASK]",
+    "masked": "replaced by [MASK]",
     "random": "replaced by a random token",
-    "kept": "left as it is, but to be predicted",
+    "kept": "unchanged, but predicted",
 }
 
 _STYLE = """
@@ -60,8 +60,8 @@ p { margin: 4px 0; }
 
 
 def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
-    """Returns the page of some rows of a step."""
-    title = f"Step {step.number:,}: what the model is taught"
+    """Returns an HTML page that shows some rows of a step."""
+    title = f"Step {step.number:,}: model inputs and targets"
     facts = "".join(f"<p>{html.escape(line)}</p>" for line in rows_lib.summary(step))
     shown = (
         f"<p class='quiet'>Shown: the first {len(rows)} of {len(step.rows)} rows.</p>"
@@ -79,41 +79,42 @@ def page(step: rows_lib.Step, rows: Sequence[rows_lib.Row]) -> str:
 
 
 def _stages(step: rows_lib.Step) -> str:
-    """Tells how text becomes rows."""
+    """Explains how text is converted to rows."""
     has_b = any(pair.b for pair in step.pairs)
     packed = max(len(row.pairs) for row in step.rows) > 1
     segments = (
-        "A chunk of sentences is cut in two: A and B. Half the time, and whenever the"
-        " chunk is one sentence, B comes from another document instead, and the"
-        " sentences that it displaced are used again for the next pair."
+        "A chunk of sentences is split into two segments, A and B. Half of the time,"
+        " and whenever the chunk is one sentence, B is taken from another document, and"
+        " the sentences that it replaces are used for the next pair."
         if has_b
-        else "As many whole sentences of one document as fit: segment A alone."
+        else "As many whole sentences of one document as fit form segment A."
     )
     rows = (
-        "Pairs whose lengths add up to a full row share it; each keeps its own [CLS],"
-        " its own positions, and sees only itself."
+        "Pairs whose lengths add up to a full row share it. Each has its own [CLS] and"
+        " its own positions, and attends only to itself."
         if packed
         else "Each is a row of its own, [CLS] A [SEP]"
         f"{' B [SEP]' if has_b else ''}, and padding."
     )
-    answers = (
-        "The model answers at every framed token what stood there, and at [CLS] whether"
-        " B follows A."
+    targets = (
+        "The model predicts the original of every framed token, and at [CLS] whether B"
+        " follows A."
         if has_b
-        else "The model answers at every framed token what stood there."
+        else "The model predicts the original of every framed token."
     )
     stages = (
         (
             "1. Documents",
             "Shards hold whole documents as sentences of token ids. Each epoch visits"
-            " them in another order and draws everything anew.",
+            " them in a new order and makes all random choices anew.",
         ),
         ("2. Segments", segments),
         ("3. Rows", rows),
         (
             "4. Masks",
-            "Some tokens are chosen for every row each time it is seen; most turn into"
-            f" [MASK], some into a random token, some stay. {answers}",
+            "In each epoch, some tokens of every row are chosen at random. Most are"
+            " replaced by [MASK], some by a random token, and some are unchanged."
+            f" {targets}",
         ),
     )
     return (
@@ -131,14 +132,14 @@ def _legend(step: rows_lib.Step) -> str:
         _chip("a", "segment A"),
         _chip("b", "segment B") if any(pair.b for pair in step.pairs) else "",
         _chip("special", "[CLS]"),
-        _chip("masked", "[MASK]", "hidden"),
-        _chip("random", "random", "what stood there"),
-        _chip("kept", "kept", "the same"),
+        _chip("masked", "[MASK]", "original"),
+        _chip("random", "random", "original"),
+        _chip("kept", "kept", "kept"),
     )
     return (
         f"<p class='tokens'>{''.join(examples)}</p>"
-        "<p class='quiet'>Above: what the model sees. Below, in a frame: what it is to"
-        " predict. Point at a token for its place.</p>"
+        "<p class='quiet'>Upper line: the model's input. Lower line, in framed tokens:"
+        " the target. Hover over a token to see its position.</p>"
     )
 
 
@@ -168,7 +169,7 @@ def _row(step: rows_lib.Step, row: rows_lib.Row) -> str:
 
 
 def _bar(step: rows_lib.Step, row: rows_lib.Row) -> str:
-    """Shows how the row's places are shared out."""
+    """Draws a bar of the row's segments, proportional to their lengths."""
     parts = []
     for pair in row.pairs:
         for part, group in itertools.groupby(token.part for token in pair.tokens):
@@ -207,12 +208,12 @@ def _source(step: rows_lib.Step, letter: str, excerpt: provenance.Excerpt) -> st
 
 
 def _token(token: rows_lib.Token) -> str:
-    place = f"position {token.position}"
+    position = f"position {token.position}"
     if not token.mask:
-        return _chip(token.part, token.piece, title=place)
+        return _chip(token.part, token.piece, title=position)
     return _chip(
         f"{token.part} {token.mask}",
         token.piece,
         token.original,
-        f"{place}: {token.original}, {_MASK_WORDS[token.mask]}",
+        f"{position}: {token.original}, {_MASK_WORDS[token.mask]}",
     )

@@ -1,4 +1,4 @@
-"""The rows of a step as people read them: pieces, masks, labels and where from."""
+"""Reads the rows of a step in readable form: tokens, masks, labels and sources."""
 
 import collections
 import dataclasses
@@ -17,15 +17,15 @@ from bert_jax.phases import Skips, batch_of, phase_of
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A place of a row.
+    """One token of a row.
 
     Attributes:
-      piece: what the model sees.
-      original: what stood there.
+      piece: the token in the model's input.
+      original: the token before masking.
       part: "special", "a" or "b".
-      mask: "" where there is nothing to predict, else "masked" ([MASK]), "random"
-        (another token) or "kept" (itself).
-      position: in its own pair, as in position_ids.
+      mask: "" if the token is not predicted, else "masked" (replaced by [MASK]),
+        "random" (replaced by a random token) or "kept" (unchanged).
+      position: position in its pair, as in position_ids.
     """
 
     piece: str
@@ -37,7 +37,7 @@ class Token:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A pair of a row; is_random is None and b too where there is no segment B."""
+    """One pair of a row; `is_random` and `b` are None if there is no segment B."""
 
     tokens: tuple[Token, ...]
     is_random: bool | None
@@ -47,7 +47,9 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    number: int  # in the batch, from 1
+    """One row of a batch."""
+
+    number: int  # number in the batch, from 1
     origin: provenance.Origin
     pairs: tuple[Pair, ...]
     num_padding: int
@@ -55,7 +57,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step's whole batch, for a reader."""
+    """The whole batch of a step."""
 
     number: int
     num_steps: int
@@ -69,7 +71,7 @@ class Step:
         return [pair for row in self.rows for pair in row.pairs]
 
     def count_masks(self) -> collections.Counter[str]:
-        """Returns how many tokens of text are "masked", "random", "kept" and ""."""
+        """Counts the text tokens that are "masked", "random", "kept" and ""."""
         return collections.Counter(
             token.mask
             for pair in self.pairs
@@ -78,7 +80,7 @@ class Step:
         )
 
     def beginning(self, excerpt: provenance.Excerpt) -> str:
-        """Returns the first words of the document that an excerpt is of."""
+        """Returns the first words of the document that contains an excerpt."""
         text = self._decoder.decode(list(excerpt.beginning), skip_special_tokens=False)
         is_whole = len(excerpt.beginning) == excerpt.document_length
         return text if is_whole else text + " ..."
@@ -89,14 +91,18 @@ class Step:
 
 
 def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
-    """Returns the phase of a step, counted from 1, and which of its steps it is.
+    """Returns the phase index of a step and the step's index in that phase.
+
+    Args:
+      config: config of the run.
+      number: step number, from 1.
 
     Raises:
-      ConfigError: when the run has no such step.
+      ConfigError: if the run has no such step.
     """
     if not 1 <= number <= config.num_steps:
         raise ConfigError(
-            f"--step={number} is not a step of the run; give one of 1 to"
+            f"--step={number} is not a step of the run; give a step from 1 to"
             f" {config.num_steps}"
         )
     return phase_of(config, number - 1)
@@ -105,7 +111,7 @@ def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
 def read_step(
     corpus: corpus_lib.Corpus, config: ExperimentConfig, number: int, skips: Skips = ()
 ) -> Step:
-    """Returns what `train` feeds the model in its step `number`, from 1."""
+    """Reads the batch that `train` uses in step `number`, counted from 1."""
     find_step(config, number)
     phase_index, batch_number = batch_of(config, number - 1, skips)
     batch = next(
@@ -146,18 +152,21 @@ def _row(
     origin: provenance.Origin,
     vocab: tuple[str, ...],
 ) -> Row:
-    """Takes a batch's arrays of one row, [T], [P] and [K]."""
+    """Converts one row of a batch; its arrays are [T], [P] or [K].
+
+    T is token, P masked position, K pair of the row.
+    """
     originals = dict(
         zip(
             arrays["masked_lm_positions"][arrays["masked_lm_weights"] > 0].tolist(),
             arrays["masked_lm_ids"].tolist(),
-            strict=False,  # slots that are not used come last
+            strict=False,  # unused slots are last
         )
     )
     special = {vocab.index(tokenizers.CLS), vocab.index(tokenizers.SEP)}
     by_pair: list[list[Token]] = [[] for _ in origin.segments]
     num_padding = 0
-    for place, (sequence, segment, position, token_id) in enumerate(
+    for index_in_row, (sequence, segment, position, token_id) in enumerate(
         zip(
             *(
                 arrays[name].tolist()
@@ -169,14 +178,15 @@ def _row(
         if not sequence:
             num_padding += 1
             continue
-        original = originals.get(place, token_id)
-        is_special = original in special and place not in originals
+        original = originals.get(index_in_row, token_id)
+        is_masked = index_in_row in originals
+        is_special = original in special and not is_masked
         by_pair[sequence - 1].append(
             Token(
                 piece=vocab[token_id],
                 original=vocab[original],
                 part="special" if is_special else "ab"[segment],
-                mask=_mask(vocab[token_id], vocab[original], place in originals),
+                mask=_mask(vocab[token_id], vocab[original], is_masked),
                 position=position,
             )
         )
@@ -192,7 +202,7 @@ def _row(
             origin.segments,
             arrays["next_sentence_labels"].tolist(),
             arrays["next_sentence_weights"].tolist(),
-            strict=False,  # a row may have fewer pairs than there is room for
+            strict=False,  # the arrays have room for more pairs than the row has
         )
     )
     return Row(index + 1, origin, pairs, num_padding)
@@ -206,49 +216,50 @@ def _mask(piece: str, original: str, is_masked: bool) -> str:
     return "kept" if piece == original else "random"
 
 
-# ----------------------------------------------------------------- in words
+# ------------------------------------------------------------- descriptions
 
 
 def summary(step: Step) -> list[str]:
-    """Returns a few lines on the whole batch."""
+    """Returns a few lines that summarize the whole batch."""
     pairs, masks = step.pairs, step.count_masks()
-    num_places = len(step.rows) * step.sequence_length
+    num_positions = len(step.rows) * step.sequence_length
     num_padding = sum(row.num_padding for row in step.rows)
     labels = [pair.is_random for pair in pairs if pair.is_random is not None]
     num_masked = masks.total() - masks[""]
     shares = ", ".join(
         f"{masks[kind]:,} {words} ({masks[kind] / max(num_masked, 1):.0%})"
         for kind, words in (
-            ("masked", "became [MASK]"),
-            ("random", "a random token"),
-            ("kept", "stayed"),
+            ("masked", "replaced by [MASK]"),
+            ("random", "by a random token"),
+            ("kept", "unchanged"),
         )
     )
     next_sentences = (
-        f", B of {sum(labels):,} is random ({sum(labels) / len(labels):.0%})"
+        f", {sum(labels):,} with random B ({sum(labels) / len(labels):.0%})"
         if labels
-        else ", no next sentence to predict"
+        else ", no next sentence prediction"
     )
     return [
         f"step {step.number:,} of {step.num_steps:,}, phases[{step.phase_index}]:"
         f" {len(step.rows):,} rows of {step.sequence_length}"
-        f" tokens, {num_padding / num_places:.1%} padding",
+        f" tokens, {num_padding / num_positions:.1%} padding",
         f"pairs: {len(pairs):,}{next_sentences}",
-        f"masks: {num_masked:,} of {masks.total():,} tokens of text"
+        f"masks: {num_masked:,} of {masks.total():,} text tokens"
         f" ({num_masked / masks.total():.0%}): {shares}",
     ]
 
 
 def label_words(pair: Pair) -> str:
-    """Returns what the next-sentence head is to answer."""
+    """Describes the target of next sentence prediction."""
     if pair.is_random is None:
-        return "segment A alone, no next sentence to predict"
+        return "segment A only, no next sentence prediction"
     if pair.is_random:
         return "B is random, label 1 (NotNext)"
     return "B follows A, label 0 (IsNext)"
 
 
 def excerpt_words(excerpt: provenance.Excerpt) -> str:
+    """Describes the position of an excerpt in its document."""
     return (
         f"tokens {excerpt.first + 1:,} to {excerpt.first + excerpt.length:,} of"
         f" {excerpt.document_length:,} of document {excerpt.document + 1:,}"

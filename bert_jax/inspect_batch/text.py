@@ -1,4 +1,4 @@
-"""Prints the rows of a step as text."""
+"""Renders the rows of a step as coloured text for a terminal."""
 
 from collections.abc import Iterable
 
@@ -11,19 +11,19 @@ _STYLES = {"special": "dim", "a": "cyan", "b": "green"}
 
 
 def as_text(step: rows_lib.Step, rows: Iterable[rows_lib.Row]) -> rich.text.Text:
-    """Returns the batch's summary and the rows, in colours for a terminal."""
+    """Renders the batch's summary, a legend and the rows."""
     lines = [rich.text.Text(line, "bold") for line in rows_lib.summary(step)]
     lines.append(
         rich.text.Text.assemble(
-            "how to read it: ",
+            "legend: ",
             ("segment A", _STYLES["a"]),
             ", ",
             ("segment B", _STYLES["b"]),
-            "; seen<=hidden is a token to predict: ",
+            "; input<=target is a predicted token: ",
             ("[MASK]<=cat", "bold red"),
             ", ",
             ("dog<=cat", "bold magenta"),
-            ", or kept: ",
+            ", or unchanged: ",
             ("cat<=cat", "bold yellow"),
         )
     )
@@ -34,7 +34,7 @@ def as_text(step: rows_lib.Step, rows: Iterable[rows_lib.Row]) -> rich.text.Text
 
 def _row_lines(step: rows_lib.Step, row: rows_lib.Row) -> list[rich.text.Text]:
     origin = row.origin
-    padding = f", {row.num_padding} places of padding" if row.num_padding else ""
+    padding = f", {row.num_padding} padding tokens" if row.num_padding else ""
     lines = [
         rich.text.Text(
             f"row {row.number} of {len(step.rows)}: row {origin.row + 1:,} of epoch"
@@ -53,12 +53,12 @@ def _row_lines(step: rows_lib.Step, row: rows_lib.Row) -> list[rich.text.Text]:
                 )
         lines.append(
             rich.text.Text("    ")
-            + rich.text.Text(" ").join(_as_text(token) for token in pair.tokens)
+            + rich.text.Text(" ").join(_token_text(token) for token in pair.tokens)
         )
     return lines
 
 
-def _as_text(token: rows_lib.Token) -> rich.text.Text:
+def _token_text(token: rows_lib.Token) -> rich.text.Text:
     if not token.mask:
         return rich.text.Text(token.piece, _STYLES[token.part])
     color = {"masked": "red", "random": "magenta", "kept": "yellow"}[token.mask]

@@ -1,4 +1,4 @@
-"""The page of a step: what it shows, and that text cannot add markup."""
+"""The page of a step shows all tokens, and text cannot add markup."""
 
 import collections
 import html.parser
@@ -15,7 +15,7 @@ HOSTILE = "<script>alert('x')</script>&\""
 
 
 class Page(html.parser.HTMLParser):
-    """Checks that tags match, and keeps the text and how often a class is used."""
+    """Parses a page, checks that its tags match, and counts classes and tags."""
 
     def __init__(self, source):
         super().__init__()
@@ -79,7 +79,7 @@ def make_step(num_pairs=1, has_b=True, num_padding=3):
 
 @pytest.mark.parametrize("num_pairs", [1, 3])
 @pytest.mark.parametrize("has_b", [True, False])
-def test_every_token_of_the_rows_that_are_asked_for(num_pairs, has_b):
+def test_the_page_has_every_token_of_the_given_rows(num_pairs, has_b):
     step = make_step(num_pairs, has_b)
     legend = Page(page_lib.page(step, ())).classes
     found = Page(page_lib.page(step, step.rows)).classes
@@ -95,14 +95,14 @@ def test_every_token_of_the_rows_that_are_asked_for(num_pairs, has_b):
     assert "Shown: the first 1 of 2 rows." in one.words
 
 
-def test_text_cannot_become_markup():
+def test_text_is_escaped():
     page = Page(page_lib.page(make_step(), make_step().rows))
     assert page.tags["script"] == 0
     assert HOSTILE in page.words
 
 
 @pytest.mark.parametrize("has_b", [True, False])
-def test_the_explanation_is_of_these_rows(has_b):
+def test_the_explanation_matches_the_rows(has_b):
     words = " ".join(Page(page_lib.page(make_step(has_b=has_b), ())).words)
     assert ("segment B" in words) == has_b
     assert ("[CLS] A [SEP] B [SEP], and padding" in words) == has_b
@@ -111,7 +111,7 @@ def test_the_explanation_is_of_these_rows(has_b):
     assert "add up to a full row share it" in packed
 
 
-def test_nothing_is_fetched_from_elsewhere():
+def test_the_page_loads_no_external_resources():
     page = page_lib.page(make_step(), make_step().rows)
     for word in ("http", "src=", "url(", "@import"):
         assert word not in page

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.inspect_batch.rows: what is shown is what the step is fed."""
+"""The rows that are shown equal the batch that `train` uses in the step."""
 
 import dataclasses
 import itertools
@@ -39,7 +39,7 @@ def made(tmp_path, request):
 
 
 def batch_of(config, found, step):
-    """The step's batch as `train` gets it: walking there from the phase's start."""
+    """Returns the step's batch by iterating from the start of its phase."""
     phase_index, first = (0, step - 1) if step <= 5 else (1, step - 6)
     batches = pipeline.batches(
         found,
@@ -53,7 +53,7 @@ def batch_of(config, found, step):
 
 
 @pytest.mark.parametrize("number", [1, 5, 6, 8])
-def test_tokens_are_the_batch_of_that_step(made, number):
+def test_tokens_equal_the_batch_of_the_step(made, number):
     config, found = made
     step = rows.read_step(found, config, number)
     batch = batch_of(config, found, number)
@@ -80,7 +80,7 @@ def test_tokens_are_the_batch_of_that_step(made, number):
 
 
 @pytest.mark.parametrize("number", [2, 7])
-def test_segments_stand_in_their_documents(made, number):
+def test_segments_are_excerpts_of_their_documents(made, number):
     config, found = made
     step = rows.read_step(found, config, number)
     shards = {shard.file: shard for shard in found.shards["train"]}
@@ -106,12 +106,13 @@ def test_segments_stand_in_their_documents(made, number):
             if pair.is_random is False:
                 assert pair.b.document == pair.a.document
                 assert pair.b.first == pair.a.first + pair.a.length or (
-                    pair.a.length + pair.b.length == step.sequence_length - 3  # cut
+                    pair.a.length + pair.b.length
+                    == step.sequence_length - 3  # the pair was truncated
                 )
     assert bool(seen_b) == config.data.next_sentence
 
 
-def test_masks_are_named_by_what_stands_there(made):
+def test_masks_are_classified_by_their_replacement(made):
     config, found = made
     config = changed(config, "data", mask_replace_prob=0.4, mask_random_prob=0.3)
     step = rows.read_step(found, config, 6)
@@ -130,7 +131,7 @@ def test_masks_are_named_by_what_stands_there(made):
         for pair in step.pairs
         for token in pair.tokens
     )
-    # Part "special" is [CLS] and [SEP], wherever a mask's random token is one of them.
+    # Only [CLS] and [SEP] are "special", although a random replacement may be either.
     for pair in step.pairs:
         special = [token for token in pair.tokens if token.part == "special"]
         assert [t.piece for t in special] == ["[CLS]", "[SEP]", "[SEP]"][
@@ -149,13 +150,13 @@ def test_the_summary_counts_the_whole_batch(made):
     assert masks.startswith(f"masks: {num_masked} of ")
     if config.data.next_sentence:
         num_random = int(batch["next_sentence_labels"].sum())
-        assert pairs.startswith(f"pairs: 8, B of {num_random} is random")
+        assert pairs.startswith(f"pairs: 8, {num_random} with random B")
     else:
-        assert pairs == "pairs: 8, no next sentence to predict"
+        assert pairs == "pairs: 8, no next sentence prediction"
 
 
 @pytest.mark.parametrize("number", [0, -1, 9])
-def test_a_step_that_the_run_does_not_have(made, number):
+def test_a_step_out_of_range_is_an_error(made, number):
     config, found = made
     with pytest.raises(ConfigError, match=f"--step={number} .* 1 to 8"):
         rows.read_step(found, config, number)

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.inspect_batch.text as a person calls it."""
+"""The command `python -m bert_jax.inspect_batch` prints text and writes a page."""
 
 import re
 from pathlib import Path
@@ -18,10 +18,10 @@ def directory(tmp_path_factory):
 
 
 def test_shows_a_step_as_text_and_as_a_page(directory):
-    """Also prepares the corpus, as `train` does."""
+    """The command also prepares the corpus, as `train` does."""
     html = directory / "step.html"
     arguments = [*small_run(directory), "--step=7", "--rows=2", f"--html={html}"]
-    stdout = run_well("bert_jax.inspect_batch.text", *arguments)
+    stdout = run_well("bert_jax.inspect_batch", *arguments)
     assert "step 7 of 60, phases[0]: 16 rows of 32 tokens" in stdout
     assert re.findall(r"^row (\d+) of 16", stdout, re.MULTILINE) == ["1", "2"]
     assert stdout.count("    A tokens ") == 2 and "[MASK]<=" in stdout
@@ -29,22 +29,22 @@ def test_shows_a_step_as_text_and_as_a_page(directory):
     assert stdout.rstrip().endswith(f"page: {html}")
     page = html.read_text()
     assert page.count("class='row'") == 2 and "Step 7" in page
-    again = run_well("bert_jax.inspect_batch.text", *arguments)
+    again = run_well("bert_jax.inspect_batch", *arguments)
     rows = re.compile(r"^step 7 .*", re.MULTILINE | re.DOTALL)
     assert rows.search(again)[0] == rows.search(stdout)[0]
 
 
-def test_a_mistake_is_one_line(directory):
-    result = run("bert_jax.inspect_batch.text", *small_run(directory), "--step=61")
+def test_an_invalid_step_is_a_one_line_error(directory):
+    result = run("bert_jax.inspect_batch", *small_run(directory), "--step=61")
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
-    message = "--step=61 is not a step of the run; give one of 1 to 60"
+    message = "--step=61 is not a step of the run; give a step from 1 to 60"
     assert line.startswith("error: ") and message in line
 
 
 @pytest.mark.parametrize(
     "path, message", [("tests", "is a directory"), ("no/such/x.html", "does not exist")]
 )
-def test_a_page_that_cannot_be_written_is_refused(path, message):
+def test_a_page_that_cannot_be_written_is_an_error(path, message):
     with pytest.raises(ConfigError, match=f"--html={path} .*{message}"):
         inspect_command.check_page_path(Path(path))
