@@ -1,4 +1,4 @@
-"""What a run will take, before it is paid for: no TPU is needed, none is opened.
+"""Estimates memory, step time and cost of a run by ahead-of-time compilation.
 
     python -m bert_jax.preflight --config=configs/X.py --topology=v5e:16x16 [--json]
         [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
@@ -6,16 +6,17 @@
     python -m bert_jax.preflight --config=configs/X.py --devices=N
         [--slices=1] [--config.KEY=VALUE ...]
 
-Compiles the step that `train` would run, for each phase, with the TPU's own compiler,
-and reports memory, collectives and FLOPs, which are facts of the compiled program, and
-estimated time, MFU, hours and cost. A batch of which a few layers tell that it is far
-too large is not compiled. Searches the largest batch, and what remat buys; --nosearch
-leaves that out. The exit code is 0 whether it fits or not: see "fits". Phases are
-compiled side by side where this machine's cores and memory allow it.
+Needs no TPU and opens none. Compiles the train step of each phase with the TPU's
+compiler, and reports memory, collectives and FLOPs, which are facts of the compiled
+program, and estimates of step time, MFU, hours and cost. A batch is not compiled if
+programs of a few layers show that it is far too large. Searches for the largest batch
+and compares the kinds of remat; --nosearch skips both. The exit code is 0 whether the
+run fits or not: see "fits" in the report. Phases are compiled concurrently, as far as
+this machine's cores and memory allow.
 
-With --devices it compiles nothing and wants no libtpu: in seconds it tells whether the
-config, its arguments and its batches go onto N devices of any kind, all --slices of
-them together.
+With --devices, compiles nothing and needs no libtpu: checks within seconds whether the
+config, its mesh and its batches can be divided over N devices of any kind, counted over
+all --slices.
 """
 
 import json
@@ -38,12 +39,12 @@ def main() -> None:
         return
     if _SLICES.value > 1:
         raise ConfigError(
-            f"--slices={_SLICES.value} goes with --devices; a --topology names them"
-            f" itself: {_SLICES.value}*v5e:16x16"
+            f"--slices={_SLICES.value} requires --devices; a --topology includes the"
+            f" number of slices: {_SLICES.value}*v5e:16x16"
         )
     if _TOPOLOGY.value is None:
         raise ConfigError(
-            "--topology is missing; give it one of"
+            "--topology is missing; give for example one of"
             f" {', '.join(chips.EXAMPLES.values())}, or {chips.LOCAL}"
         )
     report = {"arguments": cli.config_arguments()} | check.preflight(
@@ -58,17 +59,22 @@ if __name__ == "__main__":
         "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
     )
     _DEVICES = flags.DEFINE_integer(
-        "devices", None, "compile nothing: does it go onto so many?", lower_bound=1
+        "devices",
+        None,
+        "only check that the config can be divided over this many devices",
+        lower_bound=1,
     )
     _SLICES = flags.DEFINE_integer(
-        "slices", 1, "TPU slices that --devices are in", lower_bound=1
+        "slices", 1, "number of TPU slices that contain --devices", lower_bound=1
     )
     _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
     _PRICE = flags.DEFINE_float(
-        "price_per_chip_hour", None, "what a chip costs an hour", lower_bound=0.0
+        "price_per_chip_hour", None, "price of one chip for one hour", lower_bound=0.0
     )
-    _WORKDIR = flags.DEFINE_string("workdir", None, "to be checked for writing")
+    _WORKDIR = flags.DEFINE_string(
+        "workdir", None, "directory to check for write permission"
+    )
     _SEARCH = flags.DEFINE_bool(
-        "search", True, "find the largest batch and what remat buys"
+        "search", True, "find the largest batch and compare the kinds of remat"
     )
     cli.run_and_leave(main, __doc__, computes=False)

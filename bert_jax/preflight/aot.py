@@ -1,10 +1,11 @@
 """Trial compilations of the step of a phase, and the search for the largest batch.
 
-libtpu refuses a program that is over the memory of its chip, with a number, and then
-generates no code, which takes most of the time. Told that a chip has next to none, it
-gives that number for any program. It is an early one, before the final layout of memory
-and before it computes again what it cannot keep, so it serves to compare batches and
-depths; what is said to fit was compiled in full.
+libtpu rejects a program that exceeds the memory of its chip, reports how many bytes it
+needs, and skips code generation, which takes most of the compilation time. With an
+artificially small memory limit, it reports this number for any program. The number is
+an early estimate, made before the final memory layout and before rematerialization by
+the compiler, so it serves to compare batch sizes and depths only. Every batch that is
+reported to fit was compiled in full.
 """
 
 import dataclasses
@@ -24,20 +25,22 @@ from bert_jax.preflight.hlo import CompiledProgram
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
-# Layers of the models that are compiled to learn what a layer adds.
+# Depths of the models that are compiled to measure the memory of one layer.
 FEW_LAYERS = (2, 3)
-# Rows of a batch on a device go into tiles of eight; of few rows each one counts.
+# A device stores rows of a batch in tiles of eight. The search steps by tiles from
+# FEW_ROWS on, and by single rows below.
 TILE = 8
 FEW_ROWS = 8 * TILE
-# Times the first batch of a line, its second at most: where a small model fills a chip,
-# arrays have many GiB, and compilation takes minutes.
+# Maximum ratio of the two batches that define the line of EarlyMemory. If a small model
+# filled a chip, arrays would have many GiB and compilation would take minutes.
 FARTHEST = 32
-# Whole programs that a search compiles, beside one for each halving where all were
-# refused, and how much more or less one takes than another that is worth it.
-MOST_TRIES = 4
+# Maximum number of full programs that a search compiles, not counting one for each
+# halving after all were rejected; and the minimum ratio of batch sizes that is worth
+# another compilation.
+MAX_TRIES = 4
 WORTH_A_TRY = 1.05
-# Times the memory there is, by few layers, where a search begins, and from where on a
-# batch is not compiled. Since libtpu computes again what it cannot keep, the largest of
+# Early estimates, as multiples of the available memory: where a search starts, and from
+# where on a batch is not compiled. Because libtpu rematerializes, the largest batch of
 # base that fits v5e was seen at 1.4, and a batch of 4 layers of 128 that fits at 2.0.
 FIRST_GUESS = 1.5
 FAR_TOO_LARGE = 3.0
@@ -45,17 +48,20 @@ FAR_TOO_LARGE = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What came of compiling one step, on one device, or of not having to."""
+    """The result of compiling one step, or of estimating that it does not fit.
+
+    All bytes are those of one device.
+    """
 
     config: ExperimentConfig
-    seconds: float  # it took to compile
+    seconds: float  # compilation time
     arguments: dict[str, int]  # bytes of parameters, optimizer_moments, batch
-    memory: dict[str, int] | None = None  # see compiled_program.memory; None: refused
+    memory: dict[str, int] | None = None  # see hlo.memory; None: it does not fit
     program: CompiledProgram | None = None
-    flops: float = 0.0  # by the compiler, loops counted once
-    refusal: str = ""
-    needed_bytes: int = 0  # by the refusal, or where it was not compiled by few layers
-    compiled: bool = True
+    flops: float = 0.0  # reported by the compiler, which counts loop bodies once
+    refusal: str = ""  # first line of the compiler's error
+    needed_bytes: int = 0  # from the compiler's error, or estimated from few layers
+    compiled: bool = True  # False: estimated from few layers
 
     @property
     def fits(self) -> bool:
@@ -68,13 +74,15 @@ def compile_step(
     phase_index: int,
     options: dict[str, Any] | None = None,
 ) -> Trial:
-    """Compiles the step that `train` would run in a phase, or learns why it cannot.
+    """Compiles the train step of a phase.
+
+    If the program exceeds the device's memory, the trial has the compiler's refusal.
 
     Args:
-      config: of the run.
-      mesh: which is set, of these or other devices.
-      phase_index: of config.phases.
-      options: for the compiler.
+      config: config of the run.
+      mesh: the current mesh, of local devices or of a topology.
+      phase_index: index in config.phases.
+      options: compiler options.
     """
     tx, schedule = optimizer.make_optimizer(config)
     graphdef, state = _abstract_state(config, tx, mesh)
@@ -113,7 +121,7 @@ def uncompiled(
     phase_index: int,
     needed_bytes: float,
 ) -> Trial:
-    """Returns the trial of a step of which few layers tell that it does not fit."""
+    """Returns the trial of a step that does not fit, by an estimate from few layers."""
     tx, _ = optimizer.make_optimizer(config)
     _, state = _abstract_state(config, tx, mesh)
     return Trial(
@@ -128,7 +136,7 @@ def uncompiled(
 def _abstract_state(
     config: ExperimentConfig, tx: optax.GradientTransformation, mesh: jax.sharding.Mesh
 ) -> tuple[Any, step_lib.TrainState]:
-    """Returns the graph, and shapes and layouts of the state's arrays."""
+    """Returns the graph definition, and the state's shapes, dtypes and shardings."""
     graphdef, init = step_lib.init_state(config, tx)
     state = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_layout(x, mesh)),
@@ -153,7 +161,7 @@ def _argument_bytes(
 
 
 def _layout(x: jax.ShapeDtypeStruct, mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Returns where an array of the state is; scalars come without a layout."""
+    """Returns the sharding of an array of the state; scalars have none yet."""
     sharding: Any = x.sharding
     return NamedSharding(mesh, sharding.spec if sharding else jax.P())
 
@@ -161,7 +169,7 @@ def _layout(x: jax.ShapeDtypeStruct, mesh: jax.sharding.Mesh) -> NamedSharding:
 def micro_batch(
     config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
 ) -> int:
-    """Returns how many sequences a device takes at a time."""
+    """Returns the number of sequences per device and microbatch."""
     rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
     return config.phases[phase_index].global_batch_size // rows
 
@@ -174,7 +182,15 @@ def changed(
     sequences: int | None = None,
     layers: int | None = None,
 ) -> ExperimentConfig:
-    """Returns the config with another micro-batch or depth."""
+    """Returns the config with a different micro-batch or number of layers.
+
+    Args:
+      config: config to change.
+      mesh: mesh that the batch is divided over.
+      phase_index: index in config.phases.
+      sequences: sequences per device and microbatch; None to keep them.
+      layers: number of layers; None to keep it.
+    """
     if sequences:
         rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
         phase = dataclasses.replace(
@@ -190,22 +206,29 @@ def changed(
 
 @dataclasses.dataclass(frozen=True)
 class EarlyMemory:
-    """The compiler's early number of bytes as a line over the micro-batch."""
+    """The compiler's early memory estimate, linear in the micro-batch.
 
-    at: int  # sequences
+    Attributes:
+      at: sequences of a micro-batch.
+      bytes_there: estimate for that micro-batch.
+      bytes_per_sequence: slope of the line.
+    """
+
+    at: int
     bytes_there: float
-    a_sequence: float  # bytes
+    bytes_per_sequence: float
 
     def of(self, sequences: int) -> float:
-        return self.bytes_there + (sequences - self.at) * self.a_sequence
+        """Returns the estimated bytes of a micro-batch."""
+        return self.bytes_there + (sequences - self.at) * self.bytes_per_sequence
 
     def largest(self, limit: float) -> int:
-        """Returns how many sequences come under the limit, in tiles; 0 for none."""
-        return _tiles(self.at + (limit - self.bytes_there) / self.a_sequence)
+        """Returns the largest number of sequences below the limit, or 0."""
+        return _tiles(self.at + (limit - self.bytes_there) / self.bytes_per_sequence)
 
 
 def _tiles(sequences: float) -> int:
-    """Returns the whole tiles of a number of sequences; of few, the number."""
+    """Rounds a number of sequences down to whole tiles, or to 1 below FEW_ROWS."""
     most = max(int(sequences), 0)
     return most // TILE * TILE if most >= FEW_ROWS else most
 
@@ -213,19 +236,19 @@ def _tiles(sequences: float) -> int:
 def early_memory(
     config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int, limit: float
 ) -> EarlyMemory:
-    """Compiles four programs of few layers, as far as memory.
+    """Estimates memory from four programs of few layers, without code generation.
 
-    It grows by a line with the depth and, for more than a few sequences, with the
-    batch.
+    Memory is linear in the number of layers and, for more than a few sequences, in the
+    batch size.
 
     Args:
-      config: of the run, whose depth and remat are meant.
-      mesh: which is set.
-      phase_index: of config.phases.
-      limit: bytes; the line is most precise for the batches that come near.
+      config: config of the run; the estimate is for its depth and remat.
+      mesh: the current mesh.
+      phase_index: index in config.phases.
+      limit: bytes; the estimate is most precise for batches that need about this much.
     """
 
-    def ask(sequences: int) -> float:
+    def estimate(sequences: int) -> float:
         few, more = (
             _early_bytes(
                 changed(config, mesh, phase_index, layers=n, sequences=sequences),
@@ -238,11 +261,11 @@ def early_memory(
         return few + (config.model.num_hidden_layers - FEW_LAYERS[0]) * a_layer
 
     at = FEW_ROWS
-    first = ask(at)
+    first = estimate(at)
     guess = max(_tiles(at * min(limit / first, FARTHEST)), TILE)
-    if at / 2 < guess < at * 2:  # too near to tell a slope
+    if at / 2 < guess < at * 2:  # too near to measure a slope
         guess = 2 * at
-    return EarlyMemory(at, first, max((ask(guess) - first) / (guess - at), 1.0))
+    return EarlyMemory(at, first, max((estimate(guess) - first) / (guess - at), 1.0))
 
 
 def _early_bytes(
@@ -261,30 +284,31 @@ def largest_that_fits(
     hbm_bytes: int,
     compile_: Callable[[ExperimentConfig], Trial],
 ) -> tuple[int, Trial | None]:
-    """Finds the largest micro-batch, from 64 on in tiles of eight, and compiles it.
+    """Finds the largest micro-batch that fits, and compiles it.
 
-    It is within some 5% or a sequence of the largest, which would take many more
-    compilations; where every guess was refused, within a half.
+    From FEW_ROWS on, the micro-batch is a multiple of TILE. The result is within about
+    5% or one sequence of the true maximum, which would take many more compilations to
+    find. If every guess was rejected, it is within a factor of two.
 
     Args:
-      trial: the config's own batch.
-      early: of the config.
-      mesh: of the run.
-      phase_index: of config.phases.
-      hbm_bytes: of a device.
+      trial: trial of the config's own batch.
+      early: early estimate for the config.
+      mesh: mesh of the run.
+      phase_index: index in config.phases.
+      hbm_bytes: memory of one device.
       compile_: compiles a step in full.
 
     Returns:
-      The sequences and their trial; 0 and None where not one sequence fits.
+      The number of sequences and their trial; 0 and None if not even one fits.
     """
     config = trial.config
     wanted = micro_batch(config, mesh, phase_index)
     best, refused = ((wanted, trial), None) if trial.fits else ((0, None), wanted)
-    # From above: a refusal tells how far to go down, and takes no time for code.
+    # Approach from above: a rejection reports the excess and skips code generation.
     guess = early.largest(FIRST_GUESS * hbm_bytes)
     if trial.compiled and not trial.fits:
         guess = min(guess, _below(trial, early, wanted, hbm_bytes))
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_TRIES):
         if refused is not None:
             guess = min(guess, _tiles(refused - 1))
         if guess <= best[0] or guess < best[0] * WORTH_A_TRY:
@@ -297,29 +321,29 @@ def largest_that_fits(
             refused = guess
             guess = _below(found, early, guess, hbm_bytes)
     while best[1] is None and refused is not None and refused > 1:
-        half = refused // 2  # so many guesses say nothing of it
+        half = refused // 2  # the estimates have failed; halve until a batch fits
         found = compile_(changed(config, mesh, phase_index, sequences=half))
         best, refused = ((half, found) if found.fits else best), half
     return best
 
 
 def _above(fitting: Trial, early: EarlyMemory, sequences: int, limit: int) -> int:
-    """Returns how many sequences would fill the memory."""
+    """Estimates the number of sequences that would fill the memory."""
     assert fitting.memory
     total = fitting.memory["total"]
-    room = (limit - total) / (early.a_sequence * _over(total, early, sequences))
-    return _tiles(sequences + room)
+    slope = early.bytes_per_sequence * _correction(total, early, sequences)
+    return _tiles(sequences + (limit - total) / slope)
 
 
 def _below(refused: Trial, early: EarlyMemory, sequences: int, limit: int) -> int:
-    """Returns how many sequences would come under the limit, so few as to differ."""
+    """Estimates the number of sequences below the limit, at least 5% fewer."""
     needed = refused.needed_bytes
-    excess = (needed - limit) / (early.a_sequence * _over(needed, early, sequences))
-    return _tiles(min(sequences - excess, sequences / WORTH_A_TRY))
+    slope = early.bytes_per_sequence * _correction(needed, early, sequences)
+    return _tiles(min(sequences - (needed - limit) / slope, sequences / WORTH_A_TRY))
 
 
-def _over(num_bytes: float, early: EarlyMemory, sequences: int) -> float:
-    """Returns how many times the early number a later one is; 1 where it is less."""
+def _correction(num_bytes: float, early: EarlyMemory, sequences: int) -> float:
+    """Returns the ratio of actual to early estimated bytes, at least 1."""
     return max(num_bytes / max(early.of(sequences), 1.0), 1.0)
 
 
@@ -330,9 +354,17 @@ def accumulation_for(
     largest: int,
     at_least: int = 1,
 ) -> int | None:
-    """Returns the fewest accumulation_steps with which the global batch fits, or None.
+    """Returns the smallest accumulation_steps with which the global batch fits.
 
-    A micro-batch is at most `largest` sequences, and there are `at_least` of them.
+    Args:
+      config: config of the run.
+      mesh: mesh of the run.
+      phase_index: index in config.phases.
+      largest: maximum sequences per device and microbatch.
+      at_least: minimum accumulation_steps.
+
+    Returns:
+      The number of steps, or None if no number divides the batch and fits.
     """
     per_device, rest = divmod(
         config.phases[phase_index].global_batch_size, mesh_lib.batch_divisor(mesh)

@@ -1,4 +1,4 @@
-"""Compiles the phases of a run for a slice and measures what they need."""
+"""Compiles the phases of a run for a topology and reports memory, time and cost."""
 
 import contextlib
 import copy
@@ -20,83 +20,86 @@ from bert_jax.preflight import aot, checks, estimate, quantities
 from bert_jax.preflight.aot import Trial
 from bert_jax.training import step as step_lib
 
-# Pieces of work that tell what the other kinds of remat do: of the own one a step of
-# few layers, of each other one that and its memory.
-REMAT_PIECES = 1 + 2 * (len(REMAT) - 1)
+# Number of tasks that compare the kinds of remat: a step of few layers for the config's
+# own kind, and the same and an early memory estimate for each other kind.
+REMAT_TASKS = 1 + 2 * (len(REMAT) - 1)
 PLAN = (
-    "of each phase: few layers, whose memory tells of the rest; the"
-    f" config's batch; the largest batch, some {aot.MOST_TRIES} programs of all"
-    " layers or fewer, each as long as the config's; remat, by few layers"
+    "for each phase: programs of few layers, to estimate memory; the config's batch;"
+    f" the largest batch, in at most about {aot.MAX_TRIES} full programs, each taking"
+    " as long to compile as the config's; other kinds of remat, with few layers"
 )
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class Preflight:
-    """One config on one mesh."""
+    """Compiles and estimates one config on one mesh."""
 
     config: ExperimentConfig
     mesh: jax.sharding.Mesh
-    chip: Chip | None  # None where there is no data sheet
-    price: float | None  # of a chip and an hour
+    chip: Chip | None  # None if the device has no data sheet
+    price: float | None  # price of one chip for one hour
     under_way: UnderWay = dataclasses.field(
         default_factory=lambda: UnderWay("preflight"), compare=False
     )
 
     @property
     def hbm_bytes(self) -> int:
-        """What libtpu gives a program on one device; 0 for other compilers.
+        """The memory that libtpu gives a program on one device; 0 for other compilers.
 
-        It alone refuses what does not fit, with numbers.
+        Other compilers do not reject programs that exceed the memory.
         """
         return int(self.chip.hbm_gib * GIB) if self.chip else 0
 
     def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
+        """Compiles the step of a phase in full."""
         phase = config.phases[phase_index]
         sequences = aot.micro_batch(config, self.mesh, phase_index)
         with self.under_way.doing(
             f"compiling {config.model.num_hidden_layers} layers,"
-            f" {sequences} x {phase.sequence_length} tokens a device"
+            f" {sequences} x {phase.sequence_length} tokens per device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
         ):
             return aot.compile_step(config, self.mesh, phase_index)
 
     def early(self, config: ExperimentConfig, phase_index: int) -> aot.EarlyMemory:
+        """Estimates memory from programs of few layers."""
         few = " and ".join(map(str, aot.FEW_LAYERS))
         with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
             return aot.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
-    def of_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
-        """Returns a result of each phase, side by side as far as `num_at_once` says.
+    def map_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
+        """Returns the result for each phase, computed in `num_at_once` threads.
 
-        What one raises is raised at once; the others' threads may be in a compilation,
-        which `cli.run_and_leave` does not wait for.
+        An exception in one phase is raised immediately. Other threads may be in a
+        compilation then; `cli.run_and_leave` does not wait for them.
 
         Args:
-          result: called in a thread, with a copy that tells of its own work, and the
-            phase's index.
+          result: called in a thread with a copy of this object, which reports its own
+            progress, and with the phase's index.
         """
 
         def in_thread(phase_index: int) -> T:
             under_way = copy.copy(self.under_way)
-            with jax.set_mesh(self.mesh):  # of this thread
+            with jax.set_mesh(self.mesh):  # the current mesh is local to a thread
                 own = dataclasses.replace(self, under_way=under_way)
                 return result(own, phase_index)
 
         phases = range(len(self.config.phases))
         threads = ThreadPoolExecutor(self.num_at_once())
         try:
-            begun = [threads.submit(in_thread, i) for i in phases]
-            for done in as_completed(begun):
+            futures = [threads.submit(in_thread, i) for i in phases]
+            for done in as_completed(futures):
                 done.result()
-            return [each.result() for each in begun]
+            return [each.result() for each in futures]
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def num_at_once(self) -> int:
-        """Returns how many phases this machine compiles at a time, and says if few.
+        """Returns the number of phases to compile concurrently.
 
-        The most of libtpu's work on a program is done by one thread.
+        Logs the number if memory limits it. libtpu does most of its work on a program
+        in one thread.
         """
         most = min(len(self.config.phases), os.cpu_count() or 1)
         free = host_memory.available_bytes()
@@ -107,14 +110,14 @@ class Preflight:
         num = max(min(most, int(free / each)), 1)
         if num < most or free < each:
             self.under_way.say(
-                f"compiling {num} of {most} phases at a time: each may take"
-                f" {quantities.memory(each)} of this machine's memory, of which"
-                f" {quantities.memory(free)} are free"
+                f"compiling {num} of {most} phases at a time: each may need"
+                f" {quantities.memory(each)} of memory, and this machine has"
+                f" {quantities.memory(free)} free"
             )
         return num
 
     def begin(self, phase_index: int, part: str, most: int = 1) -> None:
-        """Says of which part what follows is, which has `most` programs or fewer."""
+        """Starts the progress of a part of a phase, of at most `most` programs."""
         phase = f"phase {phase_index + 1} of {len(self.config.phases)}"
         self.under_way.begin(f"{phase}, {part}", most)
 
@@ -123,11 +126,11 @@ class Preflight:
         phase = self.config.phases[phase_index]
         sequences = aot.micro_batch(self.config, self.mesh, phase_index)
         early = None
-        # Without a search it is worth its time only where a batch may be far too large.
+        # Without a search, this pays off only if the batch may be far too large.
         if self.hbm_bytes and (search or sequences > aot.FEW_ROWS):
             early = self.few_layers(phase_index)
         trial = self.own(phase_index, early)
-        told_by = "compiler" if trial.compiled else "few_layers"
+        fits_by = "compiler" if trial.compiled else "few_layers"
         report = {
             "phase": phase_index,
             "num_steps": phase.num_steps,
@@ -136,7 +139,7 @@ class Preflight:
             "accumulation_steps": self.config.accumulation_steps,
             "micro_batch": sequences,
             "fits": trial.fits if self.hbm_bytes else None,
-            "fits_by": told_by if self.hbm_bytes else None,
+            "fits_by": fits_by if self.hbm_bytes else None,
             "compiled": self.compiled(trial) if trial.compiled else None,
             "from_few_layers": None if trial.compiled else self.uncompiled(trial),
             "model_flops": estimate.model_flops(self.config, phase_index),
@@ -148,13 +151,14 @@ class Preflight:
         return report
 
     def few_layers(self, phase_index: int) -> aot.EarlyMemory:
+        """Estimates the memory of the config's own remat from few layers."""
         self.begin(phase_index, "few layers")
         return self.early(self.config, phase_index)
 
     def own(self, phase_index: int, early: aot.EarlyMemory | None) -> Trial:
-        """Returns what came of the config's own batch, compiled if it may fit."""
+        """Returns the trial of the config's own batch, compiled if it may fit."""
         self.begin(phase_index, "the config's batch")
-        # Of a model that has few layers itself the compiler tells as soon, and better.
+        # Compiling a model that has few layers itself is as fast and more precise.
         if early and self.config.model.num_hidden_layers > aot.FEW_LAYERS[-1]:
             sequences = aot.micro_batch(self.config, self.mesh, phase_index)
             needed = early.of(sequences)
@@ -163,7 +167,7 @@ class Preflight:
         return self.compile(self.config, phase_index)
 
     def uncompiled(self, trial: Trial) -> dict[str, Any]:
-        """Returns what is known of a step of which few layers told enough."""
+        """Reports a step that does not fit by an estimate from few layers."""
         return {
             "layers": list(aot.FEW_LAYERS),
             "hbm_bytes": self.hbm_bytes,
@@ -172,7 +176,7 @@ class Preflight:
         }
 
     def compiled(self, trial: Trial) -> dict[str, Any]:
-        """Returns the facts of a compiled program, of one device."""
+        """Reports the facts of a compiled program, for one device."""
         found: dict[str, Any] = {"seconds_to_compile": trial.seconds}
         if self.hbm_bytes:
             found["hbm_bytes"] = self.hbm_bytes
@@ -197,7 +201,7 @@ class Preflight:
         }
 
     def estimated(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
-        """Returns what a fitting step is expected to take, None if nobody knows."""
+        """Estimates the time of a step; returns None if there is no estimate."""
         if not trial.program or not self.chip:
             return None
         found = estimate.estimate(trial.program, self.chip)
@@ -219,8 +223,8 @@ class Preflight:
         *,
         remats: bool,
     ) -> dict[str, Any]:
-        """Returns the largest micro-batch, compiled, and what remat would change."""
-        self.begin(phase_index, "the largest batch", aot.MOST_TRIES)
+        """Reports the largest micro-batch, compiled, and the effect of remat."""
+        self.begin(phase_index, "the largest batch", aot.MAX_TRIES)
         sequences, largest = aot.largest_that_fits(
             trial,
             early,
@@ -238,7 +242,7 @@ class Preflight:
             "estimated": self.estimated(largest, phase_index),
         }
         if remats:
-            self.begin(phase_index, "remat", REMAT_PIECES)
+            self.begin(phase_index, "remat", REMAT_TASKS)
             at = trial if trial.fits else largest
             found["remat"] = self.remats(at, sequences, early, phase_index)
         return found
@@ -246,13 +250,13 @@ class Preflight:
     def remats(
         self, at: Trial, largest: int, early: aot.EarlyMemory, phase_index: int
     ) -> list[dict[str, Any]]:
-        """Returns what each remat would do to a fitting step, from few layers.
+        """Estimates memory and cycles under each kind of remat, from few layers.
 
         Args:
-          at: the step.
-          largest: the micro-batch that just fits.
-          early: memory under the config's own remat.
-          phase_index: of config.phases.
+          at: trial of a step that fits.
+          largest: the largest micro-batch that fits.
+          early: early memory estimate for the config's own remat.
+          phase_index: index in config.phases.
         """
         sequences = aot.micro_batch(at.config, self.mesh, phase_index)
         assert at.memory and at.program
@@ -270,26 +274,26 @@ class Preflight:
             if name == self.config.remat:
                 continue
             other = dataclasses.replace(at.config, remat=name)
-            its = self.early(other, phase_index)
-            a_layer, cycles = self.layer_cycles(other, phase_index), None
-            if own is not None and a_layer is not None:
+            other_early = self.early(other, phase_index)
+            per_layer, cycles = self.layer_cycles(other, phase_index), None
+            if own is not None and per_layer is not None:
                 layers = self.config.model.num_hidden_layers
-                cycles = rows[0]["cycles"] + (layers - 1) * (a_layer - own)
+                cycles = rows[0]["cycles"] + (layers - 1) * (per_layer - own)
             rows.append(
                 {
                     "remat": name,
-                    "total_bytes": its.of(sequences) + beyond_early,
-                    "largest_micro_batch": its.largest(early.of(largest)),
+                    "total_bytes": other_early.of(sequences) + beyond_early,
+                    "largest_micro_batch": other_early.largest(early.of(largest)),
                     "cycles": cycles,
                 }
             )
         return rows
 
     def layer_cycles(self, config: ExperimentConfig, phase_index: int) -> float | None:
-        """Returns the cycles of few layers' step, for each of them but the last.
+        """Returns the cycles of a step of few layers, per layer except the last.
 
-        The last one computes few positions; only differences are of use. None where
-        that many layers do not fit.
+        The last layer computes few positions. Only differences between these values are
+        meaningful. The result is None if the few layers do not fit.
         """
         few = aot.FEW_LAYERS[-1]
         config = aot.changed(config, self.mesh, phase_index, layers=few)
@@ -300,9 +304,13 @@ class Preflight:
 def accumulation_remedy(
     flight: Preflight, phases: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """Returns the flag with which all phases fit, each compiled with it; None: none."""
+    """Finds accumulation_steps with which all phases fit, and compiles them.
+
+    Returns:
+      The flag, and the estimates of the phases; None if no number of steps is enough.
+    """
     config, mesh = flight.config, flight.mesh
-    # A phase that fits may not have been searched; then its own batch is known.
+    # For a phase that fits and was not searched, only its own batch is known to fit.
     known_to_fit = [
         phase.get("largest_micro_batch", phase["micro_batch"]) for phase in phases
     ]
@@ -321,7 +329,7 @@ def accumulation_remedy(
         flag = f"accumulation_steps={parts}"
         flight.under_way.begin(f"all phases with {flag}", 1)
         split = dataclasses.replace(config, accumulation_steps=parts)
-        tried = dataclasses.replace(flight, config=split).of_phases(
+        tried = dataclasses.replace(flight, config=split).map_phases(
             lambda own, i: own.compile(own.config, i)
         )
         if all(trial.fits for trial in tried):
@@ -347,17 +355,17 @@ def preflight(
     price: float | None = None,
     search: bool = True,
 ) -> dict[str, Any]:
-    """Returns the report, as it is printed by --json.
+    """Returns the report that --json prints.
 
     Args:
-      config: of the run.
-      topology: of TPUs, or "local"; see `chips.devices`.
-      workdir: that must be writable; None for no check.
-      price: of a chip and an hour, in any currency.
-      search: whether to find the largest batch and what remat buys.
+      config: config of the run.
+      topology: TPU topology, or "local"; see `chips.devices`.
+      workdir: directory to check for write permission; None to skip the check.
+      price: price of one chip for one hour, in any currency.
+      search: whether to find the largest batch and compare the kinds of remat.
 
     Raises:
-      ConfigError: when config, topology, corpus or workdir do not go together.
+      ConfigError: if the topology, corpus or workdir does not suit the config.
     """
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -368,10 +376,10 @@ def preflight(
     flight = Preflight(config, mesh, chip, price)
     if search and flight.hbm_bytes:
         flight.under_way.say(PLAN)
-    phases = flight.of_phases(lambda own, i: own.phase(i, search))
+    phases = flight.map_phases(lambda own, i: own.phase(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None
-    taken = remedy["phases"] if remedy else [each["estimated"] for each in phases]
+    estimates = remedy["phases"] if remedy else [each["estimated"] for each in phases]
     return {
         "fits": fits,
         "topology": topology,
@@ -388,12 +396,12 @@ def preflight(
         "checks": found,
         "phases": phases,
         "remedy": remedy,
-        "hours": _sum(taken, "hours"),
-        "cost": _sum(taken, "cost"),
+        "hours": _sum(estimates, "hours"),
+        "cost": _sum(estimates, "cost"),
     }
 
 
 def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
-    """Returns the sum over the phases, None where one is not known."""
+    """Returns the sum over the phases; None if the value of any phase is unknown."""
     values = [each[name] if each else None for each in estimates]
     return None if None in values else sum(value for value in values if value)

@@ -1,4 +1,4 @@
-"""What `preflight` holds against the config besides the compiled step."""
+"""Checks of corpus, workdir and device count that need no compilation."""
 
 import tempfile
 from pathlib import Path
@@ -14,17 +14,20 @@ from bert_jax.training import optimizer
 
 
 def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
-    """Returns what was found in order, a line each, and what is not there yet.
+    """Checks the corpus and the workdir.
+
+    Returns:
+      One line for each check that passed or was skipped.
 
     Raises:
-      ConfigError: when the corpus was made for another config, or nothing can be
-        written to the workdir.
+      ConfigError: if the corpus was made with different settings, or the workdir is not
+        writable.
     """
     found = []
     if corpus_lib.exists(config.data.corpus_dir):
         corpus = corpus_lib.read(config)
         found.append(
-            f"corpus {config.data.corpus_dir} was made with this tokenizer and these"
+            f"corpus {config.data.corpus_dir} matches the config's tokenizer and"
             " settings"
         )
         for i, phase in enumerate(config.phases):
@@ -32,34 +35,39 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
             epochs = phase.num_steps * phase.global_batch_size / rows
             found.append(
                 f"phase {i + 1} takes {epochs:,.1f} epochs of {rows:,} rows of"
-                f" {phase.sequence_length}"
+                f" {phase.sequence_length} tokens"
             )
     else:
-        found.append(f"there is no corpus in {config.data.corpus_dir} yet: not checked")
+        found.append(f"no corpus in {config.data.corpus_dir} yet: not checked")
     found += [*optimizer.schedule_notes(config), *_unchecked(config)]
     if config.guard.replay_every_steps:
         found.append(
-            "config.guard.replay_every_steps needs room for two more states (parameters"
-            " and moments), and another step's temporaries; the figures leave them out"
+            "config.guard.replay_every_steps needs memory for two more states"
+            " (parameters and moments) and the temporaries of another step, which are"
+            " not included below"
         )
     if workdir is not None:
         check_writable(workdir)
-        found.append(f"workdir {workdir} can be written")
+        found.append(f"workdir {workdir} is writable")
     return found
 
 
 def check_devices(
     config: ExperimentConfig, num_devices: int, num_slices: int = 1
 ) -> str:
-    """Returns a line on how batches are spread over so many devices; none is opened.
+    """Checks that a config can be divided over a number of devices; opens none.
 
     Args:
-      config: of the run.
-      num_devices: of all slices.
-      num_slices: that the devices are in, equal parts.
+      config: config of the run.
+      num_devices: number of devices in all slices.
+      num_slices: number of equal slices that contain the devices.
+
+    Returns:
+      One line that describes the mesh and the batches.
 
     Raises:
-      ConfigError: as `train` would there. It knows more: the hosts that devices are on.
+      ConfigError: if `train` would raise it. `train` may find more errors, because it
+        also knows which host each device is on.
     """
     shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
     mesh_lib.check_slices(shape[0], num_slices)
@@ -69,34 +77,34 @@ def check_devices(
     parts = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
     batches = "; ".join(
         f"phase {i + 1}: {phase.global_batch_size} sequences,"
-        f" {phase.global_batch_size // parts} a device at a time"
+        f" {phase.global_batch_size // parts} per device and microbatch"
         for i, phase in enumerate(config.phases)
     )
     notes = [*optimizer.schedule_notes(config), *_unchecked(config)]
     return "; ".join(
-        [f"the config goes onto {num_devices} device(s), mesh {axes}", batches, *notes]
+        [f"the config fits {num_devices} device(s), mesh {axes}", batches, *notes]
     )
 
 
 def _unchecked(config: ExperimentConfig) -> list[str]:
-    """Says what only the machines that train may have."""
+    """Describes inputs that are not checked: they may exist only where `train` runs."""
     if not config.init_from:
         return []
-    return [f"config.init_from={config.init_from!r} was not looked for"]
+    return [f"config.init_from={config.init_from!r} was not checked"]
 
 
 def check_writable(workdir: str) -> None:
-    """Raises ConfigError unless a file can be made in the workdir or what will hold it.
+    """Raises ConfigError unless the workdir, or its nearest parent, is writable.
 
-    Nothing is left behind.
+    The temporary file that tests this is deleted.
     """
     cli.local_directory("workdir", workdir)
     path = Path(workdir).absolute()
-    there = next(each for each in (path, *path.parents) if each.is_dir())
+    existing = next(each for each in (path, *path.parents) if each.is_dir())
     try:
-        tempfile.TemporaryFile(dir=there).close()
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise ConfigError(
-            f"--workdir={workdir}: {there} cannot be written ({error.strerror}); give"
+            f"--workdir={workdir}: {existing} is not writable ({error.strerror}); give"
             " another directory"
         ) from None

@@ -1,8 +1,9 @@
-"""What a compiled step is expected to take: seconds by operation class, MFU, cost.
+"""Estimates the time of a compiled step by operation class, its MFU and its cost.
 
-An estimate throughout: the compiler's cycles at the chip's clock; collectives at the
-data sheet's full rate and one after the other; what has no estimate at the time its
-result takes to be written. Waiting, the input pipeline and failures are not in it.
+Operations take the compiler's estimated cycles at the chip's clock. Collectives run one
+after another at the full rate of the data sheet. An operation without an estimate takes
+as long as writing its result. Waiting, the input pipeline and failures are not
+included.
 """
 
 import dataclasses
@@ -17,9 +18,17 @@ from bert_jax.preflight.hlo import CompiledProgram
 
 @dataclasses.dataclass(frozen=True)
 class StepEstimate:
-    cycles: dict[str, int]  # of one device, by class, as libtpu estimates them
-    seconds: dict[str, float]  # the same, and of collectives and unestimated
-    unestimated: int  # operations without an estimate, times a step
+    """Estimated cycles and seconds of one step on one device.
+
+    Attributes:
+      cycles: cycles by operation class, estimated by libtpu.
+      seconds: the same in seconds, and those of "collectives" and "unestimated".
+      unestimated: number of executed operations without an estimate.
+    """
+
+    cycles: dict[str, int]
+    seconds: dict[str, float]
+    unestimated: int
 
     @property
     def step_seconds(self) -> float:
@@ -27,11 +36,11 @@ class StepEstimate:
 
 
 def estimate(program: CompiledProgram, chip: Chip) -> StepEstimate | None:
-    """Returns the estimate of a step, None where the compiler made none."""
+    """Estimates a step; returns None if the compiler or the chip has no estimates."""
     if not chip.flops_per_cycle or not any(program.cycles.values()):
         return None
     seconds = {name: n / chip.clock_hz for name, n in program.cycles.items()}
-    send = chip.ici_bytes_per_s / 2  # half of it receives
+    send = chip.ici_bytes_per_s / 2  # the rate is the sum of both directions
     seconds["collectives"] = sum(c.seconds(send) for c in program.collectives)
     seconds["unestimated"] = sum(
         times * instruction.num_bytes / chip.hbm_bytes_per_s
@@ -50,15 +59,15 @@ def of_phase(
     chip: Chip,
     price: float | None,
 ) -> dict[str, float | None]:
-    """Returns the rates, hours and cost of a phase whose every step is as estimated.
+    """Returns the rates, hours and cost of a phase from the estimate of its step.
 
     Args:
-      found: of the step.
-      config: whose batch the step takes.
-      phase_index: of config.phases.
-      mesh: of the run.
-      chip: of the mesh.
-      price: of a chip and an hour, None if it is not known.
+      found: estimate of a step.
+      config: config of the run, with the batch that was estimated.
+      phase_index: index in config.phases.
+      mesh: mesh of the run.
+      chip: chip of the mesh.
+      price: price of one chip for one hour; None if unknown.
     """
     phase = config.phases[phase_index]
     flops = model_flops(config, phase_index)
@@ -76,7 +85,7 @@ def of_phase(
 
 
 def model_flops(config: ExperimentConfig, phase_index: int) -> float:
-    """Returns the FLOPs of a step over all devices, as `metrics` counts them."""
+    """Returns the model FLOPs of a step over all devices, see throughput.py."""
     phase = config.phases[phase_index]
     return phase.global_batch_size * throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase

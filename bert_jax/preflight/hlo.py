@@ -1,8 +1,9 @@
-"""What a compiled step tells: memory by kind, collectives, the compiler's own cycles.
+"""Reads memory, collectives and estimated cycles from a compiled step.
 
-Read from the optimised HLO, as text. A while loop's body counts times its trips. All is
-of one device. Cycles are libtpu's estimates of single operations; it makes none for
-collectives and Pallas kernels, and other compilers make none at all.
+The source is the text of the optimized HLO. The body of a while loop counts once per
+iteration. All numbers are those of one device. Cycles are libtpu's estimates of single
+operations; it makes none for collectives and Pallas kernels, and other compilers make
+none at all.
 """
 
 import dataclasses
@@ -14,10 +15,10 @@ from typing import Any
 
 import jax
 
-# Operations that run another computation once; collectives of a TPU7x are begun so, on
+# Operations that run another computation once. A TPU7x starts collectives this way, on
 # its SparseCores.
 CALLS = ("call", "call-start", "async-start")
-# What libtpu writes for an operation that it cannot estimate is near 2^64.
+# For an operation that it cannot estimate, libtpu writes a number near 2^64.
 MAX_CYCLES = 2**62
 COLLECTIVES = (
     "all-reduce",
@@ -28,9 +29,10 @@ COLLECTIVES = (
     "send",  # to another slice
 )
 CLASSES = ("matmul", "attention", "elementwise", "dropout", "optimizer", "copies")
-# By the scopes of bert.py, ops.py and step.py; the first that is found.
+# Classes that are named scopes in bert.py, ops.py and step.py; the first match wins.
 SCOPES = ("dropout", "attention", "optimizer")
-# Whatever else has no estimate takes no time: tuples, bitcasts, transfers ahead.
+# Operations that take time even without an estimate. All others without one, such as
+# tuples, bitcasts and prefetches, take none.
 WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")
 ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
 ITEM_BYTES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
@@ -38,44 +40,68 @@ ITEM_BYTES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
+    """One HLO instruction.
+
+    Attributes:
+      name: name of the instruction.
+      opcode: the operation, such as "fusion".
+      num_bytes: size of the result.
+      dtypes: distinct dtypes of the arrays in the result, sorted.
+      operands: names of the operands.
+      text: the line after the result's type.
+    """
+
     name: str
     opcode: str
-    num_bytes: int  # of the result
-    dtypes: tuple[str, ...]  # of the arrays in the result, each once, sorted
+    num_bytes: int
+    dtypes: tuple[str, ...]
     operands: tuple[str, ...]
-    text: str  # what follows the result's type
+    text: str
 
     @property
     def op_name(self) -> str:
-        """The path of scopes and primitive that it was made from."""
+        """The path of named scopes and the JAX primitive that it came from."""
         return _found(r'op_name="([^"]*)"', self.text)
 
     @property
     def cycles(self) -> int | None:
+        """The compiler's estimate of its cycles; None if there is none."""
         found = _found(r'"estimated_cycles":"(\d+)"', self.text)
         return int(found) if found and int(found) < MAX_CYCLES else None
 
     def called(self, role: str) -> str:
-        """Returns the computation in a role: calls, body, condition, to_apply."""
+        """Returns the computation in a role: calls, body, condition or to_apply."""
         return _found(rf"\b{role}=%?([\w.\-]+)", self.text)
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    kind: str  # one of COLLECTIVES
-    num_bytes: int  # of the whole array, on one device, each time
-    group_size: int  # devices that take part together
-    times: int  # a step
+    """A collective operation of the step.
+
+    Attributes:
+      kind: one of COLLECTIVES.
+      num_bytes: size of the whole array, per execution.
+      group_size: number of devices that participate together.
+      times: executions per step.
+      op_name: see `Instruction.op_name`.
+      dtypes: distinct HLO dtypes of its arrays, such as f32, sorted.
+    """
+
+    kind: str
+    num_bytes: int
+    group_size: int
+    times: int
     op_name: str
-    dtypes: tuple[str, ...]  # of its arrays, sorted, as f32
+    dtypes: tuple[str, ...]
 
     def seconds(self, bytes_per_s: float) -> float:
-        """Returns the least time a step: every link in use, at the data sheet's rate.
+        """Returns the minimum time per step, with every link at its full rate.
 
-        It is 0 of what goes to another slice: no data sheet has that network's rate.
+        The time of a transfer to another slice is 0, because no data sheet has the rate
+        of that network.
 
         Args:
-          bytes_per_s: that a device can send within its slice.
+          bytes_per_s: rate at which a device can send within its slice.
         """
         if self.kind == "send":
             return 0.0
@@ -85,10 +111,15 @@ class Collective:
 
 
 class CompiledProgram:
-    """The optimised HLO of a compiled step."""
+    """The optimized HLO of a compiled step."""
 
     def __init__(self, text: str, num_devices: int = 1):
-        """Parses the text that `jax.stages.Compiled.as_text` returns."""
+        """Parses optimized HLO.
+
+        Args:
+          text: the result of `jax.stages.Compiled.as_text`.
+          num_devices: number of devices, the size of groups that the text omits.
+        """
         self._num_devices = num_devices
         self._computations: dict[str, list[Instruction]] = {}
         self._entry = ""
@@ -103,7 +134,7 @@ class CompiledProgram:
                 instructions.append(instruction)
 
     def executed(self) -> Iterator[tuple[Instruction, int]]:
-        """Yields what runs by itself, not inside a fusion, and how often a step."""
+        """Yields each instruction outside fusions, and its executions per step."""
         yield from self._executed(self._entry, 1)
 
     def _executed(
@@ -119,7 +150,7 @@ class CompiledProgram:
                     yield from self._executed(instruction.called(role), times)
 
     def trips(self, computation: str, loop: Instruction) -> int:
-        """Returns how often a loop's body runs; 1 where the program does not say."""
+        """Returns the number of iterations of a loop; 1 if the program omits it."""
         known = _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text)
         if known:
             return int(known)
@@ -139,7 +170,7 @@ class CompiledProgram:
     def _first_value(
         self, computation: str, loop: Instruction, counter: Instruction
     ) -> int:
-        """Returns what a loop's counter starts with, 0 where it is no constant."""
+        """Returns the initial value of a loop's counter; 0 if it is not a constant."""
         index = _found(r"\bindex=(\d+)", counter.text)
         here = {i.name: i for i in self._computations[computation]}
         start = here.get(loop.operands[0])
@@ -152,7 +183,7 @@ class CompiledProgram:
 
     @functools.cached_property
     def collectives(self) -> list[Collective]:
-        """Every collective of a step, in order; metrics' sums are among them."""
+        """All collectives of a step, in order, including the sums of metrics."""
         found = []
         for instruction, times in self.executed():
             for kind, inner in self._collectives_in(instruction):
@@ -165,10 +196,11 @@ class CompiledProgram:
     def _collectives_in(
         self, instruction: Instruction
     ) -> Iterator[tuple[str, Instruction]]:
-        """Yields what an instruction is, or what libtpu has fused into it.
+        """Yields the kind and instruction of each collective in an instruction.
 
-        An all-reduce of which each device keeps its part is a reduce-scatter: a fusion
-        of the two, without a name of its own.
+        libtpu fuses collectives into other operations. A fusion of an all-reduce and
+        the slice that each device keeps is a reduce-scatter, although it has no such
+        name.
         """
         inside = [instruction]
         if instruction.opcode == "fusion":
@@ -184,13 +216,13 @@ class CompiledProgram:
 
     def _whole_bytes(self, instruction: Instruction) -> int:
         size = instruction.num_bytes
-        if instruction.opcode == "reduce-scatter":  # the result is a share
+        if instruction.opcode == "reduce-scatter":  # the result is one shard
             return size * self._group_size(instruction)
         if instruction.opcode == "all-gather-start":  # (operand, result)
             group = self._group_size(instruction)
             return size * group // (group + 1)
         if instruction.opcode == "collective-permute-start":  # (operand, result, ...)
-            return size // 2  # what follows are a few bytes
+            return size // 2  # the rest of the tuple is a few bytes
         return size
 
     def _group_size(self, instruction: Instruction) -> int:
@@ -210,9 +242,9 @@ class CompiledProgram:
     def cycles(self) -> dict[str, int]:
         """Estimated cycles of a step by operation class, without collectives.
 
-        A fusion counts as a whole for what it was made around: its matrix product, or
-        else the operation that gives it its name. Dropout that was fused into another
-        operation counts there.
+        The class of a whole fusion is that of its matrix product, or else that of the
+        operation which gives it its name. Dropout that is fused into another operation
+        counts toward that operation's class.
         """
         total: dict[str, int] = dict.fromkeys(CLASSES, 0)
         for instruction, times in self.executed():
@@ -222,7 +254,7 @@ class CompiledProgram:
 
     @functools.cached_property
     def unestimated(self) -> list[tuple[Instruction, int]]:
-        """Operations that work and have no estimate, and how often they run a step."""
+        """Operations that take time but have no estimate, with executions per step."""
         return [
             (instruction, times)
             for instruction, times in self.executed()
@@ -245,7 +277,7 @@ class CompiledProgram:
         return "copies" if instruction.opcode == "copy" else "elementwise"
 
     def _product(self, instruction: Instruction) -> Instruction | None:
-        """Returns the matrix product in a fusion, or the instruction if it is one."""
+        """Returns the instruction or, in a fusion, the first matrix product, if any."""
         if instruction.opcode in ("convolution", "dot"):
             return instruction
         if instruction.opcode == "fusion":
@@ -258,9 +290,9 @@ class CompiledProgram:
 def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
     """Returns the bytes of a compiled program on one device, and their total.
 
-    Aliased bytes are outputs that take the place of arguments. Near the limit the total
-    is a little high: a program that libtpu takes was seen 5% over the memory there is.
-    Whether it fits is for libtpu to say.
+    Aliased bytes are outputs that overwrite arguments. Near the limit the total is
+    slightly too high: a program that libtpu accepts was seen at 5% over the available
+    memory. Only libtpu decides whether a program fits.
     """
     stats: Any = compiled.memory_analysis()
     found = {
@@ -274,7 +306,7 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 
 def refused_bytes(message: str) -> tuple[int, int] | None:
-    """Returns what libtpu says a program needs and what there is, if it says so."""
+    """Parses needed and available bytes from libtpu's error; None for other errors."""
     size = r"([\d.]+)([KMGT]?)"
     match = re.search(
         rf"(?:temporaries \(|Used ){size}(?:\) exceeds available HBM \(| of ){size}",
@@ -290,7 +322,7 @@ def refused_bytes(message: str) -> tuple[int, int] | None:
 
 
 def device_bytes(tree: Any) -> int:
-    """Returns the bytes that one device holds of a tree of arrays or shapes."""
+    """Returns the bytes of a tree of sharded arrays or shapes on one device."""
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
         for x in jax.tree.leaves(tree)

@@ -1,4 +1,4 @@
-"""Bytes, time and money as text, each in the unit that fits it."""
+"""Formats bytes, times and amounts of money with suitable units."""
 
 import math
 
@@ -7,12 +7,15 @@ DECIMAL = ("B", "kB", "MB", "GB")
 
 
 def memory(num_bytes: float) -> str:
-    """Returns for example 143.8 KiB or 4.316 GiB."""
+    """Formats bytes of memory, for example 143.8 KiB or 4.316 GiB."""
     return _size(num_bytes, 1024, BINARY)
 
 
 def traffic(num_bytes: float) -> str:
-    """Returns for example 41.8 kB or 1.250 GB, the units of links' data sheets."""
+    """Formats bytes of traffic in decimal units, for example 41.8 kB or 1.250 GB.
+
+    Data sheets of links use decimal units.
+    """
     return _size(num_bytes, 1000, DECIMAL)
 
 
@@ -26,7 +29,7 @@ def _size(num_bytes: float, base: int, units: tuple[str, ...]) -> str:
 
 
 def run_time(hours: float) -> str:
-    """Returns for example 0.85 seconds, 23.4 minutes or 1,204.5 hours."""
+    """Formats hours, for example as 0.85 seconds, 23.4 minutes or 1,204.5 hours."""
     if hours >= 1:
         return f"{hours:,.1f} hours"
     if hours >= 1 / 60:
@@ -35,12 +38,12 @@ def run_time(hours: float) -> str:
 
 
 def step_time(seconds: float) -> str:
-    """Returns for example 50.14 ms or 12.03 us."""
+    """Formats seconds, for example as 50.14 ms or 12.03 us."""
     return f"{seconds * 1e3:,.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:,.2f} us"
 
 
 def money(amount: float) -> str:
-    """Returns whole units from a hundred on, of less at least two digits that count."""
+    """Formats money as an integer from 100 on, else with two or more digits."""
     if amount >= 100:
         return f"{amount:,.0f}"
     small = 1 - math.floor(math.log10(amount)) if amount else 0

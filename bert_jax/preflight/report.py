@@ -1,26 +1,26 @@
-"""The report of `preflight` as text for people; programs take its JSON."""
+"""Formats the report of `preflight` as text; programs read its JSON instead."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from bert_jax.preflight import quantities
 
-# What each part of a device's memory is. The total is their sum.
+# Parts of a device's memory, which add up to the total -> their descriptions.
 MEMORY = {
     "parameters": "",
     "optimizer_moments": "",
     "batch": "",
-    "padding": "of these arguments, to whole tiles",
-    "temporaries": "activations, gradients, work space",
-    "outputs": "the new state, and metrics",
-    "aliased": "outputs that are written over the old state: not counted twice",
+    "padding": "of the arguments above to whole tiles",
+    "temporaries": "activations, gradients, workspace",
+    "outputs": "the new state and metrics",
+    "aliased": "outputs that overwrite the old state, not counted twice",
     "code": "the program itself",
 }
-OVER = "less than the total, and yet libtpu takes the program"
+OVER = "less than the total, but libtpu accepts the program"
 
 
 def table(report: dict[str, Any]) -> str:
-    """Returns the whole report, lines of at most some 100 columns."""
+    """Formats the whole report, in lines of at most about 100 columns."""
     lines = [*_head(report)]
     for phase in report["phases"]:
         lines += ["", *_phase(phase, report)]
@@ -33,10 +33,14 @@ def _head(report: dict[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
     return [
         f"topology: {report['topology']}, {devices} x {report['device_kind']}"
-        + (f", {chips} chips (a device is half a chip)" if chips < devices else ""),
+        + (f", {chips} chips of two devices" if chips < devices else ""),
         f"step:     {report['layers']} layers of {report['hidden_size']},"
         f" {report['compute_dtype']}, remat {report['remat']}, mesh {mesh}"
-        + (", optimizer over data (ZeRO-1)" if report["shard_optimizer"] else ""),
+        + (
+            ", optimizer sharded over data (ZeRO-1)"
+            if report["shard_optimizer"]
+            else ""
+        ),
         f"versions: {versions}",
         *(f"checked:  {line}" for line in report["checks"]),
     ]
@@ -48,16 +52,16 @@ def _phase(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
         f"== phase {phase['phase'] + 1} of {len(report['phases'])}:"
         f" {phase['num_steps']:,} steps of"
         f" {phase['global_batch_size']:,} x {phase['sequence_length']} tokens,"
-        f" {phase['micro_batch']:,} sequences a device at a time"
-        + (f", {parts} times" if parts > 1 else ""),
+        f" {phase['micro_batch']:,} sequences per device"
+        + (f" in each of {parts} microbatches" if parts > 1 else ""),
         _verdict(phase),
-        f"{'compiled (facts)' if compiled else 'not compiled'}, of one device",
+        f"{'compiled (facts)' if compiled else 'not compiled'}, per device",
         *_memory(compiled or phase["from_few_layers"]),
     ]
     if compiled:
         lines += _collectives(compiled.get("collectives", ()))
     lines.append("estimated")
-    lines.append(f"  model FLOPs a step   {phase['model_flops']:.3e} over all devices")
+    lines.append(f"  model FLOPs per step {phase['model_flops']:.3e} over all devices")
     lines += _time(phase["estimated"])
     lines += _search(phase)
     return lines
@@ -65,7 +69,7 @@ def _phase(phase: dict[str, Any], report: dict[str, Any]) -> list[str]:
 
 def _verdict(phase: dict[str, Any]) -> str:
     if phase["fits"] is None:
-        return "whether it fits is not known: the memory of this device is not"
+        return "UNKNOWN whether it fits: the memory size of this device is unknown"
     if phase["fits"]:
         return "FITS"
     compiled = phase["compiled"]
@@ -74,7 +78,7 @@ def _verdict(phase: dict[str, Any]) -> str:
         quantities.memory(found[name]) for name in ("needed_bytes", "hbm_bytes")
     )
     if compiled:
-        return f"DOES NOT FIT: needs {needed} of {hbm}; the compiler refused it"
+        return f"DOES NOT FIT: needs {needed} of {hbm}; rejected by the compiler"
     layers = " and ".join(map(str, found["layers"]))
     return (
         f"DOES NOT FIT: needs about {needed} of {hbm}; estimated from {layers} layers,"
@@ -83,7 +87,7 @@ def _verdict(phase: dict[str, Any]) -> str:
 
 
 def _memory(found: dict[str, Any]) -> list[str]:
-    """Tells of the parts that add up to the total, or of arguments alone."""
+    """Formats the parts of memory and their total, or the arguments only."""
     parts, memory = dict(found["arguments"]), found.get("memory")
     if memory:
         parts |= {name: memory[name] for name in MEMORY if name in memory}
@@ -91,27 +95,28 @@ def _memory(found: dict[str, Any]) -> list[str]:
         parts["aliased"] = -memory["aliased"]
     rows = [(name, parts[name], MEMORY[name]) for name in MEMORY if name in parts]
     if memory:
-        rows.append(("total", memory["total"], "the sum of these"))
+        rows.append(("total", memory["total"], "sum of the above"))
     if hbm := found.get("hbm_bytes"):
         over = memory and memory["total"] > hbm
-        rows.append(("memory there is", hbm, OVER if over else ""))
+        rows.append(("available memory", hbm, OVER if over else ""))
     return [
-        f"  {name.replace('_', ' '):<20} {quantities.memory(size):>12}  {what}".rstrip()
-        for name, size, what in rows
+        f"  {name.replace('_', ' '):<20} {quantities.memory(size):>12}  {note}".rstrip()
+        for name, size, note in rows
     ]
 
 
 def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
-    """Tells of each kind, and number of devices, in one line: in all a step."""
+    """Formats the total per step of each kind and number of devices in one line."""
     totals: dict[tuple[str, int], tuple[int, int]] = {}
     for each in collectives:
         key, times = (each["kind"], each["devices"]), each["times_a_step"]
         number, size = totals.get(key, (0, 0))
         totals[key] = number + times, size + times * each["bytes"]
     return [
-        f"  {kind:<20} {quantities.traffic(size):>12} a step, {number} times"
+        f"  {kind:<20} {quantities.traffic(size):>12} per step in {number}"
+        f" operation{'s' if number != 1 else ''}"
         + (
-            ", to another slice: in no estimate"
+            ", to another slice: not included in the estimate"
             if kind == "send"
             else f", over {devices} devices"
         )
@@ -122,7 +127,7 @@ def _collectives(collectives: Iterable[dict[str, Any]]) -> list[str]:
 def _time(estimated: dict[str, Any] | None) -> list[str]:
     if not estimated:
         return [
-            "  time                 not known: only the TPU's compiler tells cycles"
+            "  time                 unknown: only the TPU's compiler estimates cycles"
         ]
     lines = []
     total = estimated["step_seconds"]
@@ -132,8 +137,8 @@ def _time(estimated: dict[str, Any] | None) -> list[str]:
             f"  {name:<20} {quantities.step_time(seconds):>12}  {seconds / total:>4.0%}"
             + (f"  {cycles / 1e6:>10.3f} M cycles" if cycles is not None else "")
         )
-    a_step = f"  {'a step':<20} {quantities.step_time(total):>12}"
-    return [*lines, a_step, _rates(estimated)]
+    per_step = f"  {'step':<20} {quantities.step_time(total):>12}"
+    return [*lines, per_step, _rates(estimated)]
 
 
 def _rates(estimated: dict[str, Any]) -> str:
@@ -155,10 +160,10 @@ def _search(phase: dict[str, Any]) -> list[str]:
         return []
     sequences, largest = phase["largest_micro_batch"], phase.get("largest")
     if not largest:
-        return ["  not one sequence a device fits"]
+        return ["  not even one sequence per device fits"]
     mfu = largest["estimated"]["mfu"] if largest["estimated"] else None
     lines = [
-        f"  largest micro-batch  {sequences:,} sequences a device (compiled:"
+        f"  largest micro-batch  {sequences:,} sequences per device (compiled:"
         f" {quantities.memory(largest['total_bytes'])})"
         + (f", MFU {mfu:.1%}" if mfu is not None else "")
     ]
@@ -177,18 +182,18 @@ def _end(report: dict[str, Any]) -> list[str]:
     if report["fits"] is False:
         remedy = report["remedy"]
         lines.append(
-            f"It does not fit; it does with {remedy['flag']}"
+            f"The run does not fit; it fits with {remedy['flag']}"
             if remedy
-            else "It does not fit, and no accumulation_steps makes it fit"
+            else "The run does not fit with any accumulation_steps"
         )
         for each in filter(None, remedy["phases"] if remedy else ()):
             step = quantities.step_time(each["step_seconds"])
-            lines.append(f"{step:>14} a step:{_rates(each)}")
+            lines.append(f"{step:>14} per step:{_rates(each)}")
     elif report["fits"]:
-        lines.append("It fits.")
+        lines.append("The run fits.")
     if report["hours"] is not None:
         lines.append(
-            f"The whole schedule: {_hours_and_cost(report)}, an estimate without"
-            " waiting, input and failures."
+            f"Whole schedule: {_hours_and_cost(report)}, an estimate without waiting,"
+            " input pipeline and failures."
         )
     return lines

@@ -133,7 +133,7 @@ def real(user):
 def test_the_real_check_of_a_sound_run(real):
     said = real.run(TPU[0], "run", *TPU[1], "--dry_run").stderr
     assert said.startswith(
-        "launch: the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
+        "launch: the config fits 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
     )
 
 

@@ -1,4 +1,4 @@
-"""The search for the largest batch, on a compiler made up of a line."""
+"""The search for the largest batch, with a compiler whose memory is linear."""
 
 import dataclasses
 
@@ -11,12 +11,12 @@ from tests.conftest import make_config, use_mesh
 HBM = 10_000
 
 
-def made_up(a_sequence, fixed=500):
-    """Returns a compile function of programs of `fixed + a_sequence * n` bytes."""
+def linear_compiler(per_sequence, fixed=500):
+    """Returns a compile function for programs of `fixed + per_sequence * n` bytes."""
 
     def compile_(config):
         compile_.tried.append(config.phases[0].global_batch_size // 8)
-        total = fixed + a_sequence * compile_.tried[-1]
+        total = fixed + per_sequence * compile_.tried[-1]
         if total > HBM:
             compile_.refused += 1
             return Trial(config, 0.0, {}, needed_bytes=total)
@@ -27,74 +27,74 @@ def made_up(a_sequence, fixed=500):
 
 
 @pytest.mark.parametrize("wanted", [8, 64, 800, 5000])
-@pytest.mark.parametrize("a_sequence", [7, 10, 12])  # the early number says 10
-def test_the_largest_is_found_and_was_compiled(wanted, a_sequence):
+@pytest.mark.parametrize("per_sequence", [7, 10, 12])  # the early estimate is 10
+def test_the_largest_is_found_and_was_compiled(wanted, per_sequence):
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * wanted})
-    compile_ = made_up(a_sequence)
-    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    compile_ = linear_compiler(per_sequence)
+    early = EarlyMemory(at=64, bytes_there=640.0, bytes_per_sequence=10.0)
     first = compile_(config)
     largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
-    best = (HBM - 500) // a_sequence
+    best = (HBM - 500) // per_sequence
     assert 0.93 * best - aot.TILE <= largest <= max(best, wanted)
     assert trial.fits and trial.config.phases[0].global_batch_size == 8 * largest
-    assert len(compile_.tried) <= 1 + aot.MOST_TRIES
-    # Those take minutes: the first, if it fits, and one or two.
+    assert len(compile_.tried) <= 1 + aot.MAX_TRIES
+    # Compiling a program that fits takes minutes: the first, and one or two more.
     assert len(compile_.tried) - compile_.refused <= first.fits + 2
 
 
-@pytest.mark.parametrize("a_sequence", [7, 10, 12])
-def test_the_largest_is_found_below_a_batch_that_was_not_compiled(a_sequence):
+@pytest.mark.parametrize("per_sequence", [7, 10, 12])
+def test_the_largest_is_found_below_a_batch_that_was_not_compiled(per_sequence):
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * 100_000})
-    compile_ = made_up(a_sequence)
-    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    compile_ = linear_compiler(per_sequence)
+    early = EarlyMemory(at=64, bytes_there=640.0, bytes_per_sequence=10.0)
     first = aot.uncompiled(config, mesh, 0, early.of(100_000))
     assert not first.fits and first.needed_bytes == 1_000_000
     largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
-    best = (HBM - 500) // a_sequence
+    best = (HBM - 500) // per_sequence
     assert 0.93 * best - aot.TILE <= largest <= best and trial.fits
-    assert len(compile_.tried) <= aot.MOST_TRIES
+    assert len(compile_.tried) <= aot.MAX_TRIES
     assert len(compile_.tried) - compile_.refused <= 2
 
 
 @pytest.mark.parametrize("wanted", [8, 64])
 @pytest.mark.parametrize("best", [1, 2, 6, 15, 23, 47])
-@pytest.mark.parametrize("share", [0.8, 1.0, 1.2])  # of what the early number says
-def test_of_few_sequences_each_one_counts(wanted, best, share):
+@pytest.mark.parametrize("share", [0.8, 1.0, 1.2])  # early estimate over actual bytes
+def test_small_batches_are_searched_by_single_sequences(wanted, best, share):
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * wanted})
-    a_sequence = (HBM - 500) / (best + 0.5)
-    compile_ = made_up(a_sequence)
-    early = EarlyMemory(64, 64 * a_sequence * share, a_sequence * share)
+    per_sequence = (HBM - 500) / (best + 0.5)
+    compile_ = linear_compiler(per_sequence)
+    early = EarlyMemory(64, 64 * per_sequence * share, per_sequence * share)
     first = compile_(config)
     largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     assert 0.93 * best - 1 <= largest <= best and trial.fits
-    assert len(compile_.tried) <= 1 + aot.MOST_TRIES
+    assert len(compile_.tried) <= 1 + aot.MAX_TRIES
 
 
 @pytest.mark.parametrize("best", [1, 2, 3, 7])
-def test_guesses_that_are_all_too_large_are_halved(best):
+def test_the_batch_is_halved_if_all_guesses_are_too_large(best):
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * 64})
-    compile_ = made_up((HBM - 500) / (best + 0.5))
-    early = EarlyMemory(at=64, bytes_there=640.0, a_sequence=10.0)
+    compile_ = linear_compiler((HBM - 500) / (best + 0.5))
+    early = EarlyMemory(at=64, bytes_there=640.0, bytes_per_sequence=10.0)
     first = dataclasses.replace(compile_(config), needed_bytes=HBM + 100)
     largest, trial = aot.largest_that_fits(first, early, mesh, 0, HBM, compile_)
     assert best / 2 <= largest <= best and trial.fits
-    assert len(compile_.tried) <= 1 + aot.MOST_TRIES + 6  # 64 halved to 1
+    assert len(compile_.tried) <= 1 + aot.MAX_TRIES + 6  # 64 halved to 1
 
 
-def test_where_not_one_sequence_fits_there_is_none():
+def test_the_result_is_none_if_not_even_one_sequence_fits():
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 64})
-    compile_ = made_up(10, fixed=2 * HBM)
-    early = EarlyMemory(at=64, bytes_there=2 * HBM + 640, a_sequence=10.0)
+    compile_ = linear_compiler(10, fixed=2 * HBM)
+    early = EarlyMemory(at=64, bytes_there=2 * HBM + 640, bytes_per_sequence=10.0)
     found = aot.largest_that_fits(compile_(config), early, mesh, 0, HBM, compile_)
     assert found == (0, None)
 
 
-def test_accumulation_divides_the_batch_to_what_fits():
+def test_accumulation_divides_the_batch_until_it_fits():
     mesh = use_mesh(8, 1, 1)
     config = make_config(phase={"global_batch_size": 8 * 24})
     parts = [
@@ -105,7 +105,7 @@ def test_accumulation_divides_the_batch_to_what_fits():
     assert aot.accumulation_for(config, mesh, 0, 0) is None
 
 
-def test_a_changed_config_is_changed_in_one_phase():
+def test_changed_changes_only_one_phase():
     mesh = use_mesh(4, 2, 1)
     config = make_config(accumulation_steps=2, phase={"global_batch_size": 64})
     config = dataclasses.replace(config, phases=config.phases * 2)

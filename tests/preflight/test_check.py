@@ -1,4 +1,4 @@
-"""The report as people and programs get it, and its numbers against arithmetic."""
+"""The report as text and JSON, and its numbers against arithmetic."""
 
 import dataclasses
 import importlib.util
@@ -30,9 +30,9 @@ TINY = [
 
 
 @needs_libtpu
-def test_json_of_a_slice_that_is_not_here(tmp_path):
+def test_json_report_of_a_slice_without_a_tpu(tmp_path):
     result = run(
-        "bert_jax.preflight.check",
+        "bert_jax.preflight",
         *TINY,
         "--topology=v5e:2x2",
         "--json",
@@ -46,15 +46,15 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     report = json.loads(result.stdout)
     assert report["fits"] is True
     assert (report["devices"], report["chips"]) == (4, 4)
-    assert report["compute_dtype"] == "bfloat16"  # the slice's, though this is a CPU
+    assert report["compute_dtype"] == "bfloat16"  # that of the slice, not of this CPU
     assert report["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
     assert any("no corpus in nowhere" in line for line in report["checks"])
-    assert any("can be written" in line for line in report["checks"])
+    assert any("is writable" in line for line in report["checks"])
     assert not (tmp_path / "run").exists()
     (phase,) = report["phases"]
     compiled, estimated = phase["compiled"], phase["estimated"]
     arguments = compiled["arguments"]
-    # Two moments of every parameter, and two counters that are scalars.
+    # Two moments for every parameter, and two scalar counters.
     moments = arguments["optimizer_moments"] - 2 * arguments["parameters"]
     assert 0 <= moments <= 16
     assert arguments["batch"] == 16 * 4 * (4 * 64 + 3 * 10 + 3 * 1)
@@ -64,7 +64,7 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     assert memory["total"] == (
         memory["arguments"]
         + memory["temporaries"]
-        + (memory["outputs"] - memory["aliased"])  # the metrics, and padding
+        + (memory["outputs"] - memory["aliased"])  # metrics and padding
         + memory["code"]
     )
     assert 0 < memory["outputs"] - memory["aliased"] < 2**16
@@ -80,11 +80,11 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     assert estimated["mfu"] == pytest.approx(rate * flops / (4 * 197e12))
 
 
-def test_local_has_no_cycles_but_memory_flops_and_collectives():
-    stdout = run_well("bert_jax.preflight.check", *TINY, "--topology=local", devices=8)
+def test_local_reports_memory_flops_and_collectives_but_no_cycles():
+    stdout = run_well("bert_jax.preflight", *TINY, "--topology=local", devices=8)
     assert "8 x cpu" in stdout and "float32" in stdout
-    assert "whether it fits is not known" in stdout
-    assert "only the TPU's compiler tells cycles" in stdout
+    assert "UNKNOWN whether it fits" in stdout
+    assert "only the TPU's compiler estimates cycles" in stdout
     assert "all-reduce" in stdout and "model FLOPs" in stdout
     assert "hours" not in stdout
 
@@ -96,7 +96,7 @@ def test_local_has_no_cycles_but_memory_flops_and_collectives():
         (["--topology=local", "--devices=2"], ["--devices and --topology exclude"]),
         (
             ["--topology=local", "--slices=2"],
-            ["--slices=2 goes with --devices", "2*v5e:16x16"],
+            ["--slices=2 requires --devices", "2*v5e:16x16"],
         ),
         (["--topology=v9:2x2"], ["--topology=v9:2x2 is not known", "tpu7x:4x4x4"]),
         (
@@ -105,26 +105,26 @@ def test_local_has_no_cycles_but_memory_flops_and_collectives():
         ),
     ],
 )
-def test_mistakes_are_a_line_and_exit_code_2(arguments, words):
-    result = run("bert_jax.preflight.check", *TINY, *arguments, devices=2)
+def test_errors_are_one_line_with_exit_code_2(arguments, words):
+    result = run("bert_jax.preflight", *TINY, *arguments, devices=2)
     assert result.returncode == 2 and not result.stdout
     (line,) = [x for x in result.stderr.splitlines() if x.startswith("error: ")]
     assert all(word in line for word in words)
 
 
-def test_with_a_number_of_devices_nothing_is_compiled():
-    result = run("bert_jax.preflight.check", *TINY, "--devices=16")
+def test_devices_flag_compiles_nothing():
+    result = run("bert_jax.preflight", *TINY, "--devices=16")
     assert result.returncode == 0 and not result.stderr
     assert result.stdout == (
-        "the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
-        " phase 1: 64 sequences, 4 a device at a time\n"
+        "the config fits 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
+        " phase 1: 64 sequences, 4 per device and microbatch\n"
     )
 
 
 @pytest.mark.slow
 @needs_libtpu
 def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
-    """libtpu ended with signal 11 where its threads had the stack it gives them."""
+    """libtpu died with signal 11 when its threads had their default stack size."""
     changes = {
         "model.num_hidden_layers": 1,
         "remat": "full",
@@ -134,11 +134,11 @@ def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
     }
     flags = [f"--config.{key}={value}" for key, value in changes.items()]
     where = ["--config=configs/base.py", "--topology=v5e:2x2", "--nosearch"]
-    assert "It fits." in run_well("bert_jax.preflight.check", *where, *flags)
+    assert "The run fits." in run_well("bert_jax.preflight", *where, *flags)
 
 
 @needs_libtpu
-def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
+def test_sharding_the_optimizer_divides_its_memory_by_the_devices():
     plain, split = (
         check.preflight(make_config(mesh__shard_optimizer=on), "v5e:2x2", search=False)[
             "phases"
@@ -146,7 +146,7 @@ def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
         for on in (False, True)
     )
     before, after = (each["arguments"]["optimizer_moments"] for each in (plain, split))
-    # Matrices to a quarter; biases and scales, 3% of so narrow a model, stay whole.
+    # Matrices are quartered; biases and scales, 3% of such a narrow model, stay whole.
     assert 0.25 < after / before < 0.30
     assert plain["arguments"]["parameters"] == split["arguments"]["parameters"]
     less = plain["memory"]["arguments"] - split["memory"]["arguments"]
@@ -157,7 +157,7 @@ def test_sharding_the_optimizer_cuts_its_memory_by_the_devices():
 
 @pytest.fixture
 def small_chip(monkeypatch):
-    """Bytes of a chip that the TPU's compiler is told of: small programs are fast."""
+    """Sets a small memory limit in the TPU's compiler; small programs compile fast."""
     limit_mib, compile_step = 128, aot.compile_step
 
     def compile_for_less(config, mesh, phase_index, options=None):
@@ -171,7 +171,7 @@ def small_chip(monkeypatch):
 
 @needs_libtpu
 @pytest.mark.slow
-def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(small_chip):
+def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     sequences = 2**13
     config = make_config(
         model__num_hidden_layers=1,
@@ -194,12 +194,12 @@ def test_a_batch_that_does_not_fit_is_told_with_the_largest_that_does(small_chip
     assert sequences % parts == 0
     text = report_lib.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
-    assert f"{largest:,} sequences a device" in text
+    assert f"{largest:,} sequences per device" in text
 
 
 @needs_libtpu
 @pytest.mark.slow
-def test_what_few_layers_tell_is_near_what_the_compiler_says(small_chip):
+def test_the_estimate_from_few_layers_is_near_the_compilers(small_chip):
     config = make_config(
         model__num_hidden_layers=4,
         model__hidden_size=128,
@@ -214,13 +214,13 @@ def test_what_few_layers_tell_is_near_what_the_compiler_says(small_chip):
     assert told.needed_bytes == pytest.approx(refused.needed_bytes, rel=0.25)
     assert told.needed_bytes > 3 * small_chip
     assert told.arguments == refused.arguments
-    # A batch that may fit is for the compiler to judge.
+    # A batch that may fit is compiled.
     few = aot.changed(config, flight.mesh, 0, sequences=8)
     flight = check.Preflight(few, flight.mesh, chip, price=None)
     assert flight.own(0, early).fits
 
 
-def test_what_is_wrong_with_one_phase_is_told_while_another_is_compiled():
+def test_an_error_in_one_phase_is_raised_while_another_is_compiled():
     config, over = make_config(), threading.Event()
     config = dataclasses.replace(config, phases=config.phases * 2)
     flight = check.Preflight(config, use_mesh(2, 1, 1), None, None)
@@ -233,32 +233,32 @@ def test_what_is_wrong_with_one_phase_is_told_while_another_is_compiled():
 
     try:
         with pytest.raises(ConfigError, match="wrong"):
-            flight.of_phases(result)
+            flight.map_phases(result)
         assert not over.is_set()
     finally:
         over.set()
 
 
 @pytest.mark.parametrize(("free_gib", "num"), [(5, 1), (12, 1), (14, 2), (None, 2)])
-def test_phases_are_compiled_side_by_side_where_memory_allows_it(
+def test_phases_are_compiled_concurrently_if_memory_allows_it(
     monkeypatch, capsys, free_gib, num
 ):
     config = make_config(model__num_hidden_layers=12)
     config = dataclasses.replace(config, phases=config.phases * 2)
-    chip = chips.CHIPS["TPU v4"]  # 6.5 GiB for 12 layers
+    chip = chips.CHIPS["TPU v4"]  # compiling 12 layers needs 6.5 GiB
     flight = check.Preflight(config, use_mesh(2, 1, 1), chip, None)
     free = free_gib and free_gib * 2**30
     monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert flight.num_at_once() == num
     said = capsys.readouterr().err
-    assert ("1 of 2 phases at a time: each may take 6.500 GiB" in said) == (num == 1)
+    assert ("1 of 2 phases at a time: each may need 6.500 GiB" in said) == (num == 1)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_it_in_the_middle_of_a_compilation():
+def test_ctrl_c_stops_it_during_a_compilation():
     flags = ["--config=configs/large.py", "--topology=local", "--nosearch"]
-    process = start("bert_jax.preflight.check", *flags)
+    process = start("bert_jax.preflight", *flags)
     assert process.stderr is not None
     while "compiling 24 layers" not in process.stderr.readline():
         assert process.poll() is None
@@ -272,7 +272,7 @@ def test_ctrl_c_ends_it_in_the_middle_of_a_compilation():
 
 
 class MadeUp(check.Preflight):
-    """A compiler of programs of a thousand cycles a layer, or more under remat."""
+    """A preflight whose programs have a thousand cycles per layer, more with remat."""
 
     def compile(self, config, phase_index):
         sequences = aot.micro_batch(config, self.mesh, phase_index)
@@ -293,11 +293,11 @@ class MadeUp(check.Preflight):
         )
 
     def early(self, config, phase_index):
-        a_sequence = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat]
-        return aot.EarlyMemory(64, 64 * a_sequence * 2**20, a_sequence * 2**20)
+        slope = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat] * 2**20
+        return aot.EarlyMemory(64, 64 * slope, slope)
 
 
-def test_a_search_tells_what_remat_buys():
+def test_a_search_compares_the_kinds_of_remat():
     config = make_config(model__num_hidden_layers=5)
     chip = chips.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
@@ -308,13 +308,13 @@ def test_a_search_tells_what_remat_buys():
     for each, share, cycles in ((full, 4, 13), (matmuls, 2, 11)):
         largest = none["largest_micro_batch"] * share
         assert each["largest_micro_batch"] == pytest.approx(largest, rel=0.01)
-        # Three layers' difference, over the two that compute every position.
+        # The difference of three layers, over the two that compute every position.
         more = (cycles - 10) * 100 * 3 / 2 * 4
         assert each["cycles"] == pytest.approx(5000 + more)
         assert each["total_bytes"] < none["total_bytes"]
 
 
-def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
+def test_a_far_too_large_batch_is_estimated_and_not_compiled():
     config = make_config(
         model__num_hidden_layers=5, phase={"global_batch_size": 8 * 40_000}
     )
@@ -326,10 +326,10 @@ def test_a_far_too_large_batch_is_not_compiled_and_said_to_be_estimated():
         assert phase["compiled"] is None and phase["estimated"] is None
         found = phase["from_few_layers"]
         assert found["needed_bytes"] == 40_000 * 4 * 2**20
-        # Arguments are known without a compiler; two moments, and a counter.
+        # Arguments are known without compilation: two moments and a counter.
         arguments = found["arguments"]
         assert arguments["optimizer_moments"] == 2 * arguments["parameters"] + 4
         assert 3900 < phase["largest_micro_batch"] < 4100
         text = "\n".join(report_lib._phase(phase, {"phases": [phase]}))
         assert "needs about 156.250 GiB of 15.750 GiB; estimated from 2" in text
-        assert "not compiled, of one device" in text and "(facts)" not in text
+        assert "not compiled, per device" in text and "(facts)" not in text

@@ -1,4 +1,4 @@
-"""What a corpus and a directory must be like before a run is paid for."""
+"""Checks of corpus, workdir and device count."""
 
 import json
 
@@ -11,11 +11,11 @@ from bert_jax.training import optimizer
 from tests.conftest import make_config
 
 
-def test_a_corpus_is_held_against_the_config(trained):
+def test_a_corpus_is_checked_against_the_config(trained):
     manifest = json.loads((trained / "run" / "config.json").read_text())
     config = config_lib.from_json(json.dumps(manifest))
     found = checks.check(config, None)
-    assert "was made with this tokenizer" in found[0]
+    assert "matches the config's tokenizer" in found[0]
     assert found[1].startswith("phase 1 takes ")
     manifest["tokenizer"]["lowercase"] = not manifest["tokenizer"]["lowercase"]
     other = config_lib.from_json(json.dumps(manifest))
@@ -23,24 +23,24 @@ def test_a_corpus_is_held_against_the_config(trained):
         checks.check(other, None)
 
 
-def test_a_workdir_that_cannot_be_written_is_refused(tmp_path):
+def test_a_workdir_that_is_not_writable_is_an_error(tmp_path):
     checks.check_writable(str(tmp_path / "new" / "run"))
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
         checks.check_writable(str(tmp_path / "file" / "run"))
-    with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc cannot be"):
+    with pytest.raises(ConfigError, match="--workdir=/proc/run: /proc is not wr"):
         checks.check_writable("/proc/run")
 
 
-def test_a_batch_is_held_against_a_number_of_devices():
+def test_a_batch_is_checked_against_a_number_of_devices():
     config = make_config(
         mesh__fsdp=4, accumulation_steps=2, phase={"global_batch_size": 64}
     )
     said = checks.check_devices(config, 16)
     assert "mesh data 4 x fsdp 4 x tensor 1" in said
     assert "init_from" not in said
-    assert "64 sequences, 2 a device at a time" in said
+    assert "64 sequences, 2 per device and microbatch" in said
     for num_devices, message in (
         (24, "global_batch_size=64 must .* = 48; try 48 or 96"),
         (6, r"does not fit 6 device\(s\)"),
@@ -49,15 +49,15 @@ def test_a_batch_is_held_against_a_number_of_devices():
             checks.check_devices(config, num_devices)
 
 
-def test_weights_that_may_be_elsewhere_are_not_looked_for_and_it_says_so(tmp_path):
+def test_initial_weights_are_reported_as_not_checked(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
     said = checks.check_devices(config, 8)
-    note = f"config.init_from='{tmp_path}/nope' was not looked for"
+    note = f"config.init_from='{tmp_path}/nope' was not checked"
     assert said.endswith(f"; {note}")
     assert note in checks.check(config, None)
 
 
-def test_a_schedule_that_is_all_warmup_is_told():
+def test_a_schedule_that_is_all_warmup_is_reported():
     phase = {"global_batch_size": 8, "num_steps": 3}
     config = make_config(optimizer__warmup_steps=3, phase=phase)
     (note,) = optimizer.schedule_notes(config)

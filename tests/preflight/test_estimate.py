@@ -1,4 +1,4 @@
-"""Seconds, rates, hours and cost of a step are arithmetic on its cycles."""
+"""Seconds, rates, hours and cost of a step are computed from its cycles."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
     assert found.cycles["elementwise"] == 3_000_000
     assert found.seconds["elementwise"] == pytest.approx(3e6 / V5E.clock_hz)
     assert found.seconds["copies"] == pytest.approx(1.5e6 / V5E.clock_hz)
-    # An all-reduce passes 3/4 of its 4 kB twice, over half of the links' rate.
+    # An all-reduce sends 3/4 of its 4 kB twice, at half of the links' rate.
     sent = 2 * 0.75 * 4096 / (V5E.ici_bytes_per_s / 2)
     assert found.seconds["collectives"] == pytest.approx(sent)
     assert found.unestimated == 1
@@ -34,7 +34,7 @@ def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
     assert found.step_seconds == pytest.approx(sum(found.seconds.values()))
 
 
-def test_what_no_compiler_estimated_has_no_seconds():
+def test_a_program_without_estimated_cycles_has_no_estimate():
     program = CompiledProgram("ENTRY %main (x: f32[8]) -> f32[8] {\n}")
     assert estimate.estimate(program, V5E) is None
     gpu = CHIPS["NVIDIA H100"]
@@ -64,7 +64,7 @@ def test_two_devices_of_tpu7x_are_one_chip():
     assert rates["cost"] == pytest.approx(rates["hours"] * 4)
 
 
-def test_model_flops_are_those_of_the_log_lines():
+def test_model_flops_equal_those_in_the_log():
     config = make_config()
     phase = config.phases[0]
     per_sequence = train_flops_per_sequence(config.model, 97, phase)

@@ -1,4 +1,4 @@
-"""What a compiled program tells, of one written by hand and of real ones."""
+"""Parsing of compiled programs, one written by hand and several real ones."""
 
 import collections
 import importlib.util
@@ -76,9 +76,9 @@ def by_hand(*, first=0, limit=3, known="", scope="mlp"):
     return CompiledProgram(text.replace("KNOWN", known).replace("SCOPE", scope), 8)
 
 
-def test_a_loops_body_counts_times_its_trips():
+def test_a_loops_body_counts_once_per_iteration():
     assert by_hand().cycles == {
-        "matmul": 300,  # the fusion's, not again the product's inside of it
+        "matmul": 300,  # the fusion's cycles, without those of the product inside it
         "attention": 0,
         "elementwise": 0,
         "dropout": 21,
@@ -95,16 +95,16 @@ def test_a_loops_body_counts_times_its_trips():
         ({"known": ', backend_config={"known_trip_count":{"n":"6"}}'}, 6),
     ],
 )
-def test_trips_are_told_by_the_loop_or_its_condition(loop, trips):
+def test_iterations_are_read_from_the_loop_or_its_condition(loop, trips):
     assert by_hand(**loop).cycles["matmul"] == 100 * trips
 
 
-def test_products_within_attention_are_attention():
+def test_products_within_attention_count_as_attention():
     cycles = by_hand(scope="attention").cycles
     assert cycles["attention"] == 300 and cycles["matmul"] == 0
 
 
-def test_what_has_no_estimate_is_not_counted_but_named():
+def test_operations_without_an_estimate_are_listed_separately():
     assert [(i.name, times) for i, times in by_hand().unestimated] == [("sorted", 1)]
 
 
@@ -119,8 +119,8 @@ def test_collectives_with_bytes_groups_and_times():
     ]
 
 
-def test_a_permutation_that_was_begun_counts_once():
-    """Its result is operand, result and two words of context."""
+def test_an_asynchronous_permutation_counts_once():
+    """Its result tuple is the operand, the result and two words of context."""
     program = CompiledProgram(
         "ENTRY %main (x: f32[32]) -> f32[32] {\n"
         "  %p = (f32[32], f32[32], u32[], u32[]) collective-permute-start(%x),"
@@ -133,9 +133,9 @@ def test_a_permutation_that_was_begun_counts_once():
     assert 128 <= permutation.num_bytes <= 136
 
 
-def test_a_collective_takes_at_least_its_bytes_over_the_links():
+def test_a_collective_takes_its_bytes_over_the_links_rate():
     reduce, gather, _ = by_hand().collectives
-    # Each of 4 devices sends 3/4 of the array to be summed, and 3/4 of the sums.
+    # Each of 4 devices sends 3/4 of the array and then 3/4 of the sums.
     assert reduce.seconds(128.0) == pytest.approx(3 * 2 * 0.75)
     assert gather.seconds(512.0) == pytest.approx(0.75)
 
@@ -155,7 +155,7 @@ def test_a_collective_takes_at_least_its_bytes_over_the_links():
         ),
     ],
 )
-def test_a_refusals_numbers(message, sizes):
+def test_needed_and_available_bytes_are_read_from_an_error(message, sizes):
     assert hlo.refused_bytes(message) == sizes
     assert hlo.refused_bytes("INTERNAL: something else") is None
 
@@ -174,10 +174,10 @@ def test_memory_and_a_real_loop():
     assert found["total"] == 2 * x.nbytes + rest
     program = CompiledProgram(compiled.as_text())
     assert 5 in {times for _, times in program.executed()}
-    assert not any(program.cycles.values())  # of a CPU nobody estimates them
+    assert not any(program.cycles.values())  # the CPU's compiler estimates none
 
 
-def test_device_bytes_are_of_one_device():
+def test_device_bytes_are_those_of_one_device():
     mesh = use_mesh(4, 2, 1)
     split = jax.sharding.NamedSharding(mesh, jax.P("data", None))
     tree = {
@@ -187,8 +187,8 @@ def test_device_bytes_are_of_one_device():
     assert hlo.device_bytes(tree) == 2 * 3 * 4 + 5 * 2
 
 
-def test_a_sum_that_is_fused_with_taking_ones_part_is_a_reduce_scatter():
-    """As libtpu writes it: its bytes are those of the whole, its name the fusion's."""
+def test_an_all_reduce_fused_with_a_slice_is_a_reduce_scatter():
+    """In libtpu's output, it has the bytes of the whole array and the fusion's name."""
     program = CompiledProgram(
         """
 %all-reduce-scatter (input: f32[8,4]) -> f32[2,4] {
@@ -216,11 +216,11 @@ metadata={op_name="jit(step)/optimizer/dot_general"}
             ("f32",),
         )
     ]
-    assert not program.unestimated  # it has a time of its own
+    assert not program.unestimated  # its time is that of a collective
 
 
-def test_a_sum_that_another_core_begins_counts_as_any():
-    """As libtpu writes those of gradients for TPU7x; what begins one has no size."""
+def test_an_all_reduce_on_another_core_is_counted():
+    """libtpu starts gradient sums this way on TPU7x; the start op has no size."""
     program = CompiledProgram(
         """
 %called (input: bf16[8,4]) -> bf16[8,4] {
@@ -244,7 +244,7 @@ async_execution_thread="sparsecore", to_apply=%called
 
 
 def tpu_program(devices=None, **changes):
-    """Returns a step for four chips or others, and the number of parameters."""
+    """Returns a step compiled for four chips by default, and the parameter count."""
     config = make_config(
         model__num_hidden_layers=1,
         model__hidden_size=128,
@@ -268,13 +268,13 @@ def tpu_program(devices=None, **changes):
 def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     topology, num_devices, most
 ):
-    """One sum of the metrics, few of the gradients; a TPU7x splits some off."""
+    """There is one sum of the metrics and few of the gradients; TPU7x splits some."""
     program, num_parameters = tpu_program(chips.devices(topology))
     assert {c.kind for c in program.collectives} == {"all-reduce"}
     assert {(c.group_size, c.times) for c in program.collectives} == {(num_devices, 1)}
     gradients = [c for c in program.collectives if c.num_bytes > 1024]
     assert len(gradients) <= most and len(program.collectives) <= most + 1
-    # Every parameter once, in float32; activations would be over.
+    # Every parameter once, in float32; sums of activations would exceed this.
     num_bytes = sum(c.num_bytes for c in gradients)
     assert 4 * num_parameters <= num_bytes <= 4 * num_parameters + 4096
 
@@ -284,10 +284,8 @@ def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     "mesh", [{}, {"data": 1, "fsdp": 4}, {"data": 4, "shard_optimizer": True}]
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_gradients_are_summed_over_devices_in_the_dtype_of_the_config(
-    dtype, mesh
-):
-    """The embeddings' gradients and those of vectors are summed in float32 anyway."""
+def test_gradients_of_kernels_are_summed_over_devices_in_the_configs_dtype(dtype, mesh):
+    """Gradients of embeddings and vectors are always summed in float32."""
     changes = {f"mesh__{name}": value for name, value in mesh.items()}
     program, num_parameters = tpu_program(gradient_reduction_dtype=dtype, **changes)
     num_parameters *= mesh.get("fsdp", 1)
@@ -301,7 +299,7 @@ def test_kernels_gradients_are_summed_over_devices_in_the_dtype_of_the_config(
         assert set(num_bytes) == {"f32"}
         assert num_bytes["f32"] > 4 * 0.9 * num_parameters
     else:
-        # The head of two classes is split over no device.
+        # The head of two classes is not sharded.
         assert 2 * num_kernel <= num_bytes["bf16"] <= 2 * 1.1 * num_kernel
 
 
@@ -322,8 +320,8 @@ def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
 
 
 @needs_libtpu
-def test_parameters_and_moments_are_updated_as_they_lie():
-    """A step was an eighth longer where each was copied across, and back after it."""
+def test_parameters_and_moments_are_updated_without_layout_copies():
+    """A step took an eighth longer when each was copied to another layout and back."""
     program, _ = tpu_program()
     assert program.cycles["copies"] < 0.02 * sum(program.cycles.values())
 
@@ -332,28 +330,28 @@ def test_parameters_and_moments_are_updated_as_they_lie():
 @pytest.mark.parametrize(
     "mesh", [{"fsdp": 4, "data": 1}, {"data": 4, "shard_optimizer": True}]
 )
-def test_gradients_of_what_is_split_are_scattered_and_parameters_gathered(mesh):
-    """Where libtpu fuses the scattering into a sum, it has a name of ours alone."""
+def test_gradients_of_sharded_parameters_are_scattered_and_parameters_gathered(mesh):
+    """libtpu fuses the scatter into an all-reduce, which hlo.py reports by its kind."""
     program, num_parameters = tpu_program(
         **{f"mesh__{name}": value for name, value in mesh.items()}
     )
     by_kind = collections.Counter()
     for collective in program.collectives:
         by_kind[collective.kind] += collective.num_bytes * collective.times
-    of_all = num_parameters * mesh.get("fsdp", 1)  # nearly: vectors are not split
-    # In float32; with fsdp the word embeddings' gradient is summed in its two parts.
+    of_all = num_parameters * mesh.get("fsdp", 1)  # approximate: vectors are unsharded
+    # In float32; with fsdp, the two parts of the word embeddings' gradient are summed.
     assert 3.5 * of_all < by_kind["reduce-scatter"] < 5.5 * of_all
     assert by_kind["all-gather"] > 2 * of_all
-    assert by_kind["all-reduce"] < of_all / 4  # metrics, gradients of vectors
+    assert by_kind["all-reduce"] < of_all / 4  # metrics and gradients of vectors
     assert not [i for i, _ in program.unestimated if "reduce-scatter" in i.text]
 
 
 @needs_libtpu
-def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
+def test_accumulation_reduces_once_per_step_except_the_word_embeddings():
     """Their gradient has two parts, a lookup's and the head's.
 
-    XLA moves a sum over devices out of a loop where it goes straight to what is
-    accumulated, which a sum of two does not.
+    XLA moves a sum over devices out of a loop if its result is added directly to the
+    accumulator, which is not the case for a sum of two parts.
     """
     program, num_parameters = tpu_program(accumulation_steps=4)
     assert {c.kind for c in program.collectives} == {"all-reduce"}
@@ -366,12 +364,12 @@ def test_accumulation_reduces_once_a_step_but_for_the_word_embeddings():
 
 @needs_libtpu
 @pytest.mark.slow
-def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
-    """Each chip sends its quarter of what its slice has summed, and gets another's."""
+def test_slices_exchange_a_share_of_the_gradients_and_nothing_else():
+    """Each chip sends its quarter of its slice's sums, and receives another slice's."""
     program, num_parameters = tpu_program(chips.devices("2*v5e:2x2"))
     sent = [c for c in program.collectives if c.kind == "send"]
     assert {collective.times for collective in sent} == {1}
-    # In float32; of the word embeddings there are two parts, as above.
+    # In float32; the word embeddings' gradient has two parts, as above.
     num_bytes = sum(collective.num_bytes for collective in sent)
     a_share = num_parameters / 4
     assert 4 * a_share < num_bytes < 4 * (a_share + 1000 * 128 / 4) + 2**15
@@ -380,16 +378,16 @@ def test_between_slices_goes_a_share_of_the_gradients_and_nothing_else():
         for collective in program.collectives
         if collective.kind not in ("send", "collective-permute")
     }
-    assert groups == {4}  # all else stays within a slice
+    assert groups == {4}  # all other collectives stay within a slice
 
 
 @needs_libtpu
 @pytest.mark.slow
-def test_states_are_not_moved_about_between_products():
-    """What is no product takes less than one and a half times the products.
+def test_hidden_states_are_not_copied_between_products():
+    """Other operations take less than 1.5 times the cycles of the products.
 
-    It was twice when Linear made one matrix of all rows: the compiler then laid the
-    queries, keys and values out across, and read them back in pieces.
+    They took twice the cycles when Linear reshaped all rows to one matrix: the compiler
+    then transposed the queries, keys and values, and read them back in pieces.
     """
     config = make_config(
         model__num_hidden_layers=2,
@@ -410,7 +408,7 @@ def test_states_are_not_moved_about_between_products():
 
 @needs_libtpu
 @pytest.mark.slow
-def test_every_class_of_operations_is_found_in_a_step():
+def test_a_step_has_operations_of_every_class():
     program, _ = tpu_program(
         model__hidden_dropout_prob=0.1, model__attention_probs_dropout_prob=0.1
     )

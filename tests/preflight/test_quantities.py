@@ -1,4 +1,4 @@
-"""Numbers that people read: never all zeros, never a unit too small."""
+"""Formatted quantities have significant digits and suitable units."""
 
 import pytest
 
@@ -33,11 +33,11 @@ def test_bytes(num_bytes, memory, traffic):
         (1204.5, "1,204.5 hours"),
     ],
 )
-def test_the_time_of_a_run(hours, text):
+def test_run_time(hours, text):
     assert quantities.run_time(hours) == text
 
 
-def test_the_time_of_a_step():
+def test_step_time():
     assert quantities.step_time(0.05014) == "50.14 ms"
     assert quantities.step_time(12.03e-6) == "12.03 us"
 
