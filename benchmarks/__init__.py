@@ -1,6 +1,7 @@
-"""`python -m benchmarks.NAME` prints one JSON object a row.
+"""Benchmarks. `python -m benchmarks.NAME` prints one JSON object per row.
 
-A row: benchmark, case, value, unit, peer, peer_value, ratio, spread, versions. Values
-are medians over repeats, a peer is timed in the same call in turn with us, and spread
-is (max - min) / median of our repeats. See results/ for rows kept with their hardware.
+A row has the keys benchmark, case, value, unit, peer, peer_value, ratio, spread and
+versions. Values are medians over repeats. A peer is timed in the same call, alternating
+with bert_jax. Spread is (max - min) / median over the repeats of bert_jax. The
+directory results/ has rows together with their hardware.
 """

@@ -1,12 +1,13 @@
-"""What keeping checkpoints costs: blocking time, digests, and the steps meanwhile.
+"""Measures the cost of checkpoints: blocking time, digests, and slower steps.
 
     python -m benchmarks.checkpoint [--size=base|large] [--batch=8] [--repeats=2]
         [--steps=20]
 
-Rows: seconds that `save` keeps the step waiting, beside a save that is waited for;
-seconds to digest and to verify a checkpoint, beside writing it; steps a second with a
-save every `--steps`, beside none. Floor: the state is 12 bytes a parameter, 1.3 GB for
-base; sha256 goes at some 1.9 GB/s on a core, and writing on where the disk does.
+Prints rows for the seconds that `save` blocks the training loop, compared with waiting
+until the save completes; the seconds to digest and to verify a checkpoint, compared
+with the whole save; and the steps per second with a save every `--steps`, compared with
+no saves. Lower bound: the state has 12 bytes per parameter, 1.3 GB for base; SHA-256
+processes about 1.9 GB/s on one core, and writing is limited by the disk.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def measure(args: argparse.Namespace, workdir: str) -> None:
         seal.append(timed(lambda: integrity.seal(directory)))  # noqa: B023
         verify.append(timed(lambda: digests.damage(directory)))  # noqa: B023
         run.step += 1
-    # The first save makes directories and touches memory for the first time.
+    # The first save is not counted: it creates directories and allocates memory.
     rows.print_row(
         "checkpoint",
         f"{case}: blocked by a save",
@@ -90,7 +91,7 @@ def measure(args: argparse.Namespace, workdir: str) -> None:
 
 
 class Run:
-    """A train step, its state, and where that is saved."""
+    """A train step with its state and checkpoints."""
 
     def __init__(self, config, batch, workdir: str):
         mesh = mesh_lib.make_mesh(config.mesh)
@@ -116,7 +117,7 @@ class Run:
         self.checkpoints.save(self.step, self._state, self._config, position)
 
     def save_and_take(self, number: int) -> None:
-        """A save, and the steps until the next one, which waits for its end."""
+        """Saves, takes steps, and waits until the save completes, as the next would."""
         self.save()
         self.step += 1
         self.take_steps(number)

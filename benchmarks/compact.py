@@ -1,11 +1,11 @@
-"""What fewer layers and fewer bits cost and save: tuned models of one task compared.
+"""Compares accuracy, speed and memory of fine-tuned models with fewer layers or bits.
 
     python -m benchmarks.compact MODEL [MODEL ...] --dev=FILE.tsv [--repeats=5]
 
-MODEL is a WORKDIR/model of `finetune` for classification of sentences; FILE has columns
-`sentence` and `label`, a number. A row for each model with float32 and with int8
-weights: sentences a second, beside the first model's in float32, and with it `accuracy`
-and `parameter_bytes`, which are what predict holds in memory.
+MODEL is a WORKDIR/model of `finetune` for sentence classification. FILE has the columns
+`sentence` and `label`, a number. Prints a row for each model with float32 and with int8
+weights: sentences per second, compared with the first model in float32, `accuracy`, and
+`parameter_bytes`, the memory that parameters take in predict.
 """
 
 import argparse
@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import predict
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import task
 from bert_jax.finetuning.config import TextTask
 from bert_jax.finetuning.predictor import Predictor
+from bert_jax.inference import line_input
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 from bert_jax.model import int8
@@ -64,11 +64,12 @@ def main() -> None:
             predictors[f"{layers}, {weights}"] = make(model, mesh, sentences)
 
     accuracy = {
-        case: float(np.mean(predict_().argmax(-1) == labels_N))  # and compiles
+        case: float(np.mean(predict_().argmax(-1) == labels_N))  # also compiles
         for case, predict_ in predictors.items()
     }
     rates: dict[str, list[float]] = {case: [] for case in predictors}
-    for _ in range(args.repeats):  # in turns: the machine's noise hits all alike
+    # The models alternate, so that noise of the machine affects all equally.
+    for _ in range(args.repeats):
         for case, predict_ in predictors.items():
             start = time.perf_counter()
             predict_()
@@ -106,7 +107,7 @@ def make(
         dtype=jnp.dtype("float32"),
         mesh=mesh,
     )
-    examples = predict.examples_of(model.head, [(s,) for s in sentences], 1, False)
+    examples = line_input.examples_of(TASK, [(s,) for s in sentences], 1, False)
     features = task.featurize(
         TASK,
         examples,

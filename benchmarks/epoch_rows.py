@@ -1,18 +1,18 @@
-"""Repeated pairs of a visit to a shard, and how evenly its rows weigh the documents.
+"""Measures repeated pairs within a visit to a shard, and the weights of its documents.
 
     python -m benchmarks.epoch_rows [--shards=4] [--epochs=20] [--cases=base 128,...]
 
-Shards are made of random documents: "base" has 14 books of some 90,000 tokens and 3,200
-articles of some 400, "books" has 3 books, "mixed" has 3 books and 100 articles. Each
-shard is a corpus of its own and each step takes one visit to it.
+Shards consist of random documents: "base" has 14 books of about 90,000 tokens and 3,200
+articles of about 400, "books" has 3 books, "mixed" has 3 books and 100 articles. Each
+shard is a corpus of its own, and each step is one visit to it.
 
-The value of a row is the share of a visit's pairs that are not an earlier pair of the
-same visit (A and B at the same tokens). The weight of some documents is the number of
-their pairs in all visits over the expected number, divided by the same ratio of all
-documents. The expected number follows from the released procedure, which draws a target
-length for each document and pass: a walk for every target length that may be drawn,
-weighted with its probability. `shard_weights` is the same for whole shards: their least
-and greatest. `noise` is the standard error of the books' weight.
+The value of a row is the share of a visit's pairs that do not repeat an earlier pair of
+the same visit (A and B at the same tokens). The weight of a group of documents is the
+number of their pairs in all visits over the expected number, divided by the same ratio
+for all documents. The expected number follows from the released procedure, which draws
+a target length for each document and pass: one walk for every possible target length,
+weighted by its probability. `shard_weights` has the smallest and largest weight of
+whole shards. `noise` is the standard error of the books' weight.
 """
 
 import argparse
@@ -32,21 +32,21 @@ from configs import tiny
 
 MIXES = {"base": (14, 3200), "books": (3, 0), "mixed": (3, 100)}  # books, articles
 BOOK_TOKENS, ARTICLE_TOKENS = 90_000, 400
-FULL_WALKS = 20  # their mean stands for nine tenths of the expected number
-SHORT_WALKS = 128
-# Sequence length and pairs in a row.
+FULL_WALKS = 20  # walks at full length, whose mean has weight 1 - short_seq_prob
+SHORT_WALKS = 128  # maximum number of shorter target lengths that are sampled
+# Sequence length and maximum pairs of a row.
 ROWS = {"128": (128, 1), "512": (512, 1), "2048": (2048, 1)}
 ROWS |= {"128 packed": (128, 4), "512 packed": (512, 8)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Pairs of the documents of one shard.
+    """Counts of pairs in one shard.
 
     Attributes:
-      distinct: float[num_epochs], share of a visit's pairs.
+      distinct: float[num_epochs], share of distinct pairs in each visit.
       taken: int64[num_epochs, num_documents], pairs that begin in each document.
-      expected: float[num_documents], pairs of a pass.
+      expected: float[num_documents], expected pairs per pass.
       is_book: bool[num_documents].
     """
 
@@ -124,11 +124,11 @@ def class_weight(
 def count(
     config: config_lib.ExperimentConfig, corpus: corpus_lib.Corpus, num_epochs: int
 ) -> Counts:
-    """Counts the pairs of some visits to the corpus's only shard."""
+    """Counts the pairs of `num_epochs` visits to the only shard of a corpus."""
     (shard,) = corpus.shards["train"]
     _, documents = corpus.load(shard)
     (stream,) = streams.make_streams(corpus, config, "train", 0, 0)
-    # Steps of a visit each.
+    # One step is one visit.
     phase = dataclasses.replace(config.phases[0], global_batch_size=stream.rows[0])
     config = dataclasses.replace(config, phases=(phase,))
     distinct, taken = [], []
@@ -154,7 +154,7 @@ def count(
 def expected_pairs(
     documents: pairs.Documents, sequence_length: int, short_seq_prob: float
 ) -> np.ndarray:
-    """Returns float[num_documents], pairs of a pass with a target for each document."""
+    """Returns float[num_documents], the expected pairs of a pass over each document."""
     first_tokens = documents.token_offsets[documents.sentence_offsets]
     max_num_tokens = sequence_length - 3
 
@@ -166,7 +166,7 @@ def expected_pairs(
         return np.bincount(own, minlength=len(first_tokens) - 1)
 
     full = np.mean([walk(max_num_tokens, i) for i in range(FULL_WALKS)], axis=0)
-    # Evenly spread over the targets: the number of pairs changes smoothly with them.
+    # Evenly spaced targets suffice: the number of pairs is a smooth function of them.
     number = min(SHORT_WALKS, max_num_tokens - 1)
     targets = 2 + ((np.arange(number) + 0.5) / number * (max_num_tokens - 1)).astype(
         int
@@ -192,7 +192,7 @@ def make_config(
 
 
 def make_corpus(directory: str, mix: tuple[int, int], seed: int) -> corpus_lib.Corpus:
-    """Writes a shard of random sentences and returns the corpus of it alone."""
+    """Writes a shard of random sentences and returns a corpus of this shard."""
     rng = np.random.default_rng(seed)
     num_books, num_articles = mix
     sizes = np.concatenate(
@@ -228,7 +228,7 @@ def make_corpus(directory: str, mix: tuple[int, int], seed: int) -> corpus_lib.C
 
 
 def _sentences(rng: np.random.Generator, num_tokens: float) -> np.ndarray:
-    """Returns tokens per sentence (mean 24) of a document of num_tokens or more."""
+    """Draws sentence lengths (mean 24 tokens) of a document of at least num_tokens."""
     lengths = np.maximum(1, rng.gamma(3, 8, 2 + int(num_tokens / 12))).astype(int)
     return lengths[: 1 + np.searchsorted(np.cumsum(lengths), num_tokens)]
 

@@ -1,12 +1,13 @@
-"""What features are worth as they are: a linear layer on words', no tuning.
+"""Evaluates word features without fine-tuning, with a linear classifier of entities.
 
     python -m benchmarks.features --model=DIR --train=FILE.conll --dev=FILE.conll
         [--length=64]
 
-A row for each way to combine layers that the model has enough of: F1 of entities on the
-dev set, beside the features of the embeddings, which know a word but not its sentence.
-As in Devlin et al. 2019, section 5.3, a word's features are those of its first token;
-there they go into an LSTM, here into scikit-learn's logistic regression.
+Prints a row for each combination of layers that the model has: F1 of entities on the
+dev set, compared with the features of the embeddings, which depend on a word but not on
+its sentence. As in Devlin et al. 2019, section 5.3, a word's features are those of its
+first token. The paper's classifier is an LSTM; this one is scikit-learn's logistic
+regression.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from bert_jax.inference import features as features_lib
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import Trained
 
-MAX_ITERATIONS = 1_000  # the default is 100, too few to converge on 256 features
+MAX_ITERATIONS = 1_000  # the default of 100 does not converge on 256 features
 WITHOUT_CONTEXT = "first"
 
 
@@ -65,7 +66,7 @@ def main() -> None:
 def score(
     model: Trained, layers: str, length: int, train: Sentences, dev: Sentences
 ) -> float:
-    """Returns the F1 of entities of the dev set that a linear layer finds."""
+    """Trains a linear classifier and returns its F1 of entities on the dev set."""
     extractor = features_lib.Extractor(
         model,
         layers=layers,
@@ -86,7 +87,7 @@ def score(
 
 def words(extractor: features_lib.Extractor, sentences: Sentences) -> np.ndarray:
     """Returns the features of all words, float32[words, features]."""
-    # A word with a space in it would be two.
+    # Spaces separate words, so they are replaced inside of words.
     texts = [
         (" ".join(word.replace(" ", "_") for word in sentence),)
         for sentence in sentences.words

@@ -1,20 +1,20 @@
-"""Rows a second of the input pipeline: pairs, packing, shuffle, masks and batches.
+"""Measures the input pipeline in rows/s: pairs, packing, shuffling, masks, batches.
 
     python -m benchmarks.input_pipeline [--megabytes=200] [--shards=100] [--streams=4]
         [--batch=256] [--seconds=4] [--repeats=5] [--peers=1]
 
-The corpus is made from the embedded sources, tokenised once, and its shard written out
-again and again until there are that many shards and at least that many bytes of tokens.
-Rows of 128 stand beside a plain Python builder of pairs and masks, and, where
-transformers is installed, beside its collator, which only masks: both given the same
-tokens, on one thread as they are. The last row is the time to the first batch of the
-base schedule, 900,000 steps in.
+The corpus is built from the embedded sources and tokenized once; its shard is copied
+until there are --shards shards and at least --megabytes of token ids. Rows of 128
+tokens are compared with a plain Python builder of pairs and masks and, if transformers
+is installed, with its collator, which only masks. Both get the same tokens and run on
+one thread, as they do by default. The last row is the time to the first batch at step
+900,000 of the base schedule.
 
-The floor of a row of T tokens and P masks: it writes 4 int32 arrays of T and 3 of P,
-2,300 bytes at 128 and 20, which at 5 GB/s are 0.5 microseconds, and hashes each token
-once (8 operations on 32-bit words) and each mask twice: 0.1 microseconds at 16 words
-an operation and 2.5 GHz. Ordering the tokens of a row by their hash costs as much
-again. What is above that is laying rows out, and moving arrays through the cache.
+The lower bound for a row of T tokens and P masks: it writes 4 int32 arrays of T and 3
+of P, 2,300 bytes at 128 and 20, which take 0.5 microseconds at 5 GB/s; it hashes each
+token once (8 operations on 32-bit words) and each mask twice, which takes 0.1
+microseconds at 16 words per operation and 2.5 GHz; sorting the tokens of a row by their
+hash takes as long again. Time beyond that is spent on row layout and cache traffic.
 """
 
 import argparse
@@ -46,15 +46,19 @@ from configs import base, large_packed, tiny
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--megabytes", type=float, default=200, help="of token ids")
+    parser.add_argument(
+        "--megabytes", type=float, default=200, help="size of all token ids"
+    )
     parser.add_argument("--shards", type=int, default=100)
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a repeat")
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="duration of a repeat"
+    )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--peers", type=int, default=1, help="0 leaves them out")
+    parser.add_argument("--peers", type=int, default=1, help="0 skips the peers")
     args = parser.parse_args()
-    host_memory.keep_freed_memory()  # as every command begins on a CPU
+    host_memory.keep_freed_memory()  # as every command does on a CPU
     with tempfile.TemporaryDirectory() as directory:
         corpus = make_corpus(args, directory)
         for case, changes in cases().items():
@@ -63,7 +67,7 @@ def main() -> None:
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """Returns changes of the config by the name of the row."""
+    """Returns config overrides, keyed by the name of the row."""
     packed = large_packed.get_config().phases[1]
     packed = {
         name: packed[name]
@@ -83,11 +87,11 @@ def measure(
     corpus: corpus_lib.Corpus,
     args: argparse.Namespace,
 ) -> None:
-    """Prints the row of a case, and on 128 tokens one for each peer."""
+    """Prints the row of a case; for the case "128", prints one for each peer."""
     batches = pipeline.batches(
         corpus, config, split="train", seed=0, phase_index=0, first_step=0
     )
-    first = next(batches)  # the first visits' pairs
+    first = next(batches)  # draws the pairs of the first visits to shards
 
     def ours() -> float:
         return args.batch * rate(lambda: next(batches), args.seconds)
@@ -103,7 +107,7 @@ def measure(
             peers["transformers DataCollatorForLanguageModeling"] = lambda: (
                 args.batch * rate(collate, args.seconds)
             )
-    # Ours and the peers take turns, so that the machine's noise hits all alike.
+    # The sides alternate, so that noise of the machine affects all equally.
     found = {name: [] for name in ("ours", *peers)}
     for _ in range(args.repeats):
         for name, function in {"ours": ours, **peers}.items():
@@ -127,7 +131,7 @@ def measure(
 def measure_first_batch(
     args: argparse.Namespace, directory: str, corpus: corpus_lib.Corpus
 ) -> None:
-    """Prints the seconds to the batch of the last step of the first base phase."""
+    """Prints the seconds until the batch of the last step of base's first phase."""
     published = base.get_config()
     phase = published.phases[0]
     config = make_config(args, directory, num_steps=phase.num_steps)
@@ -155,9 +159,10 @@ def measure_first_batch(
 
 
 def peak_memory_bytes() -> int:
-    """Returns the most memory that this program had.
+    """Returns the peak resident memory of this process.
 
-    Of /proc where there is one: rusage counts what the process was forked from as well.
+    Reads /proc if it exists, because rusage includes the memory of the process that
+    this one was forked from.
     """
     status = pathlib.Path("/proc/self/status")
     if status.exists():
@@ -168,7 +173,7 @@ def peak_memory_bytes() -> int:
 
 
 def rate(function: Callable[[], Any], seconds: float) -> float:
-    """Returns calls a second over some seconds."""
+    """Returns calls per second, measured for at least the given seconds."""
     count, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         function()
@@ -199,18 +204,18 @@ def make_config(
 
 
 def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
-    """Returns a corpus of as many shards and bytes as asked for."""
+    """Builds a corpus with the requested number of shards and bytes."""
     one = dataclasses.replace(
         make_config(args, directory),
         data=dataclasses.replace(
             make_config(args, directory).data, num_shards=1, num_streams=1
         ),
     )
-    with contextlib.redirect_stdout(sys.stderr):  # rows alone on stdout
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for rows only
         found = build.prepare(one)
     (shard,) = found.shards["train"]
     source = os.path.join(found.directory, shard.file)
-    # A TFRecord file several times over is a TFRecord file.
+    # Concatenated TFRecord files are a valid TFRecord file.
     wanted = args.megabytes * 2**20 / 2 / args.shards
     times = max(1, -(-int(wanted) // shard.num_tokens))
     many = dataclasses.replace(
@@ -240,7 +245,7 @@ def make_corpus(args: argparse.Namespace, directory: str) -> corpus_lib.Corpus:
 def plain_python(
     corpus: corpus_lib.Corpus, config: config_lib.ExperimentConfig
 ) -> Iterator[tuple[list[int], list[int], list[int]]]:
-    """Yields masked rows of lists, a pair at a time, for ever."""
+    """Yields (ids, masked positions, labels) as lists, one pair at a time, forever."""
     shard = corpus.shards["train"][0]
     tokens, offsets = corpus.load(shard)
     starts, firsts = offsets.token_offsets.tolist(), offsets.sentence_offsets.tolist()
@@ -255,10 +260,10 @@ def plain_python(
         for index, document in enumerate(documents):
             for a, b in _plain_pairs(documents, index, document, longest, rng):
                 row = [cls, *a, sep, *b, sep]
-                places = [i for i, t in enumerate(row) if t != cls and t != sep]
-                rng.shuffle(places)
+                positions = [i for i, t in enumerate(row) if t != cls and t != sep]
+                rng.shuffle(positions)
                 count = min(phase.max_predictions, max(1, round(0.15 * len(row))))
-                chosen = sorted(places[:count])
+                chosen = sorted(positions[:count])
                 labels = [row[i] for i in chosen]
                 for i in chosen:
                     if rng.random() < 0.8:
@@ -310,7 +315,7 @@ def _plain_pairs(
 def hugging_face(
     corpus: corpus_lib.Corpus, batch: pipeline.Batch
 ) -> Callable[[], Any] | None:
-    """Returns the collator's call on a batch's rows, or None without transformers."""
+    """Returns a function that collates a batch's rows; None without transformers."""
     try:
         import transformers
     except ImportError:

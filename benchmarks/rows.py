@@ -1,4 +1,4 @@
-"""How a benchmark times itself and prints a row."""
+"""Times functions in alternation and prints the rows of a benchmark."""
 
 import importlib.metadata
 import json
@@ -16,20 +16,21 @@ def alternate(
     repeats: int,
     warmups: int = 1,
 ) -> dict[str, list[float]]:
-    """Returns the seconds of a call of functions that take turns, one number a turn.
+    """Times functions in alternation and returns the seconds per call of each repeat.
 
-    Turns, so that the machine's noise hits all alike. Each function is built and run in
-    a process of its own, which waits while the others run: in one process the memory
-    and the threads that one library keeps slow the next one down. A turn is three calls
-    of which the first is not timed: it finds the caches full of the others' data.
+    The functions alternate so that noise of the machine affects all equally. Each is
+    built and run in a process of its own, which waits while the others run, because in
+    a shared process the memory and threads that one library keeps slow down the next. A
+    repeat is three calls. The first is not timed, because the caches hold the data of
+    the other functions.
 
     Args:
-      builders: by name; builder(*arguments) returns the function to time.
-      arguments: picklable.
-      repeats: turns of each function.
-      warmups: turns before those, for compilation and memory.
+      builders: builders by name; builder(*arguments) returns the function to time.
+      arguments: picklable arguments of the builders.
+      repeats: timed repeats of each function.
+      warmups: repeats before those, for compilation and memory allocation.
     """
-    # Or the first on a GPU would take three quarters of its memory.
+    # Otherwise the first process on a GPU would reserve three quarters of its memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
@@ -72,9 +73,9 @@ def print_row(
     peer_rates: list[float] | None = None,
     **more: object,
 ) -> None:
-    """Prints the row of repeated measurements `rates`, and of a peer's if there is one.
+    """Prints the row of repeated measurements, optionally compared with a peer's.
 
-    The ratio is the median of the ratios of neighbouring repeats.
+    The ratio is the median of the ratios of corresponding repeats.
     """
     value = statistics.median(rates)
     ratio = peer_value = None

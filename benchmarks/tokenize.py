@@ -1,13 +1,14 @@
-"""Megabytes of text a second into WordPiece ids on one core, beside `tokenizers`.
+"""Measures WordPiece tokenization in MB/s on one core, compared with `tokenizers`.
 
     python -m benchmarks.tokenize [--source=text:GLOB] [--vocab_file=vocab.txt]
         [--lowercase=1] [--megabytes=10] [--repeats=5]
 
-Two rows, English of the embedded sources and made-up Chinese; or one row of the source
-(as in config.data.sources), with its vocabulary or one trained on it. Both sides give
-the ids of the same sentences, and that they are the same is checked first. Our encoder
-is built anew for every call and remembers nothing from the one before: of less text,
-more strings are new to it. Floor of the work: read the text and write the ids once.
+Prints two rows, for English from the embedded sources and for synthetic Chinese; or one
+row for --source (as in config.data.sources), with --vocab_file or a vocabulary trained
+on the source. Both sides encode the same sentences; that their ids are equal is checked
+first. Our encoder is created anew for every call, so its cache is empty, and a smaller
+text has a larger share of strings that are not in the cache. The lower bound of the
+work is to read the text and write the ids once.
 """
 
 import argparse
@@ -28,23 +29,23 @@ from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import wordpiece, wordpiece_training
 from configs import tiny
 
-# Not the library's clean_text: it drops these, the released code keeps them.
+# Unicode categories that the released code keeps and the library's clean_text drops.
 KEPT_BY_ONE_SIDE = ("Co", "Cn")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--source", help="as text:GLOB or wikiextractor:GLOB; else two texts of our own"
+        "--source", help="text:GLOB or wikiextractor:GLOB; default: two built-in texts"
     )
     parser.add_argument(
-        "--vocab_file", help="a released vocab.txt; else one is trained"
+        "--vocab_file", help="a released vocab.txt; default: train a vocabulary"
     )
     parser.add_argument("--lowercase", type=int, choices=(0, 1), default=1)
     parser.add_argument("--megabytes", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # of the processes that are timed
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # inherited by the timed processes
     texts = (
         {args.source: documents(args.source)}
         if args.source
@@ -89,7 +90,7 @@ def their_call(tokenizer: wordpiece.WordPiece, sentences: list[str]):
 
 
 def their_pipeline(tokenizer: wordpiece.WordPiece) -> tokenizers.Tokenizer:
-    """Returns the library's own BERT pipeline, which is faster than our export."""
+    """Returns the library's BERT pipeline, which is faster than our exported one."""
     pipeline = tokenizer.huggingface()
     pipeline.normalizer = tokenizers.normalizers.BertNormalizer(
         lowercase=tokenizer.lowercase, strip_accents=tokenizer.lowercase
@@ -98,6 +99,7 @@ def their_pipeline(tokenizer: wordpiece.WordPiece) -> tokenizers.Tokenizer:
 
 
 def check_same_ids(tokenizer: wordpiece.WordPiece, sentences: list[str]) -> None:
+    """Exits with an error if the two sides encode any sentence differently."""
     theirs = their_pipeline(tokenizer).encode_batch_fast(sentences)
     for text, ids, other in zip(
         sentences, tokenizer.encoder()(sentences), theirs, strict=True
@@ -143,7 +145,7 @@ def first_sentences(text: Iterable[list[str]], num_bytes: int) -> list[str]:
 
 
 def made_up_chinese() -> Iterator[list[str]]:
-    """Yields ideographs as frequent as the n-th word of a language: 1/n."""
+    """Yields random ideographs whose frequencies follow Zipf's law."""
     source = random.Random(0)
     ideographs = [chr(0x4E00 + i) for i in source.sample(range(20_000), 5000)]
     weights = [1 / n for n in range(1, 5001)]

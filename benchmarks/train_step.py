@@ -1,12 +1,13 @@
-"""Sequences a second of one train step, beside Hugging Face BERT with torch AdamW.
+"""Measures a train step in sequences/s, compared with Hugging Face BERT in PyTorch.
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
         [--repeats=7] [--dtype=auto|float32|bfloat16] [--peer=eager|compiled|none]
 
-Both sides do a whole step on the same batch: forward, backward, clipping by global norm
-and AdamW, dropout 0.1, masked-LM and next-sentence loss. Floor of the work: the FLOPs
-in the row over the machine's matrix rate. The peer is what its documentation shows, or
-`compiled` by `torch.compile` and with torch's fused AdamW.
+Both sides take a whole step on the same batch: forward, backward, clipping by global
+norm and AdamW, with dropout 0.1 and the masked-LM and next-sentence losses. The lower
+bound of the work is the FLOPs in the row over the machine's matrix rate. The `eager`
+peer follows the documentation of transformers; the `compiled` peer uses `torch.compile`
+and torch's fused AdamW.
 """
 
 import argparse
@@ -49,7 +50,8 @@ def main() -> None:
     if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
-                "the peer needs pip install -r requirements-parity.txt; or --peer=none"
+                f"--peer={args.peer} needs torch: pip install -r"
+                " requirements-parity.txt, or give --peer=none"
             )
         is_compiled = args.peer == "compiled"
         builders["theirs"] = functools.partial(torch_step, is_compiled=is_compiled)
@@ -61,7 +63,7 @@ def main() -> None:
     )
     device = jax.devices()[0]
     median = sorted(rates["ours"])[len(rates["ours"]) // 2]
-    # A CPU has no data sheet: what is measured beside other machines' work says little.
+    # A CPU has no data sheet, and a rate measured on a shared machine means little.
     has_peak = device.platform != "cpu"
     mfu = round(median * flops / throughput.peak_flops(), 3) if has_peak else None
     rows.print_row(
@@ -91,7 +93,7 @@ def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
 
 
 def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
-    """Returns full rows of random tokens with every mask slot used."""
+    """Returns a batch of full rows of random tokens that use all mask slots."""
     random = np.random.default_rng(0)
     phase = config.phases[0]
     B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
@@ -114,7 +116,7 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
 
 
 def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
-    if not host_memory.has_accelerator():  # as every command begins
+    if not host_memory.has_accelerator():  # as every command does
         host_memory.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)

@@ -1,18 +1,20 @@
-"""What pretraining is worth: tasks tuned from a model's weights and from random ones.
+"""Measures the benefit of pretraining: fine-tunes from a model and from random weights.
 
     python -m benchmarks.tuning --model=DIR --data=DIR --workdir=DIR
         [--tasks=sst2,cola] [--rates=1e-4,3e-4] [--seeds=0,1] [--length=64]
 
-A row for each task, by its own metric on its dev set: of each seed at the better of the
-rates, with the model's weights, and with random ones as the peer; `floor` is what needs
-no neural network. Called again it goes on where it was. DIR of --data holds
+Prints a row for each task, with the task's own metric on its dev set for every seed at
+the best learning rate. The value is that of the model's weights and the peer is random
+weights; `floor` is a baseline without a neural network. The same command resumes an
+interrupted benchmark. DIR of --data contains
 
-    glue/SST-2, glue/CoLA, glue/STS-B   GLUE's train.tsv and dev.tsv
-    wnut17, codah, goemotions           as configs/finetune has them
+    glue/SST-2, glue/CoLA, glue/STS-B   train.tsv and dev.tsv of GLUE
+    wnut17, codah, goemotions           the files that configs/finetune names
     squad/squad11dev-train36.json       36 articles of SQuAD 1.1's dev set
 
-GoEmotions has its dev.tsv alone there, of which the last 1,000 are held out, and SQuAD
-the last 7 articles. STS-B's pairs that are in its dev set as well are not trained on.
+For GoEmotions only dev.tsv is used, and its last 1,000 lines are held out; for SQuAD
+the last 7 articles are held out. Pairs of STS-B that are also in its dev set are not
+used in training.
 """
 
 import argparse
@@ -27,7 +29,8 @@ from pathlib import Path
 
 from benchmarks import rows
 
-# A task's data: its directory -> what stands after config.data.train=, and after dev=.
+# Maps the data directory and a directory for derived files to the specs of a task's
+# training and dev sets.
 Data = Callable[[Path, Path], tuple[str, str]]
 
 
@@ -40,7 +43,7 @@ def glue(name: str) -> Data:
 
 
 def unseen_pairs(data: Path, made: Path) -> tuple[str, str]:
-    """STS-B without the pairs of its dev set: some copies have these in both."""
+    """Returns STS-B without training pairs that are also in its dev set."""
     directory = data / "glue" / "STS-B"
     dev = _read_table(directory / "dev.tsv")
     seen = {(row["sentence1"], row["sentence2"]) for row in dev}
@@ -93,14 +96,14 @@ def articles(data: Path, made: Path, num_held_out: int = 7) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """A row: a config of configs/finetune, its data, what it is held against."""
+    """A benchmarked task: its config in configs/finetune, data and baseline."""
 
     config: str
     data: Data
-    num_epochs: int  # few sentences are read more often
-    floor: float | None
-    floor_of: str
-    flags: tuple[str, ...] = ()
+    num_epochs: int  # more for small training sets
+    floor: float | None  # metric of a baseline without a neural network
+    floor_of: str  # name of that baseline
+    flags: tuple[str, ...] = ()  # further flags of finetune
 
 
 NOT_FOR_GLUE = "--config.task.glue=()"
@@ -150,7 +153,7 @@ def main() -> None:
 
 
 def compare(name: str, args: argparse.Namespace) -> None:
-    """Tunes one task from both starts, and prints its row."""
+    """Fine-tunes one task from pretrained and random weights, and prints its row."""
     task = TASKS[name]
     made = args.workdir / "data"
     made.mkdir(parents=True, exist_ok=True)
@@ -169,22 +172,22 @@ def compare(name: str, args: argparse.Namespace) -> None:
         f"--seeds={args.seeds}",
         *task.flags,
     ]
-    if task.config == "squad1":  # the paper's 64 and 128 of 384 tokens
+    if task.config == "squad1":  # the paper uses 64 and 128 of 384 tokens
         flags += [
             f"--config.task.max_query_length={args.length // 3}",
             f"--config.task.stride={args.length // 3}",
         ]
     seeds = [int(seed) for seed in args.seeds.split(",")]
-    taught = tune(args.workdir / name / "pretrained", flags, seeds)
+    pretrained = tune(args.workdir / name / "pretrained", flags, seeds)
     random = tune(args.workdir / name / "random", [*flags, "--from_scratch"], seeds)
     rows.print_row(
         "tuning",
         f"{name}, {task.num_epochs} epochs",
-        taught.metric,
-        taught.values,
+        pretrained.metric,
+        pretrained.values,
         "random weights",
         random.values,
-        rate=taught.rate,
+        rate=pretrained.rate,
         peer_rate=random.rate,
         floor=task.floor,
         floor_of=task.floor_of,
@@ -193,15 +196,17 @@ def compare(name: str, args: argparse.Namespace) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Best:
+    """The results at the best learning rate."""
+
     metric: str
     rate: float
-    values: list[float]  # one a seed
+    values: list[float]  # one per seed
 
 
 def tune(workdir: Path, flags: list[str], seeds: list[int]) -> Best:
-    """Runs finetune, or goes on with it; returns what its best rate came to.
+    """Runs or resumes finetune and returns the results at the best learning rate.
 
-    Of the rates that all seeds were tuned at, in this call or before it.
+    Only rates at which all seeds have results, from this or an earlier call, count.
     """
     command = [sys.executable, "-m", "bert_jax.finetune", f"--workdir={workdir}"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
@@ -210,7 +215,7 @@ def tune(workdir: Path, flags: list[str], seeds: list[int]) -> Best:
     by_rate: dict[float, list[float]] = {}
     for run in summary["runs"]:
         if run["seed"] in seeds:
-            value = run["metrics"].get(metric, 0.0)  # of a run that diverged
+            value = run["metrics"].get(metric, 0.0)  # a diverged run has no metrics
             by_rate.setdefault(run["learning_rate"], []).append(value)
     by_rate = {r: found for r, found in by_rate.items() if len(found) == len(seeds)}
     rate = max(by_rate, key=lambda rate: statistics.mean(by_rate[rate]))

@@ -1,4 +1,4 @@
-"""Benchmarks run and print rows; their numbers are not judged here."""
+"""Benchmarks run and print rows; their numbers are not checked."""
 
 import json
 
@@ -25,7 +25,7 @@ def test_train_step_prints_a_row():
 
 @pytest.mark.slow
 def test_input_pipeline_prints_a_row_for_each_case():
-    """Also the bound on memory, which holds anywhere."""
+    """Also checks the bound on memory, which holds on any machine."""
     stdout = run_well(
         "benchmarks.input_pipeline", "--seconds=0.5", "--repeats=2", "--megabytes=20"
     )
@@ -78,7 +78,7 @@ def test_checkpoint_prints_a_row_for_each_cost():
     found = [json.loads(line) for line in stdout.splitlines()]
     assert all(row.keys() >= ROW and row["value"] > 0 for row in found)
     blocked, digests, verify, steps = found
-    assert blocked["ratio"] < 1  # the rest is written while steps go on
+    assert blocked["ratio"] < 1  # most of the save runs concurrently with steps
     assert (digests["unit"], verify["unit"], steps["unit"]) == ("s", "s", "steps/s")
 
 
@@ -89,8 +89,8 @@ def write_table(path, columns, rows):
 
 
 @pytest.mark.slow
-def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
-    """Of tasks that are easy to tell from random weights: one word decides."""
+def test_tuning_and_compact_print_rows(source, tmp_path):
+    """The tasks are easy with pretrained weights: one word determines the label."""
     sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(960)]
     scored = [(f"w{i} w1", f"w{i} w{1 + i % 2}", 5.0 * (i % 2)) for i in range(32)]
     glue = tmp_path / "data" / "glue"
@@ -113,7 +113,7 @@ def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
     assert (sst2["unit"], stsb["unit"]) == ("accuracy", "pearson")
     assert sst2["value"] > 0.9 and sst2["peer"] == "random weights"
     trained_on = (tmp_path / "work" / "data" / "stsb_train.tsv").read_text()
-    assert trained_on.count("\n") == 1 + 22  # without those of the dev set
+    assert trained_on.count("\n") == 1 + 22  # without the pairs of the dev set
 
     model = tmp_path / "work" / "sst2" / "pretrained" / "model"
     stdout = run_well(
@@ -129,8 +129,8 @@ def test_tuning_and_what_is_smaller_print_rows(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_features_print_a_row_for_each_way_to_combine_layers(source, tmp_path):
-    """The last word after w1 is a name: only layers that see a sentence can know."""
+def test_features_print_a_row_for_each_combination_of_layers(source, tmp_path):
+    """The last word is a name if it follows w1, which only contextual layers know."""
     sentences = []
     for i in range(120):
         lines = [f"w{1 + i % 2}\tO\n"] * 8
@@ -150,7 +150,7 @@ def test_features_print_a_row_for_each_way_to_combine_layers(source, tmp_path):
     assert found["last, linear"]["value"] > found["first, linear"]["value"]
 
 
-def test_what_is_held_out_is_not_trained_on(tmp_path):
+def test_held_out_data_is_not_in_the_training_set(tmp_path):
     (tmp_path / "goemotions").mkdir()
     lines = [f"text {i}\t{i % 28}\tid{i}\n" for i in range(9)]
     (tmp_path / "goemotions" / "dev.tsv").write_text("".join(lines))
