@@ -1,12 +1,13 @@
-"""BERT-base as published: 12 layers of 768, 110 million parameters.
+"""BERT-base as published: 12 layers, hidden size 768, 110 million parameters.
 
     python -m bert_jax.prepare --config=configs/base.py
     python -m bert_jax.train --config=configs/base.py --workdir=DIR
 
-The released recipe, google-research/bert (README, modeling.py, optimization.py,
-create_pretraining_data.py) and Devlin et al. 2019, section 3 and appendix A.2. At that
-budget and a good corpus expect a held-out masked-LM loss near 1.4 nats (bert#90) and a
-next-sentence accuracy of 97 to 98% (bert#749); this project has not run it in full.
+The recipe is that of google-research/bert (README, modeling.py, optimization.py,
+create_pretraining_data.py) and Devlin et al. 2019, section 3 and appendix A.2. With
+this budget and a good corpus, expect a held-out masked-LM loss near 1.4 nats (bert#90)
+and a next-sentence accuracy of 97 to 98% (bert#749). This project has not run it in
+full.
 """
 
 import ml_collections
@@ -24,20 +25,20 @@ def get_config() -> ml_collections.ConfigDict:
     config.compilation_cache_dir = ""
 
     config.data = ml_collections.ConfigDict()
-    # The paper's Wikipedia and BookCorpus; the latter is no longer distributed, so
-    # Project Gutenberg's books take its place.
+    # The paper uses Wikipedia and BookCorpus. The latter is no longer distributed, so
+    # this config uses the books of Project Gutenberg instead.
     config.data.sources = ("tfds:wikipedia/20230601.en#text", "tfds:pg19#book_text")
-    config.data.source_weights = ()  # each counts once
+    config.data.source_weights = ()  # all sources have weight 1
     config.data.corpus_dir = "corpora/wikipedia_pg19_uncased"
-    # About 5 billion tokens: some 2.5 million a shard, 5 MB. A host that reads all 64
-    # streams holds two shards of each at most.
+    # The corpus has about 5 billion tokens, so a shard has about 2.5 million, or 5 MB.
+    # A process that reads all 64 streams holds at most two shards of each.
     config.data.num_shards = 2048
-    config.data.num_streams = 64  # divides the batch of 256 and the shards
-    config.data.validation_fraction = 0.002  # some 10 million tokens
+    config.data.num_streams = 64  # must divide the batch of 256 and the shards
+    config.data.validation_fraction = 0.002  # about 10 million tokens
     config.data.invalid_utf8 = "error"
-    # The longest paragraph of 28 MB of novels has 15 kB.
+    # The longest paragraph in 28 MB of novels has 15 kB.
     config.data.max_line_bytes = 2**20
-    # Room for nearly any book (War and Peace has 3.3 MB), in bounded memory.
+    # Bounds memory, and is larger than nearly any book (War and Peace has 3.3 MB).
     config.data.max_document_bytes = 4 * 2**20
     config.data.word_segmented = False
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py
@@ -50,8 +51,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.mask_ngram_max = 1
 
     config.tokenizer = ml_collections.ConfigDict()
-    config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
-    config.tokenizer.vocab_file = ""  # or the released vocab.txt
+    config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, sentencepiece_bpe
+    config.tokenizer.vocab_file = ""  # train one; or give the released vocab.txt
     config.tokenizer.vocab_size = 30522  # the released uncased vocabulary
     config.tokenizer.lowercase = True
 
@@ -101,7 +102,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 1e-4  # appendix A.2
     config.optimizer.warmup_steps = 10_000  # appendix A.2
-    config.optimizer.weight_decay = 0.01  # appendix A.2; not LayerNorm, not biases
+    config.optimizer.weight_decay = 0.01  # appendix A.2; except LayerNorm and biases
     config.optimizer.beta1 = 0.9  # appendix A.2
     config.optimizer.beta2 = 0.999  # appendix A.2
     config.optimizer.epsilon = 1e-6  # optimization.py
@@ -113,9 +114,9 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.checkpoint = ml_collections.ConfigDict()
     config.checkpoint.every_steps = 5_000
-    config.checkpoint.every_minutes = 30.0  # what a machine that is taken away costs
+    config.checkpoint.every_minutes = 30.0  # bounds the work lost to a preemption
     config.checkpoint.keep = 3
-    config.checkpoint.keep_every_steps = 100_000  # ten to look back at
+    config.checkpoint.keep_every_steps = 100_000  # keeps ten over the whole run
     config.checkpoint.keep_best = 1
     config.guard = ml_collections.ConfigDict(
         {"max_bad_steps": 10, "max_rollbacks": 0, "replay_every_steps": 0}

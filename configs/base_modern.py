@@ -1,13 +1,14 @@
-"""BERT-base with what was found since 2018, the same model otherwise.
+"""BERT-base with improvements to the recipe since 2018; the model is unchanged.
 
     python -m bert_jax.prepare --config=configs/base_modern.py
     python -m bert_jax.train --config=configs/base_modern.py --workdir=DIR
 
-No dropout, twice the masks, a larger batch at a higher rate, packed rows. Held-out text
-is masked at 15% as in configs/base.py, so that the two can be compared. Sources: Portes
-et al. 2023 (MosaicBERT) for batch, steps, rate, warmup and masks; Wettig et al. 2023 on
-masks over 15%; Geiping and Goldstein 2023 (Cramming) for dropout and beta2; Krell et
-al. 2021 on packing. This project has not run it in full.
+The changes are no dropout, twice the masks, a larger batch with a higher learning rate,
+and packed rows. Held-out text is masked at 15% as in configs/base.py, so that the two
+can be compared. Sources: Portes et al. 2023 (MosaicBERT) for batch size, steps,
+learning rate, warmup and masks; Wettig et al. 2023 for mask rates above 15%; Geiping
+and Goldstein 2023 (Cramming) for dropout and beta2; Krell et al. 2021 for packing. This
+project has not run it in full.
 """
 
 import ml_collections
@@ -20,12 +21,13 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.masked_lm_prob = 0.3  # MosaicBERT; Wettig et al.: 15% is too few
     config.eval.masked_lm_prob = 0.15
 
-    # Cramming: text that is seen about once is not overfitted.
+    # Cramming: a model does not overfit text that it sees about once.
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
 
-    # MosaicBERT: 70,000 steps of 4,096 x 128. The last tenth at 512 is base's, with as
-    # many tokens in a step. Room for the masks of as many pairs as fit in a row.
+    # MosaicBERT has 70,000 steps of 4,096 x 128 tokens. As in base, the last tenth of
+    # the steps has length 512, with the same number of tokens per step.
+    # `max_predictions` suffices for the masks of all pairs that fit in a row.
     first, second = config.phases
     first.num_steps = 63_000
     first.global_batch_size = 4_096

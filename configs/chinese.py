@@ -1,11 +1,11 @@
-"""BERT-base for Chinese, simplified and traditional: the released model's sizes.
+"""BERT-base for simplified and traditional Chinese, with the released model's sizes.
 
     python -m bert_jax.train --config=configs/chinese.py --workdir=DIR
         --config.tokenizer.vocab_file=vocab.txt
 
-with the vocab.txt of Google's bert-base-chinese: a WordPiece trained here has room for
-1,000 characters only. Sizes from google-research/bert README and the released
-bert_config.json; all else is configs/base.py.
+Use the vocab.txt of Google's bert-base-chinese, because a WordPiece vocabulary trained
+by this project has at most 1,000 characters. Sizes are from the google-research/bert
+README and the released bert_config.json; everything else is that of configs/base.py.
 """
 
 import ml_collections
@@ -17,8 +17,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
     config.data.sources = ("tfds:wikipedia/20230601.zh#text",)
     config.data.corpus_dir = "corpora/wikipedia_zh"
-    config.data.num_shards = 128  # a smaller text than base's
+    config.data.num_shards = 128  # fewer than base, because the corpus is smaller
     config.tokenizer.vocab_file = "vocab.txt"
     config.tokenizer.vocab_size = 21128  # the released Chinese vocabulary
-    config.tokenizer.lowercase = True  # do_lower_case; drops accents of Latin letters
+    config.tokenizer.lowercase = True  # do_lower_case; strips accents of Latin letters
     return config

@@ -1,14 +1,14 @@
-"""More pretraining of a trained BERT-base on text of your own field.
+"""Continued pretraining of a trained BERT-base on text of your own domain.
 
     python -m bert_jax.train --config=configs/continue.py --workdir=DIR
         --config.init_from=MODEL --config.tokenizer.vocab_file=MODEL/vocab.txt
         --config.data.sources="('text:texts/*.txt',)"
 
 MODEL is a Hugging Face directory with safetensors, a TF1 checkpoint with its vocab.txt,
-or what `export` wrote; or a workdir, whose vocab.txt is in its corpus. The weights are
-taken, the optimizer begins anew; sizes that are not base's are keys of config.model.
-Learning rate: google-research/bert README, "Pre-training tips and caveats". The other
-numbers are ours and were not tuned.
+a directory written by `export`, or a workdir of `train`, whose vocab.txt is in its
+corpus. Loads the weights and resets the optimizer. For a model that is not of base
+size, set the keys of config.model. The learning rate is from the google-research/bert
+README, "Pre-training tips and caveats". The other numbers are ours and were not tuned.
 """
 
 import ml_collections

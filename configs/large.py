@@ -1,9 +1,10 @@
-"""BERT-large as published: 24 layers of 1024, 336 million parameters.
+"""BERT-large as published: 24 layers, hidden size 1024, 336 million parameters.
 
     python -m bert_jax.prepare --config=configs/large.py
     python -m bert_jax.train --config=configs/large.py --workdir=DIR
 
-Everything but the model's size is BERT-base's; see configs/base.py for the sources.
+Everything except the model's size is that of BERT-base; see configs/base.py for the
+sources.
 """
 
 import ml_collections
@@ -13,7 +14,7 @@ from configs import base
 
 def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
-    config.model.hidden_size = 1024  # released bert_config.json, and below
+    config.model.hidden_size = 1024  # this and below: the released bert_config.json
     config.model.num_hidden_layers = 24
     config.model.num_attention_heads = 16
     config.model.intermediate_size = 4096

@@ -3,10 +3,10 @@
     python -m bert_jax.prepare --config=configs/large_packed.py
     python -m bert_jax.train --config=configs/large_packed.py --workdir=DIR
 
-A pair of 512 tokens of Wikipedia is half padding; packed, a row holds about two pairs.
-So the second phase sees in half the steps the pairs that it sees in configs/large.py,
-from which nothing else differs. The manifest of a corpus says under padding_efficiency
-what packing gains on it.
+On Wikipedia, rows of 512 tokens with one pair are half padding; packed rows hold about
+two pairs. The second phase therefore sees as many pairs as in configs/large.py in half
+the steps; nothing else differs. The manifest of a corpus reports the gain of packing
+under padding_efficiency.
 """
 
 import ml_collections

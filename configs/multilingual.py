@@ -1,22 +1,24 @@
-"""BERT-base for 104 languages at once, cased: the released model's sizes.
+"""Multilingual cased BERT-base for 104 languages, with the released model's sizes.
 
     python -m bert_jax.train --config=configs/multilingual.py --workdir=DIR
         --config.tokenizer.vocab_file=vocab.txt
 
-with the vocab.txt of Google's bert-base-multilingual-cased, or one of your own. Sizes
-and languages from google-research/bert multilingual.md; all else is configs/base.py.
+Use the vocab.txt of Google's bert-base-multilingual-cased, or your own. Sizes and
+languages are from google-research/bert multilingual.md; everything else is that of
+configs/base.py.
 
-Small Wikipedias counted for more there: a language with the share p of the text was
-seen in proportion to p ** 0.7. For the same give each source the weight p ** -0.3 in
-config.data.source_weights, with the shares of your dump; here each counts once.
+The released model oversampled small Wikipedias: a language with the share p of the text
+was sampled in proportion to p ** 0.7. To do the same, set config.data.source_weights to
+p ** -0.3 for each source, with the shares of your dump. In this config, all weights are
+1.
 """
 
 import ml_collections
 
 from configs import base
 
-# Wikipedia's own codes. The released list has Chinese twice, simplified and
-# traditional, which are one Wikipedia.
+# Wikipedia's language codes. The released list has Chinese twice, simplified and
+# traditional, but both are the same Wikipedia.
 LANGUAGES = (
     "af sq ar an hy ast az ba eu bar be bn bpy bs br bg my ca ceb ce zh cv hr cs da nl"
     " en et fi fr gl ka de el gu ht he hi hu is io id ga it ja jv kn kk ky ko la lv lt"

@@ -1,10 +1,11 @@
-"""BERT-base's recipe for the smaller models that Google released, or any like them.
+"""BERT-base's recipe for other model sizes, such as the smaller models of Google.
 
     python -m bert_jax.train --config=configs/sizes.py:4,256 --workdir=DIR
 
-After the colon stand layers and hidden size, or one of the released names. Heads are of
-64 and the feed-forward layer is four times the hidden size, as in all of them (Turc et
-al. 2019; google-research/bert README, "Smaller BERT Models").
+The argument after the colon is LAYERS,HIDDEN or one of the released names: tiny, mini,
+small, medium, base. Heads have size 64 and the feed-forward size is four times the
+hidden size, as in all released models (Turc et al. 2019; google-research/bert README,
+"Smaller BERT Models").
 """
 
 import ml_collections
@@ -36,13 +37,13 @@ def _parse(size: str) -> tuple[int, int]:
     parts = size.split(",")
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         raise ConfigError(
-            f"{size!r} is no size; give LAYERS,HIDDEN as in 4,256, or one of"
+            f"{size!r} is not a model size; give LAYERS,HIDDEN as in 4,256, or one of"
             f" {', '.join(NAMES)}"
         )
     num_layers, hidden_size = map(int, parts)
     if num_layers < 1 or hidden_size < HEAD_SIZE or hidden_size % HEAD_SIZE:
         raise ConfigError(
-            f"{size!r} needs a layer at least, and a hidden size that is a multiple of"
-            f" {HEAD_SIZE}, the size of a head"
+            f"{size!r} is not a valid model size; give at least 1 layer, and a hidden"
+            f" size that is a multiple of {HEAD_SIZE}, the size of a head"
         )
     return num_layers, hidden_size

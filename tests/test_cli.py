@@ -16,7 +16,7 @@ from tests.commands import run, run_code, run_well, start
     [
         ([], "--config is missing; give it one of: configs/base.py"),
         (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
-        (["--config=configs/sizes.py:4,250"], "error: --config: '4,250' needs a layer"),
+        (["--config=configs/sizes.py:4,250"], "error: --config: '4,250' is not a vali"),
         pytest.param(
             ["--config=configs/tiny.py:4"],
             "takes 0 positional arguments",

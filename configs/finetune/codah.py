@@ -1,7 +1,7 @@
-"""CODAH: which of four endings makes sense, of questions made to be hard for BERT?
+"""CODAH: choose the most sensible of four endings, in questions adversarial to BERT.
 
-The files are those of github.com/Websail-NU/CODAH. Numbers as in swag.py; the CODAH
-paper tunes on SWAG first, which is not done here.
+Uses the files of github.com/Websail-NU/CODAH. The numbers are those of swag.py. The
+CODAH paper fine-tunes on SWAG first; this config does not.
 """
 
 import ml_collections

@@ -1,9 +1,11 @@
-"""CoLA: is a sentence good English?
+"""CoLA: classify whether a sentence is grammatically acceptable English.
 
-Devlin et al. 2019, table 1, has BERT-base at Matthews 52.1, GLUE's test set.
+Devlin et al. 2019, table 1, reports Matthews correlation 52.1 for BERT-base on GLUE's
+test set.
 
-From GLUE's own files, which have no header; its test set has one and other columns, so
-it is not read in the same call:
+To use GLUE's own files, whose training and dev sets have no header, give the flags
+below. Its test set has a header and different columns, so it cannot be read in the same
+call.
 
     --config.data.train=tsv:CoLA/train.tsv --config.data.dev="('tsv:CoLA/dev.tsv',)"
     --config.data.header="('source', 'label', 'star', 'sentence')"
@@ -25,5 +27,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("cola",)
     config.task.index = "idx"
-    config.metric = "matthews"  # what GLUE takes
+    config.metric = "matthews"  # GLUE's metric
     return config

@@ -1,8 +1,8 @@
-"""CoNLL-2003: the names of people, places, organisations and the rest in a text.
+"""CoNLL-2003: tag names of persons, locations, organizations and other entities.
 
-Devlin et al. 2019, table 7, has BERT-base at F1 96.4 on the dev set and 92.4 on the
-test set, cased and with the whole document around each sentence, which is not done
-here. From files of columns:
+Devlin et al. 2019, table 7, reports F1 96.4 on the dev set and 92.4 on the test set for
+BERT-base, cased and with document context around each sentence; this config has no
+document context. To use CoNLL's own files:
 
     --config.data.train=conll:eng.train --config.data.dev="('conll:eng.testa',)"
 """
@@ -22,7 +22,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.task.words = "tokens"
     config.task.tags = "ner"
     config.task.labels = ()
-    config.recipe.learning_rate = 5e-5  # of appendix A.3, as are 32 and 3 epochs
+    config.recipe.learning_rate = 5e-5  # appendix A.3, with batches of 32 and 3 epochs
     config.recipe.learning_rates = (5e-5, 3e-5, 2e-5)  # appendix A.3
     config.metric = "f1"
     return config

@@ -1,12 +1,12 @@
-"""A model of half the layers that learns SST-2 from one that was tuned on it.
+"""Distillation on SST-2: a student with half the layers of a fine-tuned teacher.
 
-It begins as the first layers of --model, most often the teacher itself:
+The student starts from the first layers of --model, which is usually the teacher:
 
     python -m bert_jax.finetune --config=configs/finetune/distill.py
         --model=TUNED --config.distill.teacher=TUNED
 
-where TUNED is the WORKDIR/model that configs/finetune/sst2.py left. Another task: copy
-this file and begin with that task's config.
+TUNED is the WORKDIR/model of a run of configs/finetune/sst2.py. For another task, copy
+this file and start from that task's config.
 """
 
 import ml_collections
@@ -22,5 +22,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.distill.label_weight = 0.5
     config.distill.logits_weight = 0.5
     config.distill.temperature = 2.0
-    config.distill.states_weight = 1.0  # ours, compared with no other
+    config.distill.states_weight = 1.0  # our choice, not compared with other values
     return config

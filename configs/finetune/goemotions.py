@@ -1,8 +1,8 @@
-"""GoEmotions: which of 27 emotions, or none, are in a comment? Several may be.
+"""GoEmotions: predict all of 27 emotions, or neutral, that a comment expresses.
 
-The files are those of github.com/google-research/google-research, goemotions/data.
-Learning rate and batch size: Demszky et al. 2020, section 5; the other numbers are
-those of recipe.py.
+Uses the files of github.com/google-research/google-research, goemotions/data. Learning
+rate and batch size are from Demszky et al. 2020, section 5; the other numbers are those
+of recipe.py.
 """
 
 import ml_collections

@@ -1,9 +1,9 @@
-"""MNLI: does a sentence follow from another, contradict it, or neither?
+"""MNLI: classify whether a sentence follows from another, contradicts it, or neither.
 
-Devlin et al. 2019, table 1, has BERT-base at 84.6 (matched) and 83.4 (mismatched),
-GLUE's test sets.
+Devlin et al. 2019, table 1, reports accuracy 84.6 (matched) and 83.4 (mismatched) for
+BERT-base on GLUE's test sets.
 
-From GLUE's own files:
+To use GLUE's own files:
 
     --config.data.train=tsv:MNLI/train.tsv
     --config.data.dev="('tsv:MNLI/dev_matched.tsv', 'tsv:MNLI/dev_mismatched.tsv')"
@@ -32,5 +32,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("mnli_matched", "mnli_mismatched")
     config.task.index = "idx"
-    config.metric = "accuracy"  # what GLUE takes
+    config.metric = "accuracy"  # GLUE's metric
     return config

@@ -1,6 +1,6 @@
-"""MRPC: do two sentences say the same?
+"""MRPC: classify whether two sentences are paraphrases.
 
-Devlin et al. 2019, table 1, has BERT-base at F1 88.9, GLUE's test set.
+Devlin et al. 2019, table 1, reports F1 88.9 for BERT-base on GLUE's test set.
 """
 
 import ml_collections
@@ -18,5 +18,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("mrpc",)
     config.task.index = "idx"
-    config.metric = "f1"  # what GLUE takes
+    config.metric = "f1"  # GLUE's metric
     return config

@@ -1,4 +1,4 @@
-"""Texts or pairs of your own with a class, a score or several labels.
+"""Template for your own texts or pairs with a class, a score or several labels.
 
 docs/your_own_task.md describes the files and the keys to set.
 """

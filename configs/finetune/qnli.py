@@ -1,6 +1,6 @@
-"""QNLI: does a sentence answer a question?
+"""QNLI: classify whether a sentence answers a question.
 
-Devlin et al. 2019, table 1, has BERT-base at 90.5, GLUE's test set.
+Devlin et al. 2019, table 1, reports accuracy 90.5 for BERT-base on GLUE's test set.
 """
 
 import ml_collections
@@ -18,5 +18,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("qnli",)
     config.task.index = "idx"
-    config.metric = "accuracy"  # what GLUE takes
+    config.metric = "accuracy"  # GLUE's metric
     return config

@@ -1,8 +1,8 @@
-"""QQP: do two questions ask the same?
+"""QQP: classify whether two questions have the same meaning.
 
-Devlin et al. 2019, table 1, has BERT-base at F1 71.2, GLUE's test set.
+Devlin et al. 2019, table 1, reports F1 71.2 for BERT-base on GLUE's test set.
 
-From GLUE's own files:
+To use GLUE's own files:
 
     --config.data.train=tsv:QQP/train.tsv --config.data.dev="('tsv:QQP/dev.tsv',)"
     --config.data.test="('tsv:QQP/test.tsv',)" --config.task.index=id
@@ -24,5 +24,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("qqp",)
     config.task.index = "idx"
-    config.metric = "f1"  # what GLUE takes
+    config.metric = "f1"  # GLUE's metric
     return config

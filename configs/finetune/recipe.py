@@ -1,6 +1,6 @@
-"""What tasks have in common: the numbers of Devlin et al. 2019 and of its code.
+"""Settings shared by all fine-tuning tasks, from Devlin et al. 2019 and its code.
 
-Not a config by itself; the other files here begin with it.
+This is not a complete config; the other files in this directory start from it.
 """
 
 import ml_collections
@@ -12,8 +12,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 20
-    config.eval_every_steps = 0  # once an epoch
-    config.early_stop_evals = 0  # never
+    config.eval_every_steps = 0  # once per epoch
+    config.early_stop_evals = 0  # never stop early
     config.max_bad_steps = 10
     config.compilation_cache_dir = ""
 
@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.mesh.shard_optimizer = False
 
     config.data = ml_collections.ConfigDict()
-    config.data.header = ()  # of a tsv or csv without a line that names its columns
+    config.data.header = ()  # column names of a tsv or csv without a header line
 
     config.dropout = ml_collections.ConfigDict()  # the released bert_config.json
     config.dropout.hidden_prob = 0.1
@@ -34,7 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.recipe = ml_collections.ConfigDict()
     config.recipe.num_epochs = 3  # Devlin et al. 2019, section 4.1
     config.recipe.global_batch_size = 32  # section 4.1
-    config.recipe.group_by_length = False  # rows in any order, as run_classifier.py
+    config.recipe.group_by_length = False  # random order, as in run_classifier.py
     config.recipe.optimizer = "adamw_bert"  # optimization.py
     config.recipe.learning_rate = 2e-5  # README, "Sentence (and sentence-pair)"
     config.recipe.learning_rates = (5e-5, 4e-5, 3e-5, 2e-5)  # section 4.1
@@ -60,7 +60,7 @@ def get_config() -> ml_collections.ConfigDict:
 def text_task(
     kind: str, text: tuple[str, ...], labels: tuple[str, ...]
 ) -> ml_collections.ConfigDict:
-    """Returns a task of texts with columns named as in TensorFlow Datasets' GLUE."""
+    """Returns a text task with the column names of GLUE in TensorFlow Datasets."""
     return ml_collections.ConfigDict(
         {
             "kind": kind,

@@ -1,6 +1,6 @@
-"""RTE: does a sentence follow from another?
+"""RTE: classify whether a sentence follows from another.
 
-Devlin et al. 2019, table 1, has BERT-base at 66.4, GLUE's test set.
+Devlin et al. 2019, table 1, reports accuracy 66.4 for BERT-base on GLUE's test set.
 """
 
 import ml_collections
@@ -18,5 +18,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("rte",)
     config.task.index = "idx"
-    config.metric = "accuracy"  # what GLUE takes
+    config.metric = "accuracy"  # GLUE's metric
     return config

@@ -1,13 +1,13 @@
-"""Sentence embeddings from pairs that people scored: a dual encoder on STS-B.
+"""Sentence embeddings: a dual encoder trained on the scored pairs of STS-B.
 
-Reimers and Gurevych 2019, table 2, has BERT-base tuned in this way on STS-B alone at
-Spearman 84.67, the test set. WORKDIR/model loads in sentence-transformers, and gives
-the embeddings of texts with
+Reimers and Gurevych 2019, table 2, reports Spearman 84.67 on the test set for BERT-base
+fine-tuned this way on STS-B only. WORKDIR/model loads in sentence-transformers. To
+compute the embeddings of texts:
 
     python -m bert_jax.extract --model=WORKDIR/model --input=FILE --output=X.npz
         --pooling=mean
 
-From GLUE's own files:
+To use GLUE's own files:
 
     --config.data.train=tsv:STS-B/train.tsv --config.data.dev="('tsv:STS-B/dev.tsv',)"
     --config.task.label=score

@@ -1,7 +1,7 @@
-"""SQuAD 2.0: the words that answer a question, or that there are none.
+"""SQuAD 2.0: find the span that answers a question, or detect that there is none.
 
-Devlin et al. 2019, table 3, has BERT-large at 78.7 exact match and 81.9 F1 on the dev
-set. From the dataset's own files:
+Devlin et al. 2019, table 3, reports exact match 78.7 and F1 81.9 for BERT-large on the
+dev set. To use the dataset's own files:
 
     --config.data.train=squad:train-v2.0.json
     --config.data.dev="('squad:dev-v2.0.json',)"

@@ -1,8 +1,8 @@
-"""SST-2: is a sentence of a film review for or against it?
+"""SST-2: classify the sentiment of sentences from film reviews.
 
-Devlin et al. 2019, table 1, has BERT-base at 93.5, GLUE's test set.
+Devlin et al. 2019, table 1, reports accuracy 93.5 for BERT-base on GLUE's test set.
 
-From GLUE's own files:
+To use GLUE's own files:
 
     --config.data.train=tsv:SST-2/train.tsv --config.data.dev="('tsv:SST-2/dev.tsv',)"
     --config.data.test="('tsv:SST-2/test.tsv',)" --config.task.index=index
@@ -23,5 +23,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("sst2",)
     config.task.index = "idx"
-    config.metric = "accuracy"  # what GLUE takes
+    config.metric = "accuracy"  # GLUE's metric
     return config

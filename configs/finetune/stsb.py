@@ -1,8 +1,9 @@
-"""STS-B: how much do two sentences say the same, from 0 to 5?
+"""STS-B: predict how similar the meaning of two sentences is, from 0 to 5.
 
-Devlin et al. 2019, table 1, has BERT-base at Spearman 85.8, GLUE's test set.
+Devlin et al. 2019, table 1, reports Spearman correlation 85.8 for BERT-base on GLUE's
+test set.
 
-From GLUE's own files:
+To use GLUE's own files:
 
     --config.data.train=tsv:STS-B/train.tsv --config.data.dev="('tsv:STS-B/dev.tsv',)"
     --config.data.test="('tsv:STS-B/test.tsv',)" --config.task.index=index
@@ -22,5 +23,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.task = recipe.text_task("regression", ("sentence1", "sentence2"), ("score",))
     config.task.glue = ("stsb",)
     config.task.index = "idx"
-    config.metric = "spearman"  # what GLUE takes
+    config.metric = "spearman"  # GLUE's metric
     return config

@@ -1,7 +1,7 @@
-"""SWAG: which of four endings goes on with a sentence?
+"""SWAG: choose the most plausible of four continuations of a sentence.
 
-The files are those of github.com/rowanz/swagaf. Devlin et al. 2019, table 4, has
-BERT-base at 81.6 on the dev set.
+Uses the files of github.com/rowanz/swagaf. Devlin et al. 2019, table 4, reports
+accuracy 81.6 for BERT-base on the dev set.
 """
 
 import ml_collections
@@ -19,6 +19,6 @@ def get_config() -> ml_collections.ConfigDict:
     config.task.text = ("sent1", "sent2")
     config.task.choices = ("ending0", "ending1", "ending2", "ending3")
     config.task.label = "label"
-    config.recipe.global_batch_size = 16  # section 4.4, as are 2e-5 and 3 epochs
+    config.recipe.global_batch_size = 16  # section 4.4, with 2e-5 and 3 epochs
     config.metric = "accuracy"
     return config

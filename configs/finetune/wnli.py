@@ -1,7 +1,8 @@
-"""WNLI: does a sentence with a pronoun replaced follow from the one with it?
+"""WNLI: classify whether a sentence with a pronoun resolved follows from the original.
 
-Devlin et al. 2019 left it out of table 1: its dev set's sentences are in the training
-set with the other label, and what guesses the commoner one does better.
+Devlin et al. 2019 do not report it in table 1: sentences of its dev set occur in the
+training set with the opposite label, so always predicting the majority class scores
+better.
 """
 
 import ml_collections
@@ -19,5 +20,5 @@ def get_config() -> ml_collections.ConfigDict:
     )
     config.task.glue = ("wnli",)
     config.task.index = "idx"
-    config.metric = "accuracy"  # what GLUE takes
+    config.metric = "accuracy"  # GLUE's metric
     return config

@@ -1,7 +1,7 @@
-"""WNUT 2017: rare and emerging names in posts and comments.
+"""WNUT 2017: tag rare and emerging names in posts and comments.
 
-The files are those of github.com/leondz/emerging_entities_17. Numbers as in conll.py;
-they were not tuned for it.
+Uses the files of github.com/leondz/emerging_entities_17. The numbers are those of
+conll.py and were not tuned for this task.
 """
 
 import ml_collections
