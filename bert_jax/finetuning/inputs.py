@@ -148,7 +148,7 @@ def check_teacher_task(
 
 
 def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
-    """Raises ConfigError if the number of classes does not define the chosen F1."""
+    """Raises ConfigError if the metric is an F1 undefined for the number of classes."""
     if config.task.kind == "classification":
         if len(datasets.names) == 2:
             defined, undefined = "f1", "macro_f1"

@@ -40,7 +40,7 @@ class LinePredictor:
     def __init__(
         self,
         model: Trained,
-        asked: Task,
+        task_config: Task,
         predictor: Predictor,
         *,
         length: int,
@@ -50,13 +50,13 @@ class LinePredictor:
 
         Args:
           model: a model with a head.
-          asked: a task of the head's kind, with its decision settings.
+          task_config: a task of the head's kind, with its decision settings.
           predictor: computes the model's logits.
           length: tokens of a row, the same as the predictor's.
           has_impossible: whether a question may have no answer.
         """
         assert model.head is not None
-        self._model, self._head, self._task = model, model.head, asked
+        self._model, self._head, self._task = model, model.head, task_config
         self._predictor, self._length = predictor, length
         self._has_impossible = has_impossible
         self._num_parts: int | None = None  # set by the first line

@@ -28,20 +28,20 @@ PARTS_OF_TEXTS = (
 READ_AS_ONE = f"lines with {text_input.SEPARATOR!r}, read as single texts"
 
 
-def parts_of(asked: Task) -> tuple[int, int, str]:
+def parts_of(task_config: Task) -> tuple[int, int, str]:
     """Returns the minimum and maximum number of parts of a line, and its form."""
-    if isinstance(asked, TextTask):
-        return PARTS_OF_TEXTS[len(asked.text)]
-    return PARTS[asked.kind]
+    if isinstance(task_config, TextTask):
+        return PARTS_OF_TEXTS[len(task_config.text)]
+    return PARTS[task_config.kind]
 
 
 def examples_of(
-    asked: Task, texts: list[Parts], num_parts: int, has_impossible: bool
+    task_config: Task, texts: list[Parts], num_parts: int, has_impossible: bool
 ) -> Examples:
     """Converts lines to unlabelled examples of a task.
 
     Args:
-      asked: the task of the model.
+      task_config: the task of the model.
       texts: lines, split into parts.
       num_parts: number of parts that each line must have.
       has_impossible: whether a question may have no answer.
@@ -49,8 +49,8 @@ def examples_of(
     Raises:
       ConfigError: if a line has too few or too many parts.
     """
-    kind = asked.kind
-    least, most, words = parts_of(asked)
+    kind = task_config.kind
+    least, most, words = parts_of(task_config)
     for parts in texts:
         if not least <= len(parts) <= most or len(parts) != num_parts:
             alike = "" if least == most else ", with as many parts as the first line"

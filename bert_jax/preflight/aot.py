@@ -76,7 +76,8 @@ def compile_step(
 ) -> Trial:
     """Compiles the train step of a phase.
 
-    If the program exceeds the device's memory, the trial has the compiler's refusal.
+    If the program exceeds the device's memory, the trial has the compiler's error as its
+    `refusal`.
 
     Args:
       config: config of the run.
@@ -182,7 +183,7 @@ def changed(
     sequences: int | None = None,
     layers: int | None = None,
 ) -> ExperimentConfig:
-    """Returns the config with a different micro-batch or number of layers.
+    """Returns the config with a different microbatch or number of layers.
 
     Args:
       config: config to change.
@@ -206,11 +207,11 @@ def changed(
 
 @dataclasses.dataclass(frozen=True)
 class EarlyMemory:
-    """The compiler's early memory estimate, linear in the micro-batch.
+    """The compiler's early memory estimate, linear in the microbatch.
 
     Attributes:
-      at: sequences of a micro-batch.
-      bytes_there: estimate for that micro-batch.
+      at: sequences of a microbatch.
+      bytes_there: estimate for that microbatch.
       bytes_per_sequence: slope of the line.
     """
 
@@ -219,7 +220,7 @@ class EarlyMemory:
     bytes_per_sequence: float
 
     def of(self, sequences: int) -> float:
-        """Returns the estimated bytes of a micro-batch."""
+        """Returns the estimated bytes of a microbatch."""
         return self.bytes_there + (sequences - self.at) * self.bytes_per_sequence
 
     def largest(self, limit: float) -> int:
@@ -228,7 +229,7 @@ class EarlyMemory:
 
 
 def _tiles(sequences: float) -> int:
-    """Rounds a number of sequences down to whole tiles, or to 1 below FEW_ROWS."""
+    """Rounds sequences down to whole tiles; below FEW_ROWS, to an integer."""
     most = max(int(sequences), 0)
     return most // TILE * TILE if most >= FEW_ROWS else most
 
@@ -284,9 +285,9 @@ def largest_that_fits(
     hbm_bytes: int,
     compile_: Callable[[ExperimentConfig], Trial],
 ) -> tuple[int, Trial | None]:
-    """Finds the largest micro-batch that fits, and compiles it.
+    """Finds the largest microbatch that fits, and compiles it.
 
-    From FEW_ROWS on, the micro-batch is a multiple of TILE. The result is within about
+    From FEW_ROWS on, the microbatch is a multiple of TILE. The result is within about
     5% or one sequence of the true maximum, which would take many more compilations to
     find. If every guess was rejected, it is within a factor of two.
 

@@ -62,7 +62,9 @@ class Preflight:
         ):
             return aot.compile_step(config, self.mesh, phase_index)
 
-    def early(self, config: ExperimentConfig, phase_index: int) -> aot.EarlyMemory:
+    def early_memory(
+        self, config: ExperimentConfig, phase_index: int
+    ) -> aot.EarlyMemory:
         """Estimates memory from programs of few layers."""
         few = " and ".join(map(str, aot.FEW_LAYERS))
         with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
@@ -116,12 +118,12 @@ class Preflight:
             )
         return num
 
-    def begin(self, phase_index: int, part: str, most: int = 1) -> None:
+    def begin_part(self, phase_index: int, part: str, most: int = 1) -> None:
         """Starts the progress of a part of a phase, of at most `most` programs."""
         phase = f"phase {phase_index + 1} of {len(self.config.phases)}"
         self.under_way.begin(f"{phase}, {part}", most)
 
-    def phase(self, phase_index: int, search: bool) -> dict[str, Any]:
+    def phase_report(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""
         phase = self.config.phases[phase_index]
         sequences = aot.micro_batch(self.config, self.mesh, phase_index)
@@ -129,7 +131,7 @@ class Preflight:
         # Without a search, this pays off only if the batch may be far too large.
         if self.hbm_bytes and (search or sequences > aot.FEW_ROWS):
             early = self.few_layers(phase_index)
-        trial = self.own(phase_index, early)
+        trial = self.own_batch(phase_index, early)
         fits_by = "compiler" if trial.compiled else "few_layers"
         report = {
             "phase": phase_index,
@@ -140,24 +142,26 @@ class Preflight:
             "micro_batch": sequences,
             "fits": trial.fits if self.hbm_bytes else None,
             "fits_by": fits_by if self.hbm_bytes else None,
-            "compiled": self.compiled(trial) if trial.compiled else None,
-            "from_few_layers": None if trial.compiled else self.uncompiled(trial),
+            "compiled": self.compiled_report(trial) if trial.compiled else None,
+            "from_few_layers": None
+            if trial.compiled
+            else self.uncompiled_report(trial),
             "model_flops": estimate.model_flops(self.config, phase_index),
-            "estimated": self.estimated(trial, phase_index),
+            "estimated": self.time_report(trial, phase_index),
         }
         if self.hbm_bytes and (search or not trial.fits):
             early = early or self.few_layers(phase_index)
-            report |= self.searched(trial, early, phase_index, remats=search)
+            report |= self.search_report(trial, early, phase_index, remats=search)
         return report
 
     def few_layers(self, phase_index: int) -> aot.EarlyMemory:
-        """Estimates the memory of the config's own remat from few layers."""
-        self.begin(phase_index, "few layers")
-        return self.early(self.config, phase_index)
+        """Estimates memory under the config's own remat from few layers."""
+        self.begin_part(phase_index, "few layers")
+        return self.early_memory(self.config, phase_index)
 
-    def own(self, phase_index: int, early: aot.EarlyMemory | None) -> Trial:
+    def own_batch(self, phase_index: int, early: aot.EarlyMemory | None) -> Trial:
         """Returns the trial of the config's own batch, compiled if it may fit."""
-        self.begin(phase_index, "the config's batch")
+        self.begin_part(phase_index, "the config's batch")
         # Compiling a model that has few layers itself is as fast and more precise.
         if early and self.config.model.num_hidden_layers > aot.FEW_LAYERS[-1]:
             sequences = aot.micro_batch(self.config, self.mesh, phase_index)
@@ -166,7 +170,7 @@ class Preflight:
                 return aot.uncompiled(self.config, self.mesh, phase_index, needed)
         return self.compile(self.config, phase_index)
 
-    def uncompiled(self, trial: Trial) -> dict[str, Any]:
+    def uncompiled_report(self, trial: Trial) -> dict[str, Any]:
         """Reports a step that does not fit by an estimate from few layers."""
         return {
             "layers": list(aot.FEW_LAYERS),
@@ -175,7 +179,7 @@ class Preflight:
             "needed_bytes": trial.needed_bytes,
         }
 
-    def compiled(self, trial: Trial) -> dict[str, Any]:
+    def compiled_report(self, trial: Trial) -> dict[str, Any]:
         """Reports the facts of a compiled program, for one device."""
         found: dict[str, Any] = {"seconds_to_compile": trial.seconds}
         if self.hbm_bytes:
@@ -200,7 +204,7 @@ class Preflight:
             ],
         }
 
-    def estimated(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
+    def time_report(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
         """Estimates the time of a step; returns None if there is no estimate."""
         if not trial.program or not self.chip:
             return None
@@ -215,7 +219,7 @@ class Preflight:
             found, trial.config, phase_index, self.mesh, self.chip, self.price
         )
 
-    def searched(
+    def search_report(
         self,
         trial: Trial,
         early: aot.EarlyMemory,
@@ -223,8 +227,8 @@ class Preflight:
         *,
         remats: bool,
     ) -> dict[str, Any]:
-        """Reports the largest micro-batch, compiled, and the effect of remat."""
-        self.begin(phase_index, "the largest batch", aot.MAX_TRIES)
+        """Reports the largest microbatch, compiled, and the effect of remat."""
+        self.begin_part(phase_index, "the largest batch", aot.MAX_TRIES)
         sequences, largest = aot.largest_that_fits(
             trial,
             early,
@@ -239,22 +243,22 @@ class Preflight:
         found["largest"] = {
             "global_batch_size": largest.config.phases[phase_index].global_batch_size,
             "total_bytes": (largest.memory or {})["total"],
-            "estimated": self.estimated(largest, phase_index),
+            "estimated": self.time_report(largest, phase_index),
         }
         if remats:
-            self.begin(phase_index, "remat", REMAT_TASKS)
+            self.begin_part(phase_index, "remat", REMAT_TASKS)
             at = trial if trial.fits else largest
-            found["remat"] = self.remats(at, sequences, early, phase_index)
+            found["remat"] = self.remat_report(at, sequences, early, phase_index)
         return found
 
-    def remats(
+    def remat_report(
         self, at: Trial, largest: int, early: aot.EarlyMemory, phase_index: int
     ) -> list[dict[str, Any]]:
         """Estimates memory and cycles under each kind of remat, from few layers.
 
         Args:
           at: trial of a step that fits.
-          largest: the largest micro-batch that fits.
+          largest: the largest microbatch that fits.
           early: early memory estimate for the config's own remat.
           phase_index: index in config.phases.
         """
@@ -274,7 +278,7 @@ class Preflight:
             if name == self.config.remat:
                 continue
             other = dataclasses.replace(at.config, remat=name)
-            other_early = self.early(other, phase_index)
+            other_early = self.early_memory(other, phase_index)
             per_layer, cycles = self.layer_cycles(other, phase_index), None
             if own is not None and per_layer is not None:
                 layers = self.config.model.num_hidden_layers
@@ -335,7 +339,9 @@ def accumulation_remedy(
         if all(trial.fits for trial in tried):
             return {
                 "flag": f"--config.{flag}",
-                "phases": [flight.estimated(trial, i) for i, trial in enumerate(tried)],
+                "phases": [
+                    flight.time_report(trial, i) for i, trial in enumerate(tried)
+                ],
             }
         parts += 1
 
@@ -376,7 +382,7 @@ def preflight(
     flight = Preflight(config, mesh, chip, price)
     if search and flight.hbm_bytes:
         flight.under_way.say(PLAN)
-    phases = flight.map_phases(lambda own, i: own.phase(i, search))
+    phases = flight.map_phases(lambda own, i: own.phase_report(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None
     estimates = remedy["phases"] if remedy else [each["estimated"] for each in phases]

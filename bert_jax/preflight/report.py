@@ -163,7 +163,7 @@ def _search(phase: dict[str, Any]) -> list[str]:
         return ["  not even one sequence per device fits"]
     mfu = largest["estimated"]["mfu"] if largest["estimated"] else None
     lines = [
-        f"  largest micro-batch  {sequences:,} sequences per device (compiled:"
+        f"  largest microbatch   {sequences:,} sequences per device (compiled:"
         f" {quantities.memory(largest['total_bytes'])})"
         + (f", MFU {mfu:.1%}" if mfu is not None else "")
     ]

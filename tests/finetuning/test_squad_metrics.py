@@ -52,8 +52,8 @@ def test_questions_without_an_answer_by_characters():
     assert found == {"exact_match": 50.0, "f1": 50.0}  # punctuation is not an answer
     questions = make([[], [], ["\u5317"]], has_impossible=True)
     odds = {"0": 1.0, "1": 2.0, "2": -1.0}
-    said = {"0": "", "1": "\u5317", "2": "\u5317"}
-    best = squad_metrics.best_thresholds(questions, said, odds, "characters")
+    predicted = {"0": "", "1": "\u5317", "2": "\u5317"}
+    best = squad_metrics.best_thresholds(questions, predicted, odds, "characters")
     assert best["best_f1"] == 100.0 and -1 <= best["best_f1_threshold"] < 1
 
 
@@ -78,13 +78,14 @@ def test_the_best_threshold_equals_that_of_an_exhaustive_search():
     for name in ("exact_match", "f1"):
         tried = []
         for threshold in (-10.0, *odds.values()):
-            said = {i: "" if odds[i] > threshold else answers[i] for i in answers}
-            tried.append(squad_metrics.score(questions, said, "words")[name])
+            predicted = {i: "" if odds[i] > threshold else answers[i] for i in answers}
+            tried.append(squad_metrics.score(questions, predicted, "words")[name])
         np.testing.assert_allclose(found[f"best_{name}"], max(tried))
         threshold = found[f"best_{name}_threshold"]
-        said = {i: "" if odds[i] > threshold else answers[i] for i in answers}
+        predicted = {i: "" if odds[i] > threshold else answers[i] for i in answers}
         np.testing.assert_allclose(
-            squad_metrics.score(questions, said, "words")[name], found[f"best_{name}"]
+            squad_metrics.score(questions, predicted, "words")[name],
+            found[f"best_{name}"],
         )
     assert found["best_f1"] > squad_metrics.score(questions, answers, "words")["f1"]
 

@@ -15,8 +15,8 @@ def task(name):
 
 
 def test_settings_of_questions_are_restored(tmp_path):
-    asked = dataclasses.replace(task("squad2"), stride=7, null_threshold=-1.5)
-    thresholds.write(tmp_path, asked, has_impossible=True)
+    settings = dataclasses.replace(task("squad2"), stride=7, null_threshold=-1.5)
+    thresholds.write(tmp_path, settings, has_impossible=True)
     assert thresholds.read(tmp_path, "question_answering") == {
         "stride": 7,
         "max_query_length": 64,
@@ -27,8 +27,8 @@ def test_settings_of_questions_are_restored(tmp_path):
 
 
 def test_settings_of_multi_label_are_restored(tmp_path):
-    asked = dataclasses.replace(task("goemotions"), threshold=0.3)
-    thresholds.write(tmp_path, asked, has_impossible=False)
+    settings = dataclasses.replace(task("goemotions"), threshold=0.3)
+    thresholds.write(tmp_path, settings, has_impossible=False)
     assert thresholds.read(tmp_path, "multi_label") == {
         "num_texts": 1,
         "threshold": 0.3,

@@ -21,7 +21,7 @@ def text_task(text):
 
 
 @pytest.mark.parametrize(
-    ("asked", "lines", "message"),
+    ("task_config", "lines", "message"),
     [
         (text_task(UNKNOWN), [("a", "b"), ("c",)], "a text, or two .* as the first"),
         (text_task(PAIR), [("a", "b"), ("c",)], "1 part; .* must be text ||| text$"),
@@ -32,10 +32,10 @@ def text_task(text):
         (task("similarity"), [("a",)], "each line must be text ||| text$"),
     ],
 )
-def test_a_line_with_too_few_or_too_many_parts_is_an_error(asked, lines, message):
+def test_a_line_with_too_few_or_too_many_parts_is_an_error(task_config, lines, message):
     message = message.replace("|||", r"\|\|\|")
     with pytest.raises(ConfigError, match=message):
-        line_input.examples_of(asked, lines, len(lines[0]), False)
+        line_input.examples_of(task_config, lines, len(lines[0]), False)
 
 
 def test_lines_are_converted_to_single_texts_or_pairs():

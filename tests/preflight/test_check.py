@@ -41,8 +41,8 @@ def test_json_report_of_a_slice_without_a_tpu(tmp_path):
         f"--workdir={tmp_path / 'run'}",
     )
     assert result.returncode == 0, result.stderr
-    begun = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 16 x 64"
-    assert begun in result.stderr
+    started = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 16 x 64"
+    assert started in result.stderr
     report = json.loads(result.stdout)
     assert report["fits"] is True
     assert (report["devices"], report["chips"]) == (4, 4)
@@ -209,15 +209,15 @@ def test_the_estimate_from_few_layers_is_near_the_compilers(small_chip):
     chip = chips.chip_of(devices[0].device_kind)
     flight = check.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
     early = flight.few_layers(0)
-    told, refused = flight.own(0, early), flight.compile(config, 0)
-    assert not told.compiled and refused.compiled and not refused.fits
-    assert told.needed_bytes == pytest.approx(refused.needed_bytes, rel=0.25)
-    assert told.needed_bytes > 3 * small_chip
-    assert told.arguments == refused.arguments
+    estimated, refused = flight.own_batch(0, early), flight.compile(config, 0)
+    assert not estimated.compiled and refused.compiled and not refused.fits
+    assert estimated.needed_bytes == pytest.approx(refused.needed_bytes, rel=0.25)
+    assert estimated.needed_bytes > 3 * small_chip
+    assert estimated.arguments == refused.arguments
     # A batch that may fit is compiled.
     few = aot.changed(config, flight.mesh, 0, sequences=8)
     flight = check.Preflight(few, flight.mesh, chip, price=None)
-    assert flight.own(0, early).fits
+    assert flight.own_batch(0, early).fits
 
 
 def test_an_error_in_one_phase_is_raised_while_another_is_compiled():
@@ -251,8 +251,8 @@ def test_phases_are_compiled_concurrently_if_memory_allows_it(
     monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert flight.num_at_once() == num
-    said = capsys.readouterr().err
-    assert ("1 of 2 phases at a time: each may need 6.500 GiB" in said) == (num == 1)
+    log = capsys.readouterr().err
+    assert ("1 of 2 phases at a time: each may need 6.500 GiB" in log) == (num == 1)
 
 
 @pytest.mark.slow
@@ -276,7 +276,7 @@ class MadeUp(check.Preflight):
 
     def compile(self, config, phase_index):
         sequences = aot.micro_batch(config, self.mesh, phase_index)
-        needed = self.early(config, phase_index).of(sequences)
+        needed = self.early_memory(config, phase_index).of(sequences)
         assert needed <= aot.FAR_TOO_LARGE * self.hbm_bytes
         if needed > self.hbm_bytes:
             return aot.Trial(config, 0.0, {}, needed_bytes=int(needed))
@@ -292,7 +292,7 @@ class MadeUp(check.Preflight):
             CompiledProgram(program.replace("CYCLES", str(cycles))),
         )
 
-    def early(self, config, phase_index):
+    def early_memory(self, config, phase_index):
         slope = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat] * 2**20
         return aot.EarlyMemory(64, 64 * slope, slope)
 
@@ -301,7 +301,7 @@ def test_a_search_compares_the_kinds_of_remat():
     config = make_config(model__num_hidden_layers=5)
     chip = chips.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
-    phase = flight.phase(0, search=True)
+    phase = flight.phase_report(0, search=True)
     none, full, matmuls = phase["remat"]
     assert none["remat"] == "none" and none["cycles"] == 5000
     assert none["largest_micro_batch"] == phase["largest_micro_batch"] > 3900
@@ -321,7 +321,7 @@ def test_a_far_too_large_batch_is_estimated_and_not_compiled():
     chip = chips.CHIPS["TPU v5 lite"]
     flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
     for search in (False, True):
-        phase = flight.phase(0, search)
+        phase = flight.phase_report(0, search)
         assert (phase["fits"], phase["fits_by"]) == (False, "few_layers")
         assert phase["compiled"] is None and phase["estimated"] is None
         found = phase["from_few_layers"]

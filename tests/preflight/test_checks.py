@@ -37,10 +37,10 @@ def test_a_batch_is_checked_against_a_number_of_devices():
     config = make_config(
         mesh__fsdp=4, accumulation_steps=2, phase={"global_batch_size": 64}
     )
-    said = checks.check_devices(config, 16)
-    assert "mesh data 4 x fsdp 4 x tensor 1" in said
-    assert "init_from" not in said
-    assert "64 sequences, 2 per device and microbatch" in said
+    line = checks.check_devices(config, 16)
+    assert "mesh data 4 x fsdp 4 x tensor 1" in line
+    assert "init_from" not in line
+    assert "64 sequences, 2 per device and microbatch" in line
     for num_devices, message in (
         (24, "global_batch_size=64 must .* = 48; try 48 or 96"),
         (6, r"does not fit 6 device\(s\)"),
@@ -51,9 +51,9 @@ def test_a_batch_is_checked_against_a_number_of_devices():
 
 def test_initial_weights_are_reported_as_not_checked(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
-    said = checks.check_devices(config, 8)
+    line = checks.check_devices(config, 8)
     note = f"config.init_from='{tmp_path}/nope' was not checked"
-    assert said.endswith(f"; {note}")
+    assert line.endswith(f"; {note}")
     assert note in checks.check(config, None)
 
 

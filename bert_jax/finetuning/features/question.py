@@ -131,17 +131,17 @@ def from_questions(
     """
     locate = LocatingEncoder(tokenizer)
     paragraphs = [locate(text) for text in questions.paragraphs]
-    asked = questions.questions
+    kept = questions.questions
     spans = None
     if is_training:
-        found = [(q, _answer_tokens(q, paragraphs[q.paragraph])) for q in asked]
-        asked = [q for q, span in found if span is not None]
+        found = [(q, _answer_tokens(q, paragraphs[q.paragraph])) for q in kept]
+        kept = [q for q, span in found if span is not None]
         spans = np.array([span for _, span in found if span is not None], np.int64)
-    texts = text_rows.encode_texts([q.text for q in asked], tokenizer)
+    texts = text_rows.encode_texts([q.text for q in kept], tokenizer)
     texts = [ids[:max_query_length] for ids in texts]
     tokens = text_rows.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
     Q = len(texts)
-    paragraph_Q = np.array([q.paragraph for q in asked], np.int64)
+    paragraph_Q = np.array([q.paragraph for q in kept], np.int64)
     query_length_Q = tokens.lengths[:Q]
     windows = _cut(tokens.lengths[Q:][paragraph_Q], length - 3 - query_length_Q, stride)
     question_W = windows.question_W
@@ -165,7 +165,7 @@ def from_questions(
         text_rows.aligned([*no_offsets, *(p.ends for p in paragraphs)], tokens, 0),
         None if ends_W2 is None else ends_W2[:, 0],
         None if ends_W2 is None else ends_W2[:, 1],
-        len(questions.questions) - len(asked),
+        len(questions.questions) - len(kept),
     )
 
 
