@@ -20,9 +20,9 @@ def alternate(
 
     The functions alternate so that noise of the machine affects all equally. Each is
     built and run in a process of its own, which waits while the others run, because in
-    a shared process the memory and threads that one library keeps slow down the next. A
-    repeat is three calls. The first is not timed, because the CPU's caches hold the data
-    of the other functions.
+    a shared process the memory and threads that one library keeps slow down the next.
+    A repeat is three calls. The first is not timed, because the CPU's caches then hold
+    the data of the other functions.
 
     Args:
       builders: builders by name; builder(*arguments) returns the function to time.
