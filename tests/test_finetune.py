@@ -336,7 +336,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
         ({"task.label": "verdict"}, "'verdict'"),
         ({"task.text": ("review",)}, "'review'"),
         ({"task.kind": "guessing"}, "config.task.kind='guessing' must be one of"),
-        ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no)"),
+        ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no, or"),
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
         ({"sequence_length": 64}, "has 32 positions"),

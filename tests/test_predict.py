@@ -182,7 +182,7 @@ def test_a_model_tuned_on_pairs_refuses_a_single_text(tmp_path):
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
     result = run("bert_jax.predict", *arguments)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
-    assert "--input has 'w3', of 1 part; each line must be text ||| text" in (
+    assert "--input has the line 'w3' with 1 part; each line must be text ||| text" in (
         result.stderr
     )
 

@@ -76,8 +76,8 @@ def compile_step(
 ) -> Trial:
     """Compiles the train step of a phase.
 
-    If the program exceeds the device's memory, the trial has the compiler's error as its
-    `refusal`.
+    If the program exceeds the device's memory, the trial's `refusal` is the error
+    message of the compiler.
 
     Args:
       config: config of the run.
