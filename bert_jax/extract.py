@@ -158,7 +158,7 @@ def main() -> None:
     if output.suffix not in WRITERS:
         raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
     cli.check(output, source)
-    devices.open_own_devices()
+    devices.open_local_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(mesh_lib.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)

@@ -194,7 +194,7 @@ def main() -> None:
     model, source = cli.require("model", "input")
     if _OUTPUT.value is not None:
         cli.check(Path(_OUTPUT.value), source)
-    devices.open_own_devices()
+    devices.open_local_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = mesh_lib.make_mesh(mesh_config)
     jax.set_mesh(mesh)

@@ -86,7 +86,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
         try:
             diverged = run.take_steps()
         finally:
-            watchdog.rest()
+            watchdog.pause()
             run.close()
     history = run.history
     best = _best(history, setup.config.metric)
@@ -232,7 +232,7 @@ class _Run:
         def init() -> TrainState:
             _, params = setup.build(tuning_step.init_key(self._seed))
             shard = setup.config.mesh.shard_optimizer
-            split = sharding.over_data(params) if shard else params
+            split = sharding.shard_over_data(params) if shard else params
             none = jnp.zeros((), jnp.int32)
             return TrainState(none, params, tx.init(split), none, none)
 
@@ -276,7 +276,7 @@ class _Run:
                 self._step += 1
                 loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
-                self._watchdog.saw(f"step {self._step:,}")
+                self._watchdog.heartbeat(f"step {self._step:,}")
                 self._progress.took(self._step)
                 self._log.add(self._step, 0, step_metrics)
                 if self._step in self._dev_steps:
@@ -340,7 +340,7 @@ class _Run:
             params: Any = {"params": self._state.params}
             self._best_weights.save(self._step, params, self._config, self._position())
             self._best_weights.wait()
-        self._watchdog.saw("a look at the dev set")
+        self._watchdog.heartbeat("a look at the dev set")
 
     def _evaluate(self) -> None:
         split = self._setup.datasets.dev[0]

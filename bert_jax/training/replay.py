@@ -45,7 +45,7 @@ class Replay:
         first = jax.block_until_ready(self._train_step(state, batch))
         second = jax.block_until_ready(self._train_step(state, batch))
         names = differing(first, second)
-        if multihost.any_says(bool(names)):
+        if multihost.any_process(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             where = f"here in {len(names)} arrays: {shown}" if names else "elsewhere"
             raise DamagedError(

@@ -75,5 +75,5 @@ def test_training_on_it_ends_with_78(trained, exported, tmp_path):
     finally:
         weights.write_bytes(content)
     assert result.returncode == 78, result.stderr
-    assert f"{weights} is not the file that SHA256SUMS tells of" in result.stderr
+    assert f"{weights} does not match its digest in SHA256SUMS" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -246,5 +246,5 @@ def test_a_run_that_hangs_ends_and_says_where(tmp_path):
         timeout=300,
     )
     assert result.returncode == 76, result.stderr
-    assert "nothing has happened for 4 s after step 4" in result.stderr
+    assert "no progress for 4 s after step 4" in result.stderr
     assert "waits_for_ever" in result.stderr
