@@ -44,7 +44,7 @@ def newest_step(workdir: str) -> int:
 
 def seal(directory: Path) -> None:
     """Writes the digests of a checkpoint that is about to count."""
-    digests.seal(directory, _comes_later)
+    digests.write_sums(directory, _comes_later)
 
 
 def _comes_later(name: str) -> bool:
@@ -55,7 +55,7 @@ def damage(workdir: str, step: int) -> list[str]:
     """Returns what is wrong with a checkpoint's files, in words."""
     directory = directory_of(workdir, step)
     # What nobody wrote may be read all the same: Orbax takes the files that it finds.
-    return digests.damage(directory, _comes_later) + _unreadable(workdir, step)
+    return digests.verify(directory, _comes_later) + _unreadable(workdir, step)
 
 
 def _unreadable(workdir: str, step: int) -> list[str]:

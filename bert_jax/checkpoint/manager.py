@@ -258,7 +258,7 @@ class Checkpoints:
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:  # of TensorStore, Orbax and json, of any type
-            with storage.told(f"{self.directory}/{step}"):
+            with storage.raise_storage_errors(f"{self.directory}/{step}"):
                 if storage.is_transient(error):
                     raise
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
@@ -292,7 +292,9 @@ class Checkpoints:
     @contextlib.contextmanager
     def _storage_told(self) -> Iterator[None]:
         try:
-            with storage.told(f"step {self._step:,} is not saved in {self.directory}"):
+            with storage.raise_storage_errors(
+                f"step {self._step:,} is not saved in {self.directory}"
+            ):
                 yield
         except Exception as error:
             number = storage.error_number(error)

@@ -39,7 +39,7 @@ def test_the_newest_sound_one_is_found_and_damaged_ones_are_put_aside(tmp_path):
     put_aside = tmp_path / integrity.DAMAGED_DIRECTORY
     assert sorted(path.name for path in put_aside.iterdir()) == ["20", "30"]
     assert said[0] == (
-        "checkpoint 30 is damaged (state/data is not what was written): moved to"
+        "checkpoint 30 is damaged (state/data does not match its digest): moved to"
         f" {put_aside}/30, going on from step 10"
     )
     # The step comes again, and is damaged again.
@@ -86,7 +86,7 @@ def test_what_nobody_wrote_there_is_damage(tmp_path):
     directory = integrity.directory_of(str(tmp_path), 10)
     assert integrity.damage(str(tmp_path), 10) == []
     (directory / "state" / "more").symlink_to(tmp_path / "secret")
-    wrong = ["state/more is none of its files"]
+    wrong = ["state/more has no digest"]
     assert integrity.damage(str(tmp_path), 10) == wrong
     (directory / "state" / "more").unlink()
     (directory / "state" / "more").symlink_to(tmp_path)

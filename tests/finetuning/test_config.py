@@ -120,7 +120,7 @@ def test_windows_overlap_by_half_up_to_a_stride_of_128(length, stride, expected)
 def test_a_config_of_the_other_command_is_told():
     with pytest.raises(ConfigError, match="--config is one of train, .*configs/fine"):
         tasks_config.from_config_dict(tiny.get_config())
-    with pytest.raises(ConfigError, match="--config is one of finetune, of labelled"):
+    with pytest.raises(ConfigError, match="--config is a fine-tuning config"):
         config_lib.from_config_dict(config_dict("sst2"))
 
 

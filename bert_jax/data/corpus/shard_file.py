@@ -30,10 +30,10 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
       DamagedError: when it is missing or damaged; names its first bad record.
     """
     try:
-        blocks = storage.retried(lambda: _read_blocks(path), path)
+        blocks = storage.with_retries(lambda: _read_blocks(path), path)
     except tf.errors.DataLossError:
         try:
-            blocks = storage.retried(lambda: _read_blocks(path), path)
+            blocks = storage.with_retries(lambda: _read_blocks(path), path)
         except tf.errors.DataLossError as error:
             reason = error.message.splitlines()[0] + _first_bad_record(path)
             raise DamagedError(f"{path} cannot be read ({reason}); {AGAIN}") from None
