@@ -95,7 +95,7 @@ class LossWeightsConfig:
     next_sentence: float  # unused if data.next_sentence is False
 
 
-# What a layer recomputes in its backward pass: nothing, everything, or everything
+# Recomputation in the backward pass of a layer: none, of everything, or of everything
 # except the products with its kernels.
 REMAT = ("none", "full", "matmuls")
 OPTIMIZERS = ("adamw_bert", "adamw", "lamb")

@@ -42,7 +42,7 @@ def _import_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def _discard_stderr() -> Iterator[None]:
-    """Discards what C++ writes to stderr; Python's threads can still print there."""
+    """Discards the stderr output of C++ code, but not that of Python's threads."""
     sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     before = sys.stderr

@@ -22,7 +22,7 @@ def test_every_config_file_is_valid_and_round_trips_through_json(path):
     spec.loader.exec_module(module)
     config = config_lib.from_config_dict(module.get_config())
     assert config_lib.from_json(config.to_json()) == config
-    assert module.__doc__, "a config says how it is run and what to expect"
+    assert module.__doc__, "a config documents its command and expected results"
 
 
 def test_base_and_large_equal_the_published_recipe():
