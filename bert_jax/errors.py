@@ -6,7 +6,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 75  # interrupted and saved; rerun the same command to resume
 EXIT_LOST = 76  # a process was lost or hung; rerun the same command to resume
 EXIT_DIVERGED = 77  # rerunning the same command does not help
-EXIT_DAMAGED = 78  # rerunning the same command does not help
+EXIT_CORRUPT = 78  # rerunning the same command does not help
 EXIT_BROKEN_PIPE = 141  # as shells report a process that SIGPIPE ended
 
 INTERRUPTED = "interrupted: {}; rerun the same command to resume"
@@ -22,10 +22,10 @@ class ConfigError(ValueError):
         super().__init__("".join(map(_printable, message)))
 
 
-class DamagedError(ConfigError):
+class CorruptError(ConfigError):
     """A file of a corpus, checkpoint or model is corrupt or missing."""
 
-    exit_code = EXIT_DAMAGED
+    exit_code = EXIT_CORRUPT
 
 
 class DivergedError(ConfigError):

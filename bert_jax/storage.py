@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import errors
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 # The errors of flock() on file systems that have no locks, such as mounted buckets and
 # Lustre mounted without -o flock.
@@ -394,7 +394,7 @@ def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
       remedy: the advice in the error message.
 
     Raises:
-      DamagedError: if the file cannot be read or is not a JSON object.
+      CorruptError: if the file cannot be read or is not a JSON object.
       ConfigError: if the file is larger than any file of this kind.
     """
     try:
@@ -405,7 +405,7 @@ def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise DamagedError(f"{path} is not a JSON object; {remedy}")
+        raise CorruptError(f"{path} is not a JSON object; {remedy}")
     return value
 
 

@@ -157,7 +157,7 @@ def take_workdir(workdir: str, config: ExperimentConfig) -> int:
 
     Raises:
       ConfigError: when another process writes there, or did so since `open_inputs`.
-      DamagedError: when there are checkpoints but none is sound.
+      CorruptError: when there are checkpoints but none is sound.
     """
 
     def first() -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_jax import digests
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 DIRECTORY = "checkpoints"
 # Where damaged checkpoints are put out of the way, for a person to look at.
@@ -67,7 +67,7 @@ def _unreadable(workdir: str, step: int) -> list[str]:
 
 
 def check(workdir: str, step: int, remedy: str) -> None:
-    """Raises DamagedError when a checkpoint is not what was written.
+    """Raises CorruptError when a checkpoint is not what was written.
 
     Args:
       workdir, step: of the checkpoint.
@@ -77,7 +77,7 @@ def check(workdir: str, step: int, remedy: str) -> None:
     if wrong:
         others = [s for s in steps(workdir) if s != step and not damage(workdir, s)]
         advice = remedy.format(others[-1]) if others else "restore it from a copy"
-        raise DamagedError(
+        raise CorruptError(
             f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {advice}"
         )
 
@@ -99,7 +99,7 @@ def recover(
       on_found: called with the step, if there is one, before anything is moved.
 
     Raises:
-      DamagedError: when there are checkpoints and all are corrupt; nothing is moved,
+      CorruptError: when there are checkpoints and all are corrupt; nothing is moved,
         and the run does not start over.
     """
     damaged = {}
@@ -121,7 +121,7 @@ def recover(
     if not damaged:
         return 0
     newest = max(damaged)
-    raise DamagedError(
+    raise CorruptError(
         f"{Path(workdir) / DIRECTORY}: none of {len(damaged)} checkpoints is sound"
         f" ({newest}: {_in_short(damaged[newest])}); restore one from a copy, or give"
         " another --workdir to begin anew"

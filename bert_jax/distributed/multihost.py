@@ -29,7 +29,7 @@ from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
 from bert_jax import errors
-from bert_jax.errors import EXIT_USAGE, ConfigError, DamagedError, StorageError
+from bert_jax.errors import EXIT_USAGE, ConfigError, CorruptError, StorageError
 from bert_jax.storage import FULL_DISK, USERS_ERRORS
 
 # The address of process 0 (host:port), the number of processes, and the index of this
@@ -296,7 +296,7 @@ def agree(name: str, make: Callable[[], str]) -> str:
       make: called in process 0 only.
 
     Raises:
-      ConfigError: in every process, if `make` raises it; DamagedError likewise.
+      ConfigError: in every process, if `make` raises it; CorruptError likewise.
     """
     if num_processes() == 1:
         return make()
@@ -305,13 +305,13 @@ def agree(name: str, make: Callable[[], str]) -> str:
     if not is_first():
         answer = json.loads(client.blocking_key_value_get(key, AGREE_SECS * 1000))
         if "mistake" in answer:
-            kind = DamagedError if answer["is_damage"] else ConfigError
+            kind = CorruptError if answer["is_corrupt"] else ConfigError
             raise kind(answer["mistake"])
         return answer["made"]
     try:
         made = make()
     except ConfigError as error:
-        answer = {"mistake": str(error), "is_damage": isinstance(error, DamagedError)}
+        answer = {"mistake": str(error), "is_corrupt": isinstance(error, CorruptError)}
         client.key_value_set(key, json.dumps(answer))
         raise
     client.key_value_set(key, json.dumps({"made": made}))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import digests, storage
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 
@@ -72,7 +72,7 @@ def nested_file(directory: Path, name: str) -> Path:
     path = directory / name
     refuse_link_outside(path, directory)
     if not path.is_file():
-        raise DamagedError(f"{path} is missing; fetch it again")
+        raise CorruptError(f"{path} is missing; fetch it again")
     return path
 
 
@@ -124,16 +124,16 @@ def verify_digests(directory: Path) -> None:
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
-            raise DamagedError(
+            raise CorruptError(
                 f"{sums}:{number} is not a digest and a file; fetch it again"
             )
         path = nested_file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if digests.sha256(path) != digest.lower():
-            raise DamagedError(
+            raise CorruptError(
                 f"{path} does not match its digest in {digests.SUMS_FILE}; fetch it"
                 f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
             )
         verified.add(path.relative_to(directory).as_posix())
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
-            raise DamagedError(f"{sums} does not list {path.name}; fetch both again")
+            raise CorruptError(f"{sums} does not list {path.name}; fetch both again")

@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, tf1_variables, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.weight_names import GOOGLE
@@ -201,7 +201,7 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     except tf1_variables.UnreadableError as error:
         raise _corrupt(prefix, error) from None
     if not _data_files(prefix):
-        raise DamagedError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
+        raise CorruptError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
@@ -235,5 +235,5 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
         raise _corrupt(prefix, error) from None
 
 
-def _corrupt(prefix: Path, reason: Exception | str) -> DamagedError:
-    return DamagedError(f"{prefix} is corrupt ({reason}); fetch it again")
+def _corrupt(prefix: Path, reason: Exception | str) -> CorruptError:
+    return CorruptError(f"{prefix} is corrupt ({reason}); fetch it again")

@@ -14,7 +14,7 @@ import numpy as np
 import safetensors
 
 from bert_jax.data.tokenizers import tokenizers, wordpiece
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
 from bert_jax.interop import weight_names
 from bert_jax.interop.files import Source
@@ -134,7 +134,7 @@ class _Tensors:
                 stored = set(file.keys())
                 for name in sorted(stored if names is None else names):
                     if name not in stored:
-                        raise DamagedError(f"{path} lacks {name!r}; fetch it again")
+                        raise CorruptError(f"{path} lacks {name!r}; fetch it again")
                     self._add(path, name, file.get_slice(name))
         # Some models store the decoder's bias only under the name of the copy.
         for of in self._repeated.keys() - self._stored.keys():
@@ -184,7 +184,7 @@ def _open(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="np") as file:
             yield file
     except (safetensors.SafetensorError, OSError) as error:
-        raise DamagedError(f"{path} is corrupt ({error}); fetch it again") from None
+        raise CorruptError(f"{path} is corrupt ({error}); fetch it again") from None
 
 
 def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
@@ -197,7 +197,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
         parts = parts.get("weight_map")
         files = list(parts.values()) if isinstance(parts, dict) else []
         if not files or not all(isinstance(name, str) for name in files):
-            raise DamagedError(
+            raise CorruptError(
                 f"{directory / index} has no weight_map of files; fetch it again"
             )
         names: dict[str, list[str]] = {}
@@ -294,7 +294,7 @@ def _wordpiece_in(path: Path) -> bytes:
         )
     pieces = model.get("vocab")
     if not isinstance(pieces, dict):
-        raise DamagedError(f"{path} has no vocabulary; fetch it again")
+        raise CorruptError(f"{path} has no vocabulary; fetch it again")
     return _in_order(pieces | _added_in(tokenizer), path)
 
 

@@ -18,7 +18,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
 from bert_jax.loading import run as run_lib
@@ -270,7 +270,7 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
         # A table of tokens may be padded, for example to a multiple of 64.
         is_padded = name == WORD and type(size) is int and 0 < size < rows
         if size not in (None, rows) and not is_padded:
-            raise DamagedError(
+            raise CorruptError(
                 f"{source.directory} has {key}={size!r}, but its table has {rows}"
                 " rows; fetch it again"
             )

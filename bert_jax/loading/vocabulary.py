@@ -9,7 +9,7 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source
 
 
@@ -48,7 +48,7 @@ def match(
     path = str(source.vocabulary_path)
     theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
-        raise DamagedError(
+        raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
             f" {num_rows} rows for them; fetch both again"
         )

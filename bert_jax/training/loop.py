@@ -64,7 +64,7 @@ def take_steps(
       hosts.Interrupted: when the run was asked to stop, and is saved.
       guard.DivergedError: when too many steps were not finite; nothing more is saved.
       ConfigError: when a disk is full.
-      DamagedError: when a chip computes wrong.
+      CorruptError: when a chip computes wrong.
     """
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.checkpoint import integrity
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 
 
 def make(workdir, *steps) -> None:
@@ -61,10 +61,10 @@ def test_no_run_begins_anew_by_itself(tmp_path):
     (integrity.directory_of(str(tmp_path), 20) / "SHA256SUMS").unlink()
     for _ in range(2):  # nothing was moved the first time
         with pytest.raises(
-            DamagedError, match=r"none of 2 checkpoints is sound \(20: SHA256SUMS is"
+            CorruptError, match=r"none of 2 checkpoints is sound \(20: SHA256SUMS is"
         ):
             integrity.recover(str(tmp_path), pytest.fail)
-    assert DamagedError.exit_code == 78
+    assert CorruptError.exit_code == 78
 
 
 def test_who_only_reads_is_told_of_another_step(tmp_path):
@@ -72,10 +72,10 @@ def test_who_only_reads_is_told_of_another_step(tmp_path):
     remedy = "give --step={}"
     integrity.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 20)
-    with pytest.raises(DamagedError, match="20 is damaged: state/data .*--step=10"):
+    with pytest.raises(CorruptError, match="20 is damaged: state/data .*--step=10"):
         integrity.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 10)
-    with pytest.raises(DamagedError, match="restore it from a copy"):
+    with pytest.raises(CorruptError, match="restore it from a copy"):
         integrity.check(str(tmp_path), 20, remedy)
 
 

@@ -14,7 +14,7 @@ from bert_jax.checkpoint import __main__ as checkpoint_command
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.errors import ConfigError, DamagedError, StorageError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
@@ -233,7 +233,7 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
             "rerun the same command when storage is",
         ),
         (OSError(errno.EACCES, "not allowed"), PermissionError, "not allowed"),
-        (TypeError("another form"), DamagedError, "cannot be read .*another form"),
+        (TypeError("another form"), CorruptError, "cannot be read .*another form"),
     ],
 )
 def test_what_cannot_be_read_is_not_called_damaged(

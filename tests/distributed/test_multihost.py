@@ -87,7 +87,7 @@ def test_processes_agree_and_only_process_0_prints(tmp_path):
     assert list((tmp_path / "run" / "deep").iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["ConfigError", "DamagedError"])
+@pytest.mark.parametrize("kind", ["ConfigError", "CorruptError"])
 def test_config_error_of_process_0_is_raised_in_all_processes(kind):
     program = f"""
         from bert_jax.errors import {kind}

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from bert_jax import storage
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files
 
 
@@ -35,7 +35,7 @@ def test_digests_equal_those_of_sha256sum(directory):
 
 def test_changed_file_is_an_error(directory):
     (directory / "b.txt").write_text("Second")
-    with pytest.raises(DamagedError, match="b.txt does not match its digest in"):
+    with pytest.raises(CorruptError, match="b.txt does not match its digest in"):
         files.verify_digests(directory)
 
 

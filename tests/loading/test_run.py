@@ -7,7 +7,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.checkpoint import workdir
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.loading import run as run_lib
 from tests.conftest import make_config
 
@@ -33,7 +33,7 @@ def test_config_round_trips(tmp_path):
 )
 def test_config_that_is_not_a_json_object_is_an_error(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(DamagedError, match="config.json is not a JSON object") as error:
+    with pytest.raises(CorruptError, match="config.json is not a JSON object") as error:
         workdir.read_config(str(tmp_path))
     assert "give another --workdir" in str(error.value)
 
