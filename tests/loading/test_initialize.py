@@ -89,7 +89,7 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
 @pytest.mark.parametrize(
     ("init_from", "changes", "message"),
     [
-        ("nothing", {}, "config.init_from='nothing' does not exist; give"),
+        ("nothing", {}, "config.init_from='nothing' does not exist; use"),
         pytest.param(
             "gs://bucket/model",
             {},
