@@ -59,7 +59,7 @@ def measure(args: argparse.Namespace, workdir: str) -> None:
         whole.append(time.perf_counter() - start)
         directory = integrity.directory_of(workdir, run.step)
         seal.append(timed(lambda: integrity.seal(directory)))  # noqa: B023
-        verify.append(timed(lambda: digests.damage(directory)))  # noqa: B023
+        verify.append(timed(lambda: digests.verify(directory)))  # noqa: B023
         run.step += 1
     # The first save is not counted: it creates directories and allocates memory.
     rows.print_row(

@@ -58,7 +58,7 @@ def main() -> None:
     for path in args.models:
         exact = model_lib.read_tuned(path)
         layers = f"{path}: {exact.config.num_hidden_layers} layers"
-        small = dataclasses.replace(exact, params=int8.quantized(exact.params))
+        small = dataclasses.replace(exact, params=int8.quantize(exact.params))
         for weights, model in ("float32", exact), ("int8", small):
             models[f"{layers}, {weights}"] = model
             predictors[f"{layers}, {weights}"] = make(model, mesh, sentences)

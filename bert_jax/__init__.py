@@ -5,26 +5,26 @@ import signal
 import sys
 import time
 
-# When this was imported, in seconds since 1970: of a command, when Python had started.
+# The time of the import, in seconds since 1970: the start of a command.
 BEGAN = time.time()
-EXIT_FORCED = 128 + signal.SIGINT  # as shells tell of a process that SIGINT ended
+EXIT_FORCED = 128 + signal.SIGINT  # the code that shells report for SIGINT
 
 
 def stop(*_: object) -> None:
-    """Ends this process: nothing is begun that would have to be finished."""
+    """Ends this process at once; a signal handler for when there is nothing to save."""
     try:
         os.write(2, b"stopped\n")
-    finally:  # whether or not anybody listens
+    finally:  # exit even if stderr is closed
         os._exit(EXIT_FORCED)
 
 
 def _is_command() -> bool:
-    """Returns whether Python is looking for a `python -m bert_jax.X` just now."""
+    """Returns whether this import is the start of a `python -m bert_jax.X` command."""
     is_ours = any(argument.startswith("bert_jax.") for argument in sys.orig_argv)
     return is_ours and sys.argv[0] == "-m"
 
 
-# Else Ctrl-C raises wherever it hits in the seconds of imports that follow, often in a
-# callback that swallows it. `command_line` puts another handler in the place of this.
+# Without this handler, Ctrl-C raises KeyboardInterrupt anywhere in the imports that
+# follow for seconds, often in a callback that swallows it. cli.py replaces the handler.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, stop)

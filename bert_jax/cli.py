@@ -26,7 +26,7 @@ from ml_collections.config_flags import config_path
 from bert_jax import EXIT_FORCED, errors, storage
 from bert_jax.config import from_config_dict
 from bert_jax.distributed import host_memory, preemption
-from bert_jax.distributed.multihost import leave
+from bert_jax.distributed.multihost import exit_now
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
     EXIT_LOST,
@@ -123,7 +123,7 @@ def run_with_rest(
     except Interrupted as error:
         with contextlib.suppress(OSError):  # a terminal that is gone
             print(INTERRUPTED.format(error), flush=True)
-        leave(EXIT_INTERRUPTED)
+        exit_now(EXIT_INTERRUPTED)
     except BrokenPipeError:  # what reads our output wants no more, as head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(errors.EXIT_BROKEN_PIPE)
@@ -154,13 +154,13 @@ def run_and_leave(
         run(main, doc, computes=computes)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code:
-            leave(end.code)
+            exit_now(end.code)
         raise
     except Exception:
         try:
             traceback.print_exc()
         finally:  # whether or not anybody listens
-            leave(1)
+            exit_now(1)
 
 
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:

@@ -1,8 +1,8 @@
-"""What a run is made of: frozen dataclasses, built and checked once.
+"""The schema of configs: frozen dataclasses, built and validated once.
 
-A config file returns an `ml_collections.ConfigDict`; `from_config_dict` turns it into
-an `ExperimentConfig` and is the only place that sees a ConfigDict. There is no default
-here: every number a run uses stands in its config file.
+A config file returns an `ml_collections.ConfigDict`. `from_config_dict` converts it to
+an `ExperimentConfig`, so that no other code handles a ConfigDict. There are no
+defaults here: every number that a run uses is in its config file.
 """
 
 import dataclasses
@@ -18,30 +18,32 @@ import ml_collections
 
 from bert_jax import errors
 
-# A row's pairs are told apart by a few bits of the words that order its masks.
+# The index of a pair takes a few bits of the words that order the masks of its row.
 MAX_SEQUENCES_PER_ROW = 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    sources: tuple[str, ...]  # specs, see data/sources.py
-    source_weights: tuple[float, ...]  # times a source counts; () for once each
+    """The corpus, and the construction of pairs and masks from it."""
+
+    sources: tuple[str, ...]  # specs, see data/sources/sources.py
+    source_weights: tuple[float, ...]  # repetitions of each source; () for once each
     corpus_dir: str
-    num_shards: int  # files the training documents are dealt to, by range of digests
-    num_streams: int  # parallel readers of the corpus; hosts share them out
-    validation_fraction: float  # of documents, by digest
+    num_shards: int  # files of the training set; documents are assigned by digest
+    num_streams: int  # parallel readers of the corpus, divided among processes
+    validation_fraction: float  # fraction of documents in the held-out set, by digest
     invalid_utf8: str  # error | replace (by U+FFFD) | skip (the document)
-    max_line_bytes: int  # of UTF-8; longer lines are cut at a space
-    max_document_bytes: int  # of UTF-8; longer documents are cut between lines
-    word_segmented: bool  # white space parts words of ideographs too, for whole words
-    short_seq_prob: float  # documents whose pairs aim at a random shorter length
-    next_sentence: bool  # pairs and their loss; False: rows of one segment
-    masked_lm_prob: float  # masked tokens per token of the row
-    mask_replace_prob: float  # of masked tokens that become [MASK]
-    mask_random_prob: float  # of those that become a random token; the rest stay
+    max_line_bytes: int  # in UTF-8; longer lines are split at a space
+    max_document_bytes: int  # in UTF-8; longer documents are split between lines
+    word_segmented: bool  # whitespace also separates words of ideographs
+    short_seq_prob: float  # fraction of documents with a random shorter target length
+    next_sentence: bool  # sentence pairs and their loss; False: rows of one segment
+    masked_lm_prob: float  # fraction of a row's tokens that are masked
+    mask_replace_prob: float  # fraction of masked tokens that become [MASK]
+    mask_random_prob: float  # fraction that become a random token; the rest are kept
     mask_random_special: bool  # random tokens may be special ones, as in BERT
-    whole_word_mask: bool  # all pieces of a word are masked or none
-    mask_ngram_max: int  # pieces or words in a span: n up to this, with weight 1 / n
+    whole_word_mask: bool  # mask all pieces of a word or none
+    mask_ngram_max: int  # a span has n <= this pieces or words, with weight 1 / n
 
 
 TOKENIZER_KINDS = ("wordpiece", "sentencepiece_unigram", "sentencepiece_bpe")
@@ -49,21 +51,23 @@ TOKENIZER_KINDS = ("wordpiece", "sentencepiece_unigram", "sentencepiece_bpe")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
+    """The tokenizer of the corpus."""
+
     kind: str  # one of TOKENIZER_KINDS
-    vocab_file: str  # vocab.txt or a .model; "" trains one on the sources
+    vocab_file: str  # a vocab.txt or .model; "": train one on the sources
     vocab_size: int
-    lowercase: bool  # WordPiece drops accents with it
+    lowercase: bool  # WordPiece also drops accents
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Sizes under the names Hugging Face gives them."""
+    """The sizes of the model, under Hugging Face's names."""
 
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
     intermediate_size: int
-    hidden_act: str  # gelu_new (tanh form, released since 2019-02) | gelu (erf)
+    hidden_act: str  # gelu_new (tanh form, in Google's code since 2019-02) | gelu (erf)
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     max_position_embeddings: int
@@ -74,22 +78,25 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhaseConfig:
+    """A phase of training, with its own sequence length and batch size."""
+
     num_steps: int
     sequence_length: int
-    global_batch_size: int  # sequences over all devices, hosts and microbatches
-    max_predictions: int  # masked tokens of a row
-    max_sequences_per_row: int  # sentence pairs packed into a row; 1: plain BERT
+    global_batch_size: int  # rows over all devices, processes and microbatches
+    max_predictions: int  # maximum masked tokens in a row
+    max_sequences_per_row: int  # sentence pairs packed into a row; 1: as in BERT
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LossWeightsConfig:
-    """What each objective's mean loss counts for in their sum."""
+    """The weight of each objective's mean loss in the total loss."""
 
     masked_lm: float
-    next_sentence: float  # not used without data.next_sentence
+    next_sentence: float  # unused if data.next_sentence is False
 
 
-# none; full: everything; matmuls: all but the products with its kernels
+# Recomputation in the backward pass of a layer: none, of everything, or of everything
+# except the products with its kernels.
 REMAT = ("none", "full", "matmuls")
 OPTIMIZERS = ("adamw_bert", "adamw", "lamb")
 SCHEDULES = ("linear", "cosine", "constant")
@@ -97,64 +104,74 @@ SCHEDULES = ("linear", "cosine", "constant")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    name: str  # one of OPTIMIZERS, see optimizer.py
+    """The optimizer and the learning rate schedule."""
+
+    name: str  # one of OPTIMIZERS, see training/optimizer.py
     schedule: str  # one of SCHEDULES, after a linear warmup
-    schedule_by_phase: bool  # each phase has the whole schedule, not the run
-    reset_moments_by_phase: bool  # each phase begins with moments of 0
-    learning_rate: float  # the peak that the warmup aims at
+    schedule_by_phase: bool  # run the schedule once in each phase, not once in all
+    reset_moments_by_phase: bool  # set moments to 0 at the start of each phase
+    learning_rate: float  # peak, at the end of the warmup
     warmup_steps: int
     weight_decay: float
     beta1: float
     beta2: float
-    epsilon: float  # outside the root
-    mu_dtype: str  # float32 | bfloat16, of the first moment; the second is float32
-    clip_norm: float  # of the gradient of the whole batch
+    epsilon: float  # added outside the square root
+    mu_dtype: str  # float32 | bfloat16, for the first moment; the second is float32
+    clip_norm: float  # maximum norm of the gradient of the global batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
+    """The axis sizes of the mesh; one may be -1 for the remaining devices."""
+
     data: int
     fsdp: int
     tensor: int
-    shard_optimizer: bool  # moments and update over data as well (ZeRO-1)
+    shard_optimizer: bool  # shard moments and update over data as well (ZeRO-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
+    """When checkpoints are saved, and which are kept."""
+
     every_steps: int
-    every_minutes: float  # also so long after the last one, at a log line; 0: never
-    keep: int  # the newest
-    keep_every_steps: int  # and those whose step it divides; 0: none
-    keep_best: int  # and in each phase the evaluations of the lowest held-out loss
+    every_minutes: float  # additional saves at log lines, after this time; 0: none
+    keep: int  # number of newest checkpoints
+    keep_every_steps: int  # also keep steps that are multiples of this; 0: none
+    keep_best: int  # also keep this many of lowest held-out loss in each phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardConfig:
-    """What happens when losses or gradients are not finite, or chips are faulty."""
+    """The response to losses or gradients that are not finite, and to faulty chips."""
 
-    max_bad_steps: int  # in a row; then the run ends, or rolls back
-    max_rollbacks: int  # to the last checkpoint, leaving out the batches since; 0: none
-    replay_every_steps: int  # a step is taken twice and its bits compared; 0: never
+    max_bad_steps: int  # consecutive steps before the run rolls back or ends
+    max_rollbacks: int  # to the last checkpoint, skipping the batches since; 0: none
+    replay_every_steps: int  # repeat a step and compare the bits; 0: never
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
+    """The evaluation on the held-out set."""
+
     every_steps: int
     num_sequences: int
-    masked_lm_prob: float  # as data.masked_lm_prob, of held-out rows
+    masked_lm_prob: float  # as data.masked_lm_prob, for held-out rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
+    """The config of a pretraining run."""
+
     seed: int
-    init_from: str  # directory of the first weights, see initialize.py; "": random
-    compute_dtype: str  # auto: bfloat16 on TPU and GPU, float32 on CPU
-    # float32 | bfloat16, in which devices sum the gradients of kernels
+    init_from: str  # initial weights, see loading/initialize.py; "": random
+    compute_dtype: str  # auto (bfloat16 on TPU and GPU, else float32) | a dtype
+    # float32 | bfloat16, for the sum of kernel gradients over devices
     gradient_reduction_dtype: str
     accumulation_steps: int  # microbatches per optimizer step
-    remat: str  # one of REMAT, what a layer computes again in its backward pass
+    remat: str  # one of REMAT
     log_every_steps: int
-    compilation_cache_dir: str  # where compiled programs are kept; "": nowhere
+    compilation_cache_dir: str  # directory of compiled programs; "": not stored
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig
@@ -172,7 +189,7 @@ class ExperimentConfig:
 
     @property
     def schedule_steps(self) -> int:
-        """The steps of the learning rate's schedule; of the shortest if it has more."""
+        """The steps of the learning rate schedule; with several, of the shortest."""
         if self.optimizer.schedule_by_phase:
             return min(phase.num_steps for phase in self.phases)
         return self.num_steps
@@ -182,16 +199,16 @@ class ExperimentConfig:
 
 
 def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
-    """Builds and validates the run's config.
+    """Builds and validates the config of a pretraining run.
 
     Raises:
-      ConfigError: when a key is missing, unknown or of the wrong type, or when values
+      ConfigError: if a key is missing, unknown or of the wrong type, or if values
         contradict each other.
     """
     if "task" in config:
         raise errors.ConfigError(
-            "--config is one of finetune, of labelled data; those of train are in"
-            " configs/ itself"
+            "--config is a fine-tuning config; use one for pretraining, in configs/"
+            " itself"
         )
     experiment = build(ExperimentConfig, config, "config")
     _validate(experiment)
@@ -199,20 +216,25 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
 
 
 def from_json(text: str) -> ExperimentConfig:
-    """Reads back what `ExperimentConfig.to_json` wrote."""
+    """Reads a config written by `ExperimentConfig.to_json`."""
     return from_config_dict(json.loads(text))
 
 
 def build(kind: type, values: Any, path: str) -> Any:
-    """Returns the dataclass, tuple or scalar `kind` made from plain `values`.
+    """Builds a dataclass, tuple or scalar of type `kind` from plain values.
+
+    Args:
+      kind: the type to build.
+      values: a mapping, list or scalar.
+      path: the name of the value, for error messages.
 
     Raises:
-      ConfigError: when a key is missing, unknown or of the wrong type.
+      ConfigError: if a key is missing, unknown or of the wrong type.
     """
     if dataclasses.is_dataclass(kind):
         if not isinstance(values, Mapping | ml_collections.ConfigDict):
             raise errors.ConfigError(
-                f"{path} is {values!r}; it must be a section of keys"
+                f"{path} is {values!r}; it must be a section with keys"
             )
         types_by_name = typing.get_type_hints(kind)
         for key in values:
@@ -221,7 +243,7 @@ def build(kind: type, values: Any, path: str) -> Any:
         for key in types_by_name:
             if key not in values:
                 raise errors.ConfigError(
-                    f"{path}.{key} is missing; every config file here has it"
+                    f"{path}.{key} is missing; copy it from another config file"
                 )
         return kind(
             **{
@@ -263,8 +285,13 @@ def _validate(config: ExperimentConfig) -> None:
         model.hidden_size,
         f"must be a multiple of num_attention_heads={model.num_attention_heads}",
     )
-    _require(bool(data.sources), "config.data.sources", data.sources, "names no source")
-    # Room for a sentence, and for a character that is never cut in two.
+    _require(
+        bool(data.sources),
+        "config.data.sources",
+        data.sources,
+        "must have at least one source",
+    )
+    # Long enough for a sentence, and for any character.
     _require(
         data.max_line_bytes >= 1024,
         "config.data.max_line_bytes",
@@ -283,14 +310,14 @@ def _validate(config: ExperimentConfig) -> None:
         keep_best == 0 or data.validation_fraction > 0,
         "config.checkpoint.keep_best",
         keep_best,
-        "needs held-out documents; set it to 0, or config.data.validation_fraction"
+        "needs held-out documents; set it to 0, or set config.data.validation_fraction"
         " above 0",
     )
     _require(
         config.tokenizer.kind == "wordpiece" or not data.word_segmented,
         "config.data.word_segmented",
         data.word_segmented,
-        "is for WordPiece; a SentencePiece tells words apart by white space anyway",
+        "is for WordPiece only; SentencePiece always separates words at whitespace",
     )
     _require(
         bool(config.phases), "config.phases", config.phases, "needs at least one phase"
@@ -308,7 +335,8 @@ def _validate(config: ExperimentConfig) -> None:
 
 def _validate_schedule(config: ExperimentConfig) -> None:
     optimizer, num_steps = config.optimizer, config.schedule_steps
-    # The released line only ends early; a cosine has no room for its descent.
+    # A linear schedule without steps after the warmup only ends early; a cosine needs
+    # such steps.
     _require(
         optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,
         "config.optimizer.warmup_steps",
@@ -329,7 +357,7 @@ def _validate_source_weights(data: DataConfig) -> None:
         all(weight > 0 for weight in weights),
         key,
         weights,
-        "must be above 0; leave out a source that counts for nothing",
+        "must be above 0; remove a source that should not be used",
     )
 
 
@@ -341,9 +369,10 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
         phase.sequence_length <= config.model.max_position_embeddings,
         f"{path}.sequence_length",
         phase.sequence_length,
-        f"is over model.max_position_embeddings={config.model.max_position_embeddings}",
+        "must be at most config.model.max_position_embeddings="
+        f"{config.model.max_position_embeddings}",
     )
-    # [CLS] A [SEP] B [SEP], and a short pair has at least two tokens.
+    # [CLS] A [SEP] B [SEP], and the target length of a short pair is at least 2.
     _require(
         phase.sequence_length >= 8,
         f"{path}.sequence_length",
@@ -354,7 +383,7 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
         phase.max_predictions <= phase.sequence_length,
         f"{path}.max_predictions",
         phase.max_predictions,
-        f"is over sequence_length={phase.sequence_length}",
+        f"must be at most sequence_length={phase.sequence_length}",
     )
     _require(
         phase.max_sequences_per_row <= MAX_SEQUENCES_PER_ROW,
@@ -364,8 +393,8 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
     )
     _validate_packed_predictions(phase, path, config)
     streams = config.data.num_streams
-    # What does not divide over the devices is for mesh_fit to tell, but no advice of
-    # ours may be refused there, as far as the config has their number.
+    # distributed/mesh.py checks the division over devices. The sizes suggested here
+    # pass that check, as far as the config gives the number of devices.
     sizes = (config.mesh.data, config.mesh.fsdp, config.accumulation_steps)
     rows = math.lcm(streams, math.prod(size for size in sizes if size > 0))
     _require(
@@ -378,7 +407,7 @@ def _validate_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> 
 
 
 def multiples_around(size: int, divisor: int) -> str:
-    """Returns the nearest multiples of `divisor` above 0, as "12 or 24"."""
+    """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
     below = size // divisor * divisor
     return " or ".join(str(n) for n in (below, below + divisor) if n)
 
@@ -386,11 +415,11 @@ def multiples_around(size: int, divisor: int) -> str:
 def _validate_packed_predictions(
     phase: PhaseConfig, path: str, config: ExperimentConfig
 ) -> None:
-    """Checks that the masks of any pairs that fit into a row fit as well."""
+    """Checks that max_predictions holds the masks of all pairs packed in a row."""
     if phase.max_sequences_per_row == 1:
         return
-    # A pair of n tokens has max(1, round(n * p)) masks: half a one over its share, or
-    # more where n is least, [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
+    # A pair of n tokens has max(1, round(n * p)) masks. That is at most 0.5 over n * p,
+    # except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
     shortest = 5 if config.data.next_sentence else 3
     rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
     over = max(0.5, 1.0 - shortest * rate)
@@ -425,7 +454,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
         min(rates) >= 0 and sum(rates) <= 1,
         "config.data (mask_replace_prob, mask_random_prob)",
         rates,
-        "must not be negative, nor over 1 together",
+        "must not be negative, and their sum must not exceed 1",
     )
     at_least_one = {
         "config.accumulation_steps": config.accumulation_steps,
@@ -479,7 +508,7 @@ def _validate_ranges(config: ExperimentConfig) -> None:
 
 
 def validate_mesh(mesh: MeshConfig) -> None:
-    """Raises ConfigError for sizes that no number of devices fits."""
+    """Raises ConfigError if the axis sizes are invalid for any number of devices."""
     sizes = (mesh.data, mesh.fsdp, mesh.tensor)
     _require(
         all(n == -1 or n >= 1 for n in sizes) and sizes.count(-1) <= 1,

@@ -3,33 +3,33 @@
 from typing import ClassVar
 
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 75  # saved; rerun the same command
-EXIT_LOST = 76  # a process is lost or hangs; rerun the same command
+EXIT_INTERRUPTED = 75  # interrupted and saved; rerun the same command to resume
+EXIT_LOST = 76  # a process was lost or hung; rerun the same command to resume
 EXIT_DIVERGED = 77  # rerunning the same command does not help
-EXIT_DAMAGED = 78  # rerunning the same command does not help
+EXIT_CORRUPT = 78  # rerunning the same command does not help
 EXIT_BROKEN_PIPE = 141  # as shells report a process that SIGPIPE ended
 
-INTERRUPTED = "interrupted: {}; the same command goes on from there"
+INTERRUPTED = "interrupted: {}; rerun the same command to resume"
 
 
 class ConfigError(ValueError):
-    """A mistake of the user's: one line with the key or file, the value, a remedy."""
+    """An error that the user can fix: one line with key or file, value and remedy."""
 
     exit_code: ClassVar[int] = EXIT_USAGE
 
     def __init__(self, message: str):
-        # Names and values may hold anything; a terminal is to be shown text alone.
-        super().__init__("".join(map(_shown, message)))
+        # Names and values may contain control characters; do not print them as such.
+        super().__init__("".join(map(_printable, message)))
 
 
-class DamagedError(ConfigError):
-    """Data or a checkpoint on disk is not what was written; names the file."""
+class CorruptError(ConfigError):
+    """A file of a corpus, checkpoint or model is corrupt or missing."""
 
-    exit_code = EXIT_DAMAGED
+    exit_code = EXIT_CORRUPT
 
 
 class DivergedError(ConfigError):
-    """Steps or parameters are not finite; the state must not be saved."""
+    """The loss, gradients or parameters are not finite; the state must not be saved."""
 
     exit_code = EXIT_DIVERGED
 
@@ -38,19 +38,20 @@ class DivergedError(ConfigError):
         self.step = step
 
     def because(self, reason: str) -> "DivergedError":
+        """Appends a reason to the message, and returns this error."""
         self.args = (f"{self}; {reason}",)
         return self
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and what it had done is saved."""
+    """The run was interrupted, and its progress is saved."""
 
 
 class StorageError(Exception):
     """Storage failed several times in a row; rerun the same command."""
 
 
-def _shown(character: str) -> str:
+def _printable(character: str) -> str:
     if character.isprintable():
         return character
     return " " if character in "\t\n\r" else repr(character)[1:-1]

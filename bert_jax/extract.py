@@ -111,17 +111,19 @@ def extract(
     return num_texts
 
 
-def open_model(path: str) -> tuple[Extractor | int8.Compared, Extractor, Tokenizer]:
+def open_model(
+    path: str,
+) -> tuple[Extractor | int8.QuantizationCheck, Extractor, Tokenizer]:
     """Returns what computes features as the flags ask, the extractor in it, and the
     model's tokenizer."""
     model = model_lib.read_encoder(path)
     extractor = make_extractor(model)
     if _WEIGHTS.value == "float32":
         return extractor, extractor, model.tokenizer
-    small = dataclasses.replace(model, params=int8.quantized(model.params))
-    print(int8.sizes(model.params, small.params))
+    small = dataclasses.replace(model, params=int8.quantize(model.params))
+    print(int8.memory_summary(model.params, small.params))
     extractor_of_small = make_extractor(small)
-    compared = int8.Compared(extractor_of_small, extractor, difference)
+    compared = int8.QuantizationCheck(extractor_of_small, extractor, difference)
     return compared, extractor_of_small, model.tokenizer
 
 
@@ -156,7 +158,7 @@ def main() -> None:
     if output.suffix not in WRITERS:
         raise ConfigError(f"--output={output} must end in {' or '.join(WRITERS)}")
     cli.check(output, source)
-    devices.open_own_devices()
+    devices.open_local_devices()
     mesh = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     jax.set_mesh(mesh_lib.make_mesh(mesh))
     compute, extractor, tokenizer = open_model(model)
@@ -168,8 +170,8 @@ def main() -> None:
         max_parts = 1 if _POOLING.value == "words" else 2
         num_texts = extract(compute, source, write, max_parts)
     secs = time.monotonic() - begin
-    if isinstance(compute, int8.Compared):
-        print(f"int8 weights: {compute.said}")
+    if isinstance(compute, int8.QuantizationCheck):
+        print(f"int8 weights: {compute.summary}")
         secs -= compute.secs
     num_tokens = extractor.num_tokens
     cut = (

@@ -75,7 +75,7 @@ def finetune(
     multihost.make_shared("workdir", workdir)
     multihost.agree("workdir", lambda: take_workdir(workdir, setup, start))
     print(describe(setup, start, workdir), flush=True)
-    preemption.listen()
+    preemption.save_on_signals()
     for learning_rate in learning_rates:
         for seed in seeds:
             if len(learning_rates) * len(seeds) > 1:
@@ -86,7 +86,7 @@ def finetune(
             result = tuning.tune(setup, learning_rate, seed, directory)
             if result.diverged:
                 print(f"diverged: {result.diverged}", flush=True)
-    preemption.ignore()
+    preemption.restore_ctrl_c()
     # With those of earlier calls: WORKDIR/model is the best of all.
     results = tuning.results_in(runs_directory(workdir))
     finish(setup, workdir, results, time.monotonic() - began)
@@ -301,8 +301,8 @@ def main() -> None:
         )
     start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
     multihost.join()
-    preemption.stop_at_once()
-    with multihost.together():
+    preemption.exit_on_signals()
+    with multihost.exit_on_error():
         finetune(config, start, workdir, learning_rates, seeds)
 
 

@@ -1,9 +1,9 @@
-"""TensorFlow, imported at its first use, with the process's stderr closed to it.
+"""Imports TensorFlow at its first use, without its messages on standard error.
 
-The import takes seconds, three quarters of a command's start, and most commands read no
-record; `train` reads the first one while the step compiles. TensorFlow 2.21 greets each
-process with lines about CUDA and oneDNN before it reads TF_CPP_MIN_LOG_LEVEL. A failing
-import raises as always.
+The import takes seconds, three quarters of a command's start-up, and most commands read
+no records; `train` reads the first one while the step compiles. TensorFlow 2.21 prints
+lines about CUDA and oneDNN before it reads TF_CPP_MIN_LOG_LEVEL, so stderr is
+redirected during the import. Import errors are raised as usual.
 """
 
 import contextlib
@@ -19,21 +19,21 @@ _lock = threading.Lock()
 
 
 class _TensorFlow:
-    """Stands for the module."""
+    """A proxy of the `tensorflow` module."""
 
     _module: Any = None
 
     def __getattr__(self, name: str) -> Any:
-        """Returns an attribute of the module, imported now if it was not yet."""
+        """Returns an attribute of the module, which is imported at the first call."""
         with _lock:
             if self._module is None:
-                self._module = _imported()
+                self._module = _import_tensorflow()
         return getattr(self._module, name)
 
 
-def _imported() -> Any:
+def _import_tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _closed_stderr():
+    with _discard_stderr():
         import tensorflow
 
         tensorflow.config.set_visible_devices([], "GPU")  # batches are made on the CPU
@@ -41,8 +41,8 @@ def _imported() -> Any:
 
 
 @contextlib.contextmanager
-def _closed_stderr() -> Iterator[None]:
-    """Closes the process's stderr, but not to what Python's other threads print."""
+def _discard_stderr() -> Iterator[None]:
+    """Discards the stderr output of C++ code, but not that of Python's threads."""
     sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     before = sys.stderr
@@ -52,7 +52,7 @@ def _closed_stderr() -> Iterator[None]:
         yield
     finally:
         os.dup2(kept, 2)
-        sys.stderr = before  # the other is closed when no thread has it any more
+        sys.stderr = before  # the temporary file closes when no thread refers to it
         os.close(kept)
         os.close(null)
 

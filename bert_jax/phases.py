@@ -46,9 +46,9 @@ class Position:
 
 
 def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
-    """Returns the phase that trains when `step` are done, and how many of its own are.
+    """Returns the phase after `step` steps, and the number of its completed steps.
 
-    At the end of the run that is the last phase and all of its steps.
+    At the end of the run, it is the last phase and the number of its steps.
     """
     for index, phase in enumerate(config.phases):
         if step < phase.num_steps or index == len(config.phases) - 1:
@@ -58,7 +58,7 @@ def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
 
 
 def phase_starts(config: ExperimentConfig) -> list[int]:
-    """Returns the steps that are done when each phase begins."""
+    """Returns the step at which each phase starts."""
     lengths = [phase.num_steps for phase in config.phases]
     return [sum(lengths[:i]) for i in range(len(lengths))]
 
@@ -75,9 +75,9 @@ def batch_of(config: ExperimentConfig, step: int, skips: Skips) -> tuple[int, in
 def runs_of_batches(
     config: ExperimentConfig, first_step: int, skips: Skips
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields (phase, first batch, number of batches), for all steps after `first_step`.
+    """Yields (phase, first batch, number of batches) for all steps from `first_step`.
 
-    Each item is a run of consecutive batches, as long as skips and phases allow.
+    Each item is a range of consecutive batches that ends at a skip or a phase boundary.
     """
     step = first_step
     while step < config.num_steps:
@@ -94,15 +94,15 @@ def runs_of_batches(
 def skipping(
     config: ExperimentConfig, skips: Skips, first_step: int, last_step: int
 ) -> Skips:
-    """Returns `skips` and the batches of the steps that a rollback undoes.
+    """Adds the batches of the steps that a rollback undoes to `skips`.
 
     Batches of steps up to `first_step` stay the same. The result depends neither on the
-    number of rollbacks nor on the checkpoints they went back to, so a run that resumes
+    number of rollbacks nor on the checkpoints that they restored, so a run that resumes
     from an older checkpoint with it takes the same batches again.
 
     Args:
-      config: the run's config.
-      skips: batches that the run skipped while it took the undone steps.
+      config: the config of the run.
+      skips: the batches that were skipped during the undone steps.
       first_step: the step of the checkpoint.
       last_step: the step at which the run diverged.
     """

@@ -129,7 +129,7 @@ def row_length(model: Trained, asked: Task) -> int:
 
 def open_model(
     path: str, mesh: jax.sharding.Mesh
-) -> tuple[LinePredictor | int8.Compared, LinePredictor, int]:
+) -> tuple[LinePredictor | int8.QuantizationCheck, LinePredictor, int]:
     """Returns what tells of lines as the flags ask, the teller in it, and the most
     parts of a line."""
     model = model_lib.read_tuned(path)
@@ -139,10 +139,10 @@ def open_model(
     tell = make_teller(model, numbers, mesh)
     if _WEIGHTS.value == "float32":
         return tell, tell, max_parts
-    small = dataclasses.replace(model, params=int8.quantized(model.params))
-    print(int8.sizes(model.params, small.params), file=sys.stderr)
+    small = dataclasses.replace(model, params=int8.quantize(model.params))
+    print(int8.memory_summary(model.params, small.params), file=sys.stderr)
     teller = make_teller(small, numbers, mesh)
-    return int8.Compared(teller, tell, answers.difference), teller, max_parts
+    return int8.QuantizationCheck(teller, tell, answers.difference), teller, max_parts
 
 
 def make_teller(
@@ -194,7 +194,7 @@ def main() -> None:
     model, source = cli.require("model", "input")
     if _OUTPUT.value is not None:
         cli.check(Path(_OUTPUT.value), source)
-    devices.open_own_devices()
+    devices.open_local_devices()
     mesh_config = MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = mesh_lib.make_mesh(mesh_config)
     jax.set_mesh(mesh)
@@ -206,8 +206,8 @@ def main() -> None:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             num_texts += len(texts)
     secs = time.monotonic() - begin
-    if isinstance(tell, int8.Compared):
-        print(f"int8 weights: {tell.said}", file=sys.stderr)
+    if isinstance(tell, int8.QuantizationCheck):
+        print(f"int8 weights: {tell.summary}", file=sys.stderr)
         secs -= tell.secs
     cut = "".join(f"; {n:,} {words}" for words, n in teller.num_cut.items() if n)
     print(

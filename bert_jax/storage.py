@@ -1,10 +1,10 @@
-"""Files that may be in a bucket: read, written whole or not at all, tried again.
+"""Local and bucket files: atomic writes, and retries after transient errors.
 
-A bucket answers 503 now and then, a shared file system loses its server for a minute:
-what such an error stops is done again after a while, with a line on standard error. A
-path that is wrong or not allowed is the user's mistake at once. TensorFlow's file
-systems do what is at scheme://, Python the rest, so that processes which only touch
-local files need no TensorFlow.
+A bucket occasionally answers 503, and a shared file system may lose its server for a
+minute. An operation that fails with such an error is retried with backoff, with a line
+on standard error. A path that is invalid or not permitted raises a ConfigError at once.
+TensorFlow's file systems handle paths with a scheme://, Python all others, so that
+processes that only use local files do not import TensorFlow.
 """
 
 import contextlib
@@ -27,27 +27,27 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import errors
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 # The errors of flock() on file systems that have no locks, such as mounted buckets and
 # Lustre mounted without -o flock.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-# A tokenizer.json of a million pieces has some 40 MB.
+# A tokenizer.json of a million pieces has about 40 MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
 FIRST_DELAY_SECS = 1.0
-# A stat on a network file system or of a bucket's object takes milliseconds of waiting.
+# A stat of a file on a network file system or in a bucket waits for milliseconds.
 STAT_THREADS = 32
 TRANSIENT = {
     errno.EIO,
     errno.EAGAIN,
     errno.EBUSY,
-    errno.ESTALE,  # of a network file system, as the following
+    errno.ESTALE,  # this and the following: network file systems
     errno.ETIMEDOUT,
-    errno.ENOTCONN,  # of a mounted bucket whose process is gone
+    errno.ENOTCONN,  # also a mounted bucket whose process has died
     errno.ECONNREFUSED,
     errno.ECONNRESET,
     errno.ECONNABORTED,
@@ -58,7 +58,7 @@ TRANSIENT = {
     errno.EHOSTUNREACH,
 }
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
-# A path that cannot be, or that this user may not read or write.
+# The path is invalid, or this user may not read or write it.
 USERS_ERRORS = (
     errno.ENAMETOOLONG,
     errno.EACCES,
@@ -68,52 +68,56 @@ USERS_ERRORS = (
     errno.EISDIR,
     errno.ELOOP,
 )
-# By the codes of tf.errors: UNKNOWN is what TensorFlow makes of EIO, ESTALE and more;
-# 408, 429 and 5xx of a bucket are UNAVAILABLE.
+# Keys are codes of tf.errors. TensorFlow maps EIO, ESTALE and others to UNKNOWN, and a
+# bucket's 408, 429 and 5xx to UNAVAILABLE.
 TRANSIENT_CODES = {2: "unknown", 4: "timeout", 10: "aborted", 14: "unavailable"}
 USERS_CODES = {
-    3: "give another path",
+    3: "invalid path; use another path",
     5: "there is no such file or bucket",
-    9: "it is not such a file",
-    7: "this account may not do that; give it access, or another path",
-    12: "give a path of a file system that TensorFlow knows",
-    16: "no credentials; gcloud auth application-default login makes them",
+    9: "wrong kind of file; use another path",
+    7: "this account may not do that; give it access, or use another path",
+    12: "unknown file system; use a path of one that TensorFlow supports",
+    16: "no credentials; create them with gcloud auth application-default login",
 }
 
 T = TypeVar("T")
 
 
-def retried(do: Callable[[], T], path: str) -> T:
-    """Returns do(), called again after errors that pass.
+def with_retries(do: Callable[[], T], path: str) -> T:
+    """Calls do(), retrying transient errors with backoff.
 
     Args:
-      do: what to do; it leaves nothing half done that a second call would trip over.
-      path: what it is about, for messages.
+      do: the operation; it must be safe to repeat after an error.
+      path: the file that it reads or writes, for messages.
+
+    Returns:
+      The result of do().
 
     Raises:
-      ConfigError: when the path of a bucket is wrong or not allowed.
-      StorageError: when the last attempt failed as well.
+      ConfigError: if the path of a bucket is invalid or not permitted.
+      StorageError: if the last attempt fails.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return do()
         except Exception as error:
-            code = getattr(error, "error_code", None)  # of TensorFlow's
+            code = getattr(error, "error_code", None)  # of TensorFlow's errors
             if code in USERS_CODES:
                 raise ConfigError(
-                    f"{path}: {USERS_CODES[code]} ({_words(error)})"
+                    f"{path}: {USERS_CODES[code]} ({_reason(error)})"
                 ) from (None)
             if not is_transient(error):
                 raise
             if attempt == ATTEMPTS:
                 raise errors.StorageError(
                     f"{path}: storage failed {ATTEMPTS} times in a row"
-                    f" ({_words(error)}); call again when it is back"
+                    f" ({_reason(error)}); rerun the same command when storage is"
+                    " available"
                 ) from error
-            # Not all hosts at once.
+            # Random delays, so that hosts do not retry at the same time.
             delay = FIRST_DELAY_SECS * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
             print(
-                f"storage: {path}: {_words(error)}; again in {delay:.1f} s"
+                f"storage: {path}: {_reason(error)}; retrying in {delay:.1f} s"
                 f" ({attempt} of {ATTEMPTS - 1})",
                 file=sys.stderr,
                 flush=True,
@@ -123,7 +127,7 @@ def retried(do: Callable[[], T], path: str) -> T:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Returns whether the same may well succeed in a while."""
+    """Returns whether the operation that raised an error may succeed if retried."""
     if isinstance(error, ConnectionError | TimeoutError):
         return True
     if (number := error_number(error)) is not None:
@@ -132,7 +136,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def error_number(error: BaseException) -> int | None:
-    """Returns the errno of an OSError, or of what TensorStore makes of one."""
+    """Returns the errno of an OSError, or of a TensorStore error caused by one."""
     if isinstance(error, OSError):
         return error.errno
     # TensorStore raises ValueError("NOT_FOUND: ... [os_error_code='2'] ...").
@@ -141,11 +145,11 @@ def error_number(error: BaseException) -> int | None:
 
 
 @contextlib.contextmanager
-def told(what: str) -> Iterator[None]:
-    """Makes a StorageError of an error that passes, where nothing can be done again.
+def raise_storage_errors(what: str) -> Iterator[None]:
+    """Converts transient errors to StorageError where the operation cannot be retried.
 
     Args:
-      what: the file, or what was done, for the message.
+      what: the file or the failed operation, for the message.
     """
     try:
         yield
@@ -153,30 +157,31 @@ def told(what: str) -> Iterator[None]:
         if isinstance(error, errors.StorageError) or not is_transient(error):
             raise
         raise errors.StorageError(
-            f"{what}: storage failed ({_words(error)}); call again when it is back"
+            f"{what}: storage failed ({_reason(error)}); rerun the same command when"
+            " storage is available"
         ) from error
 
 
-def _words(error: Exception) -> str:
-    words = getattr(error, "message", "") or str(error) or type(error).__name__
-    return " ".join(words.split())[:200]
+def _reason(error: Exception) -> str:
+    text = getattr(error, "message", "") or str(error) or type(error).__name__
+    return " ".join(text.split())[:200]
 
 
 # -------------------------------------------------------------------------- reading
 
 
 def read(path: str) -> bytes:
-    """Returns a whole file."""
+    """Returns the contents of a file."""
 
     def once() -> bytes:
-        with _opened(path, "rb") as file:
+        with _open(path, "rb") as file:
             return file.read()
 
-    return retried(once, path)
+    return with_retries(once, path)
 
 
 class Reader(io.RawIOBase):
-    """A file that is read from some byte on; errors that pass do not end it."""
+    """A file opened for reading from any offset, with retries."""
 
     def __init__(self, path: str):
         self._path, self._offset = path, 0
@@ -191,23 +196,23 @@ class Reader(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        data = retried(lambda: self._read(size), self._path)
+        data = with_retries(lambda: self._read(size), self._path)
         self._offset += len(data)
         return data
 
     def _read(self, size: int) -> bytes:
         if self._file is None:
-            self._file = _opened(self._path, "rb")
+            self._file = _open(self._path, "rb")
             self._file.seek(self._offset)
         try:
             return self._file.read(size)
         except Exception:
-            self._file = None  # where it stands is not known
+            self._file = None  # its position is unknown after an error
             raise
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         if whence != os.SEEK_SET:
-            raise io.UnsupportedOperation("from the beginning alone")
+            raise io.UnsupportedOperation("seek supports only whence=SEEK_SET")
         self._offset, self._file = offset, None
         return offset
 
@@ -219,22 +224,22 @@ class Reader(io.RawIOBase):
 
 def exists(path: str) -> bool:
     if not _is_remote(path):
-        return retried(lambda: os.path.exists(path), path)
-    return retried(lambda: _gfile().exists(path), path)
+        return with_retries(lambda: os.path.exists(path), path)
+    return with_retries(lambda: _gfile().exists(path), path)
 
 
 def names(directory: str) -> list[str]:
-    """Returns the names in a directory, in no order."""
+    """Returns the names in a directory, in arbitrary order."""
     if not _is_remote(directory):
-        return retried(lambda: os.listdir(directory), directory)
-    return retried(lambda: _gfile().listdir(directory), directory)
+        return with_retries(lambda: os.listdir(directory), directory)
+    return with_retries(lambda: _gfile().listdir(directory), directory)
 
 
 def glob(pattern: str) -> list[str]:
-    """Returns the paths that match; ** stands for any directories of a local path."""
+    """Returns the paths that match a pattern; ** is supported in local paths only."""
     if not _is_remote(pattern):
         return local_glob.glob(os.path.expanduser(pattern), recursive=True)
-    return retried(lambda: _gfile().glob(pattern), pattern)
+    return with_retries(lambda: _gfile().glob(pattern), pattern)
 
 
 class Stat(NamedTuple):
@@ -243,18 +248,19 @@ class Stat(NamedTuple):
 
 
 def stat(path: str) -> Stat:
-    """Returns a file's size and time of change."""
+    """Returns the size and modification time of a file."""
     if not _is_remote(path):
-        found = retried(lambda: os.stat(path), path)
+        found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
-    found = retried(lambda: _gfile().stat(path), path)
+    found = with_retries(lambda: _gfile().stat(path), path)
     return Stat(found.length, found.mtime_nsec)
 
 
 def stat_all(paths: Sequence[str]) -> list[Stat | None]:
-    """Returns what `stat` returns for each path, STAT_THREADS at a time.
+    """Returns `stat` of each path, with STAT_THREADS threads.
 
-    None stands for a local path that is no file: a directory, or a broken link.
+    The result is None for a local path that is not a regular file, such as a directory
+    or a broken link.
     """
     if len(paths) < 2:
         return list(map(_stat_file, paths))
@@ -266,7 +272,7 @@ def _stat_file(path: str) -> Stat | None:
     if _is_remote(path):
         return stat(path)
     try:
-        found = retried(lambda: os.stat(path), path)
+        found = with_retries(lambda: os.stat(path), path)
     except OSError:
         return None
     is_file = stat_lib.S_ISREG(found.st_mode)
@@ -277,10 +283,10 @@ def _stat_file(path: str) -> Stat | None:
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes a file that is whole under its name or not there at all."""
+    """Writes a file atomically: the path has the complete file or does not change."""
 
     def fill(tmp: str) -> None:
-        with _opened(tmp, "wb") as file:
+        with _open(tmp, "wb") as file:
             file.write(data)
             if not _is_remote(tmp):
                 file.flush()
@@ -290,50 +296,56 @@ def write(path: str, data: bytes) -> None:
 
 
 def write_with(path: str, fill: Callable[[str], T]) -> T:
-    """As `write`, but `fill` writes the file, at the temporary path that it is given.
+    """Writes a file atomically by a function.
 
-    Returns what `fill` returns; it is called again after errors that pass.
+    Args:
+      path: the path of the file.
+      fill: writes the file to the temporary path that is passed to it; called again
+        after transient errors.
+
+    Returns:
+      The result of `fill`.
     """
 
     def once() -> T:
-        # A name of its own for each attempt: two may write one file at a time.
+        # Each attempt has its own name, because two may write one file at a time.
         tmp = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             result = fill(tmp)
             _rename(tmp, path)
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is to be told
+            with contextlib.suppress(Exception):  # the first error is raised
                 _remove(tmp)
             raise
         return result
 
-    return retried(once, path)
+    return with_retries(once, path)
 
 
 def is_temporary(name: str) -> bool:
-    """Returns whether a file is what a killed process left of `write`."""
+    """Returns whether a name is that of a temporary file of `write`."""
     return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory, and those above it, unless it is there."""
+    """Makes a directory and its parents, if they do not exist."""
     if not _is_remote(path):
-        retried(lambda: os.makedirs(path, exist_ok=True), path)
+        with_retries(lambda: os.makedirs(path, exist_ok=True), path)
     else:
-        retried(lambda: _gfile().makedirs(path), path)
+        with_retries(lambda: _gfile().makedirs(path), path)
 
 
 def remove(path: str) -> None:
-    """Removes a file, if it is there."""
-    retried(lambda: _remove(path), path)
+    """Removes a file, if it exists."""
+    with_retries(lambda: _remove(path), path)
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory with all that is in it."""
+    """Removes a directory and its contents."""
     if not _is_remote(path):
         shutil.rmtree(path)
     else:
-        retried(lambda: _gfile().rmtree(path), path)
+        with_retries(lambda: _gfile().rmtree(path), path)
 
 
 def _remove(path: str) -> None:
@@ -351,7 +363,7 @@ def _rename(tmp: str, path: str) -> None:
         _gfile().rename(tmp, path, overwrite=True)
 
 
-def _opened(path: str, mode: str) -> Any:
+def _open(path: str, mode: str) -> Any:
     return _gfile().GFile(path, mode) if _is_remote(path) else open(path, mode)
 
 
@@ -366,11 +378,11 @@ def _gfile() -> Any:
 
 
 def check_size(path: Path) -> None:
-    """Raises ConfigError when a file is larger than any of a tokenizer is."""
+    """Raises ConfigError if a file is larger than any tokenizer file."""
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(
-            f"{path} has over {MAX_FILE_BYTES // 2**20} MiB, which no such file needs;"
-            " it is not opened"
+            f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
+            " files; fetch it again"
         )
 
 
@@ -378,11 +390,11 @@ def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
     """Reads a JSON file that holds one object.
 
     Args:
-      path: of the file.
-      remedy: what the error message advises.
+      path: the file.
+      remedy: the advice in the error message.
 
     Raises:
-      DamagedError: if the file cannot be read or holds no JSON object.
+      CorruptError: if the file cannot be read or is not a JSON object.
       ConfigError: if the file is larger than any file of this kind.
     """
     try:
@@ -393,7 +405,7 @@ def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise DamagedError(f"{path} is not a JSON object; {remedy}")
+        raise CorruptError(f"{path} is not a JSON object; {remedy}")
     return value
 
 
@@ -405,8 +417,8 @@ def acquire(file: int) -> bool:
     """Locks an open file for this process, without waiting.
 
     Returns:
-      False when another process holds the lock. True when the lock was acquired, and
-      also where the file system has no locks: work goes ahead unprotected there.
+      False if another process holds the lock. True if the lock was acquired, or if the
+      file system has no locks, where work continues unprotected.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

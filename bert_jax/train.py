@@ -98,12 +98,12 @@ def watched(
         startup=startup,
         watchdog=watchdog,
     )
-    preemption.listen()
+    preemption.save_on_signals()
     watchdog.begin("the steps")
     state = loop.take_steps(run, state, first_step, position)
 
     # ---- The end: everything sound on disk, a picture and a few words.
-    preemption.ignore()
+    preemption.restore_ctrl_c()
     watchdog.begin("the end")
     checkpoints.close()
 
@@ -140,7 +140,7 @@ def open_inputs(
         f"--workdir={workdir} is not the same directory on all hosts",
     )
     jax.set_mesh(mesh)
-    watchdog.rest()  # a large corpus is prepared for hours, and no device is used
+    watchdog.pause()  # a large corpus is prepared for hours, and no device is used
     if is_begun or not config.init_from:
         return mesh, find_corpus(config), None
     source = initialize.open_source(config)
@@ -157,7 +157,7 @@ def take_workdir(workdir: str, config: ExperimentConfig) -> int:
 
     Raises:
       ConfigError: when another process writes there, or did so since `open_inputs`.
-      DamagedError: when there are checkpoints but none is sound.
+      CorruptError: when there are checkpoints but none is sound.
     """
 
     def first() -> str:
@@ -262,8 +262,8 @@ def main() -> None:
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
     multihost.join()
-    preemption.stop_at_once()
-    with multihost.together():
+    preemption.exit_on_signals()
+    with multihost.exit_on_error():
         train(config, workdir)
 
 

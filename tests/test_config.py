@@ -1,4 +1,4 @@
-"""Config files load and mistakes in them are one clear line."""
+"""Tests of config files, and of the errors for invalid configs."""
 
 import dataclasses
 import glob
@@ -16,16 +16,16 @@ from tests.conftest import make_config
 
 
 @pytest.mark.parametrize("path", sorted(glob.glob("configs/[a-z]*.py")))
-def test_every_config_file_is_valid_and_survives_json(path):
+def test_every_config_file_is_valid_and_round_trips_through_json(path):
     spec = importlib.util.spec_from_file_location("config_file", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     config = config_lib.from_config_dict(module.get_config())
     assert config_lib.from_json(config.to_json()) == config
-    assert module.__doc__, "a config says how it is run and what to expect"
+    assert module.__doc__, "a config documents its command and expected results"
 
 
-def test_base_and_large_are_the_published_recipe():
+def test_base_and_large_equal_the_published_recipe():
     for module, expected in (
         (base, (12, 768, 12, 3072)),
         (large, (24, 1024, 16, 4096)),
@@ -48,8 +48,8 @@ def test_base_and_large_are_the_published_recipe():
         assert config.num_steps == 1_000_000
 
 
-def test_the_modern_recipe_is_the_same_model_on_the_same_data():
-    """Held-out text is masked at base's rate, so that losses can be compared."""
+def test_modern_recipe_has_the_model_and_data_of_base():
+    """Held-out text is masked at the rate of base, so that losses are comparable."""
     faithful, modern = (
         config_lib.from_config_dict(m.get_config()) for m in (base, base_modern)
     )
@@ -72,8 +72,8 @@ def test_the_modern_recipe_is_the_same_model_on_the_same_data():
         ("10,768", (10, 768, 12, 3072)),
     ],
 )
-def test_sizes_are_those_of_the_released_models(size, expected):
-    """google-research/bert README, "Smaller BERT Models"."""
+def test_sizes_equal_the_released_models(size, expected):
+    """Source: google-research/bert README, "Smaller BERT Models"."""
     config = config_lib.from_config_dict(sizes.get_config(size))
     model = config.model
     assert expected == (
@@ -87,7 +87,7 @@ def test_sizes_are_those_of_the_released_models(size, expected):
 
 
 @pytest.mark.parametrize("size", ["mni", "4", "4,100", "0,128", "4,0", "4,-64", ""])
-def test_a_size_that_is_none_is_refused(size):
+def test_invalid_size_is_rejected(size):
     with pytest.raises(errors.ConfigError, match="give LAYERS,HIDDEN|multiple of"):
         sizes.get_config(size)
 
@@ -108,8 +108,8 @@ def test_only_the_last_phase_of_large_packed_is_packed():
 @pytest.mark.parametrize("prob", [0.05, 0.15, 0.4])
 @pytest.mark.parametrize("next_sentence", [True, False])
 @pytest.mark.parametrize("rate", ["data__masked_lm_prob", "eval__masked_lm_prob"])
-def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate):
-    """The bound of the config check, against every way to fill a row with pairs."""
+def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rate):
+    """Compares the config's bound with every way to fill a row with pairs."""
     length, per_row, shortest = 24, 4, 5 if next_sentence else 3
     most = max(
         sum(max(1, round(n * prob)) for n in lengths)
@@ -130,7 +130,7 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate)
         except errors.ConfigError:
             continue
         assert made.phases[0].max_predictions >= most
-        assert predictions <= most + 1  # and hardly more is asked for
+        assert predictions <= most + 1  # the bound is tight
         break
 
 
@@ -142,12 +142,12 @@ def test_any_pairs_that_fit_have_room_for_their_masks(prob, next_sentence, rate)
         ("eval__masked_lm_prob", 1.0),
     ],
 )
-def test_weights_and_rates_have_bounds(key, value):
+def test_weights_and_rates_out_of_range_are_rejected(key, value):
     with pytest.raises(errors.ConfigError, match=key.replace("__", r"\.")):
         make_config(**{key: value})
 
 
-def test_an_unknown_key_names_the_nearest():
+def test_unknown_key_error_names_the_nearest_key():
     values = json.loads(make_config().to_json())
     values["optimizer"]["learning_rat"] = 1.0
     with pytest.raises(
@@ -156,7 +156,7 @@ def test_an_unknown_key_names_the_nearest():
         config_lib.from_config_dict(values)
 
 
-def test_a_missing_key_is_named():
+def test_missing_key_is_named():
     values = json.loads(make_config().to_json())
     del values["model"]["hidden_size"]
     with pytest.raises(errors.ConfigError, match=r"config\.model\.hidden_size"):
@@ -173,7 +173,7 @@ def test_a_missing_key_is_named():
         ("optimizer", "learning_rate", True),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named(section, key, value):
+def test_value_of_the_wrong_type_is_named(section, key, value):
     values = json.loads(make_config().to_json())
     values[section][key] = value
     with pytest.raises(errors.ConfigError, match=rf"config\.{section}\.{key} is"):
@@ -207,7 +207,7 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
             {"data__max_document_bytes": 2**16},
             r"max_document_bytes=65536 must be at least max_line_bytes=1048576",
         ),
-        ({"data__sources": ()}, r"data\.sources=\(\) names no source"),
+        ({"data__sources": ()}, r"data\.sources=\(\) must have at least one"),
         (
             {"data__source_weights": (1.0, 2.0)},
             r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
@@ -247,26 +247,26 @@ def test_a_value_of_the_wrong_type_is_named(section, key, value):
         ({"data__mask_ngram_max": 0}, "mask_ngram_max=0 must be at least 1"),
         (
             {"data__mask_random_prob": 0.3},
-            r"mask_random_prob.*\(0\.8, 0\.3\) must not be negative, nor over 1",
+            r"mask_random_prob.*\(0\.8, 0\.3\) must not be negative, and",
         ),
         ({"data__mask_replace_prob": -0.1}, r"\(-0\.1, 0\.1\) must not be negative"),
-        ({"phase": {"max_predictions": 17}}, r"max_predictions=17 is over"),
+        ({"phase": {"max_predictions": 17}}, r"max_predictions=17 must be at most"),
         ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
     ],
 )
-def test_contradictions_name_key_value_and_remedy(changes, message):
+def test_contradiction_errors_have_key_value_and_remedy(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
         make_config(**changes)
 
 
-def test_no_phase_is_refused():
+def test_config_without_phases_is_rejected():
     config = tiny.get_config()
     config.phases = ()
     with pytest.raises(errors.ConfigError, match="needs at least one phase"):
         config_lib.from_config_dict(config)
 
 
-def test_whole_numbers_pass_for_floats():
+def test_integers_are_accepted_as_floats():
     assert make_config(optimizer__clip_norm=2.0).optimizer.clip_norm == 2.0
     values = json.loads(make_config().to_json())
     values["optimizer"]["clip_norm"] = 2

@@ -1,4 +1,4 @@
-"""What was written is told from what is there, a single bit included."""
+"""Tests of writing and verifying SHA256SUMS."""
 
 import subprocess
 
@@ -13,17 +13,17 @@ def sealed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b c").write_bytes(bytes(range(256)))
     (tmp_path / "later").write_bytes(b"")
-    digests.seal(tmp_path, lambda name: name == "later")
+    digests.write_sums(tmp_path, lambda name: name == "later")
     return tmp_path
 
 
-def test_a_directory_as_it_was_written_has_no_damage(sealed):
-    assert digests.damage(sealed) == []
+def test_verify_accepts_an_unchanged_directory(sealed):
+    assert digests.verify(sealed) == []
     (sealed / "later").write_bytes(b"changed")  # it has no digest
-    assert digests.damage(sealed) == []
+    assert digests.verify(sealed) == []
 
 
-def test_sha256sum_agrees(sealed):
+def test_sha256sum_verifies_the_sums(sealed):
     check = subprocess.run(
         ["sha256sum", "--check", "--strict", digests.SUMS_FILE],
         cwd=sealed,
@@ -34,7 +34,7 @@ def test_sha256sum_agrees(sealed):
 
 
 @pytest.mark.slow
-def test_every_bit_counts(sealed):
+def test_verify_detects_every_flipped_bit(sealed):
     for name in ("a", "sub/b c", digests.SUMS_FILE):
         path = sealed / name
         content = path.read_bytes()
@@ -42,19 +42,19 @@ def test_every_bit_counts(sealed):
             flipped = bytearray(content)
             flipped[i // 8] ^= 1 << i % 8
             path.write_bytes(flipped)
-            assert digests.damage(sealed), (name, i)
+            assert digests.verify(sealed), (name, i)
         path.write_bytes(content)
-    assert digests.damage(sealed) == []
+    assert digests.verify(sealed) == []
 
 
 @pytest.mark.parametrize("content", ["", "no digests\n", f"{'0' * 64}  ../outside\n"])
-def test_sums_that_are_none_are_damage(sealed, content):
+def test_verify_rejects_invalid_sums(sealed, content):
     (sealed / digests.SUMS_FILE).write_text(content)
-    assert digests.damage(sealed) == ["SHA256SUMS is damaged"]
+    assert digests.verify(sealed) == ["SHA256SUMS is corrupt"]
 
 
-def test_what_is_gone_is_named(sealed):
+def test_verify_names_missing_files(sealed):
     (sealed / "a").unlink()
-    assert digests.damage(sealed) == ["a is missing"]
+    assert digests.verify(sealed) == ["a is missing"]
     (sealed / digests.SUMS_FILE).unlink()
-    assert digests.damage(sealed) == ["SHA256SUMS is missing"]
+    assert digests.verify(sealed) == ["SHA256SUMS is missing"]

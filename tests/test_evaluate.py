@@ -54,7 +54,7 @@ def test_a_corpus_that_was_moved_is_asked_for_and_found(trained, tmp_path):
     result = run("bert_jax.evaluate", f"--workdir={workdir}")
     assert result.returncode == 2
     assert "corpus is not at 'gone'" in result.stderr
-    assert "give --corpus_dir=DIR" in result.stderr
+    assert "use --corpus_dir=DIR" in result.stderr
     arguments = [f"--workdir={workdir}", f"--corpus_dir={moved}"]
     assert json.loads(run_well("bert_jax.evaluate", *arguments))["step"] == 20
     run_well("bert_jax.export", *arguments, f"--output={tmp_path / 'exported'}")
@@ -91,10 +91,10 @@ def test_held_out_rows_have_masks_of_their_own_rate(trained):
         pytest.param(
             ["--workdir=/nonexistent"], "has no config.json", marks=pytest.mark.slow
         ),
-        (["--workdir=RUN", "--step=7"], "of step 7; there are: 10, 20"),
+        (["--workdir=RUN", "--step=7"], "of step 7; available steps: 10, 20"),
     ],
 )
-def test_mistakes_are_one_line(trained, arguments, message):
+def test_errors_are_one_line(trained, arguments, message):
     arguments = [a.replace("RUN", str(trained / "run")) for a in arguments]
     result = run("bert_jax.evaluate", *arguments)
     assert result.returncode == 2

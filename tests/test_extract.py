@@ -109,11 +109,11 @@ def test_nothing_is_left_of_what_failed(tmp_path):
 @pytest.mark.slow
 def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
     for flags, message in (
-        ({"model": tmp_path}, "has no config.json; give a directory of python -m"),
+        ({"model": tmp_path}, "has no config.json; use a directory of python -m"),
         ({"input": ""}, "--input is missing"),
         ({"output": "a.txt"}, "must end in .jsonl or .npz"),
         ({"input": tmp_path / "a.jsonl"}, "is --input; give another file"),
-        ({"model": "~nouser/x"}, "--model=~nouser/x is no path"),
+        ({"model": "~nouser/x"}, "--model=~nouser/x is not a valid path"),
         ({"input": tmp_path / "empty.txt"}, "has no lines"),
     ):
         (tmp_path / "empty.txt").write_text("")

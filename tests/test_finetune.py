@@ -365,7 +365,7 @@ def test_wrong_flags_are_one_line(source):
         ("--seeds=a", "--seeds=a must be numbers"),
         ("--model=", "--model is missing"),
         ("--model=/nowhere", "--model=/nowhere is not a directory"),
-        ("--model=~nouser/x", "--model=~nouser/x is no path"),
+        ("--model=~nouser/x", "--model=~nouser/x is not a valid path"),
         ("--seeds=1,0,1", "name a run twice (lr0.003_seed1)"),
     ):
         result = run("bert_jax.finetune", *command(directory), flag)

@@ -1,23 +1,23 @@
-"""Tests of bert_jax.lazy_tensorflow in processes of their own."""
+"""Tests of the lazy import of TensorFlow, in subprocesses."""
 
 import pytest
 
 from tests.commands import run_code
 
 
-def test_it_is_imported_at_its_first_use_and_says_nothing():
+def test_import_at_first_use_prints_nothing():
     done = run_code(
         "import sys\n"
         "from bert_jax.lazy_tensorflow import tf\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not tf.config.get_visible_devices('GPU')\n"
         "print(int(tf.constant(7)))\n"
-        "print('heard', file=sys.stderr)"
+        "print('printed', file=sys.stderr)"
     )
-    assert (done.stdout, done.stderr) == ("7\n", "heard\n")
+    assert (done.stdout, done.stderr) == ("7\n", "printed\n")
 
 
-def test_commands_and_tensorboard_do_without(tmp_path):
+def test_commands_and_tensorboard_do_not_import_tensorflow(tmp_path):
     done = run_code(
         "import sys\n"
         "import bert_jax.train, bert_jax.evaluate, bert_jax.export, bert_jax.finetune\n"
@@ -30,7 +30,7 @@ def test_commands_and_tensorboard_do_without(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_others_print_meanwhile_is_heard():
+def test_other_threads_can_print_during_the_import():
     done = run_code(
         "import sys, threading\n"
         "from bert_jax.lazy_tensorflow import tf\n"
@@ -38,14 +38,14 @@ def test_what_others_print_meanwhile_is_heard():
         "thread.start()\n"
         "while 'tensorflow' not in sys.modules:\n"
         "    pass\n"
-        "print('heard', file=sys.stderr)\n"
+        "print('printed', file=sys.stderr)\n"
         "assert thread.is_alive()\n"
         "thread.join()"
     )
-    assert (done.returncode, done.stderr) == (0, "heard\n")
+    assert (done.returncode, done.stderr) == (0, "printed\n")
 
 
-def test_a_failing_import_is_not_hidden():
+def test_import_error_is_raised():
     done = run_code(
         "import sys\n"
         "sys.modules['tensorflow'] = None\n"

@@ -1,4 +1,4 @@
-"""Every step has its batch, with and without skipped ones."""
+"""Tests of the mapping from steps to batches, with and without skipped batches."""
 
 import dataclasses
 import itertools
@@ -31,7 +31,7 @@ def test_phase_of_a_step(step, phase_and_done):
     assert phases.phase_of(two_phases(), step) == phase_and_done
 
 
-def test_phases_start_where_the_last_one_ends():
+def test_phase_starts():
     assert phases.phase_starts(two_phases()) == [0, 20]
 
 
@@ -48,9 +48,7 @@ def taken(config, skips):
         (21, 24, (Skip(1, 1, 3),)),
     ],
 )
-def test_a_rollback_skips_the_batches_of_its_steps_and_no_other(
-    first_step, last_step, skips
-):
+def test_rollback_skips_the_batches_of_its_steps(first_step, last_step, skips):
     config = two_phases()
     assert phases.skipping(config, (), first_step, last_step) == skips
     before, after = taken(config, ()), taken(config, skips)
@@ -84,15 +82,15 @@ def test_a_second_rollback_past_the_checkpoint_of_the_first():
     assert taken(config, both)[:6] == [(0, b) for b in (0, 1, 2, 3, 14, 15)]
 
 
-def test_skips_of_a_later_phase_stay():
+def test_skips_of_a_later_phase_are_kept():
     config = two_phases()
     first = phases.skipping(config, (), 16, 22)
     both = phases.skipping(config, first, 16, 18)
     assert both == (Skip(0, 16, 6), Skip(1, 0, 2))
 
 
-def test_a_resume_before_the_step_of_a_rollback_takes_the_same_batches():
-    """From step 4, with the skips of rollbacks to 8 and 14."""
+def test_resume_from_before_a_rollback_takes_the_same_batches():
+    """Resumes from step 4 with the skips of rollbacks to steps 8 and 14."""
     config = two_phases()
     first = phases.skipping(config, (), 8, 12)
     both = phases.skipping(config, first, 14, 15)
@@ -102,7 +100,7 @@ def test_a_resume_before_the_step_of_a_rollback_takes_the_same_batches():
 
 
 @pytest.mark.parametrize("first_step", [0, 3, 9, 19, 21])
-def test_runs_of_batches_are_the_batches_of_the_steps(first_step):
+def test_runs_of_batches_equal_batch_of_each_step(first_step):
     config = two_phases()
     skips = (Skip(0, 2, 1), Skip(0, 9, 4), Skip(1, 3, 2))
     runs = list(phases.runs_of_batches(config, first_step, skips))

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.storage: what is tried again, what is told at once."""
+"""Tests of retries, of errors that are not retried, and of atomic writes."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ USERS = [
     (tf.errors.PermissionDeniedError(None, None, "403"), "this account may not"),
     (tf.errors.NotFoundError(None, None, "404"), "there is no such file or bucket"),
     (tf.errors.UnauthenticatedError(None, None, "401"), "no credentials"),
-    (tf.errors.UnimplementedError(None, None, "s4"), "system that TensorFlow knows"),
+    (tf.errors.UnimplementedError(None, None, "s4"), "one that TensorFlow supports"),
 ]
 
 
@@ -44,7 +44,7 @@ def slept(monkeypatch):
 
 
 def failing(error, times):
-    """A function that raises the first times, and the list of its calls."""
+    """Returns a function that raises at its first calls, and the list of its calls."""
     calls = []
 
     def do():
@@ -61,52 +61,53 @@ def named(error):
 
 
 @pytest.mark.parametrize("error", PASSING, ids=named)
-def test_what_passes_is_tried_again_and_told_in_a_line(error, slept, capsys):
+def test_transient_errors_are_retried_and_logged(error, slept, capsys):
     do, calls = failing(error, 3)
-    assert storage.retried(do, "gs://b/x") == "done"
+    assert storage.with_retries(do, "gs://b/x") == "done"
     assert len(calls) == 4
     assert 0.5 <= slept[0] <= 1 <= slept[1] <= 2 <= slept[2] <= 4
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert re.fullmatch(
-        r"storage: gs://b/x: .+; again in \d\.\d s \(2 of 6\)", lines[1]
+        r"storage: gs://b/x: .+; retrying in \d\.\d s \(2 of 6\)", lines[1]
     )
 
 
-def test_delays_differ(slept, capsys):
-    """Else all hosts would come back at once."""
+def test_delays_are_random(slept, capsys):
+    """Equal delays would make all hosts retry at the same time."""
     for _ in range(20):
-        storage.retried(failing(TimeoutError(), 1)[0], "x")
+        storage.with_retries(failing(TimeoutError(), 1)[0], "x")
     assert len(set(slept)) == 20
 
 
 @pytest.mark.parametrize("error", STAYING, ids=named)
-def test_what_stays_is_raised_at_once(error, slept):
+def test_other_errors_are_raised_at_once(error, slept):
     do, calls = failing(error, 1)
     with pytest.raises(type(error)):
-        storage.retried(do, "x")
+        storage.with_retries(do, "x")
     assert len(calls) == 1 and not slept
 
 
 @pytest.mark.parametrize(("error", "message"), USERS, ids=lambda x: named(x))
-def test_what_is_not_allowed_is_the_users_mistake(error, message, slept):
+def test_denied_path_is_a_config_error(error, message, slept):
     do, calls = failing(error, 1)
     with pytest.raises(
         ConfigError, match=f"^gs://b/x: .*{message}.* \\({error.message}"
     ):
-        storage.retried(do, "gs://b/x")
+        storage.with_retries(do, "gs://b/x")
     assert len(calls) == 1 and not slept
 
 
-def test_after_a_minute_it_ends(slept, capsys):
+def test_storage_error_after_seven_attempts(slept, capsys):
     do, calls = failing(tf.errors.UnavailableError(None, None, "503"), 99)
     with pytest.raises(errors.StorageError, match="gs://b/x: .*7 times in a row .503"):
-        storage.retried(do, "gs://b/x")
+        storage.with_retries(do, "gs://b/x")
     assert len(calls) == 7 and 30 <= sum(slept) <= 63
-    assert not issubclass(errors.StorageError, ConfigError)  # work is kept
+    # A StorageError must not be handled like a mistake of the user.
+    assert not issubclass(errors.StorageError, ConfigError)
 
 
-def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
+def test_write_is_atomic(tmp_path, monkeypatch):
     path = str(tmp_path / "file")
 
     def fail(*args):
@@ -122,9 +123,7 @@ def test_a_file_is_whole_or_not_there(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("scheme", ["", "file://", "ram://"])
-def test_a_write_that_failed_is_made_again_as_a_whole(
-    tmp_path, monkeypatch, scheme, slept, capsys
-):
+def test_failed_write_is_retried(tmp_path, monkeypatch, scheme, slept, capsys):
     directory = f"{scheme}{tmp_path}/made"
     path, seen = f"{directory}/file", []
     storage.make_directory(directory)
@@ -144,16 +143,18 @@ def test_a_write_that_failed_is_made_again_as_a_whole(
     assert len(set(seen)) == 2
     assert all(storage.is_temporary(os.path.basename(tmp)) for tmp in seen)
     storage.remove(path)
-    storage.remove(path)  # one that is not there is well
+    storage.remove(path)  # a missing file is no error
     assert not storage.exists(path)
     storage.remove_directory(directory)
     assert not storage.exists(directory)
 
 
-def test_a_reader_goes_on_where_it_was(tmp_path, monkeypatch, slept, capsys):
+def test_reader_resumes_at_its_offset_after_an_error(
+    tmp_path, monkeypatch, slept, capsys
+):
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 40)
-    opened, reads = storage._opened, []
+    opened, reads = storage._open, []
 
     class Failing:
         def __init__(self, path, mode):
@@ -163,11 +164,11 @@ def test_a_reader_goes_on_where_it_was(tmp_path, monkeypatch, slept, capsys):
         def read(self, size):
             reads.append(size)
             data = self._file.read(size)
-            if len(reads) % 3 == 0:  # what was read is lost
+            if len(reads) % 3 == 0:  # the data is lost
                 raise ConnectionResetError("reset by peer")
             return data
 
-    monkeypatch.setattr(storage, "_opened", Failing)
+    monkeypatch.setattr(storage, "_open", Failing)
     with storage.Reader(str(path)) as file:
         head = file.read(10)
         file.seek(0)

@@ -115,7 +115,7 @@ def test_sigterm_before_the_first_step_of_a_resumed_run_is_heard(text, tmp_path)
     # JAX looks for signals every second: steps may have been taken.
     after = integrity.steps(str(tmp_path))[-1]
     assert before <= after < before + 100
-    told = f"step {after} is saved" if after > before else "; the same command goes on"
+    told = f"step {after} is saved" if after > before else "; rerun the same command"
     assert told in stdout.splitlines()[-1]
 
 

@@ -12,7 +12,7 @@ from absl import flags
 
 from bert_jax import cli
 from bert_jax.checkpoint import integrity
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.monitoring import writer
 
 # A step that is damaged because a run is deleting it is gone after so long.
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("--workdir is missing; give the directory of a run")
     damaged = show(_WORKDIR.value, arguments[0] == "verify")
     if damaged:
-        raise DamagedError(
+        raise CorruptError(
             f"{len(damaged)} of the checkpoints in {_WORKDIR.value} are damaged; train"
             " puts damaged ones aside and goes on from the newest sound one"
         )

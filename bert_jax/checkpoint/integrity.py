@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bert_jax import digests
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 DIRECTORY = "checkpoints"
 # Where damaged checkpoints are put out of the way, for a person to look at.
@@ -44,7 +44,7 @@ def newest_step(workdir: str) -> int:
 
 def seal(directory: Path) -> None:
     """Writes the digests of a checkpoint that is about to count."""
-    digests.seal(directory, _comes_later)
+    digests.write_sums(directory, _comes_later)
 
 
 def _comes_later(name: str) -> bool:
@@ -55,7 +55,7 @@ def damage(workdir: str, step: int) -> list[str]:
     """Returns what is wrong with a checkpoint's files, in words."""
     directory = directory_of(workdir, step)
     # What nobody wrote may be read all the same: Orbax takes the files that it finds.
-    return digests.damage(directory, _comes_later) + _unreadable(workdir, step)
+    return digests.verify(directory, _comes_later) + _unreadable(workdir, step)
 
 
 def _unreadable(workdir: str, step: int) -> list[str]:
@@ -67,7 +67,7 @@ def _unreadable(workdir: str, step: int) -> list[str]:
 
 
 def check(workdir: str, step: int, remedy: str) -> None:
-    """Raises DamagedError when a checkpoint is not what was written.
+    """Raises CorruptError when a checkpoint is not what was written.
 
     Args:
       workdir, step: of the checkpoint.
@@ -77,7 +77,7 @@ def check(workdir: str, step: int, remedy: str) -> None:
     if wrong:
         others = [s for s in steps(workdir) if s != step and not damage(workdir, s)]
         advice = remedy.format(others[-1]) if others else "restore it from a copy"
-        raise DamagedError(
+        raise CorruptError(
             f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {advice}"
         )
 
@@ -99,7 +99,7 @@ def recover(
       on_found: called with the step, if there is one, before anything is moved.
 
     Raises:
-      DamagedError: when there are checkpoints and all are corrupt; nothing is moved,
+      CorruptError: when there are checkpoints and all are corrupt; nothing is moved,
         and the run does not start over.
     """
     damaged = {}
@@ -121,7 +121,7 @@ def recover(
     if not damaged:
         return 0
     newest = max(damaged)
-    raise DamagedError(
+    raise CorruptError(
         f"{Path(workdir) / DIRECTORY}: none of {len(damaged)} checkpoints is sound"
         f" ({newest}: {_in_short(damaged[newest])}); restore one from a copy, or give"
         " another --workdir to begin anew"

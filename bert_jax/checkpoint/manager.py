@@ -26,7 +26,7 @@ from bert_jax import storage
 from bert_jax.checkpoint import integrity
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, Skip
 
@@ -258,7 +258,7 @@ class Checkpoints:
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
         except Exception as error:  # of TensorStore, Orbax and json, of any type
-            with storage.told(f"{self.directory}/{step}"):
+            with storage.raise_storage_errors(f"{self.directory}/{step}"):
                 if storage.is_transient(error):
                     raise
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
@@ -267,14 +267,14 @@ class Checkpoints:
             reason = first.partition(". See full")[0]
             raise self._damaged(step, reason) from None
 
-    def _damaged(self, step: int, reason: str) -> DamagedError:
+    def _damaged(self, step: int, reason: str) -> CorruptError:
         path, reason = f"{self.directory}/{step}", reason[:120]
         if integrity.damage(self._workdir, step):
-            return DamagedError(
+            return CorruptError(
                 f"{path} is damaged ({reason}); remove it and continue from the one"
                 " before, or restore it from a copy"
             )
-        return DamagedError(
+        return CorruptError(
             f"{path} cannot be read ({reason}), though its files are as they were"
             " written; requirements.lock has the versions that this code is for"
         )
@@ -292,7 +292,9 @@ class Checkpoints:
     @contextlib.contextmanager
     def _storage_told(self) -> Iterator[None]:
         try:
-            with storage.told(f"step {self._step:,} is not saved in {self.directory}"):
+            with storage.raise_storage_errors(
+                f"step {self._step:,} is not saved in {self.directory}"
+            ):
                 yield
         except Exception as error:
             number = storage.error_number(error)

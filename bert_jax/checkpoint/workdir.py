@@ -53,7 +53,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     """Returns the config of the run in a workdir, None when there is none.
 
     Raises:
-      DamagedError: if the file holds no JSON object.
+      CorruptError: if the file holds no JSON object.
       ConfigError: if its keys or values are not those of a config.
     """
     path = Path(workdir) / CONFIG_FILE

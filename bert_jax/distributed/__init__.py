@@ -1,1 +1,1 @@
-"""Devices, meshes and processes: how a run is spread over them, and how it ends."""
+"""Devices, meshes, multi-process coordination and preemption."""

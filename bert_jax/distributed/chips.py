@@ -1,7 +1,7 @@
-"""What a kind of device can do, and the devices of TPU slices that are not here.
+"""Specifications of accelerators, and abstract devices of TPU slices.
 
-A device is what jax calls one: a chip, but half a chip of v2, v3 and TPU7x. libtpu
-describes any slice, and compiles for it on any Linux, x86-64.
+A device is a JAX device: a chip, or half a chip on TPU v2, v3 and TPU7x. libtpu
+describes any TPU slice and compiles for it on any x86-64 Linux machine, without a TPU.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from bert_jax.distributed.devices import give_libtpu_stack, num_tpu_hosts, open_devices
+from bert_jax.distributed.devices import num_tpu_hosts, open_devices, set_libtpu_stack
 from bert_jax.errors import ConfigError
 
 GIB = 2**30
@@ -34,33 +34,35 @@ EXAMPLES = {
 class Chip:
     """Data-sheet numbers of one device, which is 1 / devices_per_chip of a chip."""
 
+    # The fields after devices_per_chip are given for TPUs only.
+
     peak_flops: float  # dense bfloat16 FLOP/s
     devices_per_chip: int = 1
-    # Of TPUs alone:
-    flops_per_cycle: int = 0  # bfloat16, of all matrix units of a device
-    hbm_gib: float = 0.0  # that libtpu gives to a program, the less of two versions
+    flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
+    hbm_gib: float = 0.0  # available to a program: the smaller of two libtpu versions
     hbm_bytes_per_s: float = 0.0
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
-    # Of the machine that compiles, as libtpu was seen to take for BERT-large, which has
-    # LAYERS_TO_COMPILE layers; of v2 and v3 not seen.
+    # Host memory that libtpu was measured to take while it compiled BERT-large, which
+    # has LAYERS_TO_COMPILE layers; not measured for v2 and v3.
     gib_to_compile: float = 0.0
 
     @property
     def clock_hz(self) -> float:
-        """What turns the compiler's cycles into seconds.
+        """The clock rate, which converts the compiler's cycles to seconds.
 
-        The data sheet's FLOP/s by those of a cycle, 2 for each cell of the matrix units
-        (v5e: 4 of 128 x 128). How many a cycle has was told from libtpu's estimate of
-        an 8192-cubed product, which is 70% (v6e) to 98% of it, a test. The outcome is
-        the clocks that are published: 0.94 GHz of v3, 1.05 of v4, 1.5 of v5e.
+        It is the data sheet's FLOP/s divided by the FLOPs of a cycle, which are 2 for
+        each cell of the matrix units (v5e: 4 units of 128 x 128). The FLOPs of a cycle
+        were inferred from libtpu's estimate for an 8192-cubed product, which reaches
+        70% (v6e) to 98% of them, as a test checks. The result agrees with the published
+        clocks: 0.94 GHz for v3, 1.05 for v4, 1.5 for v5e.
         """
         return self.peak_flops / self.flops_per_cycle
 
 
-# By the start of jax's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 .. 7x)
-# but for hbm_gib, which is what libtpu's refusals say, and the links of v2 and v3 (4 of
-# 62 and 82 GB/s each way; Jouppi et al. 2020) and v4 (6 of 50; 2023). NVIDIA: data
-# sheets (SXM).
+# Keys are prefixes of JAX's device_kind. Sources: docs.cloud.google.com/tpu/docs (v2 to
+# 7x), except for hbm_gib, from libtpu's out-of-memory errors, and for the links of v2
+# and v3 (4 links of 62 and 82 GB/s each way; Jouppi et al. 2020) and of v4 (6 links of
+# 50 GB/s; Jouppi et al. 2023). NVIDIA: data sheets (SXM).
 CHIPS = {
     "TPU v2": Chip(
         peak_flops=22.5e12,
@@ -128,8 +130,8 @@ CHIPS = {
 
 
 def chip_of(device_kind: str) -> Chip | None:
-    """Returns the numbers of jax's device_kind, None where there is no data sheet."""
-    device_kind = device_kind.replace("TPU v5e", "TPU v5 lite")  # jax knows both
+    """Returns the specification of a JAX device_kind, or None if it is not in CHIPS."""
+    device_kind = device_kind.replace("TPU v5e", "TPU v5 lite")  # JAX uses both names
     for name, chip in CHIPS.items():
         if device_kind.startswith(name):
             return chip
@@ -137,13 +139,16 @@ def chip_of(device_kind: str) -> Chip | None:
 
 
 def devices(name: str) -> list[Any]:
-    """Returns the devices of a slice such as v5e:16x16 (chips), or "local": those here.
+    """Returns the devices of a TPU slice, or of this machine.
 
-    Of several slices that a data centre's network joins: 4*v5e:16x16.
+    Args:
+      name: the generation and the sides in chips, for example v5e:16x16; several slices
+        that are joined by the data centre's network, for example 4*v5e:16x16; or
+        "local" for the devices of this machine.
 
     Raises:
-      ConfigError: when there is no such slice, or libtpu is not installed; or what
-        `open_devices` says of those here.
+      ConfigError: if there is no such slice, libtpu is not installed, or
+        `open_devices` fails.
     """
     if name == LOCAL:
         if (num_hosts := num_tpu_hosts()) > 1:
@@ -157,14 +162,14 @@ def devices(name: str) -> list[Any]:
     match = re.fullmatch(r"(?:([1-9]\d*)\*)?((\w+):(\d+(?:x\d+)+))", name)
     if not match or match[3] not in EXAMPLES:
         raise ConfigError(
-            f"--topology={name} is not known; give one of"
+            f"--topology={name} is not known; use one of"
             f" {', '.join(EXAMPLES.values())} (other sizes work as well, and several"
-            f" slices, as 2*v5e:16x16), or {LOCAL}"
+            f" slices, as in 2*v5e:16x16), or {LOCAL}"
         )
     if not importlib.util.find_spec("libtpu"):
         raise ConfigError(
             f"--topology={name} needs the TPU compiler, libtpu, which is not installed;"
-            " pip install -r requirements-tpu.txt, or give --topology=local"
+            " pip install -r requirements-tpu.txt, or use --topology=local"
         )
     _prepare_libtpu()
     num_slices, slice_name, generation, sides = match.groups()
@@ -184,21 +189,21 @@ def devices(name: str) -> list[Any]:
 
 def _options(generation: str, sides: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if generation == "v4":  # as jax runs it: a device is a chip, not one of its cores
+    if generation == "v4":  # as JAX runs v4: a device is a chip, not one of its cores
         options["chip_config_name"] = "megacore"
-    if set(sides) <= {"1", "x"}:  # a host of one chip; else it has 2 x 2
+    if set(sides) <= {"1", "x"}:  # one chip on its host; the default is 2 x 2
         options["chips_per_host_bounds"] = (1, 1, 1)
     return options
 
 
 def _prepare_libtpu() -> None:
-    """Makes libtpu a compiler alone: it opens no device, asks no metadata server."""
-    give_libtpu_stack()
+    """Configures libtpu to compile only, without devices or a metadata server."""
+    set_libtpu_stack()
     jax.config.update("jax_platforms", "cpu")
     for name, value in {
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # two processes may compile side by side
-        # Else it complains that it does not know where it is.
+        # Without these two, libtpu logs that it cannot determine its environment.
         "TPU_ACCELERATOR_TYPE": "v5e-4",
         "TPU_WORKER_HOSTNAMES": "localhost",
     }.items():

@@ -1,7 +1,7 @@
-"""Opens the devices of a command: those asked for, never a CPU in their place unasked.
+"""Opens the devices of a command, without JAX's silent fallback to the CPU.
 
-A TPU slice of several hosts opens on all of them together. Commands that run as one
-process use the CPU of their host there, and say so.
+The chips of a TPU slice with several hosts can only be opened by all hosts together.
+Commands that run as one process use the CPU there, and print a notice.
 """
 
 import importlib.util
@@ -14,35 +14,39 @@ from jax._src.clusters import cloud_tpu_cluster  # how jax.distributed finds the
 
 from bert_jax.errors import ConfigError
 
-# What pip installs for an accelerator, and what JAX calls that.
+# Modules that pip installs for an accelerator -> JAX's name of the platform.
 RUNTIMES = {
     "libtpu": "tpu",
     "jax_plugins.xla_cuda13": "cuda",
     "jax_plugins.xla_cuda12": "cuda",
 }
 
-# libtpu's compiler looks into fusions within fusions, 10 KB of stack each. Those of
-# remat=full at 512 tokens, for v5e, overflow what its threads have, and it crashes
-# (libtpu 0.0.42).
+# libtpu's compiler recurses into nested fusions and takes 10 KB of stack for each. The
+# fusions of remat=full at 512 tokens, compiled for v5e, overflow the default stack of
+# its threads and crash it (libtpu 0.0.42).
 STACK_FLAG, STACK_BYTES = "--fibers_default_thread_stack_size", 2**20
 
 
-def give_libtpu_stack() -> None:
-    """Gives libtpu's threads room, before it is loaded, unless told how much."""
+def set_libtpu_stack() -> None:
+    """Sets the stack size of libtpu's threads, unless LIBTPU_INIT_ARGS sets it.
+
+    Must be called before libtpu is loaded.
+    """
     given = os.environ.get("LIBTPU_INIT_ARGS", "")
     if STACK_FLAG not in given:
         os.environ["LIBTPU_INIT_ARGS"] = f"{given} {STACK_FLAG}={STACK_BYTES}".strip()
 
 
-# Set to "1,1,1", by either name, they have libtpu open the chips of this host alone.
+# If either is "1,1,1", libtpu opens only the chips of this host.
 BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS")
 
 
 def num_tpu_hosts() -> int:
-    """Returns the number of hosts whose TPU chips open together, 1 without a TPU.
+    """Returns the number of hosts whose TPU chips open together; 1 without a TPU.
 
-    Opens no device. GKE gives the hosts in the environment (TPU_WORKER_HOSTNAMES), a
-    Google Compute Engine VM with a TPU asks its metadata server.
+    Opens no device. The hosts are read from the environment on GKE
+    (TPU_WORKER_HOSTNAMES), and from the metadata server on a Google Compute Engine VM
+    with a TPU.
     """
     if any(os.environ.get(name) == "1,1,1" for name in BOUNDS):
         return 1
@@ -54,7 +58,7 @@ def num_tpu_hosts() -> int:
             if cluster.is_env_present():
                 num_slices = int(value_of("MEGASCALE_NUM_SLICES") or 1)
                 return num_slices * len(cluster._get_worker_list_in_slice())
-        except OSError:  # a machine with a TPU and without a metadata server
+        except OSError:  # the machine has a TPU but no metadata server
             pass
     return 1
 
@@ -64,17 +68,17 @@ def use_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def open_own_devices() -> None:
+def open_local_devices() -> None:
     """Opens devices for a command that runs as one process, on one host.
 
-    On a host of a TPU slice of several, that is the CPU: the chips would wait for the
-    other hosts to open theirs.
+    On a host of a TPU slice with several hosts, it opens the CPU: the chips would wait
+    for the other hosts to open theirs.
 
     Raises:
-      ConfigError: as `open_devices`, and when JAX_PLATFORMS names the TPU of such a
+      ConfigError: as `open_devices`, and if JAX_PLATFORMS names the TPU of such a
         slice.
     """
-    # Not jax.config: on a machine with a TPU, JAX writes "tpu,cpu" into that unasked.
+    # Not jax.config: on a machine with a TPU, JAX sets that to "tpu,cpu" itself.
     asked = os.environ.get("JAX_PLATFORMS", "")
     if asked != "cpu" and (num_hosts := num_tpu_hosts()) > 1:
         where = f"this host is one of {num_hosts} whose TPU chips open together"
@@ -92,15 +96,15 @@ def open_devices() -> None:
     """Opens the devices, which takes a while on a TPU.
 
     Raises:
-      ConfigError: when the platform that JAX_PLATFORMS names cannot be opened, because
-        it is absent or busy; or when none is named, and there is a TPU, or the runtime
-        of an accelerator, but only the CPU could be opened.
+      ConfigError: if the platform named by JAX_PLATFORMS is absent or busy; or, if none
+        is named, when there is a TPU or the runtime of an accelerator but only the CPU
+        could be opened.
     """
-    give_libtpu_stack()
-    asked = getattr(jax.config, "jax_platforms")  # noqa: B009, made at import
+    set_libtpu_stack()
+    asked = getattr(jax.config, "jax_platforms")  # noqa: B009, defined at import
     try:
         backend = jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # the latter where no CUDA is
+    except (RuntimeError, AssertionError) as error:  # the latter without CUDA
         raise ConfigError(_cannot(f"JAX_PLATFORMS={asked}", error)) from None
     if backend != "cpu" or asked:
         return

@@ -1,4 +1,4 @@
-"""This machine's memory: how much there is, and what becomes of what is freed."""
+"""The memory of this machine: its available size, and the reuse of freed blocks."""
 
 import ctypes
 import importlib.util
@@ -12,7 +12,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Returns the memory that processes can still take; None where Linux is not."""
+    """Returns the bytes of memory available to processes, or None without Linux."""
     try:
         found = re.search(
             r"^MemAvailable: *(\d+) kB$", meminfo.read_text(), re.MULTILINE
@@ -23,7 +23,7 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def has_accelerator() -> bool:
-    """Returns whether JAX would look for more than a CPU, before it is imported."""
+    """Returns whether JAX would look for an accelerator, without importing it."""
     platforms = os.environ.get("JAX_PLATFORMS")
     if platforms:
         return platforms != "cpu"
@@ -31,25 +31,26 @@ def has_accelerator() -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc to keep large freed blocks for the next request of that size.
+    """Configures glibc to keep large freed blocks for reuse.
 
-    By default it hands a block over 32 MB back to Linux at once. XLA on the CPU asks
-    for its temporary memory anew at every step, so every step had all of it mapped and
-    zeroed again, a page at a time: 9% of the CPU time of a step of BERT-base, 25% of
-    one of configs/tiny.py. Peak memory stays as it is.
+    By default, glibc returns a block over 32 MB to Linux at once. XLA on the CPU
+    allocates its temporary memory at every step, so that every step mapped and zeroed
+    it again, one page at a time: 9% of the CPU time of a BERT-base step, 25% of a step
+    of configs/tiny.py. Peak memory does not change.
 
-    Not for a process whose work is compiling: the threads of the TPU's compiler wait
-    for each other's allocations then (BERT-large takes 294 s, and 219 s without).
+    Do not call it in a process that mostly compiles: the threads of the TPU compiler
+    then wait for each other's allocations (BERT-large compiles in 294 s instead of
+    219 s).
 
-    Call it before threads are started: those that have an arena of their own keep it.
-    Does nothing with another C library.
+    Call it before threads are started: a thread that has an arena of its own keeps it.
+    Does nothing with other C libraries.
     """
     if not sys.platform.startswith("linux"):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # musl
         return
-    mallopt(_M_ARENA_MAX, 1)  # only the first arena can hold blocks of any size
+    mallopt(_M_ARENA_MAX, 1)  # other arenas cannot hold blocks of every size
     mallopt(_M_MMAP_MAX, 0)
     mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
     mallopt(_M_TOP_PAD, 64 * 2**20)

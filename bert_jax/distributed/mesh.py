@@ -1,4 +1,4 @@
-"""Makes the mesh of a run, and checks that batches and parameters divide over it."""
+"""Builds the device mesh and checks that batches and parameters divide over it."""
 
 import math
 from collections.abc import Sequence
@@ -20,20 +20,21 @@ Mesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 def make_mesh(
     config: MeshConfig, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
-    """Builds the explicit mesh over `devices`, or over all of them.
+    """Builds the mesh, with explicit axis types, over `devices` or all devices.
 
-    Devices of several slices (TPU pods joined by a data centre's network) are laid out
-    so that the data axis alone goes from one to the next.
+    Devices of several slices (TPU pods joined by the data centre's network) are laid
+    out so that only the data axis crosses slices.
 
     Raises:
-      ConfigError: when the mesh is not as large as the number of devices, does not go
-        into the torus of a TPU, or has a data axis that is no multiple of the slices.
+      ConfigError: if the size of the mesh differs from the number of devices, the mesh
+        does not fit the torus of a TPU, or its data axis is not a multiple of the
+        number of slices.
     """
     devices = jax.devices() if devices is None else devices
     shape = resolve_mesh_shape(config, len(devices))
     num_slices = len({getattr(device, "slice_index", 0) for device in devices})
     check_slices(shape[0], num_slices)
-    # Where a size is no product of a torus' sides, a part of one is better than none.
+    # If a size is not a product of the torus' sides, an axis may use part of a side.
     options = {"devices": devices, "allow_split_physical_axes": True}
     per_slice = (shape[0] // num_slices, *shape[1:])
     try:
@@ -46,17 +47,17 @@ def make_mesh(
     except (NotImplementedError, ValueError) as error:
         sizes = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, shape, strict=True))
         raise ConfigError(
-            f"config.mesh ({sizes}) cannot be laid on these devices: {error}"
+            f"config.mesh ({sizes}) cannot be laid out on these devices: {error}"
         ) from None
     types = (AxisType.Explicit,) * len(AXES)
     return jax.sharding.Mesh(array, AXES, axis_types=types)
 
 
 def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
-    """Returns the sizes of AXES with a -1 replaced by what remains.
+    """Returns the sizes of AXES, with -1 replaced by the number of remaining devices.
 
     Raises:
-      ConfigError: when the sizes do not multiply to the number of devices.
+      ConfigError: if the product of the sizes is not the number of devices.
     """
     sizes = [config.data, config.fsdp, config.tensor]
     text = ", ".join(f"{axis}={n}" for axis, n in zip(AXES, sizes, strict=True))
@@ -72,31 +73,31 @@ def resolve_mesh_shape(config: MeshConfig, num_devices: int) -> tuple[int, ...]:
 
 
 def check_slices(data: int, num_slices: int) -> None:
-    """Raises ConfigError unless slices can be laid along a data axis of that size."""
+    """Raises ConfigError if the size of the data axis is not a multiple of slices."""
     if data % num_slices:
         raise ConfigError(
             f"config.mesh.data={data} must be a multiple of the {num_slices} slices"
-            " that the devices are in: between slices the network is slow, and fsdp and"
-            " tensor stay within one"
+            " of the devices: the network between slices is slow, so fsdp and tensor"
+            " must fit within one slice"
         )
 
 
 def batch_divisor(mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh) -> int:
-    """Returns what a microbatch's number of rows must be a multiple of."""
+    """Returns the number of parts that a microbatch's rows are split into."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def host_part(mesh: jax.sharding.Mesh, process_index: int) -> tuple[int, int]:
-    """Returns (i, n): a process holds the i-th of n equal parts of a batch's rows.
+    """Returns (i, n): the process holds the i-th of n equal parts of a batch's rows.
 
-    Processes that differ in tensor devices alone hold the same rows. Parts are counted
-    in the order in which processes come on the mesh.
+    Processes that differ only along the tensor axis hold the same rows. Parts are
+    numbered in the order of the processes on the mesh.
 
     Raises:
-      ConfigError: when the processes hold parts of different sizes.
+      ConfigError: if the processes hold parts of different sizes.
     """
     rows_on = mesh.devices.reshape(batch_divisor(mesh), -1)
-    held: dict[int, set[int]] = {}  # by process, indices of the smallest parts
+    held: dict[int, set[int]] = {}  # process -> indices of the rows of devices it holds
     for row, devices in enumerate(rows_on):
         for device in devices:
             held.setdefault(device.process_index, set()).add(row)
@@ -104,14 +105,14 @@ def host_part(mesh: jax.sharding.Mesh, process_index: int) -> tuple[int, int]:
     if sum(map(len, parts)) != len(rows_on) or len({len(part) for part in parts}) > 1:
         raise ConfigError(
             f"config.mesh ({dict(mesh.shape)}) gives {len(held)} processes unequal"
-            " parts of a batch; choose tensor so that it divides the devices of a"
-            " process, or the other way round"
+            " parts of a batch; choose tensor so that it divides the number of devices"
+            " of a process, or is a multiple of it"
         )
     return parts.index(tuple(sorted(held[process_index]))), len(parts)
 
 
 def check(config: ExperimentConfig, mesh: Mesh) -> None:
-    """Raises ConfigError when batches or parameters do not divide over the mesh."""
+    """Raises ConfigError if batches or parameters do not divide over the mesh."""
     for i, phase in enumerate(config.phases):
         check_batch(
             f"config.phases[{i}].global_batch_size",
@@ -131,14 +132,15 @@ def check_batch(
     mesh: Mesh,
     num_streams: int = 1,
 ) -> None:
-    """Raises ConfigError when a batch does not divide.
+    """Raises ConfigError if a batch does not divide over the mesh.
 
     Args:
-      key: of the config.
-      size: its value, rows of a step.
-      accumulation_steps: microbatches of a step.
-      mesh: of the run.
-      num_streams: what divides the size already, and has to divide what is advised.
+      key: the config key of the batch size, for the error message.
+      size: the rows of a step.
+      accumulation_steps: the microbatches of a step.
+      mesh: the mesh of the run.
+      num_streams: the number of data streams; the sizes that the error message
+        suggests are multiples of it as well.
     """
     data, fsdp = mesh.shape["data"], mesh.shape["fsdp"]
     rows = batch_divisor(mesh) * accumulation_steps
@@ -153,7 +155,13 @@ def check_batch(
 
 
 def check_model(model: ModelConfig, mesh: Mesh, where: str = "config.model.") -> None:
-    """Raises ConfigError when parameters do not divide; `where` names their sizes."""
+    """Raises ConfigError if parameters do not divide over the mesh.
+
+    Args:
+      model: the sizes of the model.
+      mesh: the mesh of the run.
+      where: the prefix of the sizes' names in the error message.
+    """
     for key, axis in (
         ("hidden_size", "fsdp"),
         ("num_attention_heads", "tensor"),
@@ -167,7 +175,7 @@ def check_model(model: ModelConfig, mesh: Mesh, where: str = "config.model.") ->
 
 
 def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
-    """Raises ConfigError when what `shard_optimizer` splits does not divide."""
+    """Raises ConfigError if `shard_optimizer` is on and moments do not divide."""
     split = batch_divisor(mesh)  # data * fsdp
     if config.shard_optimizer and model.hidden_size % split:
         raise ConfigError(
@@ -177,6 +185,6 @@ def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
 
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError when batches or parameters do not divide over the mesh."""
+    """Raises ConfigError as `check`, or if processes would hold unequal rows."""
     check(config, mesh)
     host_part(mesh, jax.process_index())

@@ -1,9 +1,9 @@
-"""The processes of a run: how they find each other, agree, stop, and miss one another.
+"""Multi-process coordination: initialization, agreement, shutdown and lost peers.
 
-Every run joins JAX's coordination service, a run of one process as well, so that there
-is one way to be interrupted. TPU pods, GKE and SLURM are found by JAX itself; elsewhere
-the environment says who is who, see ENVIRONMENT. Process 0 speaks: what the others
-write on standard output goes nowhere.
+Every run joins JAX's coordination service, including a run of one process, so that
+there is one way to interrupt a run. JAX detects TPU pods, GKE and SLURM by itself;
+elsewhere, the environment variables ENVIRONMENT identify the processes. Only process 0
+writes to standard output; that of the others is discarded.
 """
 
 import contextlib
@@ -29,44 +29,46 @@ from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
 from bert_jax import errors
-from bert_jax.errors import EXIT_USAGE, ConfigError, DamagedError, StorageError
+from bert_jax.errors import EXIT_USAGE, ConfigError, CorruptError, StorageError
 from bert_jax.storage import FULL_DISK, USERS_ERRORS
 
-# Of process 0 (host:port), how many, and which of them.
+# The address of process 0 (host:port), the number of processes, and the index of this
+# process.
 ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 JOIN_SECS = 300  # hosts of a pod start minutes apart
-# A process that has not been heard of for so long is gone.
+# A process that has sent no heartbeat for this long is considered lost.
 HEARTBEAT_SECS = 30
-# For whoever comes late to the end of a run.
+# How long the processes wait for each other at the end of a run.
 SHUTDOWN_SECS = 60
-# A file made on one host is seen on all others by then, whatever is cached.
+# How long a file written on one host may take to appear on the others, despite caches.
 SHARED_SECS = 60
-# How long process 0 may take over what the others wait for: a corpus, above all.
+# How long process 0 may take for a value that the others wait for: mainly, to prepare a
+# corpus.
 AGREE_SECS = 24 * 3600
 
-# What a collective on CPUs and the coordination service say of a process that is gone.
+# Errors of CPU collectives and of the coordination service when a process is lost.
 LOST_CONNECTION = re.compile(
     r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)"
     r"|UNAVAILABLE: .*coordination",
     re.DOTALL,
 )
-LOST_WORDS = (
-    "error: another process of the run is gone; the same command goes on at the last"
-    " checkpoint"
+LOST_MESSAGE = (
+    "error: another process of the run is gone; rerun the same command to resume from"
+    " the last checkpoint"
 )
 
 T = TypeVar("T")
 
 
-# ------------------------------------------------------------------ from start to end
+# ------------------------------------------------------------- startup and shutdown
 
 
 def join() -> None:
-    """Joins the other processes of this run, before any device is touched.
+    """Joins the other processes of this run. Call it before devices are opened.
 
     Raises:
-      ConfigError: when the environment says something that cannot be.
+      ConfigError: if the environment variables ENVIRONMENT are invalid.
     """
     given = _processes_in_environment()
     limits: dict[str, Any] = {
@@ -75,7 +77,7 @@ def join() -> None:
         "shutdown_timeout_seconds": SHUTDOWN_SECS,
     }
     _exit_when_aborted(
-        f"error: not all processes of the run came within {JOIN_SECS} s; start all"
+        f"error: not all processes of the run joined within {JOIN_SECS} s; start all"
         " of them, with the same JAX_COORDINATOR_ADDRESS"
     )
     try:
@@ -83,23 +85,23 @@ def join() -> None:
     except ValueError as error:
         if "coordinator_address should be defined" not in str(error):
             raise
-        jax.distributed.initialize(**_alone(), **limits)
+        jax.distributed.initialize(**_one_process(), **limits)
     if num_processes() == 1:
-        signal.signal(signal.SIGABRT, signal.SIG_DFL)  # then it is a fault of ours
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()
         return
-    me = distributed.global_state.process_id
+    process_id = distributed.global_state.process_id
     _exit_when_aborted(
-        f"process {me}: aborted, most often because another process of the run is gone;"
-        " the same command goes on at the last checkpoint"
+        f"process {process_id}: aborted, most likely because another process of the run"
+        " is gone; rerun the same command to resume from the last checkpoint"
     )
-    if me:
-        # The descriptor, since C++ libraries write to it as well.
+    if process_id:
+        # Redirect the file descriptor, because C++ libraries write to it as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _processes_in_environment() -> dict[str, Any]:
-    """Returns what the environment says to jax.distributed.initialize, or nothing."""
+    """Returns arguments of jax.distributed.initialize from the environment, if set."""
     address, *numbers = (os.environ.get(name) for name in ENVIRONMENT)
     if address is None and numbers == [None, None]:
         return {}
@@ -109,7 +111,7 @@ def _processes_in_environment() -> dict[str, Any]:
         raise ConfigError(
             f"{', '.join(ENVIRONMENT)} in the environment are {address!r},"
             f" {numbers[0]!r}, {numbers[1]!r}; they must be HOST:PORT of process 0 and"
-            " two whole numbers, or not be set at all"
+            " two integers, or all be unset"
         )
     num_processes, process_id = (int(number or 0) for number in numbers)
     if process_id >= num_processes:
@@ -124,26 +126,28 @@ def _processes_in_environment() -> dict[str, Any]:
     }
 
 
-def _alone() -> dict[str, Any]:
-    # Else simulated devices would speak to each other through sockets.
+def _one_process() -> dict[str, Any]:
+    """Returns arguments of jax.distributed.initialize for a run of one process."""
+    # By default, simulated devices would communicate through sockets.
     jax.config.update("jax_cpu_collectives_implementation", None)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     return {
         "coordinator_address": address,
-        "coordinator_bind_address": address,  # nobody else is to come in
+        "coordinator_bind_address": address,  # not reachable from other hosts
         "num_processes": 1,
         "process_id": 0,
     }
 
 
 def _leave_service_running() -> None:
-    """Keeps the coordination service of a run of one process up until the process ends.
+    """Keeps JAX from shutting down the coordination service of a one-process run.
 
-    Nobody waits for it, and gRPC's server may abort where JAX shuts it down: "Check
-    failed: queue.Pop() == nullptr", seen once, at the end of a run that was done
-    (jaxlib 0.10). What Python would destroy with its last reference is never destroyed.
+    No other process waits for the service, and gRPC's server may abort when JAX shuts
+    it down: "Check failed: queue.Pop() == nullptr", seen once, at the end of a
+    completed run (jaxlib 0.10). An extra reference keeps the service alive until the
+    process ends.
     """
     state = distributed.global_state
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(state.service))
@@ -151,34 +155,35 @@ def _leave_service_running() -> None:
 
 
 def num_processes() -> int:
-    """Returns jax.process_count(), without looking for devices."""
+    """Returns jax.process_count() without opening devices."""
     return distributed.global_state.num_processes or 1
 
 
 @dataclasses.dataclass
 class _Abort:
-    """What it means when XLA aborts this process, which it does at a lost peer."""
+    """The message and exit code for when XLA aborts this process at a lost peer."""
 
-    words: str
+    message: str
     exit_code: int = errors.EXIT_LOST
-    handler: Any = None  # C keeps no reference
+    handler: Any = None  # keeps the callback alive: C holds no reference
 
 
 _abort = _Abort("")
 
 
-def _exit_when_aborted(words: str) -> None:
-    """Makes this process say `words` and exit where XLA would abort it.
+def _exit_when_aborted(message: str) -> None:
+    """Prints `message` and exits when XLA aborts this process.
 
-    XLA's coordination service aborts every process of a run when one is gone or does
-    not come. Its callback for that cannot be used from Python (std::bad_cast in jaxlib
-    0.10), so the abort itself is caught; XLA has written why on standard error.
+    XLA's coordination service aborts every process of a run when one is lost or does
+    not join. Its error callback cannot be used from Python (std::bad_cast in jaxlib
+    0.10), so SIGABRT is handled instead; XLA has written the reason to standard error
+    by then.
     """
 
     def aborted(_: int) -> None:
-        _say_and_exit(_abort.words, _abort.exit_code)
+        _print_and_exit(_abort.message, _abort.exit_code)
 
-    _abort.words = words
+    _abort.message = message
     _abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(aborted)
     ctypes.CDLL(None).signal(signal.SIGABRT, _abort.handler)
 
@@ -186,111 +191,112 @@ def _exit_when_aborted(words: str) -> None:
 _is_exiting = threading.Lock()
 
 
-def _say_and_exit(words: str, exit_code: int) -> NoReturn:
-    """Ends this process; of threads that find a reason the first one says it."""
+def _print_and_exit(message: str, exit_code: int) -> NoReturn:
+    """Ends this process with a message; only the first thread to call it prints."""
     if not _is_exiting.acquire(blocking=False):
         threading.Event().wait()
     try:
-        print(words, file=sys.stderr, flush=True)
-    finally:  # whether or not anybody listens
+        print(message, file=sys.stderr, flush=True)
+    finally:  # exit even if stderr is closed
         os._exit(exit_code)
 
 
-def may_miss_another(error: Exception) -> bool:
-    """Returns whether it may have been raised because another process is gone."""
+def may_be_lost_peer(error: Exception) -> bool:
+    """Returns whether a lost process may be the cause of an error."""
     is_of_runtime = isinstance(error, jax.errors.JaxRuntimeError)
     return num_processes() > 1 and (is_of_runtime or _is_lost_connection(error))
 
 
 def _is_lost_connection(error: Exception) -> bool:
-    # Of a collective it may be a ValueError.
+    # Not by type: a collective may raise a ValueError.
     return bool(LOST_CONNECTION.search(str(error)))
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Of several processes, one that fails does not wait for the others to end."""
+def exit_on_error() -> Iterator[None]:
+    """Ends a process of several that fails, without waiting for the others to end."""
     try:
         yield
     except ConfigError as error:
-        # The others may not have made this mistake, and are not waited for long.
+        # The other processes may not have the error; the wait for them at exit is then
+        # cut short by an abort.
         _abort.exit_code = error.exit_code
-        _abort.words = "the other processes of the run end as well"
+        _abort.message = "the other processes of the run are stopped as well"
         raise
     except Exception as error:
         if num_processes() == 1 or isinstance(error, errors.Interrupted | StorageError):
             raise
         if isinstance(error, OSError) and error.errno in (*FULL_DISK, *USERS_ERRORS):
-            _abort.exit_code = EXIT_USAGE  # and one line, as of a ConfigError
-            _abort.words = "the other processes of the run end as well"
+            _abort.exit_code = EXIT_USAGE  # and one line, as for a ConfigError
+            _abort.message = "the other processes of the run are stopped as well"
             raise
         _flush()
         if _is_lost_connection(error):
-            _say_and_exit(LOST_WORDS, errors.EXIT_LOST)
+            _print_and_exit(LOST_MESSAGE, errors.EXIT_LOST)
         with contextlib.suppress(OSError):
             traceback.print_exc()
-        if may_miss_another(error):
-            # Maybe a connection to a process that is gone: the coordination service
-            # knows in a while, and ends this one with EXIT_LOST.
+        if may_be_lost_peer(error):
+            # If a peer is lost, the coordination service detects it in this time, and
+            # ends this process with EXIT_LOST.
             time.sleep(HEARTBEAT_SECS + 15)
         _flush()
         os._exit(1)
 
 
 def _flush() -> None:
-    """Lets out what was printed, but where those who read it are gone."""
+    """Flushes standard output and error, and ignores closed pipes."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
 
 
-def leave(exit_code: int) -> NoReturn:
-    """Ends this process now, where all is saved: the next phase may be compiling.
+def exit_now(exit_code: int) -> NoReturn:
+    """Ends this process without waiting for threads. Call it when all is saved.
 
-    XLA cannot be interrupted. At its end Python waits for the thread that is in there,
-    for minutes that whoever sent SIGTERM may not give; a daemon thread, which it does
-    not wait for, makes it abort instead. So of what belongs to an end only this takes
-    place: what was printed is out, and the other processes are told.
+    A thread may be compiling the next phase, and XLA cannot be interrupted. A normal
+    exit of Python waits for that thread for minutes, longer than the grace period after
+    SIGTERM may be; a daemon thread is not waited for, but makes Python abort. So this
+    function only flushes the output and disconnects from the other processes.
     """
     try:
         _flush()
         jax.distributed.shutdown()
-    finally:  # whether or not anybody listens
+    finally:  # exit even if the coordinator is gone
         os._exit(exit_code)
 
 
-def any_says(answer: bool) -> bool:
-    """Returns whether a process says so, in all processes, which ask together."""
+def any_process(value: bool) -> bool:
+    """Returns whether `value` is True in any process. All processes must call it."""
     if num_processes() == 1:
-        return answer
-    return bool(np.any(multihost_utils.process_allgather(np.array(answer))))
+        return value
+    return bool(np.any(multihost_utils.process_allgather(np.array(value))))
 
 
-def first_says(answer: bool) -> bool:
-    """Returns process 0's answer in all processes, which ask together."""
+def from_process_0(value: bool) -> bool:
+    """Returns the `value` of process 0. All processes must call it."""
     if num_processes() == 1:
-        return answer
-    return bool(multihost_utils.broadcast_one_to_all(np.array(answer)))
+        return value
+    return bool(multihost_utils.broadcast_one_to_all(np.array(value)))
 
 
 # -------------------------------------------------------------------------- agreement
 
 
 def is_first() -> bool:
-    """Returns whether this is the process that speaks and writes."""
+    """Returns whether this is process 0, the only one that prints and writes files."""
     return jax.process_index() == 0
 
 
 def agree(name: str, make: Callable[[], str]) -> str:
-    """Returns, in every process, what process 0 makes.
+    """Returns the result of `make` in process 0, in every process.
 
     Args:
-      name: of what is made, once in a run.
-      make: called by process 0 alone.
+      name: a key for the value, used once in a run.
+      make: called in process 0 only.
 
     Raises:
-      ConfigError: in every process, when `make` raised it; DamagedError likewise.
+      ConfigError: in every process, if `make` raises it; CorruptError likewise.
     """
     if num_processes() == 1:
         return make()
@@ -299,13 +305,13 @@ def agree(name: str, make: Callable[[], str]) -> str:
     if not is_first():
         answer = json.loads(client.blocking_key_value_get(key, AGREE_SECS * 1000))
         if "mistake" in answer:
-            kind = DamagedError if answer["is_damage"] else ConfigError
+            kind = CorruptError if answer["is_corrupt"] else ConfigError
             raise kind(answer["mistake"])
         return answer["made"]
     try:
         made = make()
     except ConfigError as error:
-        answer = {"mistake": str(error), "is_damage": isinstance(error, DamagedError)}
+        answer = {"mistake": str(error), "is_corrupt": isinstance(error, CorruptError)}
         client.key_value_set(key, json.dumps(answer))
         raise
     client.key_value_set(key, json.dumps({"made": made}))
@@ -313,7 +319,15 @@ def agree(name: str, make: Callable[[], str]) -> str:
 
 
 def first_then_others(name: str, do: Callable[[], T]) -> T:
-    """Returns do(), which process 0 calls before the others: it may write files."""
+    """Calls `do` in process 0, where it may write files, and then in the others.
+
+    Args:
+      name: a key, used once in a run.
+      do: called once in every process.
+
+    Returns:
+      The result of `do` in this process.
+    """
     results: list[T] = []
 
     def first() -> str:
@@ -325,7 +339,7 @@ def first_then_others(name: str, do: Callable[[], T]) -> T:
 
 
 def check_same(name: str, value: str, mistake: str) -> None:
-    """Raises ConfigError(mistake) where a process has not the value of process 0."""
+    """Raises ConfigError(mistake) in processes whose value is not that of process 0."""
     agreed = agree(name, lambda: value)
     if value != agreed:
         raise ConfigError(
@@ -334,10 +348,15 @@ def check_same(name: str, value: str, mistake: str) -> None:
 
 
 def make_shared(flag: str, directory: str) -> None:
-    """Makes a directory, and sees that it is the same one for all processes.
+    """Makes a directory, and verifies that all processes share it.
+
+    Args:
+      flag: the name of the command-line flag, for error messages.
+      directory: the value of the flag.
 
     Raises:
-      ConfigError: when this process does not see what process 0 wrote there.
+      ConfigError: if the directory cannot be made, or this process does not see a file
+        that process 0 wrote there.
     """
 
     def mark() -> str:
@@ -348,7 +367,7 @@ def make_shared(flag: str, directory: str) -> None:
                 (Path(directory) / name).touch()
         except OSError as error:
             raise ConfigError(
-                f"--{flag}={directory}: {error.strerror}; give another path"
+                f"--{flag}={directory}: {error.strerror}; use another path"
             ) from None
         return name
 
@@ -359,7 +378,7 @@ def make_shared(flag: str, directory: str) -> None:
         if not wait_for(marker.exists):
             raise ConfigError(
                 f"--{flag}={directory} of process {jax.process_index()} is not that of"
-                " process 0; give a directory that all hosts share"
+                " process 0; use a directory that all hosts share"
             )
         barrier(f"directory {flag}")
     finally:
@@ -368,7 +387,7 @@ def make_shared(flag: str, directory: str) -> None:
 
 
 def wait_for(is_there: Callable[[], bool]) -> bool:
-    """Waits for what another host made, whatever is cached; returns whether it came."""
+    """Waits for a file of another host; returns False if it does not appear in time."""
     deadline = time.monotonic() + SHARED_SECS
     while not is_there():
         if time.monotonic() > deadline:
@@ -378,7 +397,7 @@ def wait_for(is_there: Callable[[], bool]) -> bool:
 
 
 def barrier(name: str) -> None:
-    """Waits for all processes; a name serves once."""
+    """Waits for all processes to call it with this name; a name is used once."""
     client = distributed.global_state.client
     if client is not None and num_processes() > 1:
         client.wait_at_barrier(f"bert_jax/{name}", 2 * SHARED_SECS * 1000)

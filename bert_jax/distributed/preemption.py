@@ -1,7 +1,7 @@
-"""What asks a run to save and stop: SIGTERM, Ctrl-C, a machine about to be taken away.
+"""Saves and stops a run on SIGTERM, Ctrl-C or a preemption notice of the machine.
 
-All come down to SIGTERM, which JAX's coordination service tells every process of the
-run at one step, see `preemption.interrupted`.
+Ctrl-C and notices send SIGTERM to this process. JAX's coordination service announces
+SIGTERM to every process of the run at the same step, see `interrupted`.
 """
 
 import ctypes
@@ -25,27 +25,28 @@ import bert_jax
 from bert_jax import errors
 from bert_jax.distributed import multihost
 
-_asked = itertools.count(1)
+_num_calls = itertools.count(1)
 
 _is_asked_to_stop = False
 
-# Of Google's machines: https://cloud.google.com/compute/docs/metadata/overview. A Spot
-# machine has 30 s from the notice on.
+# Notices of Google's machines: https://cloud.google.com/compute/docs/metadata/overview.
+# A Spot machine is stopped 30 s after its notice.
 METADATA_HOST = "metadata.google.internal"
 NOTICES = {
     "preempted": "TRUE",
     "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE",
 }
 POLL_SECS = 2.0
-# Whatever proxy the environment names, the machine itself is asked.
+# Without a proxy, because the metadata server is reached directly.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def raise_interrupts() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt, but where that would be swallowed.
+    """Makes Ctrl-C raise KeyboardInterrupt, but never in a garbage-collector callback.
 
-    JAX looks after its own at each garbage collection, in a callback; what is raised
-    there Python prints and forgets. A command that reads text collects all the time.
+    JAX registers such a callback; Python prints and drops an exception that is raised
+    in one. A command that reads text collects garbage all the time. There, the
+    exception is raised as soon as the callback returns.
     """
     if signal.getsignal(signal.SIGINT) in (bert_jax.stop, signal.default_int_handler):
         for number in (signal.SIGINT, signal.SIGALRM):
@@ -56,60 +57,60 @@ def _raise_interrupt(_: int, frame: types.FrameType | None) -> None:
     callbacks = [getattr(callback, "__code__", None) for callback in gc.callbacks]
     while frame is not None:
         if frame.f_code in callbacks:
-            signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM comes here again
+            signal.setitimer(signal.ITIMER_REAL, 0.01)  # SIGALRM calls this again
             return
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
-_is_listening: bool | None = None  # None: before `stop_at_once`, or never called
-_jax_handler: int | None = None  # of SIGTERM, its address, while it is put aside
+_is_saving: bool | None = None  # None before `exit_on_signals` is called
+_jax_handler: int | None = None  # address of JAX's SIGTERM handler while it is replaced
 
 
-def stop_at_once() -> None:
-    """Makes SIGTERM and Ctrl-C end a run where it stands, until `listen`.
+def exit_on_signals() -> None:
+    """Makes SIGTERM and Ctrl-C end the run at once, until `save_on_signals`.
 
     Call it once, from the main thread, after `multihost.join`. JAX's own handler of
-    SIGTERM only records the signal, which is examined after a step; before the first
-    step a corpus may be prepared or downloaded. Several processes leave the signal to
-    JAX, so that they all end alike.
+    SIGTERM only records the signal, which is examined after a step; but before the
+    first step, a corpus may be prepared or downloaded. With several processes, SIGTERM
+    is left to JAX, so that all of them stop at the same point.
     """
-    global _is_listening, _jax_handler
-    _is_listening = False
+    global _is_saving, _jax_handler
+    _is_saving = False
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: None)
     if multihost.num_processes() == 1:
-        # Python's signal module gives back no handler that is not Python's.
+        # Python's signal module cannot return a handler that is not Python's.
         _jax_handler = _libc().signal(signal.SIGTERM, None) or 0
         signal.signal(signal.SIGTERM, lambda number, frame: None)
-    # In a thread: the main one may be inside XLA for minutes.
+    # Signals are handled in a thread: the main thread may be inside XLA for minutes.
     threading.Thread(
-        target=_answer_signals, args=(reader,), name="signals", daemon=True
+        target=_handle_signals, args=(reader,), name="signals", daemon=True
     ).start()
 
 
-def listen() -> None:
-    """Makes SIGTERM, Ctrl-C and notices of the machine ask for the end of the run.
+def save_on_signals() -> None:
+    """Makes SIGTERM, Ctrl-C and machine notices save a checkpoint and stop the run.
 
-    When there is something to save, after `stop_at_once`; without it, as in a notebook
-    that calls `train`, signals stay as they are.
+    Call it when there is a state to save, after `exit_on_signals`. Does nothing if that
+    was not called, as in a notebook that calls `train`.
     """
-    global _is_listening
-    if _is_listening is None:
+    global _is_saving
+    if _is_saving is None:
         return
-    _is_listening = True
+    _is_saving = True
     if _jax_handler is not None:
         _libc().signal(signal.SIGTERM, _jax_handler)
     if _is_google_machine():
         threading.Thread(target=_watch_notices, name="notices", daemon=True).start()
 
 
-def ignore() -> None:
-    """Ends `listen` for Ctrl-C, which then stops the process: all is saved."""
-    if _is_listening is None:
+def restore_ctrl_c() -> None:
+    """Makes Ctrl-C raise KeyboardInterrupt again. Call it when all is saved."""
+    if _is_saving is None:
         return
     signal.set_wakeup_fd(-1)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -124,39 +125,39 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def _answer_signals(reader: int) -> None:
-    """The first Ctrl-C asks to save and stop, the second stops.
+def _handle_signals(reader: int) -> None:
+    """Saves and stops the run on the first Ctrl-C, and exits on the second.
 
-    Before there is something to save the first one does, of a run of one process.
+    Until `save_on_signals` is called, a run of one process exits on the first one.
     """
-    is_asked = False
+    is_stopping = False
     while True:
         (number,) = os.read(reader, 1)
-        if not _is_listening and multihost.num_processes() == 1:
+        if not _is_saving and multihost.num_processes() == 1:
             if number == signal.SIGINT:
                 bert_jax.stop()
             if number == signal.SIGTERM:
-                _end("no step was taken by this call")
-        elif number == signal.SIGTERM:  # it came while `listen` was called
+                _exit_interrupted("no step was taken by this call")
+        elif number == signal.SIGTERM:  # it arrived during `save_on_signals`
             os.kill(os.getpid(), signal.SIGTERM)
         elif number == signal.SIGINT:
-            if is_asked:
+            if is_stopping:
                 print("stopped without saving", file=sys.stderr, flush=True)
                 os._exit(bert_jax.EXIT_FORCED)
-            is_asked = True
+            is_stopping = True
             print(
-                "interrupt: saving after this step, then stopping; once more stops at"
-                " once",
+                "interrupted: saving after this step, then stopping; press Ctrl-C again"
+                " to stop without saving",
                 file=sys.stderr,
                 flush=True,
             )
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end(done: str) -> NoReturn:
+def _exit_interrupted(done: str) -> NoReturn:
     try:
         print(errors.INTERRUPTED.format(done), flush=True)
-    finally:  # whether or not anybody listens
+    finally:  # exit even if stdout is closed
         os._exit(errors.EXIT_INTERRUPTED)
 
 
@@ -169,14 +170,14 @@ def _is_google_machine() -> bool:
 
 
 def _watch_notices() -> None:
-    """Asks for the end of the run when a notice appears that was not there before."""
+    """Sends SIGTERM to this process when a new notice appears."""
     seen = _notices()
     while True:
         time.sleep(POLL_SECS)
         new = _notices() - seen
         if new:
             print(
-                f"notice of this machine: {', '.join(sorted(new))}; saving, then"
+                f"notice from this machine: {', '.join(sorted(new))}; saving, then"
                 " stopping",
                 file=sys.stderr,
                 flush=True,
@@ -186,7 +187,7 @@ def _watch_notices() -> None:
 
 
 def _notices() -> set[str]:
-    """Returns the names of the notices that there are now."""
+    """Returns the names of the current notices."""
     host = os.environ.get("GCE_METADATA_HOST", METADATA_HOST)
     found = set()
     for name, value in NOTICES.items():
@@ -195,26 +196,27 @@ def _notices() -> set[str]:
             headers={"Metadata-Flavor": "Google"},
         )
         try:
-            with _DIRECT.open(request, timeout=POLL_SECS) as answer:
-                if answer.read().decode().strip() == value:
+            with _DIRECT.open(request, timeout=POLL_SECS) as response:
+                if response.read().decode().strip() == value:
                     found.add(name)
         except (OSError, http.client.HTTPException):
-            pass  # the server is not always there; SIGTERM itself still comes
+            pass  # the server is not always available; SIGTERM still arrives without it
     return found
 
 
 def interrupted() -> bool:
-    """Returns whether to save now and stop, because a process got SIGTERM.
+    """Returns whether to save and stop now, because a process received SIGTERM.
 
-    To be asked after every step by all processes: all are told at the same step.
+    All processes must call it after every step; it returns True at the same step in all
+    of them.
     """
     global _is_asked_to_stop
     if not jax.distributed.is_initialized():
         return False
-    # JAX says so once: a run that rolls back instead of saving has to hear it again.
+    # JAX returns True once, but a run that rolls back instead of saving asks again.
     if _is_asked_to_stop:
         return True
-    # Of questions, not of steps: JAX looks for the number after the last one it was
-    # asked, and a run that rolls back takes some steps twice.
-    _is_asked_to_stop = multihost_utils.reached_preemption_sync_point(next(_asked))
+    # Count calls, not steps: JAX expects increasing numbers, and a run that rolls back
+    # takes some steps twice.
+    _is_asked_to_stop = multihost_utils.reached_preemption_sync_point(next(_num_calls))
     return _is_asked_to_stop

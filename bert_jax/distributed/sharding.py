@@ -1,8 +1,9 @@
-"""The device mesh and the one table from logical dims to mesh axes.
+"""The table from logical dims of arrays to axes of the mesh, and placement by it.
 
 "axis" means an axis of the mesh (data, fsdp, tensor), "dim" a dimension of an array.
-Layouts are given by logical dim name, so that no other file names a mesh axis:
-parameters at their initialiser, activations on the few operations JAX asks about.
+Layouts are given by logical dim name, so that no other file names a mesh axis.
+Parameters get theirs at initialization, activations at the few operations whose output
+sharding JAX cannot infer.
 """
 
 from typing import Any
@@ -12,16 +13,16 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 RULES: dict[str, str | tuple[str, ...] | None] = {
-    # Activations: rows of the batch are split over everything that is not tensor.
+    # Activations: rows of the batch are split over every axis except tensor.
     "batch": ("data", "fsdp"),
     "seq": None,
-    # Parameters: the hidden dim is what fsdp splits; heads and the feed-forward dim
-    # are what tensor splits.
+    # Parameters: fsdp splits the hidden dim; tensor splits heads and the feed-forward
+    # dim.
     "embed": "fsdp",
     "heads": "tensor",
     "head_dim": None,
     "mlp": "tensor",
-    # 30,522 = 2 * 3 * 5,087 divides by no useful axis size.
+    # 30,522 = 2 * 3 * 5,087 is not divisible by any useful axis size.
     "vocab": None,
     "positions": None,
     "classes": None,
@@ -31,10 +32,10 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
 
 
 def spec(*dims: str) -> jax.P:
-    """Returns the partition spec of an array with these logical dims.
+    """Returns the PartitionSpec of an array with these logical dims.
 
     Raises:
-      ValueError: when a dim is not in RULES or two dims land on one mesh axis.
+      ValueError: if a dim is not in RULES or two dims map to the same mesh axis.
     """
     used: list[str] = []
     entries = []
@@ -45,17 +46,18 @@ def spec(*dims: str) -> jax.P:
         entries.append(axes)
         used += [axes] if isinstance(axes, str) else list(axes or ())
     if len(used) != len(set(used)):
-        raise ValueError(f"{dims=} put two dims on one mesh axis: {used}")
+        raise ValueError(f"{dims=} map two dims to one mesh axis: {used}")
     return jax.P(*entries)
 
 
-def over_data(tree: Any) -> Any:
-    """Returns the arrays split over the data axis as well, for the optimizer (ZeRO-1).
+def shard_over_data(tree: Any) -> Any:
+    """Shards arrays over the data axis as well, for the optimizer (ZeRO-1).
 
-    Matrices alone, whose dim that fsdp may split is split further; vectors are small.
+    The dim of a matrix that fsdp splits is split further. Vectors are small and stay as
+    they are.
 
     Raises:
-      ValueError: when that dim does not divide.
+      ValueError: if that dim does not divide.
     """
     return jax.tree.map(
         lambda x: jax.reshard(x, over_data_spec(jax.typeof(x).sharding.spec)), tree
@@ -63,7 +65,7 @@ def over_data(tree: Any) -> Any:
 
 
 def over_data_spec(param_spec: jax.P) -> jax.P:
-    """Returns the spec of a parameter's moments and update, see `over_data`."""
+    """Returns the spec of a parameter's moments and update, see `shard_over_data`."""
     if len(param_spec) < 2:
         return param_spec
     embed = RULES["embed"]
@@ -71,18 +73,18 @@ def over_data_spec(param_spec: jax.P) -> jax.P:
     return jax.P(*entries)
 
 
-def laid_out_as(tree: Any, like: Any) -> Any:
-    """Returns the arrays in the layout of those in the tree `like`."""
+def reshard_like(tree: Any, like: Any) -> Any:
+    """Reshards the arrays of a tree to the shardings of those in `like`."""
     return jax.tree.map(
         lambda x, y: jax.reshard(x, jax.typeof(y).sharding.spec), tree, like
     )
 
 
 def platform() -> str:
-    """Returns what the devices of the mesh that is set are: cpu, gpu or tpu.
+    """Returns the platform of the current mesh: cpu, gpu or tpu.
 
-    Not `jax.default_backend()`: a step can be made for devices of another machine. It
-    can be asked while a function is traced, too.
+    It differs from `jax.default_backend()` when a step is compiled for devices of
+    another machine. It can be called while a function is traced.
     """
     device = jax.sharding.get_abstract_mesh().abstract_device
     return jax.default_backend() if device is None else device.platform
@@ -91,7 +93,10 @@ def platform() -> str:
 def place_batch(
     batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:
-    """Makes global arrays [B, ...] of this process's rows [B / n, ...], `host_part`."""
+    """Makes global arrays [B, ...] from this process's rows [B / n, ...].
+
+    `mesh.host_part` gives n and the part that this process holds.
+    """
     sharding = NamedSharding(mesh, spec("batch"))
     return {
         name: jax.make_array_from_process_local_data(sharding, rows)
@@ -102,7 +107,7 @@ def place_batch(
 def abstract_batch(
     shapes: dict[str, tuple[tuple[int, ...], Any]], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns what `place_batch` makes of arrays with these shapes and dtypes."""
+    """Returns the abstract arrays of a placed batch with these shapes and dtypes."""
     sharding = NamedSharding(mesh, spec("batch"))
     return {
         name: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)

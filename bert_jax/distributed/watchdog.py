@@ -1,4 +1,4 @@
-"""Ends a process that hangs, and says where: nobody pays for a machine that waits."""
+"""Aborts a hung process and dumps the stacks of all threads."""
 
 import collections
 import faulthandler
@@ -11,19 +11,19 @@ from typing import Self
 
 from bert_jax.errors import EXIT_LOST
 
-# Slow storage, or a step that others are late for, is not a hang.
+# The smallest limit of a step: slow storage or a late peer is not a hang.
 PATIENCE_SECS = 600.0
-# For steps that are slow themselves: so many times the median of the last ones.
+# The limit of slow steps, as a multiple of the median of the last RECENT_STEPS.
 PATIENCE_STEPS = 10
 RECENT_STEPS = 100
-# What is no step: opening devices, a compilation, a save to a slow disk.
+# The limit of other activities: opening devices, a compilation, a save to a slow disk.
 LONG_SECS = 3600.0
 
 
 class Watchdog:
-    """Prints the stacks of all threads and exits with 76 if a step hangs.
+    """Prints the stacks of all threads and exits with code 76 if a step hangs.
 
-    It watches, from a thread of its own, as long as its context is open.
+    A thread watches for as long as the context is open.
     """
 
     def __init__(self, patience_secs: float = PATIENCE_SECS):
@@ -32,8 +32,8 @@ class Watchdog:
             maxlen=RECENT_STEPS
         )
         self._what = "the start"
-        self._since: float | None = None  # None: nothing is waited for
-        self._is_long = False  # what is waited for is no step
+        self._since: float | None = None  # None while there is no limit
+        self._is_long = False  # the current activity is not a step
         self._closed = threading.Event()
         self._thread = threading.Thread(
             target=self._watch, name="watchdog", daemon=True
@@ -47,24 +47,24 @@ class Watchdog:
         self._closed.set()
         self._thread.join()
 
-    def saw(self, what: str) -> None:
-        """Says that the run went on just now, to a step or to what is between."""
+    def heartbeat(self, what: str) -> None:
+        """Records that a step, or an activity between steps, is done now."""
         now = time.monotonic()
         if self._since is not None and not self._is_long:
             self._recent_secs.append(now - self._since)
         self._what, self._since, self._is_long = what, now, False
 
     def begin(self, what: str) -> None:
-        """Says that something begins just now that may take up to LONG_SECS."""
+        """Records that an activity begins now that may take up to LONG_SECS."""
         what = f"the start of {what}"
         self._is_long, self._what, self._since = True, what, time.monotonic()
 
-    def rest(self) -> None:
-        """Says that what comes may take any time, until `saw` or `begin` is called."""
+    def pause(self) -> None:
+        """Removes the limit until `heartbeat` or `begin` is called."""
         self._since = None
 
     def limit_secs(self) -> float:
-        """Returns how long a step may take, or what began instead of one."""
+        """Returns the limit of the current step or activity, in seconds."""
         if self._is_long:
             return LONG_SECS
         if not self._recent_secs:
@@ -76,12 +76,12 @@ class Watchdog:
         while not self._closed.wait(min(self._patience_secs / 10, 10.0)):
             since, limit = self._since, self.limit_secs()
             if since is not None and time.monotonic() - since > limit:
-                self._leave(limit)
+                self._exit(limit)
 
-    def _leave(self, limit: float) -> None:
+    def _exit(self, limit: float) -> None:
         print(
-            f"error: nothing has happened for {limit:.0f} s after {self._what}; the"
-            " stacks of all threads follow; the same command goes on at the last"
+            f"error: no progress for {limit:.0f} s after {self._what}; the stacks of"
+            " all threads follow; rerun the same command to resume from the last"
             " checkpoint",
             file=sys.stderr,
             flush=True,

@@ -24,7 +24,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.distributed.watchdog import Watchdog
-from bert_jax.errors import ConfigError, DamagedError, DivergedError
+from bert_jax.errors import ConfigError, CorruptError, DivergedError
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
@@ -76,7 +76,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     Raises:
       hosts.Interrupted: when it was asked to stop, and is saved.
       ConfigError: when a disk is full, or what it was saved with is other data.
-      DamagedError: when there are checkpoints but none is sound.
+      CorruptError: when there are checkpoints but none is sound.
     """
     if result := read_result(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
@@ -86,7 +86,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
         try:
             diverged = run.take_steps()
         finally:
-            watchdog.rest()
+            watchdog.pause()
             run.close()
     history = run.history
     best = _best(history, setup.config.metric)
@@ -114,7 +114,7 @@ def read_result(workdir: str) -> Result | None:
     """Returns the result of a completed run, None if it is not complete.
 
     Raises:
-      DamagedError: if the file of the result is corrupt.
+      CorruptError: if the file of the result is corrupt.
     """
     path = Path(workdir) / RESULT_FILE
     if not path.is_file():
@@ -124,7 +124,7 @@ def read_result(workdir: str) -> Result | None:
     try:
         return Result(**values | {"history": tuple(values["history"])})
     except (TypeError, KeyError):
-        raise DamagedError(f"{path} is corrupt; {remedy}") from None
+        raise CorruptError(f"{path} is corrupt; {remedy}") from None
 
 
 def results_in(directory: str) -> list[Result]:
@@ -139,7 +139,7 @@ def best_params(setup: Setup, result: Result, workdir: str) -> Any:
     _, params = parameters.structure(setup.build)
     damage = integrity.damage(_best_workdir(workdir), result.best_step)
     if damage:
-        raise DamagedError(
+        raise CorruptError(
             f"{_best_workdir(workdir)} is damaged: {damage[0]}; remove {workdir} and"
             " the run is made again"
         )
@@ -232,7 +232,7 @@ class _Run:
         def init() -> TrainState:
             _, params = setup.build(tuning_step.init_key(self._seed))
             shard = setup.config.mesh.shard_optimizer
-            split = sharding.over_data(params) if shard else params
+            split = sharding.shard_over_data(params) if shard else params
             none = jnp.zeros((), jnp.int32)
             return TrainState(none, params, tx.init(split), none, none)
 
@@ -276,7 +276,7 @@ class _Run:
                 self._step += 1
                 loop.wait_for_step(self._state, last_metrics)
                 last_metrics = step_metrics
-                self._watchdog.saw(f"step {self._step:,}")
+                self._watchdog.heartbeat(f"step {self._step:,}")
                 self._progress.took(self._step)
                 self._log.add(self._step, 0, step_metrics)
                 if self._step in self._dev_steps:
@@ -340,7 +340,7 @@ class _Run:
             params: Any = {"params": self._state.params}
             self._best_weights.save(self._step, params, self._config, self._position())
             self._best_weights.wait()
-        self._watchdog.saw("a look at the dev set")
+        self._watchdog.heartbeat("a look at the dev set")
 
     def _evaluate(self) -> None:
         split = self._setup.datasets.dev[0]

@@ -133,7 +133,7 @@ def make_forward(
     """
 
     def forward(params: Any, batch: Batch) -> jax.Array:
-        model: Any = nnx.merge(graphdef, int8.dequantized(params))
+        model: Any = nnx.merge(graphdef, int8.dequantize(params))
         logits = model(batch, dropout_key=None, dtype=dtype).logits
         return jax.reshard(logits, jax.P())
 

@@ -223,7 +223,7 @@ def _forward(
 
     @jax.jit
     def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
-        bert = nnx.merge(graphdef, int8.dequantized(params))
+        bert = nnx.merge(graphdef, int8.dequantize(params))
         states = bert.states(batch, dropout_key=None, dtype=dtype)
         x_BTF = LAYERS[layers]([x.astype(jnp.float32) for x in states])
         if pooling == "cls":

@@ -1,1 +1,1 @@
-"""Weights and vocabularies in the formats other people load."""
+"""Reads and writes models of transformers, sentence-transformers and Google's BERT."""

@@ -1,7 +1,7 @@
-"""What the directory of any trained model has: files inside it, and their digests.
+"""Opens the files of a model directory safely and verifies their digests.
 
-SHA256SUMS is what `sha256sum` writes and `sha256sum --check` reads: neither safetensors
-nor a JSON file would tell of a flipped bit by itself.
+SHA256SUMS has the format of `sha256sum`, so that `sha256sum --check` reads it. It is
+needed because neither safetensors nor JSON detects a flipped bit.
 """
 
 import dataclasses
@@ -14,27 +14,28 @@ from typing import Any
 import numpy as np
 
 from bert_jax import digests, storage
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A trained model, opened: what is known of it before its weights are read.
+    """An opened model whose weights are not read yet.
 
     Attributes:
-      directory: where it is.
-      sizes: its values of `config.model`'s keys and vocab_size, as far as it says, and
-        of keys of its own.
-      lowercase: whether its tokenizer lower-cases; None when it does not say.
-      shapes: of its tensors that are parameters of ours, by our names, in our layout.
-      unused: its names of the others.
-      vocabulary: what its tokenizer's file holds; None when it has none.
-      vocabulary_path: that file, or where it should be; of another kind of tokenizer
-        where it has only that.
-      read: returns those tensors as float32 arrays, by our names, in our layout.
-      notes: a line each on what it does not say.
+      directory: the directory of the model.
+      sizes: the values of its config file, under the names of `config.model` where
+        there is one, and vocab_size.
+      lowercase: whether its tokenizer lower-cases text; None if unknown.
+      shapes: the shapes of the tensors that are parameters of ours, by our names and in
+        our layout.
+      unused: the names of its other tensors.
+      vocabulary: the contents of the tokenizer file; None if there is none.
+      vocabulary_path: the tokenizer file, or its expected path. Its name shows the kind
+        of tokenizer, which may not be the expected one.
+      read: returns the tensors of `shapes` as float32 arrays.
+      notes: a line for each setting that the model does not record.
     """
 
     directory: Path
@@ -49,37 +50,37 @@ class Source:
 
 
 def file(directory: Path, name: str) -> Path:
-    """Returns the path of a file of the directory.
+    """Returns the path of a file in the directory itself.
 
     Raises:
-      ConfigError: when it is missing, or its name or a link leads elsewhere.
+      ConfigError: if it is missing, or its name or a link points outside.
     """
     if Path(name).name != name:
-        raise ConfigError(f"{directory}: {name!r} leads out of its directory")
+        raise ConfigError(f"{directory}: {name!r} points outside of its directory")
     return nested_file(directory, name)
 
 
 def nested_file(directory: Path, name: str) -> Path:
-    """Returns the path of a file of the directory or of one in it.
+    """Returns the path of a file in the directory or in a directory below it.
 
     Raises:
       ConfigError: as `file`.
     """
     inside = Path(name)
     if not name.isprintable() or inside.is_absolute() or ".." in inside.parts:
-        raise ConfigError(f"{directory}: {name!r} leads out of its directory")
+        raise ConfigError(f"{directory}: {name!r} points outside of its directory")
     path = directory / name
     refuse_link_outside(path, directory)
     if not path.is_file():
-        raise DamagedError(f"{path} is missing; fetch it again")
+        raise CorruptError(f"{path} is missing; fetch it again")
     return path
 
 
 def read(directory: Path, name: str) -> bytes:
-    """Returns what a tokenizer's file of the directory holds.
+    """Returns the contents of a tokenizer or settings file in the directory.
 
     Raises:
-      ConfigError: as `file`, or when it is larger than any such file.
+      ConfigError: as `file`, or if it is larger than any such file.
     """
     path = file(directory, name)
     storage.check_size(path)
@@ -87,10 +88,10 @@ def read(directory: Path, name: str) -> bytes:
 
 
 def refuse_link_outside(path: Path, directory: Path) -> None:
-    """Raises ConfigError when a path in the directory is a link that leaves it.
+    """Raises ConfigError if a path in the directory is a link that points outside.
 
-    Hugging Face's cache is let be: models--NAME/snapshots/REVISION has links into
-    models--NAME/blobs.
+    Links of Hugging Face's cache are allowed: models--NAME/snapshots/REVISION has links
+    to models--NAME/blobs.
     """
     root, target = directory.resolve(), path.resolve()
     cache = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
@@ -102,16 +103,16 @@ def refuse_link_outside(path: Path, directory: Path) -> None:
 
 
 def write_digests(directory: Path) -> None:
-    """Writes SHA256SUMS of all files in the directory."""
-    digests.seal(directory)
+    """Writes SHA256SUMS for all files in the directory."""
+    digests.write_sums(directory)
 
 
 def verify_digests(directory: Path) -> None:
-    """Holds every file against SHA256SUMS, if the directory has one.
+    """Verifies every file listed in SHA256SUMS, if the directory has one.
 
     Raises:
-      ConfigError: when a file is missing or another than was written, or weights are
-        not listed.
+      ConfigError: if a file is missing or differs from its digest, or a file of weights
+        is not listed.
     """
     sums = directory / digests.SUMS_FILE
     if not os.path.lexists(sums):
@@ -123,14 +124,16 @@ def verify_digests(directory: Path) -> None:
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
-            raise DamagedError(f"{sums}:{number} is no digest and file; fetch it again")
+            raise CorruptError(
+                f"{sums}:{number} is not a digest and a file; fetch it again"
+            )
         path = nested_file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if digests.sha256(path) != digest.lower():
-            raise DamagedError(
-                f"{path} is not the file that {digests.SUMS_FILE} tells of; fetch it"
+            raise CorruptError(
+                f"{path} does not match its digest in {digests.SUMS_FILE}; fetch it"
                 f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
             )
         verified.add(path.relative_to(directory).as_posix())
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
-            raise DamagedError(f"{sums} does not list {path.name}; fetch both again")
+            raise CorruptError(f"{sums} does not list {path.name}; fetch both again")

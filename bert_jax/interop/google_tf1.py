@@ -1,8 +1,8 @@
-"""A checkpoint of google-research/bert (TensorFlow 1), written and read.
+"""Reads and writes TensorFlow 1 checkpoints of google-research/bert.
 
-Files: bert_config.json, vocab.txt and bert_model.ckpt, which is .index and
-.data-00000-of-00001, with the variable names of run_pretraining.py, as in the released
-models. Nothing of a graph is read or written, and no code of a checkpoint is run.
+Files: bert_config.json, vocab.txt, bert_model.ckpt.index and
+bert_model.ckpt.data-00000-of-00001, with the variable names of run_pretraining.py, as
+in the released models. No graph is read or written, and no code of a checkpoint is run.
 """
 
 import glob
@@ -17,7 +17,7 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, tf1_variables, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.weight_names import GOOGLE
@@ -26,8 +26,8 @@ from bert_jax.storage import read_json, write_json
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
-# What a bert_config.json means that leaves a key out: modeling.py, BertConfig.
-MEANT = {
+# Defaults of BertConfig in modeling.py for keys missing from bert_config.json.
+DEFAULTS = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
@@ -40,7 +40,7 @@ MEANT = {
     "max_position_embeddings": 512,
 }
 DTYPES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; no key of the config
+LAYER_NORM_EPS = 1e-12  # of tf.contrib.layers.layer_norm; bert_config.json has no key
 
 
 def write(
@@ -50,10 +50,10 @@ def write(
     tokenizer: tokenizers.Tokenizer,
     dtype: str = "float32",
 ) -> None:
-    """Writes the files into an existing directory, variables in the dtype.
+    """Writes a checkpoint into an existing directory, with variables of `dtype`.
 
     Raises:
-      ConfigError: when the released code has no such model.
+      ConfigError: if the released code does not support the model.
     """
     for key, value, only in (
         ("tokenizer.kind", config.tokenizer.kind, "wordpiece"),
@@ -61,8 +61,8 @@ def write(
     ):
         if value != only:
             raise ConfigError(
-                f"--format=google: config.{key}={value!r}, but google-research/bert has"
-                f" {only!r} alone; use --format=huggingface"
+                f"--format=google: config.{key}={value!r}, but google-research/bert"
+                f" supports only {only!r}; use --format=huggingface"
             )
     tensors = weight_names.rename(params, GOOGLE, jnp.dtype(dtype))
     tf.raw_ops.SaveV2(
@@ -82,7 +82,7 @@ def model_config(
     model = config.model
     return {
         "attention_probs_dropout_prob": model.attention_probs_dropout_prob,
-        # The only name modeling.py knows for either form; it computes the tanh form.
+        # modeling.py has one name for both forms of GELU, and computes the tanh form.
         "hidden_act": "gelu",
         "hidden_dropout_prob": model.hidden_dropout_prob,
         "hidden_size": model.hidden_size,
@@ -97,7 +97,7 @@ def model_config(
 
 
 def is_source(path: Path) -> bool:
-    """Returns whether a path is the directory or the prefix of such a checkpoint."""
+    """Returns whether a path is the directory or prefix of a TF1 checkpoint of BERT."""
     if path.is_dir():
         return (path / CONFIG).exists() and any(path.glob("*.index"))
     return path.suffix == ".index" or _index(path).exists()
@@ -107,12 +107,13 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     """Opens a TF1 checkpoint of BERT with bert_config.json beside it.
 
     Args:
-      path: the directory, or the checkpoint's path without .index where the directory
-        has several.
-      wanted: our names of the parameters.
+      path: the directory or, if it has several checkpoints, the checkpoint's path
+        without .index.
+      wanted: our names of the parameters to read.
 
     Raises:
-      ConfigError: when it is none, a file is damaged, or one leads elsewhere.
+      ConfigError: if it is not such a checkpoint, or a file is corrupt or a link that
+        points outside.
     """
     prefix = _prefix(path)
     directory = prefix.parent
@@ -120,7 +121,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     shapes = _shapes(prefix)
     stored, unused = weight_names.find(shapes, wanted, GOOGLE)
     vocabulary = directory / tokenizers.WordPiece.FILE
-    # Its "gelu" is either form; see the note.
+    # Its "gelu" is ambiguous, see `notes`.
     sizes = {key: value for key, value in config.items() if key != "hidden_act"}
     return Source(
         directory=directory,
@@ -143,25 +144,26 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
         },
         notes=(
             "Google's hidden_act 'gelu' is gelu_new since 2019-02-07 and was gelu"
-            " before, and whether its text was lower-cased is not written there;"
-            " config.model.hidden_act and config.tokenizer.lowercase are taken",
+            " before, and the checkpoint does not record whether its text was"
+            " lower-cased; using config.model.hidden_act and"
+            " config.tokenizer.lowercase",
         ),
     )
 
 
 def config_values(path: Path) -> dict[str, Any]:
-    """Returns what bert_config.json says or means, under config.model's names.
+    """Returns the values of bert_config.json and defaults, by config.model's names.
 
     Raises:
-      ConfigError: when there is none, or its activation is another than "gelu", which
-        stands for either form.
+      ConfigError: if the file is missing, or its activation is not "gelu", the name of
+        both forms.
     """
     config_path = files.file(_prefix(path).parent, CONFIG)
-    config = MEANT | read_json(config_path)
+    config = DEFAULTS | read_json(config_path)
     if config["hidden_act"] != "gelu":
         raise ConfigError(
-            f"{config_path} has hidden_act={config['hidden_act']!r}; this is for 'gelu'"
-            " alone"
+            f"{config_path} has hidden_act={config['hidden_act']!r}; only 'gelu' is"
+            " supported"
         )
     return config | {"layer_norm_eps": LAYER_NORM_EPS}
 
@@ -171,13 +173,13 @@ def _index(prefix: Path) -> Path:
 
 
 def _prefix(path: Path) -> Path:
-    """Returns the checkpoint's path without .index, its files all in its directory."""
+    """Returns the checkpoint's path without .index, and checks its files' links."""
     if path.is_dir():
         found = sorted(path.glob("*.index"))
         if len(found) != 1:
             names = ", ".join(p.name for p in found[:3])
             raise ConfigError(
-                f"{path} has several checkpoints: {names}; give one's path without"
+                f"{path} has several checkpoints: {names}; use the path of one, without"
                 " .index"
             )
         path = found[0]
@@ -193,17 +195,17 @@ def _data_files(prefix: Path) -> list[Path]:
 
 
 def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of all variables that are weights, by name."""
+    """Returns the shapes of all variables except the optimizer's, by name."""
     try:
         variables = tf1_variables.list_variables(str(prefix))
     except tf1_variables.UnreadableError as error:
-        raise _damaged(prefix, error) from None
+        raise _corrupt(prefix, error) from None
     if not _data_files(prefix):
-        raise DamagedError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
+        raise CorruptError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
-        if _is_of_the_optimizer(name):
+        if _is_optimizer_variable(name):
             continue
         if dtype not in DTYPES:
             raise ConfigError(
@@ -211,27 +213,27 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
                 f" {', '.join(DTYPES)}"
             )
         if math.prod(shape) * DTYPES[dtype] > available:
-            raise _damaged(prefix, f"{name!r} is larger than its data files")
+            raise _corrupt(prefix, f"{name!r} is larger than its data files")
         shapes[name] = shape
     return shapes
 
 
-def _is_of_the_optimizer(name: str) -> bool:
+def _is_optimizer_variable(name: str) -> bool:
     return name == "global_step" or name.endswith(("/adam_m", "/adam_v"))
 
 
 def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
-    """Returns variables as float32 arrays; names are {key: variable}."""
+    """Returns the variables of `names`, {key: variable}, as float32 arrays by key."""
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         return {
             key: np.asarray(reader.get_tensor(name)).astype(np.float32)
             for key, name in names.items()
         }
-    # The reader turns some of TensorFlow's errors into Python's.
+    # The reader converts some of TensorFlow's errors to Python exceptions.
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        raise _damaged(prefix, error) from None
+        raise _corrupt(prefix, error) from None
 
 
-def _damaged(prefix: Path, reason: Exception | str) -> DamagedError:
-    return DamagedError(f"{prefix} is damaged ({reason}); fetch it again")
+def _corrupt(prefix: Path, reason: Exception | str) -> CorruptError:
+    return CorruptError(f"{prefix} is corrupt ({reason}); fetch it again")

@@ -1,4 +1,4 @@
-"""What config.json of Hugging Face says of a tuned model's head, both ways."""
+"""Converts between task heads and Hugging Face's config.json."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,8 @@ from bert_jax.errors import ConfigError
 from bert_jax.interop import sentence_transformers
 from bert_jax.model.heads import Head
 
-# What a config.json means that leaves a key out: transformers' BertConfig.
-MEANT = {
+# Defaults of transformers' BertConfig for keys missing from config.json.
+DEFAULTS = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
@@ -26,8 +26,8 @@ MEANT = {
 }
 
 SEQUENCE = "BertForSequenceClassification"
-ENCODER = "BertModel"  # which is a dual encoder with sentence_transformers.py's files
-# Kind -> architecture, and what else tells the kinds of one architecture apart.
+ENCODER = "BertModel"  # with the files of sentence_transformers.py, a dual encoder
+# Kind -> architecture, and the problem_type if the architecture has several kinds.
 KINDS: dict[str, tuple[str, str | None]] = {
     "classification": (SEQUENCE, "single_label_classification"),
     "regression": (SEQUENCE, "regression"),
@@ -39,12 +39,12 @@ KINDS: dict[str, tuple[str, str | None]] = {
 }
 PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [ENCODER])
 UNLABELLED = ("question_answering", "multiple_choice", "similarity")
-# What a config.json without id2label means: transformers' PretrainedConfig.
-MEANT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
+# Default of transformers' PretrainedConfig for a config.json without id2label.
+DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
 
 
 def keys(head: Head) -> dict[str, Any]:
-    """Returns the keys of config.json that are the head's."""
+    """Returns the entries of config.json that describe a head."""
     architecture, problem_type = KINDS[head.kind]
     found: dict[str, Any] = {
         "architectures": [architecture],
@@ -59,16 +59,20 @@ def keys(head: Head) -> dict[str, Any]:
 
 
 def parse(config: dict[str, Any], path: Path) -> Head:
-    """Returns the head that a config.json tells of; `path` names it in messages.
+    """Returns the head that a config.json describes.
+
+    Args:
+      config: the contents of the file.
+      path: the file, for error messages and to find the files beside it.
 
     Raises:
-      ConfigError: when it is of a model without one of our heads, or damaged.
+      ConfigError: if the model has none of our heads, or the file is corrupt.
     """
-    labels = _labels(config.get("id2label", MEANT_LABELS), path)
+    labels = _labels(config.get("id2label", DEFAULT_LABELS), path)
     problem_type = config.get("problem_type")
     architectures = config.get("architectures")
     if architectures == [SEQUENCE] and problem_type is None:
-        # As transformers decides when it is first given labels.
+        # transformers infers the problem type in the same way.
         problem_type = KINDS["regression" if len(labels) == 1 else "classification"][1]
     is_encoder = architectures == [ENCODER]
     if is_encoder and not sentence_transformers.is_dual_encoder(path.parent):
@@ -79,14 +83,14 @@ def parse(config: dict[str, Any], path: Path) -> Head:
             return Head(kind, labels if has_labels else (), _dropout(config, path))
     if config.get("architectures") in PRETRAINED:
         raise ConfigError(
-            f"{path.parent} has no head of a task; python -m bert_jax.finetune tunes it"
-            " on one, and writes WORKDIR/model to give here"
+            f"{path.parent} has no task head; fine-tune it with python -m"
+            " bert_jax.finetune, and use the resulting WORKDIR/model"
         )
     known = ", ".join(dict.fromkeys(architecture for architecture, _ in KINDS.values()))
     raise ConfigError(
         f"{path} has architectures={config.get('architectures')!r} and"
-        f" problem_type={problem_type!r}, which is no tuned BERT; there are {known},"
-        " the last with sentence-transformers' mean of tokens"
+        f" problem_type={problem_type!r}, which is not a supported fine-tuned BERT;"
+        f" supported are {known}, the last with sentence-transformers' mean pooling"
     )
 
 
@@ -94,14 +98,14 @@ def _labels(id2label: Any, path: Path) -> tuple[str, ...]:
     size = len(id2label) if isinstance(id2label, dict) else 0
     numbers = [str(i) for i in range(size)]
     if not numbers or sorted(id2label) != sorted(numbers):
-        raise ConfigError(f"{path}: id2label does not name the classes 0, 1, 2, ...")
+        raise ConfigError(f"{path}: the keys of id2label are not 0, 1, 2, ...")
     return tuple(str(id2label[number]) for number in numbers)
 
 
 def _dropout(config: dict[str, Any], path: Path) -> float:
     rate = config.get("classifier_dropout")
     if rate is None:
-        rate = (MEANT | config)["hidden_dropout_prob"]
+        rate = (DEFAULTS | config)["hidden_dropout_prob"]
     if not isinstance(rate, int | float) or not 0 <= rate < 1:
         raise ConfigError(f"{path} has a dropout of {rate!r}; it must be in [0, 1)")
     return float(rate)

@@ -1,7 +1,7 @@
-"""A directory of Hugging Face's with a BERT in it, read: weights, sizes, vocabulary.
+"""Reads the weights, sizes and vocabulary of a BERT in Hugging Face's format.
 
-Nothing of it is trusted: no pickle is opened and no link out of it is followed, and
-what the files say is held against each other before a weight is read.
+The files are not trusted: no pickle is opened, no link that points outside is followed,
+and the files are checked against each other before weights are read.
 """
 
 import contextlib
@@ -14,43 +14,45 @@ import numpy as np
 import safetensors
 
 from bert_jax.data.tokenizers import tokenizers, wordpiece
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files as files_lib
 from bert_jax.interop import weight_names
 from bert_jax.interop.files import Source
-from bert_jax.interop.huggingface_config import MEANT
+from bert_jax.interop.huggingface_config import DEFAULTS
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.storage import read_json
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-FLOATS = ("F64", "F32", "F16", "BF16")  # quantised weights mean other numbers
-ONLY = ("model_type", "position_embedding_type", "tie_word_embeddings")
-# Its names of functions that differ in rounding alone.
+FLOATS = ("F64", "F32", "F16", "BF16")  # quantized weights are not supported
+# Keys of which only the default is supported.
+FIXED_KEYS = ("model_type", "position_embedding_type", "tie_word_embeddings")
+# Activations that differ from gelu_new in rounding only.
 SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
-# Stored by some versions beside what they repeat, by the name of the other.
+# Tensors that some versions store as copies -> the original.
 REPEATED = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-NO_WEIGHTS = ("bert.embeddings.position_ids",)  # the numbers 0, 1, 2, ...
+IGNORED_TENSORS = ("bert.embeddings.position_ids",)  # the numbers 0, 1, 2, ...
 TOKENIZER_FILES = ("vocab.txt", "sentencepiece.model")
 CASE_UNKNOWN = (
-    "whether its text was lower-cased is not written there; config.tokenizer.lowercase"
-    " is taken"
+    "its files do not record whether its text was lower-cased; using"
+    " config.tokenizer.lowercase"
 )
 
 
 def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> Source:
-    """Opens the directory of a BERT with model.safetensors, whole or in parts.
+    """Opens a BERT whose weights are model.safetensors or an index of several files.
 
     Args:
-      directory: with a config.json.
-      wanted: our names of the parameters.
-      tokenizer_file: the name of a tokenizer's file, of the kind that the run has.
+      directory: a directory with a config.json.
+      wanted: our names of the parameters to read.
+      tokenizer_file: the file name of the kind of tokenizer to look for first.
 
     Raises:
-      ConfigError: when it is none, a file is damaged, or one leads elsewhere.
+      ConfigError: if it is not such a BERT, or a file is corrupt or a link that points
+        outside.
     """
     sizes = config_values(directory)
     tensors = _Tensors(directory)
@@ -84,17 +86,17 @@ def open_source(directory: Path, wanted: Iterable[str], tokenizer_file: str) -> 
 
 
 def config_values(directory: Path) -> dict[str, Any]:
-    """Returns what config.json says or means, sizes under config.model's names.
+    """Returns the values of config.json and defaults, by config.model's names.
 
     Raises:
-      ConfigError: when there is none, or it is of another model than BERT.
+      ConfigError: if the file is missing, or the model is not a supported BERT.
     """
     path = files_lib.file(directory, "config.json")
-    config = MEANT | read_json(path)
-    for key in ONLY:
-        if config[key] != MEANT[key]:
+    config = DEFAULTS | read_json(path)
+    for key in FIXED_KEYS:
+        if config[key] != DEFAULTS[key]:
             raise ConfigError(
-                f"{path} has {key}={config[key]!r}; this is for {MEANT[key]!r} alone"
+                f"{path} has {key}={config[key]!r}; only {DEFAULTS[key]!r} is supported"
             )
     activation = config["hidden_act"]
     if isinstance(activation, str):
@@ -103,16 +105,16 @@ def config_values(directory: Path) -> dict[str, Any]:
 
 
 def max_length(directory: Path) -> int | None:
-    """Returns the tokens of a row that a model was made for, None where it says none.
+    """Returns the maximum tokens of a row from tokenizer_config.json, or None.
 
     Raises:
-      ConfigError: when the file is damaged.
+      ConfigError: if the file is corrupt.
     """
     name = "tokenizer_config.json"
     if not os.path.lexists(directory / name):
         return None
     length = read_json(files_lib.file(directory, name)).get("model_max_length")
-    # transformers writes 1e30 where nothing is known.
+    # transformers writes 1e30 if there is no limit.
     return length if type(length) is int and length > 0 else None
 
 
@@ -120,7 +122,7 @@ class _Tensors:
     """The tensors of model.safetensors, or of the files that its index names.
 
     Attributes:
-      shapes: by the names of today, without what only repeats another.
+      shapes: the shapes by current name, without tensors that repeat others.
     """
 
     def __init__(self, directory: Path):
@@ -128,65 +130,65 @@ class _Tensors:
         self._repeated: dict[str, tuple[Path, str]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path, names in _weight_files(directory).items():
-            with _opened(path) as file:
-                there = set(file.keys())
-                for name in sorted(there if names is None else names):
-                    if name not in there:
-                        raise DamagedError(f"{path} lacks {name!r}; fetch it again")
+            with _open(path) as file:
+                stored = set(file.keys())
+                for name in sorted(stored if names is None else names):
+                    if name not in stored:
+                        raise CorruptError(f"{path} lacks {name!r}; fetch it again")
                     self._add(path, name, file.get_slice(name))
-        # Some have the decoder's bias under that name alone.
+        # Some models store the decoder's bias only under the name of the copy.
         for of in self._repeated.keys() - self._stored.keys():
             self._stored[of] = self._repeated.pop(of)
             path, name = self._stored[of]
-            with _opened(path) as file:
+            with _open(path) as file:
                 self.shapes[of] = tuple(file.get_slice(name).get_shape())
 
     def _add(self, path: Path, name: str, tensor: Any) -> None:
-        today = weight_names.huggingface_name_today(name)
-        if today in NO_WEIGHTS:
+        current = weight_names.current_huggingface_name(name)
+        if current in IGNORED_TENSORS:
             return
-        dtype, of = tensor.get_dtype(), REPEATED.get(today)
+        dtype, of = tensor.get_dtype(), REPEATED.get(current)
         if dtype not in FLOATS:
             raise ConfigError(
                 f"{path} has {name!r} as {dtype}; save it as one of {', '.join(FLOATS)}"
             )
-        if today in self._stored or of in self._repeated:
-            raise ConfigError(f"{path} has {name!r} a second time; keep one")
+        if current in self._stored or of in self._repeated:
+            raise ConfigError(f"{path} repeats {name!r}; keep one of the two")
         if of is not None:
             self._repeated[of] = path, name
             return
-        self._stored[today] = path, name
-        self.shapes[today] = tuple(tensor.get_shape())
+        self._stored[current] = path, name
+        self.shapes[current] = tuple(tensor.get_shape())
 
     def read(self, name: str) -> np.ndarray:
         return _read(*self._stored[name])
 
     def check_repeated(self) -> None:
-        """Raises ConfigError when a tensor that should repeat another is one more."""
+        """Raises ConfigError if a tensor differs from the one that it should repeat."""
         for of, (path, name) in self._repeated.items():
             if not np.array_equal(_read(path, name), self.read(of)):
                 raise ConfigError(
-                    f"{path} has {name!r} apart from {of!r}; only models that tie the"
-                    " two can go on"
+                    f"{path} has {name!r}, which differs from {of!r}; only models that"
+                    " tie the two are supported"
                 )
 
 
 def _read(path: Path, name: str) -> np.ndarray:
-    with _opened(path) as file:
+    with _open(path) as file:
         return file.get_tensor(name)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _open(path: Path) -> Iterator[Any]:
     try:
         with safetensors.safe_open(path, framework="np") as file:
             yield file
     except (safetensors.SafetensorError, OSError) as error:
-        raise DamagedError(f"{path} is damaged ({error}); fetch it again") from None
+        raise CorruptError(f"{path} is corrupt ({error}); fetch it again") from None
 
 
 def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
-    """Returns the files and which tensors to take from each; None for all."""
+    """Returns the weight files and the tensors to read from each; None for all."""
     index = f"{WEIGHTS}.index.json"
     if os.path.lexists(directory / WEIGHTS):
         return {files_lib.file(directory, WEIGHTS): None}
@@ -195,7 +197,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
         parts = parts.get("weight_map")
         files = list(parts.values()) if isinstance(parts, dict) else []
         if not files or not all(isinstance(name, str) for name in files):
-            raise DamagedError(
+            raise CorruptError(
                 f"{directory / index} has no weight_map of files; fetch it again"
             )
         names: dict[str, list[str]] = {}
@@ -215,10 +217,10 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
 
 
 def _lowercase(directory: Path) -> bool | None:
-    """Returns whether the tokenizer lower-cases, None when no file says.
+    """Returns whether the tokenizer lower-cases text, or None if no file records it.
 
     Raises:
-      ConfigError: when it treats accents or ideographs as BERT never does.
+      ConfigError: if it treats accents or ideographs differently from BERT's tokenizer.
     """
     rules: dict[str, Any] = {}
     for name, section in (
@@ -237,16 +239,17 @@ def _lowercase(directory: Path) -> bool | None:
     ):
         if rules.get(key) not in only:
             raise ConfigError(
-                f"{directory}: its tokenizer has {key}={rules[key]!r}, which BERT's has"
-                " not; a corpus for it cannot be prepared"
+                f"{directory}: its tokenizer has {key}={rules[key]!r}, unlike BERT's;"
+                " a corpus for it cannot be prepared"
             )
     return lowercase if isinstance(lowercase, bool) else None
 
 
 def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | None]:
-    """Returns the tokenizer's file and what it holds, as one of ours would.
+    """Returns the path and contents of the tokenizer file, in our format.
 
-    Where it is not of the kind of `tokenizer_file`, the path tells.
+    The name of the path shows the kind of tokenizer, which may differ from that of
+    `tokenizer_file`.
     """
     files = dict.fromkeys([tokenizer_file, *TOKENIZER_FILES])
     for name in files:
@@ -257,16 +260,16 @@ def _vocabulary(directory: Path, tokenizer_file: str) -> tuple[Path, bytes | Non
             return path, content
     if os.path.lexists(directory / "tokenizer.json"):
         path = files_lib.file(directory, "tokenizer.json")
-        # All that transformers 5 writes of a WordPiece.
+        # transformers 5 writes no other file for a WordPiece tokenizer.
         return directory / tokenizers.WordPiece.FILE, _wordpiece_in(path)
     return directory / tokenizer_file, None
 
 
 def _with_added_tokens(directory: Path, content: bytes) -> bytes:
-    """Returns a vocab.txt with the tokens that were added to it afterwards.
+    """Returns the contents of vocab.txt with the tokens that other files add to it.
 
     Raises:
-      ConfigError: when it is not UTF-8, or the ids of all tokens are not 0, 1, 2, ...
+      ConfigError: if it is not UTF-8, or the ids of all tokens are not 0, 1, 2, ...
     """
     ids: dict[str, Any] = {}
     if os.path.lexists(directory / "added_tokens.json"):
@@ -277,19 +280,21 @@ def _with_added_tokens(directory: Path, content: bytes) -> bytes:
     pieces = {t: i for i, t in enumerate(wordpiece.tokens_in(content, str(path)))}
     if ids.keys() <= pieces.keys():
         return content
-    # A token of the file has its line, whatever the other files say.
+    # The line of a token in vocab.txt takes precedence over its id in other files.
     return _in_order(ids | pieces, directory)
 
 
 def _wordpiece_in(path: Path) -> bytes:
-    """Returns the vocabulary in a tokenizer.json as a vocab.txt."""
+    """Returns the vocabulary of a tokenizer.json in the format of vocab.txt."""
     tokenizer = read_json(path)
     model = tokenizer.get("model")
     if not isinstance(model, dict) or model.get("type") != "WordPiece":
-        raise ConfigError(f"{path} is no WordPiece; a corpus for it cannot be prepared")
+        raise ConfigError(
+            f"{path} is not a WordPiece tokenizer; a corpus for it cannot be prepared"
+        )
     pieces = model.get("vocab")
     if not isinstance(pieces, dict):
-        raise DamagedError(f"{path} has no vocabulary; fetch it again")
+        raise CorruptError(f"{path} has no vocabulary; fetch it again")
     return _in_order(pieces | _added_in(tokenizer), path)
 
 
@@ -302,7 +307,7 @@ def _added_in(tokenizer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(ids: dict[str, Any], path: Path) -> bytes:
-    """Returns the tokens a line each, in the order of their ids."""
+    """Returns the tokens, one on each line, in the order of their ids."""
     if sorted(map(str, ids.values())) != sorted(map(str, range(len(ids)))) or any(
         type(id_) is not int for id_ in ids.values()
     ):
@@ -312,4 +317,6 @@ def _in_order(ids: dict[str, Any], path: Path) -> bytes:
             f"{token}\n" for token in sorted(ids, key=lambda t: ids[t])
         ).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{path} has a token that is no Unicode text") from None
+        raise ConfigError(
+            f"{path} has a token that is not valid Unicode text"
+        ) from None

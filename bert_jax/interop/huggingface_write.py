@@ -1,4 +1,4 @@
-"""A directory that `transformers` loads, written: weights, config, tokenizer.
+"""Writes a model in the format of `transformers`.
 
 Files: config.json, model.safetensors (encoder and heads), tokenizer.json,
 tokenizer_config.json, and vocab.txt or sentencepiece.model.
@@ -29,7 +29,7 @@ def write(
     tokenizer: tokenizers.Tokenizer,
     dtype: str = "float32",
 ) -> None:
-    """Writes a pretrained model's five files into an existing directory."""
+    """Writes a pretrained model into an existing directory."""
     max_length = config.model.max_position_embeddings
     _write(directory, params, config.model, None, tokenizer, max_length, dtype)
 
@@ -43,16 +43,19 @@ def write_tuned(
     max_length: int,
     dtype: str = "float32",
 ) -> None:
-    """Writes the same of a tuned model, and how a dual encoder pools.
+    """Writes a fine-tuned model into an existing directory.
+
+    A dual encoder also gets the files of sentence-transformers, which define its
+    pooling.
 
     Args:
-      directory: that exists.
-      params: of the model.
-      config: its sizes.
-      head: what it was tuned for.
-      tokenizer: its own.
-      max_length: tokens of a text that it was tuned on.
-      dtype: of the weights.
+      directory: an existing directory.
+      params: the parameters of the encoder and the head.
+      config: the sizes of the model.
+      head: the task head.
+      tokenizer: the tokenizer of the model.
+      max_length: the maximum tokens of a row in fine-tuning.
+      dtype: the dtype of the stored weights.
     """
     _write(directory, params, config, head, tokenizer, max_length, dtype)
     if head.kind == "similarity":
@@ -71,10 +74,12 @@ def _write(
     safetensors.numpy.save_file(
         weight_names.rename(params, HUGGINGFACE, jnp.dtype(dtype)),
         directory / WEIGHTS,
-        # Readers before transformers 5 refuse a file that does not say so.
+        # transformers before version 5 rejects a file without it.
         metadata={"format": "pt"},
     )
-    (directory / WEIGHTS).chmod(0o644)  # safetensors keeps it to its owner
+    (directory / WEIGHTS).chmod(
+        0o644
+    )  # safetensors makes it readable by its owner only
     write_json(directory / "config.json", model_config(config, head, tokenizer, dtype))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
     write_json(
@@ -115,12 +120,12 @@ def tokenizer_config(
     """Returns the contents of tokenizer_config.json.
 
     Args:
-      max_length: tokens of a row that the model was made for.
-      tokenizer: the model's.
+      max_length: the maximum tokens of a row.
+      tokenizer: the tokenizer of the model.
     """
     return {
-        # Not BertTokenizer: that one ignores tokenizer.json's 200 characters a word and
-        # builds its own with 100 (transformers 5.23).
+        # Not BertTokenizer, which ignores the limit of 200 characters for a word in
+        # tokenizer.json and builds a tokenizer with 100 (transformers 5.23).
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
@@ -134,10 +139,10 @@ def tokenizer_config(
 
 
 def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer:
-    """Returns the pipeline of tokenizer.json: special tokens and [CLS] A [SEP] B [SEP].
+    """Returns the tokenizer of tokenizer.json, which adds [CLS] and [SEP].
 
-    Unlike in training, a literal "[MASK]" in a text becomes the mask: that is how
-    users of the exported model write one.
+    Unlike in training, a literal "[MASK]" in a text becomes the mask token: users of
+    the exported model write masks that way.
     """
     built = tokenizer.huggingface()
     built.add_special_tokens(list(tokenizers.SPECIAL_TOKENS))

@@ -1,6 +1,6 @@
-"""The README.md of an exported model: how to load it, how good, what it was made of.
+"""Writes the README.md of an exported model: loading, metrics, data and config.
 
-What stands between the lines of --- is for the Hugging Face hub.
+The front matter between the lines of --- is for the Hugging Face hub.
 """
 
 from pathlib import Path
@@ -20,10 +20,10 @@ encoder = AutoModel.from_pretrained("DIRECTORY")
 with_heads = BertForPreTraining.from_pretrained("DIRECTORY")
 ```
 
-DIRECTORY is where this file is. `BertForMaskedLM` loads it too,
-`BertForSequenceClassification` with a classifier of new weights, and
-`sentence_transformers.SentenceTransformer("DIRECTORY")`, which averages the tokens'
-states; nothing in pretraining made those averages comparable.""",
+DIRECTORY is the directory of this file. `BertForMaskedLM` loads it as well,
+`BertForSequenceClassification` adds a randomly initialized classifier, and
+`sentence_transformers.SentenceTransformer("DIRECTORY")` averages the tokens' states;
+pretraining does not train these averages to be comparable.""",
     "google": """\
 - google-research/bert: `--bert_config_file=DIRECTORY/bert_config.json
   --vocab_file=DIRECTORY/vocab.txt --init_checkpoint=DIRECTORY/bert_model.ckpt
@@ -36,16 +36,17 @@ METRICS = {
     "eval_next_sentence_loss": "next-sentence loss, nats",
     "eval_next_sentence_accuracy": "next-sentence accuracy",
 }
-HALF = (
-    "The variables are bfloat16. google-research/bert declares float32 ones and refuses"
-    " them; bert_jax and `tf.train.load_checkpoint` read them."
+BFLOAT16 = (
+    "The variables are bfloat16. google-research/bert declares float32 variables and"
+    " cannot load them; bert_jax and `tf.train.load_checkpoint` can."
 )
 NO_NEXT_SENTENCE = (
-    "It was trained on masks alone: its pooler and next-sentence head are untrained."
+    "It was trained on masked tokens only: its pooler and next-sentence head are"
+    " untrained."
 )
 ERF_GELU = (
-    "This model was trained with the erf form of GELU, as Google's code was before"
-    " 2019-02-07; that code computes the tanh form since."
+    "This model was trained with the erf form of GELU, which google-research/bert"
+    " computed before 2019-02-07; it has computed the tanh form since."
 )
 
 
@@ -61,13 +62,13 @@ def write(
     """Writes README.md into the directory of an export.
 
     Args:
-      directory: of the export.
-      config: of the run.
-      corpus: that the run was trained on.
-      workdir: of the run; its metrics.jsonl is read.
-      step: of the exported checkpoint.
+      directory: the directory of the export.
+      config: the config of the run.
+      corpus: the corpus of the run.
+      workdir: the workdir of the run, whose metrics.jsonl is read.
+      step: the step of the exported checkpoint.
       format_name: a key of LOAD.
-      dtype: of the exported weights.
+      dtype: the dtype of the exported weights.
     """
     model = config.model
     sections = [
@@ -93,10 +94,10 @@ def _front_matter(format_name: str) -> str:
 
 
 def _origin(config: ExperimentConfig, step: int) -> str:
-    began = "from random weights"
+    start = "from random weights"
     if config.init_from:
-        began = f"from the weights in `{config.init_from}`"
-    text = f"Pretrained with bert_jax {began}: step {step:,} of {config.num_steps:,}."
+        start = f"from the weights in `{config.init_from}`"
+    text = f"Pretrained with bert_jax {start}: step {step:,} of {config.num_steps:,}."
     return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
 
 
@@ -105,27 +106,27 @@ def _load(config: ExperimentConfig, format_name: str, dtype: str) -> str:
     if format_name == "google" and config.model.hidden_act == "gelu":
         text += f"\n\n{ERF_GELU}"
     if format_name == "google" and dtype == "bfloat16":
-        text += f"\n\n{HALF}"
+        text += f"\n\n{BFLOAT16}"
     return text
 
 
 def _metrics(workdir: str, step: int) -> str:
-    """Returns a table of the newest evaluation up to the step."""
+    """Returns a table of the last evaluation up to `step`."""
     lines = writer.read(workdir)
     evaluated = [x for x in lines if x["step"] <= step and "eval_masked_lm_loss" in x]
     if not evaluated:
-        return "None are at hand."
+        return "There was no evaluation up to this step."
     newest = evaluated[-1]
     rows = [
-        f"| {words} | {newest[name]:.4f} |"
-        for name, words in METRICS.items()
+        f"| {label} | {newest[name]:.4f} |"
+        for name, label in METRICS.items()
         if name in newest
     ]
     return "\n".join([f"| at step {newest['step']:,} | |", "|---|---|", *rows])
 
 
 def _data(corpus: Corpus, config: ExperimentConfig) -> str:
-    """Returns a table of what the corpus's manifest says."""
+    """Returns a table of the corpus's sources, sizes, tokenizer and digest."""
     counts = {
         split: (sum(s.num_documents for s in shards), sum(s.num_tokens for s in shards))
         for split, shards in corpus.shards.items()
@@ -134,10 +135,10 @@ def _data(corpus: Corpus, config: ExperimentConfig) -> str:
     case = "lower-cased" if config.tokenizer.lowercase else "cased"
     rows = [
         ("sources", ", ".join(f"`{source}`" for source in config.data.sources)),
-        ("to train on", "{:,} documents, {:,} tokens".format(*counts["train"])),
-        ("held out", "{:,} documents, {:,} tokens".format(*counts["validation"])),
+        ("training set", "{:,} documents, {:,} tokens".format(*counts["train"])),
+        ("held-out set", "{:,} documents, {:,} tokens".format(*counts["validation"])),
         ("tokenizer", f"{kind}, {len(corpus.tokenizer.vocab):,} tokens, {case}"),
-        ("sha256 that manifest.json names", f"`{corpus.sha256}`"),
+        ("sha256 in manifest.json", f"`{corpus.sha256}`"),
     ]
     cells = (f"| {name} | {value.replace('|', '&#124;')} |" for name, value in rows)
     return "\n".join(["| | |", "|---|---|", *cells])

@@ -1,6 +1,6 @@
-"""What makes a BERT's directory one of sentence-transformers: how tokens are pooled.
+"""Reads and writes the files by which sentence-transformers pools token states.
 
-Keys are those that every version since 2 reads; version 6 has new names for some.
+The keys are those that every version since 2 reads; version 6 renamed some of them.
 """
 
 import json
@@ -20,7 +20,7 @@ _TYPE = "sentence_transformers.models."
 
 
 def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
-    """Writes what embeds texts as `BertForSimilarity` does beside a model's files."""
+    """Adds files to a model's directory for embeddings as in `BertForSimilarity`."""
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{_TYPE}Transformer"},
         {
@@ -47,10 +47,10 @@ def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
 
 
 def is_dual_encoder(directory: Path) -> bool:
-    """Returns whether texts are embedded there as `BertForSimilarity` does it.
+    """Returns whether a directory defines embeddings as in `BertForSimilarity`.
 
     Raises:
-      ConfigError: when they are in another way, or a file is damaged.
+      ConfigError: if it defines other embeddings, or a file is corrupt.
     """
     path = directory / MODULES_FILE
     if not path.is_file():
@@ -60,24 +60,24 @@ def is_dual_encoder(directory: Path) -> bool:
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError(f"{path} is damaged; fetch it again") from None
-    if types[-1:] == ["Normalize"]:  # which leaves a cosine as it is
+        raise ConfigError(f"{path} is corrupt; fetch it again") from None
+    if types[-1:] == ["Normalize"]:  # does not change cosines
         types.pop()
     if types == ["Transformer", "Pooling"] and paths[0] == "":
         pooling = read_json(files.nested_file(directory, f"{paths[1]}/config.json"))
         if _modes(pooling) == ["mean"]:
             return True
     raise ConfigError(
-        f"{path} does more with the tokens' states than take their mean; this is for"
-        " a Transformer and a Pooling of mean alone"
+        f"{path} does not only average the tokens' states; only a Transformer and a"
+        " Pooling with mode mean are supported"
     )
 
 
 def sequence_length(directory: Path) -> int | None:
-    """Returns the most tokens of a text, None where that is not said.
+    """Returns the maximum tokens of a text from sentence_bert_config.json, or None.
 
     Raises:
-      ConfigError: when the file is damaged.
+      ConfigError: if the file is corrupt.
     """
     if not (directory / SETTINGS_FILE).is_file():
         return None
@@ -89,7 +89,7 @@ def sequence_length(directory: Path) -> int | None:
 
 
 def _modes(pooling: dict[str, Any]) -> list[Any]:
-    """Returns the names of what is computed from a text's states."""
+    """Returns the pooling modes."""
     mode = pooling.get("pooling_mode")
     if mode is not None:
         return mode if isinstance(mode, list) else [mode]

@@ -1,7 +1,7 @@
-"""What variables a TF1 checkpoint has, read in a process of its own.
+"""Lists the variables of a TF1 checkpoint in a subprocess.
 
 TensorFlow aborts the process that reads an index with impossible shapes or dtypes, and
-a checkpoint may come from anywhere.
+checkpoints are not trusted.
 """
 
 import json
@@ -13,7 +13,7 @@ from bert_jax.lazy_tensorflow import tf
 
 
 class UnreadableError(Exception):
-    """Why a checkpoint's index could not be read."""
+    """The index of a checkpoint cannot be read; the message is the reason."""
 
 
 def list_variables(prefix: str) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -23,9 +23,9 @@ def list_variables(prefix: str) -> dict[str, tuple[tuple[int, ...], str]]:
       prefix: the checkpoint's path without .index.
 
     Raises:
-      UnreadableError: when its index is missing, damaged or forged.
+      UnreadableError: if its index is missing, corrupt or forged.
     """
-    # It finds this package where this process did.
+    # The subprocess imports this package from the same place as this process.
     path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
     child = subprocess.run(
         [sys.executable, "-m", __spec__.name, prefix],
@@ -34,7 +34,7 @@ def list_variables(prefix: str) -> dict[str, tuple[tuple[int, ...], str]]:
         env=os.environ | {"PYTHONPATH": path},
     )
     if child.returncode:
-        # Of an exception the last line tells; of an abort a stack of addresses is left.
+        # The last line names an exception; after an abort there are only addresses.
         lines = child.stderr.strip().splitlines()
         raise UnreadableError(lines[-1] if child.returncode == 1 else "a forged index")
     found = json.loads(child.stdout)

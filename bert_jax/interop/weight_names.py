@@ -1,7 +1,8 @@
-"""The one table of parameter names: ours, Hugging Face's and Google's.
+"""Table of parameter names: ours, Hugging Face's and Google's.
 
-Used in both directions for both. Our kernels are [input, output]; which of theirs are
-[output, input] their `Naming` says. Everything else has the same shape in all three.
+Models are read and written by the same table. Our kernels are [input, output]; each
+`Naming` lists the kernels that are [output, input]. All other parameters have the same
+shape in all three.
 """
 
 import dataclasses
@@ -14,9 +15,9 @@ import numpy as np
 
 from bert_jax.model.parameters import path_name
 
-# Ours -> Hugging Face's BertFor..., Google's run_....py; {i} is the layer. Linear and
-# LayerNorm stand for their two parameters. The decoder's weight is the word embedding,
-# so it has no entry of its own.
+# Our name -> the names in Hugging Face's BertFor... and in Google's run_....py; {i} is
+# the layer. Each entry is a Linear or LayerNorm with two parameters. The decoder's
+# weight is the word embedding, so it has no entry of its own.
 MODULES = {
     "bert.embeddings.norm": ("bert.embeddings.LayerNorm", "bert/embeddings/LayerNorm"),
     "bert.layers.{i}.attention.query": (
@@ -83,7 +84,7 @@ TENSORS = {
         "cls.seq_relationship.bias",
         "cls/seq_relationship/output_bias",
     ),
-    # Heads of tuned models, see tasks/heads.py.
+    # Task heads, see model/heads.py.
     "classifier.kernel": ("classifier.weight", "output_weights"),
     "classifier.bias": ("classifier.bias", "output_bias"),
     "qa_outputs.kernel": ("qa_outputs.weight", "cls/squad/output_weights"),
@@ -93,14 +94,15 @@ TENSORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Naming:
-    """How one of the two names and lays out the parameters of the table.
+    """The names and layouts of parameters in one format.
 
     Attributes:
-      column: its place in the table.
-      separator: between the words of its names.
-      linear: its word for each parameter of a Linear.
-      layer_norm: the same of a LayerNorm.
-      transposed: which of ours it keeps as [output, input].
+      column: the column of the format in the table.
+      separator: the separator between the parts of a name.
+      linear: our name of each parameter of a Linear -> its name in the format.
+      layer_norm: the same for a LayerNorm.
+      transposed: matches our names of kernels that the format stores as
+        [output, input].
     """
 
     column: int
@@ -110,10 +112,10 @@ class Naming:
     transposed: re.Pattern[str]
 
     def name(self, ours: str) -> str:
-        """Returns its name of one of our parameters.
+        """Returns the name in this format of one of our parameters.
 
         Raises:
-          KeyError: when the parameter is not in the table.
+          KeyError: if the parameter is not in the table.
         """
         if ours in TENSORS:
             return TENSORS[ours][self.column]
@@ -126,11 +128,11 @@ class Naming:
         return f"{theirs}{self.separator}{words[parameter]}"
 
     def lay_out(self, ours: str, array: np.ndarray) -> np.ndarray:
-        """Returns one of our parameters in its layout, or the other way round."""
+        """Converts one of our parameters between our layout and that of the format."""
         return array.T if self.transposed.fullmatch(ours) else array
 
     def lay_out_shape(self, ours: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape of what `lay_out` returns."""
+        """Returns the shape of an array after `lay_out`."""
         return shape[::-1] if self.transposed.fullmatch(ours) else shape
 
 
@@ -150,11 +152,11 @@ GOOGLE = Naming(
 )
 
 
-def huggingface_name_today(name: str) -> str:
-    """Returns Hugging Face's present name of a tensor in a checkpoint of any age.
+def current_huggingface_name(name: str) -> str:
+    """Returns the current Hugging Face name of a tensor in an older checkpoint.
 
-    Checkpoints converted from TensorFlow call LayerNorm's two gamma and beta, those of
-    an encoder without heads leave out the leading "bert.".
+    Checkpoints converted from TensorFlow name LayerNorm's parameters gamma and beta;
+    those of an encoder without heads lack the leading "bert.".
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
@@ -165,7 +167,7 @@ def huggingface_name_today(name: str) -> str:
 def rename(
     params: Any, naming: Naming, dtype: np.typing.DTypeLike = np.float32
 ) -> dict[str, np.ndarray]:
-    """Returns the parameters as arrays of a dtype under the names of `naming`."""
+    """Returns the parameters as arrays of `dtype`, by the names of `naming`."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     tensors = {}
     for path, leaf in leaves:
@@ -178,12 +180,15 @@ def rename(
 def find(
     names: Iterable[str], wanted: Iterable[str], naming: Naming
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Returns which tensor each of our parameters is, and the tensors that are none.
+    """Matches our parameters to the tensors of a model.
 
     Args:
-      names: of the tensors that there are.
-      wanted: our names of the parameters.
-      naming: of `names`.
+      names: the names of the tensors in the model.
+      wanted: our names of the parameters to find.
+      naming: the format of `names`.
+
+    Returns:
+      {our name: tensor name} of the parameters found, and the unused tensors.
     """
     names = set(names)
     theirs = {ours: naming.name(ours) for ours in wanted}

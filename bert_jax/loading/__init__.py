@@ -1,1 +1,1 @@
-"""Opens models: of a run, of a directory, of a published checkpoint."""
+"""Opens runs, exported and fine-tuned models, and published checkpoints."""

@@ -1,8 +1,8 @@
-"""The encoder that tuning begins with, from whatever holds one.
+"""Reads the pretrained encoder that fine-tuning starts from.
 
-That is a directory of `export` or of any Hugging Face BERT with safetensors, a TF1
+It may be a directory of `export` or of any Hugging Face BERT with safetensors, a TF1
 checkpoint of google-research/bert, or a workdir of `train`, whose newest checkpoint is
-taken.
+read.
 """
 
 import dataclasses
@@ -26,22 +26,23 @@ from bert_jax.model import parameters
 from bert_jax.model.bert import Bert
 from bert_jax.model.parameters import path_name
 
-PREFIX = "bert."  # of the encoder's names, in a model with a head
-POOLER = "bert.pooler."  # which a model that was not trained to the end may lack
-# What bert_config.json's "gelu" is since 2019-02-07; the two differ by 5e-4 at most.
+PREFIX = "bert."  # of the encoder's parameter names in a model with a head
+POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
+# The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
+# most 5e-4.
 GOOGLE_HIDDEN_ACT = "gelu_new"
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """An encoder, not yet on any device.
+    """A pretrained encoder in host memory.
 
     Attributes:
-      config: its sizes.
-      tokenizer: its own.
-      arrays: float32 by the names that they have in a model with a head; of a padded
-        table of tokens the rows that tokens have.
-      notes: a line each on what was not there.
+      config: the sizes of the model.
+      tokenizer: the tokenizer of the model.
+      arrays: float32 parameters by their names in a model with a head. The table of
+        tokens has no padding rows.
+      notes: a line for each optional part that was missing.
     """
 
     config: ModelConfig
@@ -51,32 +52,34 @@ class Encoder:
 
 
 def read(path: str, lowercase: bool | None) -> Encoder:
-    """Reads an encoder.
+    """Reads a pretrained encoder.
 
     Args:
-      path: of one of the above.
-      lowercase: whether its text was lower-cased, for models that do not say.
+      path: a model in one of the formats above.
+      lowercase: whether its text was lower-cased, for models that do not record it.
 
     Raises:
-      ConfigError: when there is none, or a file is damaged.
+      ConfigError: if there is no such model, or a file is corrupt.
     """
     try:
         absolute = Path(path).expanduser().absolute()
-    except RuntimeError:  # ~nobody
-        raise ConfigError(f"--model={path} is no path; give a directory") from None
+    except RuntimeError:  # ~unknown_user
+        raise ConfigError(
+            f"--model={path} is not a valid path; use a directory"
+        ) from None
     source, values = _open(absolute, path)
     if lowercase is not None and source.lowercase not in (None, lowercase):
         raise ConfigError(
-            f"--lowercase={str(lowercase).lower()}, but {source.directory} says"
-            f" {str(source.lowercase).lower()}; leave it out"
+            f"--lowercase={str(lowercase).lower()}, but {source.directory} has"
+            f" {str(source.lowercase).lower()}; remove the flag"
         )
     if lowercase is None and source.lowercase is None:
         raise ConfigError(
-            f"{source.directory} does not say whether its text was lower-cased; give"
+            f"{source.directory} does not record whether its text was lower-cased; add"
             " --lowercase=true or --lowercase=false"
         )
     config = model_lib.model_config(values, source.directory)
-    # Where that is not there, what is lacking is told below.
+    # If the table is missing, `_check` raises the error.
     vocab_size = source.shapes.get(initialize.WORD, (values.get("vocab_size", 1),))[0]
     _check(source, shapes(config, vocab_size))
     arrays = source.read()
@@ -90,30 +93,30 @@ def read(path: str, lowercase: bool | None) -> Encoder:
         config,
         tokenizer,
         arrays,
-        () if has_pooler else ("no pooler there: where a head needs one, it is new",),
+        () if has_pooler else ("the model has no pooler; heads that use one train it",),
     )
 
 
 def first_layers(encoder: Encoder, num_layers: int) -> Encoder:
-    """Returns the encoder without its later layers; all of it for 0.
+    """Returns an encoder of the first `num_layers` layers; 0 keeps all of them.
 
     Raises:
-      ConfigError: when it has not so many.
+      ConfigError: if the encoder has fewer layers.
     """
     most = encoder.config.num_hidden_layers
     if num_layers > most:
         raise ConfigError(
-            f"config.num_layers={num_layers}, but the model has {most}; give so many or"
-            " fewer"
+            f"config.num_layers={num_layers}, but the model has {most}; set it to"
+            f" {most} or less"
         )
     if num_layers in (0, most):
         return encoder
     config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
-    left_out = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
+    dropped = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
     arrays = {
         name: array
         for name, array in encoder.arrays.items()
-        if not name.startswith(left_out)
+        if not name.startswith(dropped)
     }
     return dataclasses.replace(encoder, config=config, arrays=arrays)
 
@@ -130,10 +133,10 @@ def shapes(config: ModelConfig, vocab_size: int) -> dict[str, tuple[int, ...]]:
 
 
 def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
-    """Returns the opened model, and the values of config.model's keys."""
+    """Opens a model; returns it with its config's values, by config.model's keys."""
     if initialize.is_workdir(path):
         config = workdir.read_config(str(path))
-        assert config is not None, "its config.json was seen"
+        assert config is not None, "is_workdir has found config.json"
         return initialize.open_workdir(path), dataclasses.asdict(config.model)
     if google_tf1.is_source(path):
         files.verify_digests(path if path.is_dir() else path.parent)
@@ -148,7 +151,7 @@ def _open(path: Path, given: str) -> tuple[Source, dict[str, Any]]:
         return huggingface_read.open_source(path, names, file), values
     problem = "has no config.json" if path.is_dir() else "is not a directory"
     raise ConfigError(
-        f"--model={given} {problem}; give a directory of python -m bert_jax.export or"
+        f"--model={given} {problem}; use a directory of python -m bert_jax.export or"
         " of a Hugging Face BERT, a TF1 checkpoint with bert_config.json, or a workdir"
         " of python -m bert_jax.train"
     )
@@ -160,7 +163,7 @@ def _names(values: dict[str, Any], path: Path) -> list[str]:
 
 
 def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raises ConfigError when the encoder is not all there or shapes do not fit."""
+    """Raises ConfigError if tensors are missing or their shapes differ."""
     missing = [
         name
         for name in wanted
@@ -172,12 +175,12 @@ def _check(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
             f" {vocabulary.some(missing)}"
         )
     wrong = [
-        f"{name}: {list(source.shapes[name])}, its config {list(shape)}"
+        f"{name} is {list(source.shapes[name])}, expected {list(shape)}"
         for name, shape in wanted.items()
         if source.shapes.get(name, shape) != shape
     ]
     if wrong:
         raise ConfigError(
-            f"{source.directory} does not fit its own config in {len(wrong)}"
+            f"{source.directory} does not match its own config in {len(wrong)}"
             f" tensor(s): {vocabulary.some(wrong)}"
         )

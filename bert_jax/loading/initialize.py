@@ -1,9 +1,9 @@
-"""The first weights of a run, from a model that was trained before.
+"""Initializes a run from the weights of a trained model.
 
-config.init_from names it: a directory of `export` or of any Hugging Face BERT with
+config.init_from is a directory of `export` or of any Hugging Face BERT with
 safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`, whose
-newest checkpoint is taken. Only weights come from it; the optimizer and the position in
-the data begin anew.
+newest checkpoint is read. Only its weights are used; the optimizer state and the
+position in the data are those of a new run.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
 from bert_jax.loading import run as run_lib
@@ -26,19 +26,19 @@ from bert_jax.loading import vocabulary
 from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
 
-# What a model that was not pretrained to the end may lack: these begin anew.
+# Prefixes of optional parameters, which are initialized randomly if they are missing.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
 WORD, POSITION = "bert.embeddings.word", "bert.embeddings.position"
-BY_TOKEN = {WORD, "decoder_bias"}  # a row for each token
+BY_TOKEN = {WORD, "decoder_bias"}  # tables with a row for each token
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Weights of a run's model.
+    """The initial weights of a run.
 
     Attributes:
-      arrays: float32 by name; what is missing begins anew.
-      notes: a line each on what was not taken as it was.
+      arrays: float32 parameters by name; missing ones are initialized randomly.
+      notes: a line for each change or omission.
     """
 
     arrays: dict[str, np.ndarray]
@@ -46,10 +46,11 @@ class Weights:
 
 
 def open_source(config: ExperimentConfig) -> Source:
-    """Opens the model at config.init_from; reads no weights.
+    """Opens the model at config.init_from without reading its weights.
 
     Raises:
-      ConfigError: when there is none, it is damaged, or it is of another kind or size.
+      ConfigError: if there is no model, it is corrupt, or its architecture or sizes
+        differ from the config.
     """
     path = _local(config.init_from)
     source = open_workdir(path) if is_workdir(path) else open_directory(path, config)
@@ -59,8 +60,10 @@ def open_source(config: ExperimentConfig) -> Source:
 
 
 def open_directory(path: Path, config: ExperimentConfig) -> Source:
-    """Opens a model in a format of others for a run; as `open_source`, but holds it
-    against nothing but its own SHA256SUMS.
+    """Opens a Hugging Face or TF1 model; verifies only its own SHA256SUMS.
+
+    Raises:
+      ConfigError: if there is no model, or it is corrupt.
     """
     names = parameter_shapes(config)
     if google_tf1.is_source(path):
@@ -76,11 +79,12 @@ def open_directory(path: Path, config: ExperimentConfig) -> Source:
 def _local(init_from: str) -> Path:
     try:
         path = Path(init_from).expanduser().absolute()
-    except RuntimeError:  # ~nobody
+    except RuntimeError:  # ~unknown_user
         path = None
     if path is None or "://" in init_from or not init_from.isprintable():
         raise ConfigError(
-            f"config.init_from={init_from!r} is not a local path; copy the model here"
+            f"config.init_from={init_from!r} is not a local path; copy the model to a"
+            " local directory"
         )
     return path
 
@@ -96,7 +100,7 @@ def _no_source(init_from: str, path: Path) -> str:
     elif any(path.glob("*.index")):
         problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
     return (
-        f"config.init_from={init_from!r} {problem}; give a Hugging Face directory of a"
+        f"config.init_from={init_from!r} {problem}; use a Hugging Face directory of a"
         " BERT, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
         " bert_jax.train"
     )
@@ -112,10 +116,10 @@ def parameter_shapes(config: ExperimentConfig) -> dict[str, tuple[int, ...]]:
 def read(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> Weights:
-    """Reads the source's weights and fits them to the run's vocabulary and positions.
+    """Reads the source's weights and adapts them to the run's vocabulary and positions.
 
     Raises:
-      ConfigError: when the vocabularies do not fit, or a file is damaged.
+      ConfigError: if the vocabularies do not match, or a file is corrupt.
     """
     rows, notes_on_rows = vocabulary.match(source, config, tokenizer)
     wanted = parameter_shapes(config)
@@ -123,16 +127,14 @@ def read(
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(
-                f"{source.directory} has NaN or infinity in {name}; take an older"
+                f"{source.directory} has NaN or infinity in {name}; use an older"
                 " checkpoint of it"
             )
     missing = [name for name in wanted if name not in arrays]
     if missing:
-        notes.append(f"not there, begin anew: {vocabulary.some(missing)}")
+        notes.append(f"missing, initialized randomly: {vocabulary.some(missing)}")
     if source.unused:
-        notes.append(
-            f"there, but not of the model: {vocabulary.some(list(source.unused))}"
-        )
+        notes.append(f"unused tensors: {vocabulary.some(list(source.unused))}")
     notes += notes_on_rows
     if rows is not None:
         for name in BY_TOKEN & arrays.keys():
@@ -146,28 +148,36 @@ def read(
 
 
 def is_workdir(directory: Path) -> bool:
+    """Returns whether a directory is a workdir of `train`."""
     path = directory / workdir.CONFIG_FILE
     return path.is_file() and {"phases", "optimizer"} <= set(storage.read_json(path))
 
 
 def open_workdir(directory: Path) -> Source:
+    """Opens the newest checkpoint of a workdir of `train`.
+
+    Raises:
+      ConfigError: if it has no checkpoint, its corpus is missing or replaced, or the
+        checkpoint is corrupt.
+    """
     source = workdir.read_config(str(directory))
-    assert source is not None, "its config.json was seen"
+    assert source is not None, "is_workdir has found config.json"
     corpus_dir = source.data.corpus_dir
     if not corpus.exists(corpus_dir):
         raise ConfigError(
-            f"the run in {directory} has its vocabulary in {corpus_dir!r},"
-            " where no corpus is; bring it back, or export the run and give that"
+            f"the vocabulary of the run in {directory} is in its corpus at"
+            f" {corpus_dir!r}, which is missing; restore the corpus, or use an export"
+            " of the run"
         )
     step = integrity.newest_step(str(directory))
     if not step:
-        raise ConfigError(f"the run in {directory} has no checkpoint yet; give another")
+        raise ConfigError(f"the run in {directory} has no checkpoint yet; use another")
     for path in integrity.directory_of(str(directory), step).rglob("*"):
         files.refuse_link_outside(path, directory)
-    remedy = "python -m bert_jax.export --step={} makes a model to give instead"
+    remedy = "use a model written by python -m bert_jax.export --step={}"
     integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
-    # Another corpus may lie there by now, with another vocabulary.
+    # Raises if the corpus was replaced, which may have another vocabulary.
     checkpoints.position(step, corpus.read(source).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
@@ -192,7 +202,7 @@ def _read_workdir(
     directory: Path, step: int, config: ExperimentConfig
 ) -> dict[str, np.ndarray]:
     mesh = jax.sharding.get_mesh()
-    whole = jax.NamedSharding(mesh, jax.P())  # every process needs all of them
+    whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
         run_lib.abstract_params(config)[1],
@@ -205,27 +215,28 @@ def _read_workdir(
 
 def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     ours = dataclasses.asdict(config.model)
-    # Dropout is the run's own; the tables of positions and of tokens may grow.
+    # Dropout may differ, and the tables of positions and tokens may grow.
     free = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
     free |= {"max_position_embeddings"}
     wrong = [
-        f"config.model.{key}={ours[key]!r} (there {source.sizes[key]!r})"
+        f"config.model.{key}={ours[key]!r} (the model has {source.sizes[key]!r})"
         for key in sorted(source.sizes.keys() & ours.keys() - free)
         if source.sizes[key] != ours[key]
     ]
     if wrong:
         raise ConfigError(
-            f"{', '.join(wrong)}: {source.directory} is another model; set them so"
+            f"{', '.join(wrong)}: {source.directory} has other sizes; set the keys to"
+            " them"
         )
     if source.lowercase not in (None, config.tokenizer.lowercase):
         raise ConfigError(
             f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"
-            f" {source.directory} has {source.lowercase}; set it so"
+            f" {source.directory} has {source.lowercase}; set the key to that"
         )
 
 
 def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raises ConfigError when the encoder is not all there or shapes do not fit."""
+    """Raises ConfigError if required tensors are missing or shapes do not match."""
     needed = [
         name
         for name in wanted
@@ -238,33 +249,34 @@ def _check_tensors(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
         )
 
     def fits(name: str, shape: tuple[int, ...]) -> bool:
-        # The number of rows of these may differ, and is looked at apart.
+        # The number of rows of these tables may differ; it is checked separately.
         first = 1 if name in BY_TOKEN | {POSITION} else 0
         same_rank = len(shape) == len(wanted[name])
         return same_rank and shape[first:] == wanted[name][first:] and 0 not in shape
 
     wrong = [
-        f"{name}: {list(shape)}, config {list(wanted[name])}"
+        f"{name} is {list(shape)}, expected {list(wanted[name])}"
         for name, shape in source.shapes.items()
         if not fits(name, shape)
     ]
     if wrong:
         raise ConfigError(
-            f"{source.directory} does not fit the config in {len(wrong)} tensor(s):"
+            f"{source.directory} does not match the config in {len(wrong)} tensor(s):"
             f" {vocabulary.some(wrong)}"
         )
     num_positions = source.shapes[POSITION][0]
     for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):
-        rows, said = source.shapes[name][0], source.sizes.get(key)
-        # A table of tokens may be padded, to a multiple of 64 for example.
-        is_padded = name == WORD and type(said) is int and 0 < said < rows
-        if said not in (None, rows) and not is_padded:
-            raise DamagedError(
-                f"{source.directory} says {key}={said!r}, but its table has {rows}"
+        rows, size = source.shapes[name][0], source.sizes.get(key)
+        # A table of tokens may be padded, for example to a multiple of 64.
+        is_padded = name == WORD and type(size) is int and 0 < size < rows
+        if size not in (None, rows) and not is_padded:
+            raise CorruptError(
+                f"{source.directory} has {key}={size!r}, but its table has {rows}"
                 " rows; fetch it again"
             )
     if num_positions > wanted[POSITION][0]:
         raise ConfigError(
             f"config.model.max_position_embeddings={wanted[POSITION][0]}, but"
-            f" {source.directory} has {num_positions}; set it so, or higher"
+            f" {source.directory} has {num_positions}; set the key to"
+            f" {num_positions} or more"
         )

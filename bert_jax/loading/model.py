@@ -1,7 +1,7 @@
-"""A trained model with nothing known of it but its own directory.
+"""Reads a model and its config from a directory.
 
-That is one of `export` or of any Hugging Face BERT with safetensors. initialize.py is
-for a run that says itself what the model must be.
+The directory is one of `export` or `finetune`, or any Hugging Face BERT with
+safetensors. initialize.py reads models whose sizes are given by the config of a run.
 """
 
 import dataclasses
@@ -32,15 +32,15 @@ from bert_jax.model.parameters import path_name
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A model, laid out on the mesh.
+    """A trained model on the mesh.
 
     Attributes:
-      config: its sizes.
-      head: what it was tuned for; None for an encoder alone, without pooler.
-      tokenizer: its own.
-      max_length: tokens of a text that it was made for.
-      graphdef: of `Bert`, or of the head's module.
-      params: float32.
+      config: the sizes of the model.
+      head: the task head; None for an encoder, which has no pooler.
+      tokenizer: the tokenizer of the model.
+      max_length: the maximum tokens of a row.
+      graphdef: the graphdef of `Bert` or of the module in `heads.KINDS`.
+      params: float32 parameters.
     """
 
     config: ModelConfig
@@ -53,13 +53,12 @@ class Trained:
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A model that was read, on no device yet.
+    """A trained model in host memory.
 
     Attributes:
-      config, head, tokenizer: as of `Trained`.
-      vocab_size: rows of its table of tokens.
-      max_length: tokens of a text that it was made for.
-      arrays: float32, by our names.
+      config, head, tokenizer, max_length: as in `Trained`.
+      vocab_size: the number of rows of the table of tokens.
+      arrays: float32 parameters by our names.
     """
 
     config: ModelConfig
@@ -71,17 +70,17 @@ class Opened:
 
 
 def read_encoder(path: str) -> Trained:
-    """Reads the encoder of a model, whatever its heads.
+    """Reads the encoder of a model and ignores its heads.
 
     Raises:
-      ConfigError: when there is none, a file is damaged, or it does not divide over
-        the mesh.
+      ConfigError: if there is no model, a file is corrupt, or the model does not divide
+        over the mesh.
     """
     return lay_out(_open(_directory(path, "--model", is_encoder=True), None))
 
 
 def read_tuned(path: str) -> Trained:
-    """Reads a tuned model with its head.
+    """Reads a fine-tuned model with its head.
 
     Raises:
       ConfigError: as `read_encoder`.
@@ -90,11 +89,11 @@ def read_tuned(path: str) -> Trained:
 
 
 def open_tuned(path: str, given_as: str) -> Opened:
-    """Reads a tuned model with its head, without laying it out.
+    """Reads a fine-tuned model with its head into host memory.
 
     Args:
-      path: of its directory.
-      given_as: the flag or key that named it, for messages.
+      path: the directory of the model.
+      given_as: the flag or key that names it, for error messages.
 
     Raises:
       ConfigError: as `read_encoder`.
@@ -107,22 +106,22 @@ def open_tuned(path: str, given_as: str) -> Opened:
 def _directory(path: str, given_as: str, *, is_encoder: bool = False) -> Path:
     try:
         directory = Path(path).expanduser().absolute()
-    except RuntimeError:  # ~nobody
-        raise ConfigError(f"{given_as}={path} is no path; give a directory") from None
+    except RuntimeError:  # ~unknown_user
+        raise ConfigError(
+            f"{given_as}={path} is not a valid path; use a directory"
+        ) from None
     if (directory / "checkpoints").is_dir():
         raise ConfigError(
-            f"{given_as}={path} is the workdir of a run; write its model with python -m"
-            f" bert_jax.export --workdir={path} --output=DIR, and give DIR"
+            f"{given_as}={path} is the workdir of a run; export its model with python"
+            f" -m bert_jax.export --workdir={path} --output=DIR, and use DIR"
         )
     if not (directory / "config.json").is_file():
         if (directory / "model" / "config.json").is_file():
-            raise ConfigError(
-                f"{given_as}={path} has no config.json; give {path}/model"
-            )
+            raise ConfigError(f"{given_as}={path} has no config.json; use {path}/model")
         problem = "has no config.json" if directory.is_dir() else "is not a directory"
         made_by = "export" if is_encoder else "finetune (WORKDIR/model)"
         raise ConfigError(
-            f"{given_as}={path} {problem}; give a directory of python -m"
+            f"{given_as}={path} {problem}; use a directory of python -m"
             f" bert_jax.{made_by} or of a Hugging Face BERT"
         )
     files.verify_digests(directory)
@@ -152,7 +151,7 @@ def _open(directory: Path, head: Head | None) -> Opened:
 
 
 def lay_out(model: Opened) -> Trained:
-    """Returns the model with its parameters on the mesh."""
+    """Places the parameters of a model on the mesh."""
     graphdef, abstract = parameters.structure(
         _builder(model.config, model.vocab_size, model.head)
     )
@@ -182,17 +181,21 @@ def _builder(config: ModelConfig, vocab_size: int, head: Head | None) -> Any:
 
 
 def _named(abstract: Any, head: Head | None) -> list[tuple[str, Any]]:
-    """Returns the parameters by the names that they have in a model with a head."""
+    """Returns the parameters with their names in a model with a head."""
     prefix = "" if head else "bert."
     leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
     return [(prefix + path_name(path), leaf) for path, leaf in leaves]
 
 
 def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
-    """Returns the sizes in a config of a model; `path` names it in messages.
+    """Builds and validates the sizes of a model.
+
+    Args:
+      values: the values of the model's config, by config.model's keys.
+      path: the file of the config, for error messages.
 
     Raises:
-      ConfigError: when one is missing, cannot be, or does not divide over the mesh.
+      ConfigError: if a size is missing, invalid, or does not divide over the mesh.
     """
     names = [field.name for field in dataclasses.fields(ModelConfig)]
     config: ModelConfig = config_lib.build(
@@ -205,12 +208,12 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
             raise ConfigError(f"{path} has {name}={values[name]}; fetch it again")
     if config.hidden_size % config.num_attention_heads:
         raise ConfigError(
-            f"{path} has hidden_size={config.hidden_size}, which"
-            f" num_attention_heads={config.num_attention_heads} does not divide"
+            f"{path} has hidden_size={config.hidden_size}, which is not a multiple of"
+            f" num_attention_heads={config.num_attention_heads}; fetch it again"
         )
     if config.hidden_act not in ACTIVATIONS:
         raise ConfigError(
-            f"{path} has hidden_act={config.hidden_act!r}; there are"
+            f"{path} has hidden_act={config.hidden_act!r}; supported are"
             f" {', '.join(ACTIVATIONS)}"
         )
     mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
@@ -218,11 +221,11 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
 
 
 def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
-    """Raises ConfigError when weights are NaN or infinite."""
+    """Raises ConfigError if a weight is NaN or infinite."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ConfigError(
-                f"{directory} has NaN or infinity in {name}; take an older checkpoint"
+                f"{directory} has NaN or infinity in {name}; use an older checkpoint"
                 " of it"
             )
 
@@ -231,32 +234,37 @@ def _check_shapes(source: Source, shapes: dict[str, tuple[int, ...]]) -> None:
     missing = [name for name in shapes if name not in source.shapes]
     if missing:
         raise ConfigError(
-            f"{source.directory} lacks {len(missing)} of the model's tensors, as"
-            f" {missing[0]}"
+            f"{source.directory} lacks {len(missing)} of the model's tensors, for"
+            f" example {missing[0]}; fetch it again"
         )
     for name, shape in source.shapes.items():
         if shape != shapes[name]:
             raise ConfigError(
                 f"{source.directory} has {name} as {list(shape)}, but its config.json"
-                f" means {list(shapes[name])}; fetch it again"
+                f" implies {list(shapes[name])}; fetch it again"
             )
 
 
 def tokenizer_of(
     source: Source, vocab_size: int, lowercase: bool | None
 ) -> tokenizers.Tokenizer:
-    """Returns a model's own tokenizer.
+    """Builds the tokenizer of a model.
+
+    Args:
+      source: the opened model.
+      vocab_size: the number of rows of the model's table of tokens.
+      lowercase: whether the tokenizer lower-cases text; None if unknown.
 
     Raises:
-      ConfigError: when it has none, does not say how it treats case and `lowercase` is
-        None, or has more tokens than the model.
+      ConfigError: if there is no tokenizer file, `lowercase` is None, or the tokenizer
+        has more tokens than the model.
     """
     directory, path = source.directory, source.vocabulary_path
     if source.vocabulary is None:
         raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
     if lowercase is None:
         raise ConfigError(
-            f"{directory} does not say whether its text was lower-cased; write"
+            f"{directory} does not record whether its text was lower-cased; write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
     kind = "wordpiece"

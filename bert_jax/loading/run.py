@@ -1,4 +1,4 @@
-"""Opens what training left in a workdir: config, corpus, and a checkpoint's state."""
+"""Opens a training run: its config, corpus, and the parameters of a checkpoint."""
 
 import dataclasses
 import math
@@ -26,33 +26,35 @@ from bert_jax.training import step as step_lib
 
 @dataclasses.dataclass(frozen=True)
 class Run:
+    """A training run opened at a checkpoint, with its parameters on the mesh."""
+
     config: ExperimentConfig
     corpus: corpus_lib.Corpus
     mesh: jax.sharding.Mesh
     step: int
-    phase_index: int  # the phase that the step is in
+    phase_index: int  # the phase of the step
     graphdef: nnx.GraphDef
-    accumulation_steps: int  # the run's, as far as it divides over this mesh
+    accumulation_steps: int  # from the config, reduced to divide the rows of a device
     params: Any
     eval_step: Callable[..., Any]
 
 
 def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
-    """Restores the weights of a run's checkpoint on all devices.
+    """Restores the parameters of a run's checkpoint on all devices.
 
     Args:
-      workdir: of the run.
-      step: of the checkpoint; None for the newest.
-      corpus_dir: where the run's corpus is now; None for where it was.
+      workdir: the workdir of the run.
+      step: the step of the checkpoint; None for the newest.
+      corpus_dir: the directory of the run's corpus, if it was moved.
 
     Raises:
-      ConfigError: when the workdir holds no run or not that step, or no device can be
-        opened that was asked for.
+      ConfigError: if the workdir has no run or no checkpoint of that step, or the
+        requested devices cannot be opened.
     """
     config = read_config(workdir)
     if config is None:
         raise ConfigError(
-            f"--workdir={workdir} has no {CONFIG_FILE}; give the directory of a run of"
+            f"--workdir={workdir} has no {CONFIG_FILE}; use the workdir of a run of"
             " python -m bert_jax.train"
         )
     if corpus_dir:
@@ -62,17 +64,17 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
         raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
-    devices.open_own_devices()
+    devices.open_local_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
     if not available or (step is not None and step not in available):
         raise ConfigError(
             f"--workdir={workdir} has no checkpoint"
             f"{'' if step is None else f' of step {step}'};"
-            f" there are: {', '.join(map(str, available)) or 'none'}"
+            f" available steps: {', '.join(map(str, available)) or 'none'}"
         )
     step = available[-1] if step is None else step
-    integrity.check(workdir, step, "give --step={}")
+    integrity.check(workdir, step, "use --step={}")
     checkpoints.position(step, corpus.sha256)
     phase_index, _ = phases.phase_of(config, max(step - 1, 0))
     mesh = _mesh_for(config, phase_index)
@@ -100,23 +102,23 @@ def _check_corpus_exists(directory: str) -> None:
         raise ConfigError(
             f"the corpus in {directory!r} is unfinished; finish it with python -m"
             f" bert_jax.prepare --config=CONFIG --config.data.corpus_dir={directory},"
-            " or give --corpus_dir=DIR of a finished copy"
+            " or use --corpus_dir=DIR with a finished copy"
         )
     raise ConfigError(
-        f"the run's corpus is not at {directory!r} (looked from {os.getcwd()}); if it"
-        " was moved, give --corpus_dir=DIR"
+        f"the run's corpus is not at {directory!r} (relative to {os.getcwd()}); if it"
+        " was moved, use --corpus_dir=DIR"
     )
 
 
 def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
-    """Returns the model's structure, and its parameters' shapes and layouts."""
+    """Returns the graphdef of a run's model, and its parameters as abstract arrays."""
     tx, _ = optimizer.make_optimizer(config)
     graphdef, init = step_lib.init_state(config, tx)
     return graphdef, jax.eval_shape(init).params
 
 
 def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
-    """Returns the run's own mesh, or on other devices as many as divide the batch."""
+    """Returns the run's mesh, or a data mesh of as many devices as divide the batch."""
     size = config.phases[phase_index].global_batch_size
     try:
         mesh = mesh_lib.make_mesh(config.mesh)

@@ -1,6 +1,6 @@
-"""The rows of a trained model's token tables that a run's vocabulary asks for.
+"""Maps a run's vocabulary to rows of a trained model's token tables.
 
-Shapes: V token of the run's vocabulary, S of the source's.
+Shapes: V token of the run's vocabulary, S token of the source's.
 """
 
 import itertools
@@ -9,24 +9,24 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source
 
 
 def match(
     source: Source, config: ExperimentConfig, tokenizer: tokenizers.Tokenizer
 ) -> tuple[list[np.ndarray] | None, list[str]]:
-    """Returns for each token of the run the source's rows that its own is the mean of.
+    """Returns, for each token of the run, the rows of the source to average.
 
-    A token that the source lacks is the mean of the pieces that the source makes of it;
-    [unused0] and the like may be replaced.
+    A token that the source lacks is the mean of the pieces into which the source's
+    tokenizer splits it. Tokens such as [unused0] may be replaced.
 
     Returns:
-      V arrays of ids, or None where all rows are taken as they are, one by one; and a
-      line each on what is new or left out.
+      V arrays of ids, or None if all rows are used unchanged and in order; and a line
+      for each kind of new or dropped row.
 
     Raises:
-      ConfigError: when a token of the source is another, or missing.
+      ConfigError: if a token of the source differs or is missing.
     """
     num_embeddings = source.shapes["bert.embeddings.word"][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
@@ -41,23 +41,23 @@ def match(
             raise ConfigError(
                 f"config.tokenizer.vocab_size={len(tokenizer.vocab)}, but"
                 f" {source.directory} has {most} word embeddings and no"
-                f" {source.vocabulary_path.name} to tell which is which; bring it there"
+                f" {source.vocabulary_path.name} to match them; copy it there"
             )
         note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
         return None, [note]
     path = str(source.vocabulary_path)
     theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
-        raise DamagedError(
+        raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
             f" {num_rows} rows for them; fetch both again"
         )
     if not _extends(tokenizer, theirs):
         raise ConfigError(
-            f"{path} is not the run's vocabulary, nor its beginning:"
-            f" {_first_difference(tokenizer, theirs)}; use it as"
-            " config.tokenizer.vocab_file, or that and lines more, and a corpus made"
-            " with it"
+            f"{path} is not the run's vocabulary, nor its first lines:"
+            f" {_first_difference(tokenizer, theirs)}; set config.tokenizer.vocab_file"
+            " to it, or to a copy with lines added at the end, and prepare the corpus"
+            " with that"
         )
     notes = []
     if theirs.vocab != tokenizer.vocab:
@@ -69,12 +69,12 @@ def match(
         if never := _never_found(tokenizer, names):
             notes.append(f"tokens that no text can contain: {some(never)}")
     if most > len(theirs.vocab):
-        notes.append(f"{most - len(theirs.vocab)} rows of no token are left out")
+        notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
     return (_extension(tokenizer, theirs) if notes else None), notes
 
 
 def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
-    """Returns whether the tokens of the source are where they were."""
+    """Returns whether the tokens of the source have the same ids in the run."""
     if theirs.digest == tokenizer.digest:
         return True
     if not isinstance(tokenizer, tokenizers.WordPiece):
@@ -89,16 +89,16 @@ def _first_difference(
     tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
 ) -> str:
     if tokenizer.lowercase != theirs.lowercase or theirs.vocab == tokenizer.vocab:
-        return "it splits text otherwise"
+        return "it splits text differently"
     pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab, fillvalue="nothing")
     number, (was, now) = next(
         (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]
     )
-    return f"token {number} is {was!r} there and {now!r} here"
+    return f"token {number} is {was!r} in the model and {now!r} in the run"
 
 
 def _never_found(tokenizer: tokenizers.Tokenizer, tokens: list[str]) -> list[str]:
-    """Returns the words that the tokenizer does not give whole."""
+    """Returns the words that the tokenizer does not encode as one token."""
     words = [token for token in tokens if not token.startswith(("##", "[unused"))]
     found = tokenizer.encoder()(words)
     return [
@@ -109,7 +109,7 @@ def _never_found(tokenizer: tokenizers.Tokenizer, tokens: list[str]) -> list[str
 
 
 def _new(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> list[int]:
-    """Returns the ids of the tokens that the source lacks there."""
+    """Returns the ids whose tokens the source lacks at the same id."""
     pairs = itertools.zip_longest(tokenizer.vocab, theirs.vocab)
     return [i for i, (now, was) in enumerate(pairs) if now != was]
 
@@ -120,7 +120,7 @@ def _extension(
     rows = [np.array([i]) for i in range(len(tokenizer.vocab))]
     new = _new(tokenizer, theirs)
     if new:
-        assert isinstance(theirs, tokenizers.WordPiece), "as _extends has seen"
+        assert isinstance(theirs, tokenizers.WordPiece), "_extends has checked it"
         pieces = theirs.pieces_of([tokenizer.vocab[i] for i in new])
         for i, ids in zip(new, pieces, strict=True):
             rows[i] = ids
@@ -128,15 +128,15 @@ def _extension(
 
 
 def averaged(table: np.ndarray, rows: list[np.ndarray]) -> np.ndarray:
-    """Returns float32[V, ...] of a table [S, ...]: the means of its rows."""
-    # One row is taken as it is: a sum makes 0 of -0.
+    """Returns float32[V, ...], means of the rows of a table [S, ...]."""
+    # A single row is copied, because a sum would turn -0 into 0.
     return np.stack(
         [table[ids[0]] if len(ids) == 1 else table[ids].mean(axis=0) for ids in rows]
     )
 
 
 def some(items: list[str]) -> str:
-    """Returns the first few names; control characters of a file's are shown as such."""
+    """Returns the first three items, with control characters escaped."""
     shown = [item if item.isprintable() else repr(item) for item in items[:3]]
     more = f" and {len(items) - 3} more" if len(items) > 3 else ""
     return ", ".join(shown) + more

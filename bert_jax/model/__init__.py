@@ -1,1 +1,1 @@
-"""The network: BERT, its layers and heads, and the names of its parameters."""
+"""The BERT network: layers, task heads and parameter utilities."""

@@ -1,14 +1,15 @@
 """BERT: embeddings, encoder, pooler and the two pretraining heads.
 
-Modules hold parameters and nothing else; `build` splits them once into a static
-`graphdef` and a tree of arrays, and everything after that is plain JAX. Layers are
-separate modules run by a Python loop, which the TPU compiler turns into a faster
-program than a scan over stacked layers.
+Modules hold only parameters. `build` splits a model once into a static `graphdef` and
+a tree of arrays, and everything after that is plain JAX. Layers are separate modules
+run by a Python loop, which the TPU compiler turns into a faster program than a scan
+over stacked layers.
 
 Source: Devlin et al. 2019; google-research/bert modeling.py for every detail.
 
-Shapes: B row of the batch, T token, S key token in attention, P masked position,
-K sentence pair in a row, D hidden, F feed-forward, N heads, H head dim, V vocabulary.
+Shapes: B row in the batch, T token position, S key position in attention, P masked
+position, Q query position, K sentence pair in a row, D hidden, F feed-forward, N heads,
+H head dim, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,10 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
 from bert_jax.model.layers import LayerNorm, Linear
-from bert_jax.model.ops import dropout, einsum_float32, precision, rows_of
+from bert_jax.model.ops import dropout, einsum_float32, embedding_lookup, precision
 
-# What a layer keeps for its backward pass; the rest it computes again there.
+# Checkpoint policies: which intermediates a layer saves for its backward pass; the
+# others are recomputed.
 REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "matmuls": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -35,7 +37,7 @@ ACTIVATIONS = {
 
 
 class Embeddings(nnx.Module):
-    """Word + segment + learned position embeddings, normalised, then dropped out."""
+    """Sum of word, segment and position embeddings, then LayerNorm and dropout."""
 
     def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs):
         init = jax.nn.initializers.truncated_normal(config.initializer_range)
@@ -63,8 +65,8 @@ class Embeddings(nnx.Module):
         word_VD = _replicated(self.word[...])
         position_LD = _replicated(self.position[...])
         segment_2D = _replicated(self.segment[...])
-        # Two rows: a product with one-hot rows has a cheap gradient, a gather's is
-        # a scatter of B * T rows onto two.
+        # The table has two rows, so a product with one-hot rows has a cheap gradient;
+        # the gradient of a gather is a scatter of B * T rows onto two.
         one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
         segment_BTD = jnp.einsum(
             "BTs,sD->BTD",
@@ -74,14 +76,14 @@ class Embeddings(nnx.Module):
             out_sharding=out,
         )
         x_BTD = (
-            rows_of(word_VD, input_ids_BT)
-            + rows_of(position_LD, position_ids_BT)
+            embedding_lookup(word_VD, input_ids_BT)
+            + embedding_lookup(position_LD, position_ids_BT)
             + segment_BTD
         )
         return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
     def logits(self, x_BPD: jax.Array) -> jax.Array:
-        """Returns float32[B, P, V], the product with every word embedding."""
+        """Returns float32[B, P, V], the product of x_BPD and the word embeddings."""
         word_VD = _replicated(self.word[...].astype(x_BPD.dtype))
         out = sharding.spec("batch", "replicated", "vocab")
         return einsum_float32("BPD,VD->BPV", x_BPD, word_VD, out)
@@ -110,12 +112,13 @@ class SelfAttention(nnx.Module):
         mask_B1TS: jax.Array,
         seed: jax.Array | None,
     ) -> jax.Array:
-        """Returns [B, T, D]: what the queries x_BTD gather from the tokens x_BSD."""
+        """Returns [B, T, D], attention from the queries x_BTD to the tokens x_BSD."""
         q_BTNH = self._split_heads(self.query(x_BTD))
         k_BSNH = self._split_heads(self.key(x_BSD))
         v_BSNH = self._split_heads(self.value(x_BSD))
         with jax.named_scope("attention"):
-            # Softmax in float32: bfloat16 has 8 bits, a row sums up to 512 terms.
+            # Softmax is computed in float32: bfloat16 has 8 significant bits, and a row
+            # sums up to 512 terms.
             scores_BNTS = q_BTNH.shape[-1] ** -0.5 * einsum_float32(
                 "BTNH,BSNH->BNTS", q_BTNH, k_BSNH
             )
@@ -145,7 +148,7 @@ class SelfAttention(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and feed-forward, each added to its input and then normalised."""
+    """A post-norm Transformer layer: self-attention, then feed-forward."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
         D, F = config.hidden_size, config.intermediate_size
@@ -165,9 +168,13 @@ class Layer(nnx.Module):
         mask_B1TS: jax.Array,
         seeds: jax.Array | None,
     ) -> jax.Array:
-        """Returns the new states [B, T, D] of the tokens x_BTD among all x_BSD.
+        """Returns the layer's output [B, T, D] for the queries x_BTD.
 
-        `seeds` is uint32[3, 2], or None for no dropout.
+        Args:
+          x_BTD: the layer's input at the query positions.
+          x_BSD: the layer's input at all positions of the row.
+          mask_B1TS: bool, True where a query attends to a key.
+          seeds: uint32[3, 2] for the three dropouts, or None for no dropout.
         """
         probs_seed, attention_seed, output_seed = (
             (None,) * 3 if seeds is None else seeds
@@ -181,7 +188,7 @@ class Layer(nnx.Module):
 
 
 class Bert(nnx.Module):
-    """The encoder, and the pooler unless no head reads it; without other heads."""
+    """The encoder without a task head; the pooler is optional."""
 
     def __init__(
         self,
@@ -213,7 +220,10 @@ class Bert(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> jax.Array:
-        """Returns the last of `states`: [B, T, D], or [B, Q, D] at `positions_BQ`."""
+        """Returns the last layer's states: [B, T, D], or [B, Q, D] at `positions_BQ`.
+
+        The arguments are those of `states`.
+        """
         return self.states(
             batch,
             positions_BQ=positions_BQ,
@@ -231,19 +241,22 @@ class Bert(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> list[jax.Array]:
-        """Returns the states [B, T, D] of the embeddings and after each layer.
+        """Returns the output [B, T, D] of the embeddings and of each layer.
 
-        The last layer's states are read at a few positions in pretraining, and none
-        depends on another, so only those are computed: 84% of the layer's queries and
-        feed-forward at 20 masks of 128 tokens, 6% of BERT-base's step.
+        Pretraining reads the last layer's states at a few positions only, and they do
+        not depend on each other, so only those are computed. With 20 masks in 128
+        tokens this saves 84% of the layer's queries and feed-forward, which is 6% of
+        BERT-base's step.
 
         Args:
           batch: int32[B, T] input_ids, segment_ids, position_ids and sequence_ids
-            (0 is padding, 1.. the pair of the row that the token belongs to).
-          positions_BQ: int32, the tokens whose last states to return; None for all.
-          dropout_key: a typed key, or None for no dropout.
-          dtype: of the computation; parameters stay float32.
-          remat: "none", or one of REMAT_POLICIES for less memory and more work.
+            (0 for padding, otherwise the number of the token's pair in its row, from
+            1).
+          positions_BQ: int32, the positions of the last layer to compute; None for all.
+          dropout_key: a typed PRNG key, or None for no dropout.
+          dtype: the dtype of activations; parameters stay float32.
+          remat: "none", or a key of REMAT_POLICIES, which trades computation for
+            memory.
         """
         num_layers = len(self.layers)
         embedding_seed, layer_seeds = None, [None] * num_layers
@@ -276,7 +289,7 @@ class Bert(nnx.Module):
         return states
 
     def pool(self, x_BKD: jax.Array) -> jax.Array:
-        """Returns [B, K, D], tanh of a projection of the [CLS] states."""
+        """Returns [B, K, D], the tanh of a projection of the [CLS] states."""
         return jnp.tanh(self.pooler(x_BKD))
 
 
@@ -310,11 +323,11 @@ class BertForPreTraining(nnx.Module):
         """Returns the logits of both objectives.
 
         Args:
-          batch: what `Bert.encode` takes, and int32[B, P] masked_lm_positions and
-            int32[B, K] next_sentence_positions.
-          dropout_key: a typed key, or None for no dropout.
-          dtype: of the computation; parameters stay float32.
-          remat: see `Bert.encode`.
+          batch: the arrays that `Bert.states` reads, int32[B, P] masked_lm_positions
+            and int32[B, K] next_sentence_positions.
+          dropout_key: a typed PRNG key, or None for no dropout.
+          dtype: the dtype of activations; parameters stay float32.
+          remat: see `Bert.states`.
 
         Returns:
           float32[B, P, V] masked-LM logits and float32[B, K, 2] next-sentence logits
@@ -348,16 +361,16 @@ class BertForPreTraining(nnx.Module):
 def build(
     config: ModelConfig, vocab_size: int, key: jax.Array
 ) -> tuple[nnx.GraphDef, nnx.State]:
-    """Returns the static structure and the float32 parameters, laid out on the mesh."""
+    """Initializes BERT: returns its graphdef and float32 parameters on the mesh."""
     model = BertForPreTraining(config, vocab_size, nnx.Rngs(params=key))
     return nnx.split(model)
 
 
 def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
-    """Returns bool[B, 1, T, S]: a token sees the real tokens of its own pair.
+    """Returns bool[B, 1, T, S], True where a token attends to a token of its own pair.
 
-    A padding query sees every real token, as in the released code, where only keys
-    are masked.
+    Padding is never attended to. A padding query attends to every real token, as in
+    the released code, where only keys are masked.
     """
     query_BT1, key_B1S = query_ids_BT[:, :, None], key_ids_BS[:, None, :]
     mask_BTS = ((query_BT1 == key_B1S) | (query_BT1 == 0)) & (key_B1S > 0)
@@ -365,28 +378,29 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
 
 
 def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
-    """Returns what [B, T] or [B, T, D] has at each row's positions, [B, P] or more.
+    """Gathers from [B, T] or [B, T, D] at each row's positions: [B, P] or [B, P, D].
 
-    Its gradient adds at equal positions, on a GPU in any order: those of a row differ,
-    but for empty slots, whose gradient is 0.
+    The gradient adds up at equal positions, on a GPU in arbitrary order. The result is
+    deterministic all the same: positions of a row differ, except in empty slots, whose
+    gradient is 0.
     """
     if x_BT.shape[0] > 1:
         trailing = (None,) * (x_BT.ndim - 2)
         return jnp.take_along_axis(x_BT, positions_BP[(..., *trailing)], axis=1)
-    # Which cannot tell how a single row is laid out.
+    # take_along_axis cannot infer the sharding of a single row.
     out = sharding.spec("batch", *["replicated"] * (x_BT.ndim - 1))
     return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
 
 
 def _replicated(table: jax.Array) -> jax.Array:
-    """Gathers a table from the devices that share it."""
+    """Replicates a sharded table on every device."""
     return jax.reshard(table, jax.P(None, None))
 
 
 def _with_remat(
     layer: Callable[..., jax.Array], remat: str
 ) -> Callable[..., jax.Array]:
-    """Returns the layer, keeping for its backward pass what `remat` says."""
+    """Wraps a layer in `jax.checkpoint` with the policy named by `remat`."""
     if remat == "none":
         return layer
     return jax.checkpoint(lambda *inputs: layer(*inputs), policy=REMAT_POLICIES[remat])

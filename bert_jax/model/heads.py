@@ -1,13 +1,15 @@
-"""BERT with the head of a task on top: parameters alone, as in bert.py.
+"""BERT with task heads for fine-tuning.
 
-Each head's `__call__` makes `Outputs` of a batch; what a task's loss makes of them is
-in losses.py. Names are Hugging Face's, so that a tuned model goes there and back.
+Each head's `__call__` maps a batch to `Outputs`; finetuning/losses.py computes the loss
+from them. Parameters have Hugging Face's names, so that a fine-tuned model can be
+exported and read back.
 
-Source: Devlin et al. 2019, section 4; google-research/bert run_classifier.py and
-run_squad.py; SWAG's head, section 4.4; the dual encoder, Reimers and Gurevych 2019.
+Source: Devlin et al. 2019, section 4 (SWAG's head in section 4.4);
+google-research/bert run_classifier.py and run_squad.py; the dual encoder, Reimers and
+Gurevych 2019.
 
-Shapes: B example of the batch, C class, choice or text, R row: B, or each of C in turn,
-T token, D hidden.
+Shapes: B example in the batch, C class, choice or text, R row of the encoder (B, or
+B * C where each choice or text is a row), T token, D hidden.
 """
 
 import dataclasses
@@ -25,17 +27,17 @@ from bert_jax.model.layers import Linear
 from bert_jax.model.ops import dropout
 
 Batch = dict[str, jax.Array]
-# What an encoder reads of a batch.
+# The arrays of a batch that the encoder reads.
 INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
 
 class Outputs(NamedTuple):
-    """What a model with a head makes of a batch.
+    """The outputs of a model with a task head.
 
     Attributes:
-      logits: float32, as the head's `__call__` says.
-      states: [R, T, D], those of `Bert.states`; [R, 1, D] of [CLS] alone after the last
-        layer where a head reads no other.
+      logits: float32, in the shape that the head's `__call__` documents.
+      states: the outputs [R, T, D] of `Bert.states`; the last layer's is [R, 1, D] if
+        the head reads [CLS] only.
     """
 
     logits: jax.Array
@@ -44,13 +46,13 @@ class Outputs(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """What stands on top of the encoder.
+    """The description of a task head.
 
     Attributes:
-      kind: one of KINDS.
-      labels: the classes' names in their order; one name for a regression's number;
-        none for question answering, multiple choice and similarity.
-      dropout_prob: of what the head reads, in training.
+      kind: a key of KINDS.
+      labels: the names of the classes in order; one name for regression; none for
+        question answering, multiple choice and similarity.
+      dropout_prob: dropout of the head's input in training.
     """
 
     kind: str
@@ -59,7 +61,7 @@ class Head:
 
 
 class BertForClassification(nnx.Module):
-    """Logits of a text or pair from its pooled [CLS]: also a regression's number."""
+    """Classification or regression of a text or pair from its pooled [CLS] state."""
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
@@ -76,7 +78,7 @@ class BertForClassification(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns logits [B, C]; the arguments are those of `Bert.encode`."""
+        """Returns logits [B, C]; the arguments are those of `Bert.states`."""
         pooled_B1D, states = _pooled(
             self.bert, batch, self.dropout_prob, dropout_key, dtype, remat
         )
@@ -85,7 +87,7 @@ class BertForClassification(nnx.Module):
 
 
 class BertForTagging(nnx.Module):
-    """Logits of every token."""
+    """Token classification."""
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
@@ -102,7 +104,7 @@ class BertForTagging(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns logits [B, T, C]; the arguments are those of `Bert.encode`."""
+        """Returns logits [B, T, C]; the arguments are those of `Bert.states`."""
         encoder_key, seed = _split(dropout_key)
         states = self.bert.states(
             batch, dropout_key=encoder_key, dtype=dtype, remat=remat
@@ -112,7 +114,7 @@ class BertForTagging(nnx.Module):
 
 
 class BertForQuestionAnswering(nnx.Module):
-    """Logits of every token to be an answer's first and its last; without dropout."""
+    """Span prediction: start and end logits for every token; without dropout."""
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
@@ -128,7 +130,7 @@ class BertForQuestionAnswering(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns logits [B, T, 2]; the arguments are those of `Bert.encode`."""
+        """Returns logits [B, T, 2]; the arguments are those of `Bert.states`."""
         states = self.bert.states(
             batch, dropout_key=dropout_key, dtype=dtype, remat=remat
         )
@@ -136,7 +138,7 @@ class BertForQuestionAnswering(nnx.Module):
 
 
 class BertForMultipleChoice(nnx.Module):
-    """A number for every choice, each a row of its own, from its pooled [CLS]."""
+    """One logit for each choice from its pooled [CLS] state; each choice is a row."""
 
     def __init__(
         self, config: ModelConfig, vocab_size: int, head: Head, rngs: nnx.Rngs
@@ -153,11 +155,11 @@ class BertForMultipleChoice(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns logits [B, C]; arrays of the batch that `Bert` reads are [B, C, T].
+        """Returns logits [B, C]; the arrays INPUTS of the batch are [B, C, T].
 
-        The other arguments are those of `Bert.encode`.
+        The other arguments are those of `Bert.states`.
         """
-        rows = _each_a_row(batch)
+        rows = _flatten_choices(batch)
         pooled_R1D, states = _pooled(
             self.bert, rows, self.dropout_prob, dropout_key, dtype, remat
         )
@@ -171,10 +173,10 @@ class BertForMultipleChoice(nnx.Module):
 
 
 class BertForSimilarity(nnx.Module):
-    """How near two texts are that were read each for itself; without dropout.
+    """Cosine similarity of two texts by a dual encoder; the head has no dropout.
 
-    A dual encoder: a text's embedding is the mean of its tokens' last states, which can
-    be made once and kept; nearness is the cosine.
+    The embedding of a text is the mean of its tokens' last states. It does not depend
+    on the other text, so it can be computed once and stored.
     """
 
     def __init__(
@@ -190,11 +192,11 @@ class BertForSimilarity(nnx.Module):
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
-        """Returns cosines [B]; what `Bert` reads of the batch is [B, 2, T].
+        """Returns cosines [B]; the arrays INPUTS of the batch are [B, 2, T].
 
-        The other arguments are those of `Bert.encode`.
+        The other arguments are those of `Bert.states`.
         """
-        rows = _each_a_row(batch)
+        rows = _flatten_choices(batch)
         states = self.bert.states(
             rows, dropout_key=dropout_key, dtype=dtype, remat=remat
         )
@@ -210,7 +212,7 @@ class BertForSimilarity(nnx.Module):
         return Outputs(jnp.sum(unit_BCD[:, 0] * unit_BCD[:, 1], axis=1), states)
 
 
-# What a task is about -> the model that learns it.
+# Kind of task -> its model.
 KINDS: dict[str, Callable[[ModelConfig, int, Head, nnx.Rngs], nnx.Module]] = {
     "classification": BertForClassification,
     "regression": BertForClassification,
@@ -225,19 +227,19 @@ KINDS: dict[str, Callable[[ModelConfig, int, Head, nnx.Rngs], nnx.Module]] = {
 def build(
     config: ModelConfig, vocab_size: int, head: Head, key: jax.Array
 ) -> tuple[nnx.GraphDef, nnx.State]:
-    """Returns the static structure and the float32 parameters, laid out on the mesh."""
+    """Initializes a model: returns its graphdef and float32 parameters on the mesh."""
     rngs = nnx.Rngs(params=key)
     return nnx.split(KINDS[head.kind](config, vocab_size, head, rngs))
 
 
 def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:
-    """Returns [B, D], the mean over a row's tokens with [CLS] and [SEP]."""
+    """Returns [B, D], the mean over a row's tokens, [CLS] and [SEP] included."""
     is_real_BT1 = (sequence_ids_BT > 0)[:, :, None].astype(x_BTD.dtype)
     return jnp.sum(x_BTD * is_real_BT1, axis=1) / jnp.sum(is_real_BT1, axis=1)
 
 
-def _each_a_row(batch: Batch) -> Batch:
-    """Returns what `Bert` reads with [B, C, T] as [B C, T]."""
+def _flatten_choices(batch: Batch) -> Batch:
+    """Returns the arrays INPUTS of a batch reshaped from [B, C, T] to [B * C, T]."""
     B, C, T = batch["input_ids"].shape
     by_row = sharding.spec("batch", "replicated")
     return {
@@ -263,7 +265,10 @@ def _pooled(
     dtype: jnp.dtype,
     remat: str,
 ) -> tuple[jax.Array, list[jax.Array]]:
-    """Returns [B, 1, D] and the states; of the last layer only [CLS] is computed."""
+    """Returns the pooled [CLS] states [B, 1, D] after dropout, and all states.
+
+    The last layer is computed at [CLS] only.
+    """
     encoder_key, seed = _split(dropout_key)
     states = bert.states(
         rows,
@@ -276,7 +281,7 @@ def _pooled(
 
 
 def _split(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None]:
-    """Returns the encoder's key and the seed, uint32[2], of the head's dropout."""
+    """Splits a key into the encoder's key and the head's dropout seed, uint32[2]."""
     if key is None:
         return None, None
     encoder_key, head_key = jax.random.split(key)

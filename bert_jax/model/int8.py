@@ -1,10 +1,12 @@
-"""Weights of 8 bits for what only reads them: a quarter of float32's memory, once the
-difference is told and the float32 ones are let go.
+"""Weight-only int8 quantization for inference.
 
-qwix quantises: each matrix has a scale for every output, each table of embeddings one
-for every row. Biases and what layer norms multiply by stay float32. Activations do as
-well: in a program the weights become floats where they are multiplied. qwix is imported
-where it is used: a command's start would take a third longer.
+Weights take a quarter of their float32 memory once the float32 copy is released, which
+happens after one comparison of both.
+
+qwix quantizes the weights: a matrix has one scale for each output, an embedding table
+one for each row. Biases, LayerNorm scales and activations stay float32; weights are
+dequantized where they are multiplied. qwix is imported at its first use, because the
+import would make a command's start-up a third longer.
 """
 
 import time
@@ -15,26 +17,29 @@ import jax
 
 from bert_jax.model.parameters import path_name
 
-# Of an embedding [row, D] and of a kernel [input, output], the axis with a scale each.
+# The axis that has one scale for each index: of an embedding table [row, D] and of a
+# kernel [input, output].
 _ROWS, _OUTPUTS = 0, 1
-NUM_COMPARED = 128  # lines that are computed both ways, to tell of the difference
+NUM_COMPARED = 128  # inputs that are computed with both int8 and float32 weights
 
 
-def quantized(params: Any) -> Any:
-    """Returns parameters with int8 weights; `dequantized` gives them back for use."""
+def quantize(params: Any) -> Any:
+    """Returns the parameters with int8 weights; `dequantize` is the inverse."""
     import qwix
 
-    def quantize(path: tuple[Any, ...], array: jax.Array) -> Any:
+    def quantize_array(path: tuple[Any, ...], array: jax.Array) -> Any:
         if array.ndim != 2:
             return array
         axis = _OUTPUTS if path_name(path).endswith("kernel") else _ROWS
         return qwix.quantize(array, "int8", channelwise_axes=[axis])
 
-    return jax.jit(lambda p: jax.tree_util.tree_map_with_path(quantize, p))(params)
+    return jax.jit(lambda p: jax.tree_util.tree_map_with_path(quantize_array, p))(
+        params
+    )
 
 
-def dequantized(params: Any) -> Any:
-    """Returns float32 arrays where there are int8 ones with their scales."""
+def dequantize(params: Any) -> Any:
+    """Returns the parameters with int8 weights converted back to float32."""
     import qwix
 
     def is_quantized(leaf: Any) -> bool:
@@ -47,12 +52,12 @@ def dequantized(params: Any) -> Any:
     )
 
 
-class Compared:
-    """Calls a function of int8 weights, and once that of float32 ones as well.
+class QuantizationCheck:
+    """A function with int8 weights whose first call is compared with float32 weights.
 
     Attributes:
-      said: what int8 changed, in words; "" before the first call.
-      secs: that the comparison took.
+      summary: the difference in words; "" before the first call.
+      secs: the seconds that the comparison took.
     """
 
     def __init__(
@@ -61,34 +66,35 @@ class Compared:
         exact: Callable[[Any], Any],
         difference: Callable[[Any, Any], str],
     ):
-        """Sets up.
+        """Stores both functions.
 
         Args:
-          function: of a list of texts, with int8 weights; returns a list.
-          exact: the same with float32 weights; let go after its only call.
-          difference: of the lists of both, in words; the exact one first.
+          function: maps a list of texts to a list of results, with int8 weights.
+          exact: the same with float32 weights; released after its only call.
+          difference: describes the difference between the results of `exact` (first)
+            and those of `function`.
         """
         self._function, self._difference = function, difference
         self._exact: Callable[[Any], Any] | None = exact
-        self.said, self.secs = "", 0.0
+        self.summary, self.secs = "", 0.0
 
     def __call__(self, texts: list[Any]) -> list[Any]:
         found = self._function(texts)
         if self._exact:
             begin = time.monotonic()
             exact = self._exact(texts[:NUM_COMPARED])
-            self.said = self._difference(exact, found[: len(exact)])
+            self.summary = self._difference(exact, found[: len(exact)])
             self._exact = None
             self.secs = time.monotonic() - begin
         return found
 
 
 def num_bytes(params: Any) -> int:
-    """Returns what the arrays take on their devices, once."""
+    """Returns the bytes of the parameters, each array counted once."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(params))
 
 
-def sizes(exact: Any, found: Any) -> str:
-    """Returns words on what parameters take, given both."""
-    before, after = num_bytes(exact), num_bytes(found)
+def memory_summary(exact: Any, quantized: Any) -> str:
+    """Describes the memory that quantization saves, given both sets of parameters."""
+    before, after = num_bytes(exact), num_bytes(quantized)
     return f"int8 weights: {after / 1e6:,.1f} MB instead of {before / 1e6:,.1f} MB"

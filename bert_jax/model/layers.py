@@ -1,4 +1,4 @@
-"""Linear and LayerNorm modules."""
+"""The Linear and LayerNorm modules."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from bert_jax.model.ops import times_kernel
 
 
 class Linear(nnx.Module):
-    """A kernel [input, output] and a bias [output]."""
+    """A linear layer: a kernel [input, output] and a bias [output]."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Linear(nnx.Module):
             init(rngs.params(), shape, jnp.float32, out_sharding=out)
         )
         self.input_dim, output_dim = dims
-        # Activations, and with them biases, are never split over the hidden dim.
+        # Activations are never sharded over the hidden dim, so neither are biases.
         self.output_dim = "replicated" if output_dim == "embed" else output_dim
         self.bias = nnx.Param(
             jnp.zeros(
@@ -37,27 +37,29 @@ class Linear(nnx.Module):
         """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""
         shape, kernel = x.shape, self.kernel[...]
         if sharding.platform() == "cpu":
-            # One matrix of rows: as a product of 3-d arrays the weight gradient needs
-            # a transposed copy of its inputs, which costs XLA a third of its speed. The
-            # TPU's compiler lays rows out across and moves them for the attention.
+            # Flatten to a matrix: as a product of 3-d arrays, the weight gradient needs
+            # a transposed copy of its inputs, which costs XLA a third of its speed on a
+            # CPU. On a TPU, the compiler would lay a matrix out transposed and copy it
+            # for the attention.
             input_dim = "replicated" if self.input_dim == "embed" else self.input_dim
             x = jnp.reshape(
                 x, (-1, shape[-1]), out_sharding=sharding.spec("batch", input_dim)
             )
         y = times_kernel(x, kernel, self._layout(x.ndim))
-        # In float32, and with it the bias gradient: a sum over every row of the batch.
+        # The bias is added in float32 so that its gradient, a sum over every row of the
+        # batch, is float32 as well.
         bias = jnp.expand_dims(self.bias[...], range(x.ndim - 1))
         y = (y.astype(jnp.float32) + bias).astype(x.dtype)
         shape = (*shape[:-1], y.shape[-1])
         return jnp.reshape(y, shape, out_sharding=self._layout(len(shape)))
 
     def _layout(self, ndim: int) -> jax.P:
-        """Returns the spec of the result with this many dims."""
+        """Returns the PartitionSpec of a result with `ndim` dims."""
         return sharding.spec("batch", *["replicated"] * (ndim - 2), self.output_dim)
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalisation over the hidden dim with float32 statistics."""
+    """Layer normalization over the hidden dim with float32 statistics."""
 
     def __init__(self, size: int, eps: float):
         self.eps = eps
@@ -68,7 +70,8 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         y = x.astype(jnp.float32)
         mean = jnp.mean(y, axis=-1, keepdims=True)
-        # Two passes: the one-pass variance cancels when the mean is large.
+        # The variance is computed in two passes: the one-pass formula cancels when the
+        # mean is large.
         centred = y - mean
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         lead = range(x.ndim - 1)

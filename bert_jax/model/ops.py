@@ -1,16 +1,16 @@
-"""Products, row lookup and dropout: the operations that JAX's defaults do not serve.
+"""Matrix products, embedding lookup and dropout with explicit precision and order.
 
-Products of float32 factors are computed in float32. By default a TPU rounds such
-factors to bfloat16 and a GPU to TF32, so "float32" would promise more than it gives.
-Products of bfloat16 factors are exact in the matrix units and added in float32.
+Products of float32 factors are computed in float32. By default, a TPU rounds such
+factors to bfloat16 and a GPU to TF32. Products of bfloat16 factors are exact in the
+matrix units and are summed in float32.
 
-Row lookup sums gradients in a fixed order. JAX writes the sum over all tokens with an
-id as a scatter, which a GPU computes with atomic additions in arbitrary order: two runs
-of one step differ in their last bits. XLA's own remedy (--xla_gpu_deterministic_ops)
-made a step of BERT-base three times slower.
+Embedding lookup sums gradients in a fixed order. JAX writes the sum over all tokens
+with the same id as a scatter, which a GPU computes with atomic additions in arbitrary
+order, so that two runs of one step differ in their last bits. XLA's own remedy
+(--xla_gpu_deterministic_ops) made a step of BERT-base three times slower.
 
-Dropout is a hash of the element's index, so no mesh changes what is dropped and no
-mask is stored.
+Dropout hashes the element's index, so the result is the same on every mesh and no mask
+is stored.
 """
 
 import jax
@@ -18,13 +18,13 @@ import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
 
-# Up to so many rows, of positions above all, a product with one-hot rows is at most
-# 0.3% of BERT-base's FLOPs; it takes no sort.
+# The largest table whose gradient is a product with one-hot rows, which needs no sort:
+# for the position embeddings, it is at most 0.3% of BERT-base's FLOPs.
 _SMALL = 1024
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:
-    """Returns the precision of a product whose factors have this dtype."""
+    """Returns the precision for a product of factors of this dtype."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
@@ -33,19 +33,20 @@ def times_kernel(
 ) -> jax.Array:
     """Returns x @ kernel, [..., input] and [input, output] -> [..., output].
 
-    The kernel is cast to the dtype of x. Its gradient has the kernel's own dtype, and
-    is rounded to that on each device before it is summed over devices: the gradient of
+    The kernel is cast to the dtype of x. Its gradient has the kernel's own dtype and
+    is rounded to it on each device before it is summed over devices: the gradient of
     a float32 kernel is not rounded, whatever the dtype of x.
 
     The gradient of the kernel is computed in the layout of the kernel. JAX's own rule
-    computes its transpose; the compiler of TPUs up to v6e then lays out the update
-    transposed, and copies the parameter and its moments to that layout and back: 12% of
-    a large step at 32 sequences of 128 tokens a chip of v5e, by preflight's estimate.
+    computes its transpose; the compiler for TPUs up to v6e then lays out the update
+    transposed, and copies the parameter and its moments to that layout and back. By
+    preflight's estimate, this takes 12% of a BERT-large step with 32 sequences of 128
+    tokens on each v5e chip.
 
     Args:
-      x: the activations.
-      kernel: of the dtype of x or float32.
-      out_sharding: layout of the result, where JAX cannot infer it.
+      x: [..., input], the activations.
+      kernel: [input, output], float32 or the dtype of x.
+      out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
     """
     return _with_gradient_as_stored(x, kernel, out_sharding)
 
@@ -65,14 +66,15 @@ _with_gradient_as_stored = jax.custom_vjp(_times_kernel, nondiff_argnums=(2,))
 
 
 def _times_kernel_forward(x, kernel, out_sharding):
-    # Not the wrapped function: remat would see a call and not keep the product.
+    # Calls the unwrapped function: in the wrapped one, remat would see a call instead
+    # of a product, and not save it.
     return _times_kernel(x, kernel, out_sharding), (x, kernel)
 
 
 def _times_kernel_backward(out_sharding, factors, gradient):
     del out_sharding
     x, kernel = factors
-    # Specs, not shardings: arrays that are on no mesh yet belong to this one, too.
+    # Use specs, not shardings, so that arrays on no mesh yet work as well.
     of_x, of_kernel = jax.typeof(x).sharding.spec, jax.typeof(kernel).sharding.spec
     rows, last = tuple(range(x.ndim - 1)), x.ndim - 1
     return (
@@ -103,17 +105,17 @@ def einsum_float32(
     y: jax.Array,
     out_sharding: jax.P | None = None,
 ) -> jax.Array:
-    """Returns the einsum of x and y, factors of one dtype, without rounding to it.
+    """Returns the einsum of x and y as float32, without rounding to their dtype.
 
     On a GPU, the gradient is cast to the dtype of x and y before it is multiplied. By
     JAX's own rule it stays float32, which a GPU multiplies at half the rate after
-    copying the other factor to float32. On a TPU the cast would make a step 2% slower,
+    copying the other factor to float32. On a TPU, the cast would make a step 2% slower,
     by preflight's estimate.
 
     Args:
-      equation: "ab,bc->ac"; every index is in two of the three.
-      x, y: the factors.
-      out_sharding: layout of the result, where JAX cannot infer it.
+      equation: for example "ab,bc->ac"; every index is in two of the three terms.
+      x, y: the factors, of the same dtype.
+      out_sharding: the PartitionSpec of the result, where JAX cannot infer it.
     """
     if sharding.platform() == "gpu":
         return _with_low_gradient(equation, x, y, out_sharding)
@@ -148,7 +150,7 @@ def _einsum_backward(equation, out_sharding, factors, gradient):
     of_x, of_y = inputs.split(",")
 
     def product(equation: str, factor: jax.Array, like: jax.Array) -> jax.Array:
-        # A float32 sum, over devices as well, that is rounded once.
+        # The sum is float32, over devices as well, and is rounded once.
         out = jax.typeof(like).sharding.spec
         return _einsum(equation, gradient, factor, out).astype(like.dtype)
 
@@ -162,13 +164,15 @@ _with_low_gradient.defvjp(_einsum_forward, _einsum_backward)
 
 
 @jax.custom_vjp
-def rows_of(table_RD: jax.Array, ids_BT: jax.Array) -> jax.Array:
-    """Returns float32[B, T, D], the table's rows at int32[B, T].
+def embedding_lookup(table_RD: jax.Array, ids_BT: jax.Array) -> jax.Array:
+    """Returns float32[B, T, D], the rows of a table at int32[B, T] ids.
 
-    The table is whole on every device, and every id is one of its rows.
+    The gradient is summed in float32: the gradient of a frequent token has thousands
+    of terms, most of which bfloat16 would lose.
 
-    The gradient is summed in float32: a frequent token's has thousands of terms, of
-    which bfloat16 would lose most.
+    Args:
+      table_RD: float32, replicated on every device.
+      ids_BT: int32, in [0, R).
     """
     return _gather(table_RD, ids_BT)
 
@@ -184,7 +188,7 @@ def _forward(table_RD, ids_BT):
 
 def _backward(saved, gradient_BTD):
     table_RD, ids_BT = saved
-    if sharding.platform() != "gpu":  # others add in an order of their own
+    if sharding.platform() != "gpu":  # other platforms add in a fixed order
         _, vjp = jax.vjp(lambda table_RD: _gather(table_RD, ids_BT), table_RD)
         return *vjp(gradient_BTD), None
     of_ids = _by_product if len(table_RD) <= _SMALL else _by_sorting
@@ -192,7 +196,7 @@ def _backward(saved, gradient_BTD):
 
 
 def _by_product(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
-    """Returns [size, D], the sums of the rows of each id."""
+    """Returns [size, D], the sum of the rows of each id, by a product."""
     one_hot_BTR = jax.nn.one_hot(ids_BT, size, dtype=rows_BTD.dtype)
     out = sharding.spec("replicated", "replicated")
     return jnp.einsum(
@@ -205,10 +209,10 @@ def _by_product(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
 
 
 def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
-    """Returns [size, D], the sums of the rows of each id, of a device's rows at a time.
+    """Returns [size, D], the sum of the rows of each id, by sorting on each device.
 
-    Sorted by id, the rows of one id are neighbours; a scan whose order is fixed adds
-    them up, and the last of each id has the sum.
+    Sorting by id makes the rows of one id adjacent. A scan in a fixed order adds them
+    up, so that the last row of each id holds the sum.
     """
     D = rows_BTD.shape[-1]
 
@@ -224,8 +228,8 @@ def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
             add, (ids_N[order_N], rows_ND[order_N])
         )
         is_last_N = jnp.append(ids_N[1:] != ids_N[:-1], True)
-        # No two rows have one target, so no order matters; those past the end are left
-        # out.
+        # Every row has a target of its own, so the order does not matter; targets past
+        # the end are dropped.
         target_N = jnp.where(is_last_N, ids_N, size + jnp.arange(len(ids_N)))
         sums_RD = jnp.zeros((size, D), rows_ND.dtype)
         sums_RD = sums_RD.at[target_N].set(sums_ND, mode="drop", unique_indices=True)
@@ -239,16 +243,21 @@ def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
     )(ids_BT, rows_BTD)
 
 
-rows_of.defvjp(_forward, _backward)
+embedding_lookup.defvjp(_forward, _backward)
 
 
 @jax.named_scope("dropout")
 def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
-    """Zeroes a fraction `rate` of x and scales the rest; `seed` None keeps all.
+    """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
 
-    The decision for an element is a hash of its index and of `seed` (uint32[2]), so
-    it is the same on every mesh, needs no random bits in memory, and is computed
-    again where the gradient needs it instead of being kept.
+    The decision for an element is a hash of its index and of `seed`, so it is the same
+    on every mesh, needs no random bits in memory, and is recomputed for the gradient
+    instead of being stored.
+
+    Args:
+      x: an array of any shape and floating dtype.
+      rate: in [0, 1).
+      seed: uint32[2], or None to return x.
     """
     if seed is None or rate == 0.0:
         return x
@@ -257,7 +266,7 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     def index(dim: int) -> jax.Array:
         return jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim, out_sharding=spec)
 
-    # Two words, so that no tensor is too large for a 32-bit counter.
+    # Two words, because a 32-bit counter is too small for a large tensor.
     half = x.ndim // 2
     high, low = jnp.uint32(0), jnp.uint32(0)
     for dim in range(half):
@@ -271,10 +280,10 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
 
 
 def mix32(x: jax.Array) -> jax.Array:
-    """Returns a bijective 32-bit hash whose output bits each depend on every input bit.
+    """Returns a bijective 32-bit hash: every output bit depends on every input bit.
 
-    Source: the multipliers are the "lowbias32" pair found by C. Wellons' search
-    (hash-prospector), bias 0.17.
+    Source: the "lowbias32" multipliers found by C. Wellons' search (hash-prospector),
+    bias 0.17.
     """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

@@ -1,4 +1,4 @@
-"""Names, shapes and placement of parameters."""
+"""Converts parameter trees to arrays by name, and back."""
 
 from typing import Any
 
@@ -8,25 +8,31 @@ from flax import nnx
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """Returns a tree path as words between dots: bert.layers.0.output.kernel."""
+    """Returns a tree path as a dotted name, e.g. bert.layers.0.output.kernel."""
     words = []
     for part in path:
         for attribute in ("key", "idx", "name"):
             if hasattr(part, attribute):
                 words.append(str(getattr(part, attribute)))
                 break
-    # nnx.Param is a tree node of its own, with its array under "value".
+    # nnx.Param is a tree node with its array under "value", which is not in the name.
     return ".".join(words[:-1] if words[-1] == "value" else words)
 
 
 def by_name(params: Any) -> dict[str, np.ndarray]:
-    """Returns a tree of parameters as arrays by name."""
+    """Returns the parameters as NumPy arrays, by dotted name."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return {path_name(path): np.asarray(jax.device_get(x)) for path, x in leaves}
 
 
 def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """Returns the parameters with arrays in the places of their names."""
+    """Returns the parameters with those named in `arrays` replaced.
+
+    Args:
+      params: a tree of parameters on the mesh.
+      arrays: the new values by dotted name; each takes the sharding of the parameter
+        that it replaces. Parameters that are not named keep their value.
+    """
 
     def replace(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
         array = arrays.get(path_name(path))
@@ -39,7 +45,12 @@ def place(params: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def structure(build: Any) -> tuple[nnx.GraphDef, Any]:
-    """Returns a model's structure, and its parameters' shapes and layouts."""
+    """Returns a model's graphdef and its parameters as abstract arrays.
+
+    Args:
+      build: maps a PRNG key to a graphdef and a state, as `bert.build` does; it is
+        traced without allocating memory.
+    """
     found: list[nnx.GraphDef] = []
 
     def params(key: jax.Array) -> nnx.State:

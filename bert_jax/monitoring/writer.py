@@ -99,7 +99,7 @@ class Appended:
         self._file: io.BufferedWriter | None = None
 
     def write(self, data: bytes) -> None:
-        with storage.told(str(self._path)):
+        with storage.raise_storage_errors(str(self._path)):
             if self._file is None:
                 self._file = self._path.open("ab")
             self._file.write(data)
@@ -108,7 +108,7 @@ class Appended:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with storage.told(str(self._path)), file:
+            with storage.raise_storage_errors(str(self._path)), file:
                 os.fsync(file.fileno())
 
 

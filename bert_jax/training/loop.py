@@ -64,7 +64,7 @@ def take_steps(
       hosts.Interrupted: when the run was asked to stop, and is saved.
       guard.DivergedError: when too many steps were not finite; nothing more is saved.
       ConfigError: when a disk is full.
-      DamagedError: when a chip computes wrong.
+      CorruptError: when a chip computes wrong.
     """
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
@@ -179,7 +179,7 @@ class Loop:
             raise error.because(reason) from None
         except Exception as error:
             # No save ends where another process is gone.
-            if not multihost.may_miss_another(error):
+            if not multihost.may_be_lost_peer(error):
                 with contextlib.suppress(Exception):  # the first error is to be told
                     self._finish_saving()
             raise
@@ -206,7 +206,7 @@ class Loop:
             return
         lines = writer.read(self._run.workdir)
         is_done = any(x["step"] == step and "eval_masked_lm_loss" in x for x in lines)
-        if not multihost.first_says(is_done):
+        if not multihost.from_process_0(is_done):
             self._evaluate(step, phase_of(self._config, step - 1)[0])
 
     def _take_steps(self) -> None:
@@ -222,7 +222,7 @@ class Loop:
             step += 1
             wait_for_step(self._state, last_metrics)
             last_metrics = step_metrics
-            self._watchdog.saw(f"step {step:,}")
+            self._watchdog.heartbeat(f"step {step:,}")
             self._progress.took(step)
             self._log.add(step, phase_index, step_metrics)
             run.checkpoints.check_saving()
@@ -249,7 +249,7 @@ class Loop:
         self._watchdog.begin("a replay")  # the first time it compiles
         self._clock.enter("replaying")
         self._run.replay.check(step, self._state, batch)
-        self._watchdog.saw("a replay")
+        self._watchdog.heartbeat("a replay")
         self._clock.enter("steps")
 
     def _compiled(self, phase_index: int) -> Callable[..., Any]:
@@ -262,7 +262,7 @@ class Loop:
             self._watchdog.begin("compilation")
             self._clock.enter("compiling")
             train_step = compiled.of(phase_index)
-            self._watchdog.saw("compilation")
+            self._watchdog.heartbeat("compilation")
         startup.mark("compile")
         self._clock.enter("steps")
         return train_step
@@ -283,7 +283,7 @@ class Loop:
         self._clock.enter("evaluating")
         line = self._run.held_out.evaluate(self._state, phase_index)
         self._run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
-        self._watchdog.saw("evaluation")
+        self._watchdog.heartbeat("evaluation")
         self._writer.write(step, line | self._clock.line())
         words = report.held_out_words(line)
         self._progress.say(f"step {step:,} held out: {words}")
@@ -294,7 +294,9 @@ class Loop:
         if not self._config.checkpoint.keep_best:
             return False
         run = self._run
-        return multihost.first_says(run.ranking.is_best(step, run.checkpoints.steps()))
+        return multihost.from_process_0(
+            run.ranking.is_best(step, run.checkpoints.steps())
+        )
 
     def _is_time_to_save(self, step: int) -> bool:
         """By steps; by minutes where a line is due, since all processes have to ask."""
@@ -304,7 +306,7 @@ class Loop:
         if not checkpoint.every_minutes or not self._log.is_full:
             return False
         seconds = time.monotonic() - self._saved_at
-        return multihost.first_says(seconds >= 60 * checkpoint.every_minutes)
+        return multihost.from_process_0(seconds >= 60 * checkpoint.every_minutes)
 
     def _save(self, step: int) -> None:
         log = self._log.unwritten()  # and a bad state ends the run here
@@ -315,7 +317,7 @@ class Loop:
         position = dataclasses.replace(self._position, log=log)
         self._run.checkpoints.save(step, self._state, self._config, position)
         self._saved_at = time.monotonic()
-        self._watchdog.saw("a save")
+        self._watchdog.heartbeat("a save")
 
     def _finish_saving(self) -> None:
         self._watchdog.begin("the end of a save")

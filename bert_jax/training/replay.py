@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.training import step as step_lib
 
@@ -40,15 +40,15 @@ class Replay:
         """Compares two goes at the step that brings the count to `step`.
 
         Raises:
-          DamagedError: when they differ in a single bit.
+          CorruptError: when they differ in a single bit.
         """
         first = jax.block_until_ready(self._train_step(state, batch))
         second = jax.block_until_ready(self._train_step(state, batch))
         names = differing(first, second)
-        if multihost.any_says(bool(names)):
+        if multihost.any_process(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             where = f"here in {len(names)} arrays: {shown}" if names else "elsewhere"
-            raise DamagedError(
+            raise CorruptError(
                 f"step {step:,} taken twice gave other bits (process"
                 f" {jax.process_index()}: {where}): a chip or its memory is faulty;"
                 " nothing of this step is saved; go on from the last checkpoint, on"

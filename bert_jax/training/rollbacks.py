@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bert_jax import storage
 from bert_jax.distributed import multihost
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.phases import Position, Skip
 
 ROLLBACK_FILE = "rollback.json"
@@ -44,7 +44,7 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
       position: the position in that checkpoint.
 
     Raises:
-      DamagedError: when the record is corrupt.
+      CorruptError: when the record is corrupt.
     """
     text = multihost.agree("rollback record", lambda: _text(workdir))
     if not text:
@@ -54,7 +54,7 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
         recorded_step, rollbacks = int(record["step"]), int(record["rollbacks"])
         skips = tuple(Skip(**skip) for skip in record["skips"])
     except (ValueError, TypeError, KeyError):
-        raise DamagedError(
+        raise CorruptError(
             f"{_path(workdir)} is corrupt; restore it from a copy, or remove it to"
             " resume without the rollback that it records"
         ) from None

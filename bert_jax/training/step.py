@@ -58,7 +58,7 @@ def init_state(
     def init() -> TrainState:
         init_key, _ = run_keys(config)
         _, params = build(init_key)
-        split = sharding.over_data if config.mesh.shard_optimizer else lambda x: x
+        split = sharding.shard_over_data if config.mesh.shard_optimizer else lambda x: x
         opt_state = jax.jit(lambda params: tx.init(split(params)))(params)
         step, bad_steps, bad_steps_in_row = (jnp.zeros((), jnp.int32) for _ in range(3))
         return TrainState(step, params, opt_state, bad_steps, bad_steps_in_row)
@@ -182,7 +182,10 @@ def apply_gradients(
     with jax.named_scope("optimizer"):
         before = state.params
         if shard_optimizer:
-            grads, before = sharding.over_data(grads), sharding.over_data(before)
+            grads, before = (
+                sharding.shard_over_data(grads),
+                sharding.shard_over_data(before),
+            )
         grad_norm = optax.global_norm(grads)
         is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = tx.update(grads, state.opt_state, before)
@@ -190,7 +193,7 @@ def apply_gradients(
         params, opt_state = keep_unless(
             is_good, (params, opt_state), (before, state.opt_state)
         )
-        params = sharding.laid_out_as(params, state.params)
+        params = sharding.reshard_like(params, state.params)
     bad_steps_in_row = jnp.where(is_good, 0, state.bad_steps_in_row + 1)
     new_state = TrainState(
         step=state.step + 1,

@@ -3,7 +3,7 @@
 import pytest
 
 from bert_jax.checkpoint import integrity
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 
 
 def make(workdir, *steps) -> None:
@@ -39,7 +39,7 @@ def test_the_newest_sound_one_is_found_and_damaged_ones_are_put_aside(tmp_path):
     put_aside = tmp_path / integrity.DAMAGED_DIRECTORY
     assert sorted(path.name for path in put_aside.iterdir()) == ["20", "30"]
     assert said[0] == (
-        "checkpoint 30 is damaged (state/data is not what was written): moved to"
+        "checkpoint 30 is damaged (state/data does not match its digest): moved to"
         f" {put_aside}/30, going on from step 10"
     )
     # The step comes again, and is damaged again.
@@ -61,10 +61,10 @@ def test_no_run_begins_anew_by_itself(tmp_path):
     (integrity.directory_of(str(tmp_path), 20) / "SHA256SUMS").unlink()
     for _ in range(2):  # nothing was moved the first time
         with pytest.raises(
-            DamagedError, match=r"none of 2 checkpoints is sound \(20: SHA256SUMS is"
+            CorruptError, match=r"none of 2 checkpoints is sound \(20: SHA256SUMS is"
         ):
             integrity.recover(str(tmp_path), pytest.fail)
-    assert DamagedError.exit_code == 78
+    assert CorruptError.exit_code == 78
 
 
 def test_who_only_reads_is_told_of_another_step(tmp_path):
@@ -72,10 +72,10 @@ def test_who_only_reads_is_told_of_another_step(tmp_path):
     remedy = "give --step={}"
     integrity.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 20)
-    with pytest.raises(DamagedError, match="20 is damaged: state/data .*--step=10"):
+    with pytest.raises(CorruptError, match="20 is damaged: state/data .*--step=10"):
         integrity.check(str(tmp_path), 20, remedy)
     damage(tmp_path, 10)
-    with pytest.raises(DamagedError, match="restore it from a copy"):
+    with pytest.raises(CorruptError, match="restore it from a copy"):
         integrity.check(str(tmp_path), 20, remedy)
 
 
@@ -86,7 +86,7 @@ def test_what_nobody_wrote_there_is_damage(tmp_path):
     directory = integrity.directory_of(str(tmp_path), 10)
     assert integrity.damage(str(tmp_path), 10) == []
     (directory / "state" / "more").symlink_to(tmp_path / "secret")
-    wrong = ["state/more is none of its files"]
+    wrong = ["state/more has no digest"]
     assert integrity.damage(str(tmp_path), 10) == wrong
     (directory / "state" / "more").unlink()
     (directory / "state" / "more").symlink_to(tmp_path)

@@ -14,7 +14,7 @@ from bert_jax.checkpoint import __main__ as checkpoint_command
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.errors import ConfigError, DamagedError, StorageError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
@@ -194,7 +194,11 @@ def tensorstore_error(number: int) -> ValueError:
         (tensorstore_error(errno.EDQUOT), ConfigError, "the quota is used up; earlier"),
         (OSError(errno.EDQUOT, "quota"), ConfigError, "the quota is used up; earlier"),
         (tensorstore_error(errno.ESTALE), StorageError, "step 1 is not saved in .*"),
-        (OSError(errno.ENOTCONN, "gone"), StorageError, "call again when it is back"),
+        (
+            OSError(errno.ENOTCONN, "gone"),
+            StorageError,
+            "rerun the same command when storage is",
+        ),
         (RuntimeError("ours"), RuntimeError, "ours"),
     ],
 )
@@ -223,9 +227,13 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
     ("error", "kind", "message"),
     [
         (tensorstore_error(errno.EIO), StorageError, "storage failed"),
-        (OSError(errno.ESTALE, "stale"), StorageError, "call again when it is back"),
+        (
+            OSError(errno.ESTALE, "stale"),
+            StorageError,
+            "rerun the same command when storage is",
+        ),
         (OSError(errno.EACCES, "not allowed"), PermissionError, "not allowed"),
-        (TypeError("another form"), DamagedError, "cannot be read .*another form"),
+        (TypeError("another form"), CorruptError, "cannot be read .*another form"),
     ],
 )
 def test_what_cannot_be_read_is_not_called_damaged(
@@ -267,7 +275,7 @@ def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
     assert found.returncode == 78
     assert found.stdout.count("sound") == 2
     assert "DAMAGED" in found.stdout
-    assert "\n20: meta/metadata is not what was written\n" in found.stdout
+    assert "\n20: meta/metadata does not match its digest\n" in found.stdout
     assert found.stderr.startswith("error: 1 of the checkpoints in")
     assert found.stderr.count("\n") == 1
 

@@ -1,4 +1,4 @@
-"""Slices that are not here, and the numbers of chips held against the compiler."""
+"""Tests of abstract TPU slices, and of chip specifications against the compiler."""
 
 import importlib.util
 
@@ -27,24 +27,24 @@ SMALL = {
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name != "v5e"]
 
 
-def test_local_is_what_is_here():
+def test_local_devices_are_those_of_jax():
     assert chips.devices("local") == jax.devices()
 
 
 @pytest.mark.parametrize("name", ["v9:2x2", "v5e", "v5e:", "v5litepod:2x2", ""])
-def test_unknown_topologies_are_answered_with_those_that_work(name):
+def test_unknown_topology_error_names_valid_ones(name):
     with pytest.raises(ConfigError, match=r"not known; .* v5e:16x16.* or local"):
         chips.devices(name)
 
 
-def test_without_libtpu_the_command_that_installs_it_is_named(monkeypatch):
+def test_missing_libtpu_error_names_the_install_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install -r requirements-tpu.txt"):
         chips.devices("v5e:2x2")
 
 
 @needs_libtpu
-def test_a_slice_that_cannot_be_says_why():
+def test_impossible_slice_error_gives_the_reason():
     with pytest.raises(ConfigError, match=r"v5e:3x3: .*divisible.*; try v5e:16x16"):
         chips.devices("v5e:3x3")
 
@@ -62,7 +62,7 @@ def test_a_slice_that_cannot_be_says_why():
         ("tpu7x:2x2x1", 8, 4),
     ],
 )
-def test_devices_and_chips(name, count, num_chips):
+def test_number_of_devices_and_chips_of_a_slice(name, count, num_chips):
     devices = chips.devices(name)
     chip = chips.chip_of(devices[0].device_kind)
     assert len(devices) == count
@@ -70,7 +70,7 @@ def test_devices_and_chips(name, count, num_chips):
     assert chip.devices_per_chip == count // num_chips
 
 
-def test_every_kind_has_its_own_chip():
+def test_chip_of_device_kind():
     assert chips.chip_of("TPU v5 lite").peak_flops == 197e12
     assert chips.chip_of("TPU v5e").peak_flops == 197e12
     assert chips.chip_of("TPU v5").peak_flops == 459e12
@@ -83,14 +83,14 @@ def test_every_kind_has_its_own_chip():
     # Published: Jouppi et al. 2020 (v2, v3) and 2023 (v4).
     [("TPU v2", 0.7), ("TPU v3", 0.94), ("TPU v4", 1.05)],
 )
-def test_clocks_are_those_that_were_published(kind, ghz):
+def test_clock_rates_equal_the_published_ones(kind, ghz):
     clock = chips.CHIPS[kind].clock_hz
     assert clock == pytest.approx(ghz * 1e9, rel=0.02)
 
 
 @needs_libtpu
 @pytest.mark.parametrize("name", ["v5e", *SLOW])
-def test_a_large_product_takes_nearly_the_cycles_of_its_flops(name):
+def test_cycles_of_a_large_product_match_its_flops(name):
     device = chips.devices(SMALL[name])[0]
     chip = chips.chip_of(device.device_kind)
     use_mesh(1, 1, 1, [device])
@@ -104,7 +104,7 @@ def test_a_large_product_takes_nearly_the_cycles_of_its_flops(name):
 
 @needs_libtpu
 @pytest.mark.parametrize("name", SMALL)
-def test_memory_is_what_libtpu_says(name):
+def test_memory_equals_that_of_libtpu_errors(name):
     device = chips.devices(SMALL[name])[0]
     use_mesh(1, 1, 1, [device])
     x = jax.ShapeDtypeStruct((2**18, 2**20), jnp.float32)
@@ -113,5 +113,5 @@ def test_memory_is_what_libtpu_says(name):
     needed, available = hlo.refused_bytes(str(refused.value))
     assert needed == pytest.approx(2 * 4 * 2**38, rel=0.2)
     chip = chips.chip_of(device.device_kind)
-    # libtpu 0.0.42 and 0.0.50 differ by a hundredth of what they print.
+    # libtpu 0.0.42 and 0.0.50 print GiB with two digits, and differ by 0.01.
     assert available == pytest.approx(chip.hbm_gib * 2**30, abs=2**24)

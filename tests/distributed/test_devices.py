@@ -1,4 +1,4 @@
-"""A run gets the devices it was meant for, or none."""
+"""Tests of opening devices: the requested platform, or an error."""
 
 import importlib.util
 import os
@@ -19,9 +19,7 @@ BUSY = (
 
 
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_a_platform_that_is_absent_ends_the_run_at_once(
-    tmp_path, monkeypatch, platform
-):
+def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch, platform):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", platform)
     result = run(
         "bert_jax.train",
@@ -36,11 +34,9 @@ def test_a_platform_that_is_absent_ends_the_run_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nor_does_preflight_look_at_other_devices(monkeypatch):
+def test_preflight_exits_if_the_platform_is_absent(monkeypatch):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
-    result = run(
-        "bert_jax.preflight.check", "--config=configs/tiny.py", "--topology=local"
-    )
+    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
     assert result.returncode == 2 and result.stdout == ""
     last = result.stderr.splitlines()[-1]
     assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last
@@ -49,7 +45,9 @@ def test_nor_does_preflight_look_at_other_devices(monkeypatch):
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
 )
-def test_with_the_runtime_of_a_tpu_none_trains_on_a_cpu_unasked(tmp_path, monkeypatch):
+def test_train_does_not_fall_back_to_the_cpu_if_libtpu_is_installed(
+    tmp_path, monkeypatch
+):
     monkeypatch.delitem(ENV, "JAX_PLATFORMS")
     result = run(
         "bert_jax.train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}"
@@ -70,14 +68,16 @@ def test_with_the_runtime_of_a_tpu_none_trains_on_a_cpu_unasked(tmp_path, monkey
         ),
     ],
 )
-def test_libtpu_gets_stack_unless_told_how_much(monkeypatch, given, expected):
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", given or "")  # and put back afterwards
-    devices.give_libtpu_stack()
-    devices.give_libtpu_stack()
+def test_libtpu_stack_is_set_unless_the_environment_sets_it(
+    monkeypatch, given, expected
+):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", given or "")  # also restores it afterwards
+    devices.set_libtpu_stack()
+    devices.set_libtpu_stack()
     assert os.environ["LIBTPU_INIT_ARGS"] == expected
 
 
-def test_a_busy_tpu_is_named(monkeypatch):
+def test_busy_tpu_error_names_the_process(monkeypatch):
     def refuse():
         raise RuntimeError(BUSY)
 
@@ -88,8 +88,8 @@ def test_a_busy_tpu_is_named(monkeypatch):
     assert "JAX_PLATFORMS=''" not in str(error.value)
 
 
-def unasked(monkeypatch, num_chips: int = 0):
-    """As on a machine where nothing is said and JAX fell back to the CPU."""
+def fall_back_to_cpu(monkeypatch, num_chips: int = 0):
+    """Simulates a machine without JAX_PLATFORMS where JAX fell back to the CPU."""
     config = types.SimpleNamespace(jax_platforms="")
     monkeypatch.setattr(devices.jax, "config", config)
     monkeypatch.setattr(devices, "_is_installed", lambda module: False)
@@ -100,25 +100,25 @@ def unasked(monkeypatch, num_chips: int = 0):
     )
 
 
-def test_chips_without_their_runtime_are_told(monkeypatch):
-    unasked(monkeypatch, num_chips=4)
+def test_tpu_chips_without_libtpu_are_an_error(monkeypatch):
+    fall_back_to_cpu(monkeypatch, num_chips=4)
     with pytest.raises(ConfigError, match=r"4 TPU chips but no libtpu; pip install"):
         devices.open_devices()
 
 
-def test_a_laptop_trains_on_its_cpu(monkeypatch):
-    unasked(monkeypatch)
+def test_cpu_is_opened_if_there_is_no_accelerator(monkeypatch):
+    fall_back_to_cpu(monkeypatch)
     devices.open_devices()
 
 
-def test_what_jax_is_asked_of_hardware_exists():
-    """Private names, which a new jax may move."""
+def test_private_names_of_jax_exist():
+    """Checks the private names that devices.py uses, which a new JAX may move."""
     num_chips, _ = devices.hardware_utils.num_available_tpu_chips_and_device_id()
     assert num_chips == 0
     assert devices._is_installed("jax") and not devices._is_installed("jax_nonesuch.x")
 
 
-# As on the second of the four hosts of a TPU slice on GKE: JAX is told of the chips.
+# The environment of the second of four hosts of a TPU slice on GKE.
 SLICE = {
     "JAX_FORCE_TPU_INIT": "1",
     "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4",
@@ -134,7 +134,7 @@ def on_a_host_of_a_slice(monkeypatch):
         monkeypatch.setitem(ENV, name, value)
 
 
-def test_commands_of_one_process_run_on_the_cpu_of_one_host_of_a_slice(
+def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
     tmp_path, trained, on_a_host_of_a_slice
 ):
     workdir, output = f"--workdir={trained / 'run'}", tmp_path / "model"
@@ -156,15 +156,13 @@ def test_commands_of_one_process_run_on_the_cpu_of_one_host_of_a_slice(
     assert result.returncode == 0 and NOTICE not in result.stderr
 
 
-def test_predict_runs_on_the_cpu_of_one_host_of_a_slice(on_a_host_of_a_slice):
+def test_predict_uses_the_cpu_on_a_host_of_a_slice(on_a_host_of_a_slice):
     result = run("bert_jax.predict", "--model=/nowhere", "--input=-")
     notice, error = result.stderr.splitlines()
     assert notice == NOTICE and "--model=/nowhere is not a directory" in error
 
 
-def test_the_tpu_of_a_slice_is_not_opened_by_one_host(
-    monkeypatch, on_a_host_of_a_slice
-):
+def test_predict_refuses_to_open_the_tpu_of_a_slice(monkeypatch, on_a_host_of_a_slice):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
     result = run("bert_jax.predict", "--model=x", "--input=-")
     assert result.returncode == 2
@@ -175,10 +173,8 @@ def test_the_tpu_of_a_slice_is_not_opened_by_one_host(
     )
 
 
-def test_nor_does_preflight_open_it(on_a_host_of_a_slice):
-    result = run(
-        "bert_jax.preflight.check", "--config=configs/tiny.py", "--topology=local"
-    )
+def test_preflight_refuses_to_open_the_tpu_of_a_slice(on_a_host_of_a_slice):
+    result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
     (line,) = result.stderr.splitlines()
     assert result.returncode == 2 and "name the slice, for example" in line
 
@@ -193,7 +189,7 @@ def test_nor_does_preflight_open_it(on_a_host_of_a_slice):
         ({"TPU_SKIP_MDS_QUERY": "1"}, 1),
     ],
 )
-def test_the_hosts_of_a_slice_are_counted(monkeypatch, environment, num_hosts):
+def test_num_tpu_hosts(monkeypatch, environment, num_hosts):
     monkeypatch.setattr(devices.cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     for name in ("TPU_WORKER_HOSTNAMES", "MEGASCALE_NUM_SLICES", *devices.BOUNDS):
         monkeypatch.delenv(name, raising=False)
@@ -202,7 +198,7 @@ def test_the_hosts_of_a_slice_are_counted(monkeypatch, environment, num_hosts):
     assert devices.num_tpu_hosts() == num_hosts
 
 
-def test_without_a_metadata_server_there_is_one_host(monkeypatch):
+def test_num_tpu_hosts_without_a_metadata_server(monkeypatch):
     monkeypatch.setattr(devices.cloud_tpu_cluster, "running_in_cloud_tpu_vm", True)
     monkeypatch.delenv("TPU_WORKER_HOSTNAMES", raising=False)
     monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)

@@ -1,4 +1,4 @@
-"""Freed memory is not mapped and zeroed anew where that costs."""
+"""Tests that freed memory is reused by commands that compute on the CPU."""
 
 import subprocess
 import sys
@@ -26,15 +26,15 @@ def allocate():
     libc.free(block)
 
 
-def faults_of_a_second_block():
+def count_faults_of_a_second_block():
     allocate()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     allocate()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
-# XLA works in threads, and threads have arenas of their own by default.
-thread = threading.Thread(target=faults_of_a_second_block)
+# In a thread, as in XLA: threads have arenas of their own by default.
+thread = threading.Thread(target=count_faults_of_a_second_block)
 thread.start()
 thread.join()
 """
@@ -50,13 +50,13 @@ def faults(mode):
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc alone")
-def test_a_second_block_reuses_the_pages_of_the_first():
-    assert faults("default") > 1000  # what the setting is for: else it is not needed
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
+def test_freed_block_is_reused_without_page_faults():
+    assert faults("default") > 1000  # when this fails, the setting is not needed
     assert faults("keep") < 100
 
 
-def test_what_is_available_is_read_from_linux(tmp_path):
+def test_available_bytes_reads_meminfo(tmp_path):
     meminfo = tmp_path / "meminfo"
     assert host_memory.available_bytes(meminfo) is None
     meminfo.write_text("MemTotal:  4000 kB\nMemAvailable:    3000 kB\nSwap: 1 kB\n")
@@ -74,7 +74,7 @@ def test_what_is_available_is_read_from_linux(tmp_path):
         ("", "jax_plugins", True, False),
     ],
 )
-def test_only_what_computes_on_a_cpu_keeps_memory(
+def test_only_commands_that_compute_on_the_cpu_keep_freed_memory(
     monkeypatch, platforms, installed, computes, keeps
 ):
     calls = []

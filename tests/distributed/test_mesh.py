@@ -1,4 +1,4 @@
-"""What does not divide is told with what would."""
+"""Tests of the divisibility checks and of the sizes that their errors suggest."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from tests.conftest import make_config, use_mesh
 CONFIG = make_config(model__hidden_size=36, model__num_attention_heads=6)
 
 
-def test_a_batch_that_does_not_divide():
+def test_batch_that_does_not_divide():
     mesh = use_mesh(2, 2, 1)
     mesh_lib.check_batch("config.x", 24, 3, mesh)
     with pytest.raises(ConfigError, match=r"config.x=20 must be .* = 12; try 12 or 24"):
@@ -21,12 +21,12 @@ def test_a_batch_that_does_not_divide():
         mesh_lib.check_batch("config.x", 5, 3, mesh)
 
 
-def test_one_multiple_is_advised_once():
+def test_multiples_around():
     assert multiples_around(32, 64) == "64"
     assert multiples_around(100, 64) == "64 or 128"
 
 
-def advised(error: ConfigError) -> list[int]:
+def suggested(error: ConfigError) -> list[int]:
     return [int(size) for size in str(error).split("try ")[1].split(" or ")]
 
 
@@ -35,7 +35,7 @@ def advised(error: ConfigError) -> list[int]:
     ("size", "accumulation_steps", "num_streams"),
     [(64, 3, 1), (64, 3, 2), (16, 1, 5), (64, 3, 5), (3, 4, 1)],
 )
-def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams):
+def test_suggested_sizes_are_accepted(data, size, accumulation_steps, num_streams):
     mesh = use_mesh(4, 2, 1)
 
     def check(size):
@@ -52,13 +52,14 @@ def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams
     with pytest.raises(ConfigError, match="global_batch_size") as refused:
         check(size)
     if data == -1 and "mesh.data" not in str(refused.value):
-        # Nobody had counted the devices yet: the second advice is the last.
-        first = advised(refused.value)[-1]
+        # The config alone does not give the number of devices, so its suggestion may be
+        # rejected once more, when the mesh is known.
+        first = suggested(refused.value)[-1]
         with pytest.raises(ConfigError, match="mesh.data") as refused:
             check(first)
     if num_streams == 5 and accumulation_steps == 3 and data == -1:
         assert "(and of data.num_streams=5)" in str(refused.value)
-    for fitting in advised(refused.value):
+    for fitting in suggested(refused.value):
         check(fitting)
 
 
@@ -69,12 +70,12 @@ def test_what_is_advised_is_accepted(data, size, accumulation_steps, num_streams
         ((1, 1, 4), "tensor=4 must divide config.model.num_attention_heads=6"),
     ],
 )
-def test_parameters_that_do_not_divide(sizes, message):
+def test_parameters_that_do_not_divide_over_the_mesh(sizes, message):
     with pytest.raises(ConfigError, match=message):
         mesh_lib.check_model(CONFIG.model, use_mesh(*sizes))
 
 
-def test_an_optimizer_that_does_not_divide():
+def test_moments_that_do_not_divide_over_the_mesh():
     mesh = use_mesh(8, 1, 1)
     mesh_lib.check_optimizer(CONFIG.model, CONFIG.mesh, mesh)
     sharded = dataclasses.replace(CONFIG.mesh, shard_optimizer=True)

@@ -1,4 +1,4 @@
-"""Real processes find each other, agree, and notice when one is gone."""
+"""Tests of multi-process coordination with real processes."""
 
 import os
 import signal
@@ -18,11 +18,11 @@ from tests.commands import ENV, ROOT
 
 
 def start(program: str, num_processes: int) -> list[subprocess.Popen]:
-    """Starts a program that joins; it knows its number as `me`."""
+    """Starts processes that join and then run `program`, with their index as `me`."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    beginning = """
+    prologue = """
         import sys, time, pathlib
         from bert_jax.distributed import multihost
         from bert_jax.errors import ConfigError
@@ -32,7 +32,7 @@ def start(program: str, num_processes: int) -> list[subprocess.Popen]:
         import jax
         me = jax.process_index()
     """
-    text = textwrap.dedent(beginning) + textwrap.dedent(program)
+    text = textwrap.dedent(prologue) + textwrap.dedent(program)
     return [
         subprocess.Popen(
             [sys.executable, "-c", text],
@@ -59,7 +59,7 @@ def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     ]
 
 
-def test_processes_agree_and_the_first_alone_speaks(tmp_path):
+def test_processes_agree_and_only_process_0_prints(tmp_path):
     program = f"""
         seen = pathlib.Path("{tmp_path}") / "order"
         def write():
@@ -67,8 +67,9 @@ def test_processes_agree_and_the_first_alone_speaks(tmp_path):
                 file.write(str(me))
             return me
         assert multihost.agree("number", lambda: f"of {{me}}") == "of 0"
-        assert multihost.any_says(me == 2) and not multihost.any_says(False)
-        assert multihost.first_says(me == 0) and not multihost.first_says(me == 1)
+        assert multihost.any_process(me == 2) and not multihost.any_process(False)
+        assert multihost.from_process_0(me == 0)
+        assert not multihost.from_process_0(me == 1)
         assert multihost.first_then_others("writing", write) == me
         multihost.barrier("written")
         assert seen.read_text()[0] == "0" and sorted(seen.read_text()) == list("012")
@@ -78,18 +79,18 @@ def test_processes_agree_and_the_first_alone_speaks(tmp_path):
     """
     results = finish(start(program, 3))
     assert [code for code, _, _ in results] == [0, 0, 0], results
-    spoken = [
+    printed = [
         [s for s in out.splitlines() if s[:8] == "process "] for _, out, _ in results
     ]
-    assert spoken == [["process 0"], [], []]
+    assert printed == [["process 0"], [], []]
     assert all(f"to stderr {i}" in err for i, (_, _, err) in enumerate(results))
     assert list((tmp_path / "run" / "deep").iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["ConfigError", "DamagedError"])
-def test_a_mistake_that_the_first_finds_is_everyones(kind):
+@pytest.mark.parametrize("kind", ["ConfigError", "CorruptError"])
+def test_config_error_of_process_0_is_raised_in_all_processes(kind):
     program = f"""
-        from bert_jax.config import {kind}
+        from bert_jax.errors import {kind}
         def refuse():
             raise {kind}("config.seed=x is wrong")
         def never():
@@ -106,41 +107,41 @@ def test_a_mistake_that_the_first_finds_is_everyones(kind):
 
 
 @pytest.mark.slow
-def test_directories_that_are_not_shared_are_told(tmp_path):
+def test_directory_that_is_not_shared_is_an_error(tmp_path):
     program = f"""
         multihost.SHARED_SECS = 2
         try:
-            with multihost.together():
-                multihost.check_same("step", "5", "never said")
+            with multihost.exit_on_error():
+                multihost.check_same("step", "5", "not raised")
                 multihost.make_shared("workdir", f"{tmp_path}/host{{me}}")
         except ConfigError as error:
-            print("told:", error, file=sys.stderr)
+            print("error:", error, file=sys.stderr)
             sys.exit(2)
     """
     first, second = finish(start(program, 2))
     assert second[0] == 2
     assert "host1 of process 1 is not that of process 0" in second[2]
-    assert first[0] in (1, 76)  # it waited for the other
+    assert first[0] in (1, 76)  # process 0 waited for process 1
 
 
 @pytest.mark.slow
-def test_values_that_differ_are_told_with_both():
+def test_check_same_error_has_both_values():
     program = """
         try:
             multihost.check_same("digest", f"digest {me}", "corpora differ")
         except ConfigError as error:
-            print("told:", error, file=sys.stderr)
+            print("check_same:", error, file=sys.stderr)
     """
     first, second = finish(start(program, 2))
-    assert "told" not in first[2]
+    assert "check_same" not in first[2]
     assert "corpora differ (process 1: digest 1, process 0: digest 0)" in second[2]
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_who_loses_another_leaves_with_76(victim):
+def test_process_with_a_lost_peer_exits_with_76(victim):
     program = """
         print("ready", file=sys.stderr, flush=True)
-        with multihost.together():
+        with multihost.exit_on_error():
             time.sleep(300)
     """
     processes = start(program, 2)
@@ -152,7 +153,7 @@ def test_who_loses_another_leaves_with_76(victim):
     assert results[victim][0] == -signal.SIGKILL
     code, _, err = results[1 - victim]
     assert code == 76
-    assert f"process {1 - victim}: aborted, most often because another process" in err
+    assert f"process {1 - victim}: aborted, most likely because another process" in err
     assert time.monotonic() - killed < 60
 
 
@@ -167,13 +168,13 @@ def test_who_loses_another_leaves_with_76(victim):
         ),
     ],
 )
-def test_who_waits_for_one_that_is_lost_says_only_that(victim, waits):
+def test_process_that_waits_for_a_lost_peer_prints_one_line(victim, waits):
     program = f"""
         import numpy as np
         from jax.experimental import multihost_utils
         multihost_utils.process_allgather(np.ones(1))
         print("ready", file=sys.stderr, flush=True)
-        with multihost.together():
+        with multihost.exit_on_error():
             while True:
                 {waits}
     """
@@ -185,73 +186,74 @@ def test_who_waits_for_one_that_is_lost_says_only_that(victim, waits):
     processes[victim].send_signal(signal.SIGKILL)
     code, _, err = finish(processes)[1 - victim]
     assert code == 76
-    # Before the coordination service reports it.
+    # The connection is lost before the coordination service reports it.
     assert time.monotonic() - killed < multihost.HEARTBEAT_SECS
-    assert "another process of the run is gone; the same command goes on" in err
+    assert "another process of the run is gone; rerun the same command" in err
     assert "Traceback" not in err
-    assert victim == 0 or err == multihost.LOST_WORDS + "\n"  # else XLA says it as well
+    # If process 0 is lost, XLA prints an error as well.
+    assert victim == 0 or err == multihost.LOST_MESSAGE + "\n"
 
 
-def test_who_leaves_waits_for_no_thread_and_tells_the_others():
+def test_exit_now_waits_for_no_thread_and_disconnects():
     program = """
         import threading
-        threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
+        threading.Thread(target=threading.Event().wait).start()  # stands for XLA
         print("all is saved")
-        multihost.leave(75)
+        multihost.exit_now(75)
     """
     ended = finish(start(program, num_processes=2))
-    assert [(code, said) for code, said, _ in ended] == [
+    assert [(code, out) for code, out, _ in ended] == [
         (75, "all is saved\n"),
         (75, ""),
     ], ended
 
 
-def test_who_leaves_does_so_though_the_others_cannot_be_told(monkeypatch):
+def test_exit_now_exits_if_the_coordinator_is_gone(monkeypatch):
     def fails():
         raise RuntimeError("the coordinator is gone")
 
-    class Left(BaseException):
+    class Exited(BaseException):
         pass
 
-    def ends(code):
-        raise Left(code)
+    def fake_exit(code):
+        raise Exited(code)
 
     monkeypatch.setattr(multihost.jax.distributed, "shutdown", fails)
-    monkeypatch.setattr(multihost.os, "_exit", ends)
-    with pytest.raises(Left, match="75"):
-        multihost.leave(75)
+    monkeypatch.setattr(multihost.os, "_exit", fake_exit)
+    with pytest.raises(Exited, match="75"):
+        multihost.exit_now(75)
 
 
 @pytest.mark.parametrize(
     "lost",
     [
-        "multihost._say_and_exit('another is gone', 76)",
+        "multihost._print_and_exit('another is gone', 76)",
         "multihost.num_processes = lambda: 2\n"
-        "with multihost.together():\n"
+        "with multihost.exit_on_error():\n"
         "    raise ValueError('Gloo AllReduce: Connection closed by peer [::1]:1')",
     ],
 )
-def test_who_loses_another_leaves_with_76_though_nobody_listens(lost):
-    """Not with Python's code for that, after which no loop starts again."""
+def test_process_with_a_lost_peer_exits_with_76_without_stderr(lost):
+    """Python's own exit code for closed streams would end a restart loop."""
     program = f"""
 import os
 from bert_jax.distributed import multihost
-print("said before")
+print("printed before")
 os.close(1), os.close(2)
 {lost}
 """
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 76
 
 
-@pytest.mark.parametrize("who_comes", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_who_comes_alone_leaves_with_76(who_comes):
+@pytest.mark.parametrize("process_id", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_join_exits_with_76_if_a_process_is_missing(process_id):
     program = (
         "from bert_jax.distributed import multihost as m; m.JOIN_SECS = 3; m.join()"
     )
     environment = {
-        "JAX_COORDINATOR_ADDRESS": "localhost:1025",  # where nobody answers
+        "JAX_COORDINATOR_ADDRESS": "localhost:1025",  # no server listens there
         "JAX_NUM_PROCESSES": "2",
-        "JAX_PROCESS_ID": str(who_comes),
+        "JAX_PROCESS_ID": str(process_id),
     }
     result = subprocess.run(
         [sys.executable, "-c", program],
@@ -263,19 +265,19 @@ def test_who_comes_alone_leaves_with_76(who_comes):
     )
     assert result.returncode == 76
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: not all processes of the run came within 3 s")
+    assert last.startswith("error: not all processes of the run joined within 3 s")
 
 
 @pytest.mark.slow
-def test_one_that_fails_does_not_wait_for_the_others():
+def test_process_that_fails_does_not_wait_for_the_others():
     program = """
-        with multihost.together():
+        with multihost.exit_on_error():
             if me == 1:
-                raise KeyError("a fault of ours")
+                raise KeyError("a bug")
             time.sleep(300)
     """
     first, second = finish(start(program, 2))
-    assert second[0] == 1 and "a fault of ours" in second[2]
+    assert second[0] == 1 and "a bug" in second[2]
     assert first[0] == 76
 
 
@@ -313,7 +315,7 @@ def test_one_that_fails_does_not_wait_for_the_others():
         ),
     ],
 )
-def test_a_mistake_in_the_environment_is_told(monkeypatch, environment, message):
+def test_invalid_environment_is_an_error(monkeypatch, environment, message):
     for name in multihost.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -323,8 +325,8 @@ def test_a_mistake_in_the_environment_is_told(monkeypatch, environment, message)
     assert message in str(error.value)
 
 
-def test_one_process_needs_no_one(tmp_path):
-    """As every test of train in this process does, which joined nothing."""
+def test_one_process_without_join(tmp_path):
+    """Tests of train in this process rely on it."""
     assert "JAX_COORDINATOR_ADDRESS" not in os.environ
     assert multihost.agree("x", lambda: "made") == "made"
     assert multihost.first_then_others("x", lambda: 3) == 3
@@ -334,10 +336,10 @@ def test_one_process_needs_no_one(tmp_path):
     assert not preemption.interrupted()
 
 
-def test_an_interruption_is_not_forgotten(monkeypatch):
-    """JAX says it once; what it asks for may fail, and a run rolls back then."""
+def test_interrupted_stays_true(monkeypatch):
+    """JAX returns True once, but a run may roll back instead of saving."""
     answers = iter([False, True])
-    monkeypatch.setattr(multihost, "_is_asked_to_stop", False)
+    monkeypatch.setattr(preemption, "_is_asked_to_stop", False)
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(
         multihost_utils, "reached_preemption_sync_point", lambda _: next(answers)
@@ -346,12 +348,12 @@ def test_an_interruption_is_not_forgotten(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_full_disk_of_the_first_is_one_line():
+def test_full_disk_of_process_0_is_one_line():
     program = """
         import errno
         from bert_jax import cli
         def main():
-            with multihost.together():
+            with multihost.exit_on_error():
                 if me == 0:
                     raise OSError(errno.ENOSPC, "No space left", "metrics.jsonl")
                 multihost.barrier("never")

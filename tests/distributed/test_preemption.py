@@ -1,4 +1,4 @@
-"""What a machine says of its end; signals are in tests/faults/test_interruption.py."""
+"""Tests of preemption notices; signals are in tests/faults/test_interruption.py."""
 
 import http.server
 import threading
@@ -44,35 +44,40 @@ def server(monkeypatch):
             {"maintenance-event": (200, b"TERMINATE_ON_HOST_MAINTENANCE")},
             {"maintenance-event"},
         ),
-        # The machine moves and the run with it.
+        # The machine is migrated while the run continues.
         ({"maintenance-event": (200, b"MIGRATE_ON_HOST_MAINTENANCE")}, set()),
     ],
 )
-def test_notices_of_a_machine(server, answers, notices):
+def test_notices_of_the_metadata_server(server, answers, notices):
     ANSWERS.clear()
     ANSWERS.update(answers)
     assert preemption._notices() == notices
     assert preemption._is_google_machine()
 
 
-def test_no_server_is_no_notice(server):
+def test_no_notices_without_a_server(server):
     server.shutdown()
     server.server_close()
     assert preemption._notices() == set()
 
 
-def test_who_is_started_to_ignore_ctrl_c_ignores_it():
-    """As a shell starts what goes to the background of a script."""
+def test_ignored_ctrl_c_stays_ignored():
+    """A shell ignores SIGINT in background processes of a script."""
     program = """if True:
         import os, signal, time
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         from bert_jax.distributed import preemption
-        for begin in ("raise_interrupts", "stop_at_once", "listen", "ignore"):
-            getattr(preemption, begin)()
+        for function in (
+            preemption.raise_interrupts,
+            preemption.exit_on_signals,
+            preemption.save_on_signals,
+            preemption.restore_ctrl_c,
+        ):
+            function()
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
-            print(begin)
+            print(function.__name__)
     """
     result = run_code(program)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.split()[-1] == "ignore" and not result.stderr
+    assert result.stdout.split()[-1] == "restore_ctrl_c" and not result.stderr

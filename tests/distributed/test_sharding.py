@@ -1,4 +1,4 @@
-"""The mesh, the rules, and where every parameter and moment lies."""
+"""Tests of the mesh and of the layout of every parameter and moment."""
 
 import importlib.util
 import types
@@ -30,10 +30,10 @@ def test_spec_translates_logical_dims():
     assert sharding.spec("embed", "heads") == P("fsdp", "tensor")
 
 
-def test_spec_refuses_unknown_dims_and_an_axis_used_twice():
+def test_spec_rejects_unknown_dims_and_an_axis_used_twice():
     with pytest.raises(ValueError, match="no rule for dim='width'"):
         sharding.spec("width")
-    with pytest.raises(ValueError, match="two dims on one mesh axis"):
+    with pytest.raises(ValueError, match="two dims to one mesh axis"):
         sharding.spec("batch", "embed")
 
 
@@ -41,20 +41,20 @@ def mesh_config(data, fsdp, tensor):
     return MeshConfig(data=data, fsdp=fsdp, tensor=tensor, shard_optimizer=False)
 
 
-def test_mesh_shape_takes_what_remains():
+def test_resolve_mesh_shape_replaces_minus_1():
     resolve = mesh_lib.resolve_mesh_shape
     assert resolve(mesh_config(-1, 2, 1), 8) == (4, 2, 1)
     assert resolve(mesh_config(2, 2, 2), 8) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("sizes", [(3, 1, 1), (16, 1, 1), (-1, 3, 1), (2, 2, 1)])
-def test_mesh_that_does_not_fit_is_refused(sizes):
+def test_mesh_of_another_size_than_the_devices_is_an_error(sizes):
     with pytest.raises(ConfigError, match=r"config\.mesh .* does not fit 8 device"):
         mesh_lib.resolve_mesh_shape(mesh_config(*sizes), 8)
 
 
 def over_data(spec):
-    """As the table of parameters has it, a matrix's fsdp dim over data as well."""
+    """Returns the spec of a parameter's moments: fsdp dims are split over data, too."""
     return P(*((("fsdp", "data") if axis == "fsdp" else axis) for axis in spec))
 
 
@@ -123,7 +123,7 @@ def test_place_batch_splits_rows_over_data_and_fsdp():
 
 
 def processes_on(processes):
-    """A mesh of [data, fsdp, tensor] devices, of which the processes are given."""
+    """Returns a fake mesh, given the process of each device [data, fsdp, tensor]."""
     devices = np.empty(np.shape(processes), object)
     for place, process in np.ndenumerate(np.array(processes)):
         devices[place] = types.SimpleNamespace(process_index=int(process))
@@ -138,14 +138,15 @@ def parts(processes):
     ]
 
 
-def test_each_process_reads_the_rows_that_its_devices_hold():
-    # Two devices each, along data.
+def test_host_part_is_the_rows_of_the_process_devices():
+    # Two devices for each process, along data.
     assert parts([[[0]], [[0]], [[1]], [[1]]]) == [(0, 2), (1, 2)]
     # The same over data and fsdp.
     assert parts([[[0], [0]], [[1], [1]]]) == [(0, 2), (1, 2)]
-    # Tensor goes over two processes: both hold the same rows.
+    # Tensor spans two processes: both hold the same rows.
     assert parts([[[0, 1]], [[2, 3]]]) == [(0, 2), (0, 2), (1, 2), (1, 2)]
-    # A network's order may put a process's devices apart, or another one first.
+    # The order on the mesh may separate the devices of a process, or not start with
+    # process 0.
     assert parts([[[1]], [[0]], [[0]], [[1]]]) == [(1, 2), (0, 2)]
     assert parts([[[1]], [[0]]]) == [(1, 2), (0, 2)]
 
@@ -153,12 +154,12 @@ def test_each_process_reads_the_rows_that_its_devices_hold():
 @pytest.mark.parametrize(
     "processes", [[[[0, 0, 1]], [[1, 2, 2]]], [[[0]], [[0]], [[1]]]]
 )
-def test_processes_that_would_hold_unequal_rows_are_refused(processes):
+def test_unequal_parts_of_processes_are_an_error(processes):
     with pytest.raises(ConfigError, match="unequal parts of a batch"):
         mesh_lib.host_part(processes_on(processes), 0)
 
 
-def test_slices_are_joined_by_data_alone():
+def test_data_axis_must_be_a_multiple_of_the_slices():
     devices = [types.SimpleNamespace(slice_index=i // 4) for i in range(8)]
     with pytest.raises(ConfigError, match=r"data=1 must be a multiple of the 2 slices"):
         mesh_lib.make_mesh(mesh_config(1, 8, 1), devices)
@@ -175,8 +176,8 @@ def test_slices_are_joined_by_data_alone():
         ("v5p:4x4x4", (8, 4, 2), 16),
     ],
 )
-def test_a_mesh_need_not_follow_the_sides_of_the_torus(topology, sizes, parts):
-    """Rows are in equal parts for the hosts all the same, or for pairs of hosts."""
+def test_mesh_may_differ_from_the_sides_of_the_torus(topology, sizes, parts):
+    """Each host, or each pair of hosts, still holds an equal part of the rows."""
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(mesh_config(*sizes), devices)
     assert mesh.devices.shape == sizes
@@ -189,7 +190,7 @@ def test_a_mesh_need_not_follow_the_sides_of_the_torus(topology, sizes, parts):
 
 @needs_libtpu
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1), (4, 1, 2)])
-def test_two_slices_of_a_tpu_are_apart_on_the_data_axis(sizes):
+def test_two_tpu_slices_are_halves_of_the_data_axis(sizes):
     two = chips.devices("2*v5e:2x2")
     mesh = mesh_lib.make_mesh(mesh_config(*sizes), two)
     of_slice = np.vectorize(lambda device: device.slice_index)(mesh.devices)

@@ -81,7 +81,7 @@ def test_a_bucket_that_fails_now_and_then_changes_nothing(bucket, text, tmp_path
     bucket.faults = faults(seed=0)
     result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 0, result.stderr
-    told = re.findall(r"^storage: gs://.*; again in [\d.]+ s", result.stderr, re.M)
+    told = re.findall(r"^storage: gs://.*; retrying in [\d.]+ s", result.stderr, re.M)
     # Not all: what only tidies up after another error tells nothing of its own.
     assert 6 <= len(told) <= sum(bucket.answered.values()) == 8
     assert_same_corpus(bucket, text)

@@ -110,7 +110,7 @@ def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fa
     else:
         (newest / "meta" / "metadata").write_text("{")
     reading = run("bert_jax.evaluate", f"--workdir={tmp_path}")
-    assert reading.returncode == 78 and "give --step=30" in reading.stderr
+    assert reading.returncode == 78 and "use --step=30" in reading.stderr
     arguments = [*small_run(text), f"--workdir={tmp_path}"]
     stdout = run_well("bert_jax.train", *arguments)
     assert "checkpoint 60 is damaged" in stdout and "continuing at step 30" in stdout

@@ -13,7 +13,7 @@ import pytest
 from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import tokenizers, training
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from tests.commands import run, small_run
 from tests.corpora import all_text, changed, make_config, make_documents, raw, write
 
@@ -74,7 +74,7 @@ def test_a_flipped_bit_when_the_corpus_is_opened(made):
         replace(path, flipped)
         try:
             opened = corpus.read(config)
-        except DamagedError as error:
+        except CorruptError as error:
             assert path in str(error) and error.exit_code == 78
             assert "\n" not in str(error)
             told[os.path.basename(path)] += 1
@@ -105,7 +105,7 @@ def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
             continue
         replace(path, flipped)
         opened = corpus.read(config)
-        with pytest.raises(DamagedError) as info:
+        with pytest.raises(CorruptError) as info:
             opened.load(shards[path])
         replace(path, content)
         record = re.search(r"record (\d+) is bad, from byte (\d+) on", str(info.value))
@@ -138,9 +138,9 @@ def test_every_cut_between_records_is_told(made):
             assert len(offsets) > 2  # two records or more
             for offset in offsets:
                 replace(path, content[:offset])
-                with pytest.raises(DamagedError, match=f"{path} has {offset} bytes"):
+                with pytest.raises(CorruptError, match=f"{path} has {offset} bytes"):
                     corpus.read(config)
-                with pytest.raises(DamagedError, match=path):
+                with pytest.raises(CorruptError, match=path):
                     found.load(shard)
             replace(path, content)
 
@@ -152,14 +152,14 @@ def test_every_file_that_is_gone_or_of_another_corpus_is_told(made, tmp_path):
             continue  # then there is no corpus
         path = os.path.join(found.directory, name)
         kept = shutil.move(path, tmp_path / name)
-        with pytest.raises(DamagedError, match=f"{path} is missing"):
+        with pytest.raises(CorruptError, match=f"{path} is missing"):
             corpus.read(config)
         shutil.move(kept, path)
     shards = [shard.file for split in found.shards.values() for shard in split]
     paths = [os.path.join(found.directory, name) for name in shards[:2]]
     first, second = (open(path, "rb").read() for path in paths)
     replace(paths[0], second)
-    with pytest.raises(DamagedError, match=paths[0]):
+    with pytest.raises(CorruptError, match=paths[0]):
         corpus.read(config)
     replace(paths[0], first)
     assert corpus.read(config) == found

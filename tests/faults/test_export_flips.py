@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from bert_jax.checkpoint import workdir
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.loading import initialize
 from tests import models
 from tests.commands import run, run_well, small_run
@@ -48,7 +48,7 @@ def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
         path.write_bytes(flipped)
         try:
             source = initialize.open_directory(exported, config)
-        except DamagedError as error:
+        except CorruptError as error:
             # A flip in a digest looks like one in the file that it is of.
             assert str(path) in str(error) or path.name == "SHA256SUMS"
             assert error.exit_code == 78 and str(exported) in str(error)
@@ -75,5 +75,5 @@ def test_training_on_it_ends_with_78(trained, exported, tmp_path):
     finally:
         weights.write_bytes(content)
     assert result.returncode == 78, result.stderr
-    assert f"{weights} is not the file that SHA256SUMS tells of" in result.stderr
+    assert f"{weights} does not match its digest in SHA256SUMS" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
-    assert "interrupt: saving after this step, then stopping; once more" in stderr
+    assert "interrupted: saving after this step, then stopping; press" in stderr
     assert "Traceback" not in stderr
     assert "continuing at step" in run_well(
         "bert_jax.train", *arguments(text, tmp_path)
@@ -138,7 +138,7 @@ def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path):
 
 
 NO_STEP = (
-    "interrupted: no step was taken by this call; the same command goes on from there\n"
+    "interrupted: no step was taken by this call; rerun the same command to resume\n"
 )
 
 
@@ -231,7 +231,7 @@ def test_a_notice_of_the_machine_saves(text, tmp_path, metadata_server, name, va
     Metadata.notices = Metadata.notices | {name: value}
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
-    assert f"notice of this machine: {name}; saving" in stderr
+    assert f"notice from this machine: {name}; saving" in stderr
 
 
 def test_a_second_run_in_the_workdir_is_refused(text, tmp_path):
@@ -303,5 +303,5 @@ def test_a_run_that_hangs_ends_with_76_and_its_stacks(
         given = arguments(text, workdir)
     result = run("tests.faults.faulty_train", *given, HANG_AT=place)
     assert result.returncode == 76, result.stdout + result.stderr
-    assert f"nothing has happened {message}" in result.stderr
+    assert f"no progress {message}" in result.stderr
     assert "waits_for_ever" in result.stderr

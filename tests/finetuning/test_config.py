@@ -124,7 +124,7 @@ def test_default_stride_is_half_of_the_room_up_to_128(length, stride, expected):
 def test_a_config_of_the_other_command_is_an_error():
     with pytest.raises(ConfigError, match="--config is a pretraining .*configs/fine"):
         tasks_config.from_config_dict(tiny.get_config())
-    with pytest.raises(ConfigError, match="--config is one of finetune, of labelled"):
+    with pytest.raises(ConfigError, match="--config is a fine-tuning config"):
         config_lib.from_config_dict(config_dict("sst2"))
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, DamagedError, Interrupted
+from bert_jax.errors import ConfigError, CorruptError, Interrupted
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.sweep import Setup
 from bert_jax.model import parameters
@@ -176,7 +176,7 @@ def test_other_data_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
 def test_a_corrupt_result_is_an_error(tmp_path, content):
     (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(DamagedError, match="result.json is .*; remove .* to repeat"):
+    with pytest.raises(CorruptError, match="result.json is .*; remove .* to repeat"):
         tuning.read_result(str(tmp_path))
 
 
@@ -246,5 +246,5 @@ def test_a_run_that_hangs_ends_and_says_where(tmp_path):
         timeout=300,
     )
     assert result.returncode == 76, result.stderr
-    assert "nothing has happened for 4 s after step 4" in result.stderr
+    assert "no progress for 4 s after step 4" in result.stderr
     assert "waits_for_ever" in result.stderr

@@ -45,7 +45,9 @@ def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     step = tuning_step.make_train_step(config, graphdef, 10, teacher)
     none = jnp.zeros((), jnp.int32)
     shard = config.mesh.shard_optimizer
-    moments = jax.jit(lambda p: tx.init(sharding.over_data(p) if shard else p))(params)
+    moments = jax.jit(lambda p: tx.init(sharding.shard_over_data(p) if shard else p))(
+        params
+    )
     state = TrainState(none + 1, params, moments, none, none)
     placed = sharding.place_batch(batch, devices)
     key = tuning_step.dropout_key(0)

@@ -1,11 +1,11 @@
-"""Digests and links of a model's directory."""
+"""Tests of the digests and links of a model directory."""
 
 import subprocess
 
 import pytest
 
 from bert_jax import storage
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files
 
 
@@ -19,7 +19,7 @@ def directory(tmp_path):
     return path
 
 
-def test_digests_are_those_of_sha256sum(directory):
+def test_digests_equal_those_of_sha256sum(directory):
     subprocess.run(
         ["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=directory, check=True
     )
@@ -33,36 +33,36 @@ def test_digests_are_those_of_sha256sum(directory):
         files.verify_digests(directory)
 
 
-def test_a_changed_file_is_named(directory):
+def test_changed_file_is_an_error(directory):
     (directory / "b.txt").write_text("Second")
-    with pytest.raises(DamagedError, match="b.txt is not the file that SHA256SUMS"):
+    with pytest.raises(CorruptError, match="b.txt does not match its digest in"):
         files.verify_digests(directory)
 
 
-def test_a_file_that_is_not_listed_may_change(directory):
+def test_file_without_a_digest_may_change(directory):
     (directory / "README.md").write_text("A card.")
     files.verify_digests(directory)
 
 
-def test_without_digests_nothing_is_verified(directory):
+def test_directory_without_digests_is_accepted(directory):
     (directory / "SHA256SUMS").unlink()
     (directory / "b.txt").write_text("Second")
     files.verify_digests(directory)
 
 
 @pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/b.txt"])
-def test_a_name_that_leads_elsewhere_is_refused(directory, name):
-    with pytest.raises(ConfigError, match="leads out of its directory"):
+def test_name_that_points_outside_is_rejected(directory, name):
+    with pytest.raises(ConfigError, match="points outside of its directory"):
         files.file(directory, name)
 
 
 @pytest.mark.parametrize("name", ["../b.txt", "/etc/hostname", "c/../../b.txt"])
-def test_a_nested_name_stays_inside(directory, tmp_path, name):
+def test_nested_name_that_points_outside_is_rejected(directory, tmp_path, name):
     (directory / "c").mkdir()
     (directory / "c" / "d.txt").write_text("third")
     found = files.nested_file(directory, "c/d.txt")
     assert found.read_text() == "third"
-    with pytest.raises(ConfigError, match="leads out of its directory"):
+    with pytest.raises(ConfigError, match="points outside of its directory"):
         files.nested_file(directory, name)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "d.txt").write_text("fourth")
@@ -71,19 +71,19 @@ def test_a_nested_name_stays_inside(directory, tmp_path, name):
         files.nested_file(directory, "e/d.txt")
 
 
-def test_a_link_within_the_directory_is_followed(directory):
+def test_link_within_the_directory_is_followed(directory):
     (directory / "c.txt").symlink_to("a.txt")
     assert files.file(directory, "c.txt").read_text() == "first"
 
 
-def test_a_link_to_elsewhere_is_refused(directory, tmp_path):
+def test_link_that_points_outside_is_rejected(directory, tmp_path):
     (tmp_path / "outside").write_text("")
     (directory / "c.txt").symlink_to(tmp_path / "outside")
     with pytest.raises(ConfigError, match="c.txt is a link to .*outside"):
         files.file(directory, "c.txt")
 
 
-def test_only_hugging_faces_own_cache_may_link_outside(tmp_path):
+def test_links_of_the_hugging_face_cache_are_accepted(tmp_path):
     blobs, snapshot = tmp_path / "m/blobs", tmp_path / "m/snapshots/1"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
@@ -94,12 +94,12 @@ def test_only_hugging_faces_own_cache_may_link_outside(tmp_path):
     (snapshot / "bad").symlink_to("../../refs")
     with pytest.raises(ConfigError, match="is a link"):
         files.file(snapshot, "bad")
-    (tmp_path / "n").symlink_to(snapshot)  # a cache that is linked as a whole
+    (tmp_path / "n").symlink_to(snapshot)  # a link to the snapshot
     assert files.file(tmp_path / "n", "good").read_text() == "weights"
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "\udcff", "[" * 100_000])
-def test_what_is_no_json_object_is_refused(tmp_path, text):
+def test_file_that_is_not_a_json_object_is_rejected(tmp_path, text):
     path = tmp_path / "config.json"
     path.write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match="config.json is not a JSON object"):

@@ -1,4 +1,4 @@
-"""Checkpoints of TensorFlow 1, as its own Saver writes them, come in; ours go out."""
+"""Tests of reading and writing TF1 checkpoints, with those of TensorFlow's Saver."""
 
 import json
 
@@ -37,7 +37,7 @@ LAYER = {
     "output/LayerNorm/beta": (D,),
     "output/LayerNorm/gamma": (D,),
 }
-# What run_pretraining.py names its variables, and their shapes.
+# The names and shapes of run_pretraining.py's variables.
 RELEASED = {
     "bert/embeddings/word_embeddings": (V, D),
     "bert/embeddings/token_type_embeddings": (2, D),
@@ -66,7 +66,7 @@ def random_variables(seed=0):
 
 
 def save_as_run_pretraining_does(directory, variables, prefix="model.ckpt-20"):
-    """A TF1 graph with the optimizer's variables beside the model's."""
+    """Saves variables from a TF1 graph, with the optimizer's variables."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         v1.get_variable("global_step", initializer=np.int64(20))
@@ -96,7 +96,7 @@ def read(path):
 @pytest.mark.parametrize(
     "hidden_act", ["gelu_new", pytest.param("gelu", marks=pytest.mark.slow)]
 )
-def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
+def test_logits_of_a_tf1_checkpoint_equal_those_of_numpy(source, hidden_act):
     directory, variables = source
     config = make_config(model__hidden_act=hidden_act)
     graphdef, params = bert_lib.build(config.model, V, jax.random.key(0))
@@ -129,7 +129,7 @@ def test_a_real_checkpoint_computes_what_numpy_does(source, hidden_act):
 
 
 @pytest.mark.slow
-def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
+def test_write_and_read_round_trip_bit_for_bit(source, tmp_path):
     directory, variables = source
     config = make_config()
     _, params = bert_lib.build(config.model, V, jax.random.key(0))
@@ -155,7 +155,7 @@ def test_out_and_in_again_is_the_same_to_the_bit(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
+def test_prefix_selects_one_of_several_checkpoints(source):
     directory, _ = source
     other = random_variables(seed=1)
     save_as_run_pretraining_does(directory, other, "model.ckpt-40")
@@ -166,7 +166,7 @@ def test_the_checkpoint_of_several_is_named_by_its_prefix(source):
         np.testing.assert_array_equal(found, other["cls/predictions/output_bias"])
 
 
-def test_a_stray_bert_config_makes_no_tf1_checkpoint(tmp_path):
+def test_bert_config_alone_is_not_a_tf1_checkpoint(tmp_path):
     (tmp_path / "bert_config.json").write_text("{}")
     assert not google_tf1.is_source(tmp_path)
 
@@ -187,26 +187,26 @@ def flip_a_bit_of_the_index(directory):
 
 
 def forge_a_shape(directory):
-    """An index with right checksums, at which TensorFlow aborts its process."""
+    """Writes an impossible shape with valid checksums, at which TensorFlow aborts."""
     path = directory / "model.ckpt-20.index"
     content = bytearray(path.read_bytes())
     start, size = first_block(content)
     value = content.index(b"\x08\x01\x12", content.index(b"output_bias", start))
-    # Before it stand the sizes of its key and of itself, and the key.
+    # It is preceded by the sizes of its key and value, and by the key.
     key_size = next(n for n in range(1, 99) if content[value - n - 2] == n)
     value_size = content[value - key_size - 1]
     minus_five = b"\xfb" + b"\xff" * 8 + b"\x01"
-    forged = b"\x08\x01\x12\x0d\x12\x0b\x08" + minus_five  # float32 of that size
+    forged = b"\x08\x01\x12\x0d\x12\x0b\x08" + minus_five  # float32 of size -5
     offset = b"\x20" + b"\x80" * (value_size - len(forged) - 2) + b"\x00"
     content[value : value + value_size] = forged + offset
-    checksum = crc32c(content[start : start + size + 1])  # and its type
+    checksum = crc32c(content[start : start + size + 1])  # the block and its type
     masked = ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
     content[start + size + 1 : start + size + 5] = masked.to_bytes(4, "little")
     path.write_bytes(content)
 
 
 def first_block(table):
-    """Returns where the first block of a LevelDB table is: its start and size."""
+    """Returns the start and size of the first block of a LevelDB table."""
 
     def number(at):
         value = shift = 0
@@ -217,7 +217,7 @@ def first_block(table):
             if byte < 0x80:
                 return value, at
 
-    at = len(table) - 48  # the footer: where the index of the index and the index are
+    at = len(table) - 48  # the footer, with the handles of the metaindex and the index
     for _ in range(3):
         index, at = number(at)
     at = index
@@ -290,13 +290,13 @@ def more_layers(directory):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (flip_a_bit, "model.ckpt-20 is damaged .*Checksum does not match"),
+        (flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
         pytest.param(
-            flip_a_bit_of_the_index, "model.ckpt-20 is damaged", marks=pytest.mark.slow
+            flip_a_bit_of_the_index, "model.ckpt-20 is corrupt", marks=pytest.mark.slow
         ),
-        pytest.param(truncate, "model.ckpt-20 is damaged", marks=pytest.mark.slow),
+        pytest.param(truncate, "model.ckpt-20 is corrupt", marks=pytest.mark.slow),
         (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        (forge_a_shape, r"model.ckpt-20 is damaged \(a forged index\)"),
+        (forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
         pytest.param(
             link_the_index_elsewhere,
             "is a link to .*outside of its directory",
@@ -314,19 +314,19 @@ def more_layers(directory):
         ),
         (link_the_data_elsewhere, "is a link to .*outside of its directory"),
         pytest.param(
-            remove_the_config, "but no bert_config.json; give", marks=pytest.mark.slow
+            remove_the_config, "but no bert_config.json; use", marks=pytest.mark.slow
         ),
         pytest.param(
             another_activation, "has hidden_act='relu'", marks=pytest.mark.slow
         ),
         pytest.param(
             more_layers,
-            r"num_hidden_layers=2 \(there 1000000000000\)",
+            r"num_hidden_layers=2 \(the model has 1000000000000\)",
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_what_is_broken_is_refused(source, harm, message):
+def test_broken_checkpoint_is_rejected(source, harm, message):
     directory, _ = source
     harm(directory)
     with pytest.raises(errors.ConfigError, match=message) as error:
@@ -347,7 +347,9 @@ def test_what_is_broken_is_refused(source, harm, message):
         ({"model__layer_norm_eps": 1e-5}, "model.layer_norm_eps=1e-05"),
     ],
 )
-def test_what_the_released_code_cannot_run_is_not_written(tmp_path, changes, message):
+def test_model_that_the_released_code_does_not_support_is_not_written(
+    tmp_path, changes, message
+):
     with pytest.raises(errors.ConfigError, match=f"--format=google.*{message}"):
         google_tf1.write(tmp_path, None, make_config(**changes), TOKENIZER)
     assert not any(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What a config.json says of a head comes back; what it leaves out has a meaning."""
+"""Tests of the conversion between task heads and config.json."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ PATH = Path("there/config.json")
 
 
 @pytest.mark.parametrize("kind", huggingface_config.KINDS)
-def test_a_head_comes_back(kind, tmp_path):
+def test_head_round_trips_through_config_json(kind, tmp_path):
     head = tuned.HEADS[kind]
-    sentence_transformers.write(tmp_path, 32, 32)  # which tell of a dual encoder
+    sentence_transformers.write(tmp_path, 32, 32)  # marks a dual encoder
     path = tmp_path / "config.json"
     assert huggingface_config.parse(huggingface_config.keys(head), path) == head
 
@@ -22,12 +22,12 @@ def test_a_head_comes_back(kind, tmp_path):
 @pytest.mark.parametrize(
     "labels, kind", [({"0": "score"}, "regression"), (None, "classification")]
 )
-def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
+def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     config = {"architectures": ["BertForSequenceClassification"]}
     config |= {"id2label": labels} if labels else {}
     head = huggingface_config.parse(config | {"hidden_dropout_prob": 0.2}, PATH)
     assert head.kind == kind and head.dropout_prob == 0.2
-    # Left out, it is what transformers' BertConfig means by that.
+    # A missing key has the default of transformers' BertConfig.
     config.pop("hidden_dropout_prob", None)
     assert huggingface_config.parse(config, PATH).dropout_prob == 0.1
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
@@ -36,17 +36,17 @@ def test_without_a_problem_type_the_number_of_labels_tells(labels, kind):
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"architectures": ["BertForPreTraining"]}, "has no head of a task"),
-        ({"architectures": ["BertModel"]}, "has no head of a task"),
-        ({"architectures": None}, "no tuned BERT"),
-        ({"problem_type": "guessing"}, "no tuned BERT"),
+        ({"architectures": ["BertForPreTraining"]}, "has no task head"),
+        ({"architectures": ["BertModel"]}, "has no task head"),
+        ({"architectures": None}, "not a supported fine-tuned BERT"),
+        ({"problem_type": "guessing"}, "not a supported fine-tuned BERT"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
         ({"id2label": 3}, "id2label"),
         ({"classifier_dropout": 1.5}, "dropout of 1.5"),
         ({"classifier_dropout": "much"}, "dropout of 'much'"),
     ],
 )
-def test_what_is_no_head_is_said(changes, words):
+def test_unsupported_head_is_an_error(changes, words):
     config = huggingface_config.keys(tuned.HEADS["classification"]) | changes
     with pytest.raises(ConfigError, match=words):
         huggingface_config.parse(config, PATH)

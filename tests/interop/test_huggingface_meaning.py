@@ -1,15 +1,15 @@
-"""What a config.json leaves out means what transformers makes of it."""
+"""Test that our defaults for config.json are those of transformers."""
 
 import pytest
 
-from bert_jax.interop.huggingface_config import MEANT
+from bert_jax.interop.huggingface_config import DEFAULTS
 
-# transformers 5 has no other kind any more, and no key for it.
+# transformers 5 has removed this key and all other values of it.
 GONE = {"position_embedding_type"}
 
 
-def test_silence_means_what_transformers_takes_it_for():
+def test_defaults_equal_those_of_transformers():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig()
-    found = {key: getattr(config, key) for key in MEANT.keys() - GONE}
-    assert found == {key: MEANT[key] for key in found}
+    found = {key: getattr(config, key) for key in DEFAULTS.keys() - GONE}
+    assert found == {key: DEFAULTS[key] for key in found}

@@ -1,4 +1,4 @@
-"""What Hugging Face's directories come as, and what is refused of them."""
+"""Tests of reading Hugging Face directories: accepted variants and errors."""
 
 import json
 import os
@@ -21,15 +21,15 @@ from tests.models import (
 )
 
 
-def test_an_export_comes_back_to_the_bit(source):
+def test_export_round_trips_bit_for_bit(source):
     directory, expected = source
     weights = read(directory)
     assert_same(weights.arrays, expected)
     assert weights.notes == ()
 
 
-def test_sharded_files_of_old_names_and_half_precision(source):
-    """As a checkpoint from TensorFlow, of an encoder alone, in two files."""
+def test_sharded_bfloat16_files_with_old_names(source):
+    """Reads an encoder with TensorFlow's parameter names in two files."""
     directory, expected = source
     tensors = tensors_of(directory)
     (directory / "model.safetensors").unlink()
@@ -56,10 +56,10 @@ def test_sharded_files_of_old_names_and_half_precision(source):
     }
     assert_same(weights.arrays, encoder)
     (note,) = weights.notes
-    assert note.startswith("not there, begin anew: ") and "and 4 more" in note
+    assert note.startswith("missing, initialized randomly: ") and "and 4 more" in note
 
 
-def test_links_of_hugging_faces_cache_are_followed(source, tmp_path):
+def test_model_in_the_hugging_face_cache(source, tmp_path):
     directory, expected = source
     snapshot = tmp_path / "models--a--b" / "snapshots" / "1234"
     blobs = tmp_path / "models--a--b" / "blobs"
@@ -71,28 +71,28 @@ def test_links_of_hugging_faces_cache_are_followed(source, tmp_path):
     assert_same(read(snapshot).arrays, expected)
 
 
-def test_tensors_of_another_task_are_told(source):
+def test_unused_tensors_are_reported(source):
     directory, _ = source
     tensors = tensors_of(directory) | {"classifier.weight": np.zeros((3, 32))}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
-    assert read(directory).notes == ("there, but not of the model: classifier.weight",)
+    assert read(directory).notes == ("unused tensors: classifier.weight",)
 
 
-def test_the_vocabulary_of_tokenizer_json_does(source):
+def test_vocabulary_in_tokenizer_json(source):
     directory, expected = source
     (directory / "vocab.txt").unlink()
     assert_same(read(directory).arrays, expected)
     assert read(directory).notes == ()
 
 
-def test_a_byte_order_mark_and_line_ends_of_windows_do_not_matter(source):
+def test_vocabulary_with_byte_order_mark_and_crlf(source):
     directory, expected = source
     content = "\ufeff" + "\r\n".join(VOCAB)
     (directory / "vocab.txt").write_bytes(content.encode())
     assert_same(read(directory).arrays, expected)
 
 
-def test_without_a_vocabulary_beside_it_says_so(source):
+def test_missing_vocabulary_is_reported(source):
     directory, _ = source
     (directory / "vocab.txt").unlink()
     (directory / "tokenizer.json").unlink()
@@ -139,7 +139,7 @@ def have_a_huge_config(directory):
 
 
 def have_a_huge_vocabulary(directory):
-    os.truncate(directory / "vocab.txt", 2**40)  # a hole: it takes no place
+    os.truncate(directory / "vocab.txt", 2**40)  # a sparse file, takes no space
 
 
 def say_another_vocab_size(directory):
@@ -352,13 +352,13 @@ def remove_the_config(directory):
     (directory / "config.json").unlink()
 
 
-def test_an_activation_of_another_name_is_the_same(source):
+def test_equivalent_activation_is_accepted(source):
     directory, expected = source
     change_json(directory, "config.json", hidden_act="gelu_pytorch_tanh")
     assert_same(read(directory).arrays, expected)
 
 
-def test_the_decoders_bias_under_its_older_name(source):
+def test_decoder_bias_under_its_older_name(source):
     directory, expected = source
     tensors = tensors_of(directory)
     tensors["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
@@ -372,60 +372,67 @@ def test_the_decoders_bias_under_its_older_name(source):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (untie_the_decoder, "decoder.weight' apart from 'bert.embeddings.word"),
-        (have_a_shorter_decoder, "decoder.weight' apart from 'bert.embeddings.word"),
-        (have_two_biases, "decoder.bias' apart from 'cls.predictions.bias'"),
-        (have_one_under_two_names, "LayerNorm.weight' a second time; keep one"),
+        (
+            untie_the_decoder,
+            "decoder.weight', which differs from 'bert.embeddings.word",
+        ),
+        (have_a_shorter_decoder, "decoder.weight', which differs from 'bert.embed"),
+        (have_two_biases, "decoder.bias', which differs from 'cls.predictions.bias'"),
+        (have_one_under_two_names, "repeats .*LayerNorm.weight'; keep one of the two"),
         (diverge, "has NaN or infinity in bert.pooler.bias"),
-        (empty_the_positions, r"1 tensor.*position: \[0, 32\]"),
+        (empty_the_positions, r"1 tensor.*position is \[0, 32\]"),
         (say_another_vocab_size, "vocab_size=1000000000, but its table has 97"),
         (say_impossible_positions, "max_position_embeddings=-5, but its table has 32"),
         (leave_a_gap_in_ids, "the ids of its tokens are not 0, 1, 2"),
         (repeat_an_id, "the ids of its tokens are not 0, 1, 2"),
-        (another_model_of_tokens, "tokenizer.json is no WordPiece"),
-        (a_token_of_no_text, "has a token that is no Unicode text"),
+        (another_model_of_tokens, "tokenizer.json is not a WordPiece tokenizer"),
+        (a_token_of_no_text, "has a token that is not valid Unicode text"),
         (keep_accents, "its tokenizer has strip_accents=False"),
         (join_ideographs, "its tokenizer has tokenize_chinese_chars=False"),
-        (index_no_name, "leads out of its directory"),
+        (index_no_name, "points outside of its directory"),
         (index_what_is_not_there, "part.safetensors lacks 'a'; fetch it again"),
         (sum_all_but_the_weights, "SHA256SUMS does not list model.safetensors"),
         (sum_by_a_lost_link, "SHA256SUMS is missing"),
         (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
-        (misshape_a_tensor, r"1 tensor.*transform.bias: \[31\], config \[32\]"),
+        (misshape_a_tensor, r"1 tensor.*transform.bias is \[31\], expected \[32\]"),
         (lose_a_row, "vocab.txt has 97 tokens, but .* has 96 rows for them"),
-        (have_a_huge_config, "config.json has over 64 MiB, .* it is not opened"),
-        (have_a_huge_vocabulary, "vocab.txt has over 64 MiB, .* it is not opened"),
+        (have_a_huge_config, "config.json is larger than 64 MiB"),
+        (have_a_huge_vocabulary, "vocab.txt is larger than 64 MiB"),
         (lose_rows, "vocab.txt has 97 tokens, but .* has 90 rows for them"),
-        (flatten_the_positions, r"1 tensor.*position: \[1024\], config \[32, 32\]"),
+        (flatten_the_positions, r"1 tensor.*position is \[1024\], expected \[32, 32\]"),
         (quantise_a_tensor, "pooler.dense.weight' as I8; save it as one of F64, F32"),
-        (truncate, "model.safetensors is damaged"),
-        (lie_about_size, "model.safetensors is damaged"),
+        (truncate, "model.safetensors is corrupt"),
+        (lie_about_size, "model.safetensors is corrupt"),
         (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
         (lead_outside_by_link, "is a link to .*outside of its directory"),
         (index_nothing, "has no weight_map of files"),
         (index_numbers, "has no weight_map of files"),
         (lose_a_part, "part-0.safetensors is missing"),
-        (flip_a_bit, "model.safetensors is not the file that SHA256SUMS tells of"),
+        (flip_a_bit, "model.safetensors does not match its digest in SHA256SUMS"),
         (lose_a_file, "tokenizer.json is missing"),
-        (sum_a_file_outside, "leads out of its directory"),
-        (sum_nothing, "SHA256SUMS:1 is no digest"),
-        (untie, "tie_word_embeddings=False; this is for True alone"),
-        (fewer_positions, "max_position_embeddings=32, but .* has 64; set it so"),
+        (sum_a_file_outside, "points outside of its directory"),
+        (sum_nothing, "SHA256SUMS:1 is not a digest"),
+        (untie, "tie_word_embeddings=False; only True is supported"),
+        (fewer_positions, "max_position_embeddings=32, but .* has 64; set the key to"),
         (
             leave_out_sizes,
-            r"hidden_act='gelu_new' \(there 'gelu'\), .*hidden_size=32 \(there 768\)",
+            r"hidden_act='gelu_new' \(the model has 'gelu'\), .*"
+            r"hidden_size=32 \(the model has 768\)",
         ),
-        (lead_outside_by_index, "leads out of its directory"),
+        (lead_outside_by_index, "points outside of its directory"),
         (change_the_vocabulary, "vocab.txt is not the run's vocabulary"),
-        (enlarge_the_config, r"config.model.hidden_size=32 \(there 1000000000\)"),
-        (another_kind, "model_type='roberta'.* this is for 'bert'"),
+        (
+            enlarge_the_config,
+            r"config.model.hidden_size=32 \(the model has 1000000000\)",
+        ),
+        (another_kind, "model_type='roberta'; only 'bert' is supported"),
         (relative_positions, "position_embedding_type='relative_key'"),
         (cased, "config.tokenizer.lowercase=True, but .* has False"),
         (break_the_config, "config.json is not a JSON object"),
-        (remove_the_config, "has no config.json; give a Hugging Face directory"),
+        (remove_the_config, "has no config.json; use a Hugging Face directory"),
     ],
 )
-def test_what_does_not_fit_is_refused(source, harm, message):
+def test_invalid_directory_is_rejected(source, harm, message):
     directory, _ = source
     harm(directory)
     with pytest.raises(errors.ConfigError, match=message):

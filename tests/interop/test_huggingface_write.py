@@ -1,4 +1,4 @@
-"""The exported tokenizer gives the ids that training used."""
+"""Tests that exported tokenizers give the ids of training, and of config.json."""
 
 import json
 
@@ -41,7 +41,7 @@ def write(directory, tokenizer, **changes):
     huggingface_write.write(directory, params, config, tokenizer)
 
 
-def test_ids_are_ours_between_cls_and_sep(tokenizer):
+def test_ids_equal_ours_between_cls_and_sep(tokenizer):
     built = huggingface_write.build_tokenizer(tokenizer)
     encode = tokenizer.encoder()
     cls, sep = tokenizer.id("[CLS]"), tokenizer.id("[SEP]")
@@ -64,7 +64,7 @@ def test_transformers_reads_the_same_ids(tokenizer, tmp_path):
     assert theirs.model_max_length == 32
 
 
-def test_config_names_the_activation_and_sizes(tokenizer, tmp_path):
+def test_config_has_activation_and_sizes(tokenizer, tmp_path):
     write(tmp_path, tokenizer, model__hidden_act="gelu")
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["hidden_act"] == "gelu"

@@ -1,4 +1,4 @@
-"""The card of an export holds what was measured and what it was made of."""
+"""Tests of the README.md of an export."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def write(opened, workdir, directory, format_name="huggingface", dtype="float32"
     return (directory / "README.md").read_text()
 
 
-def test_it_tells_of_config_data_and_metrics(opened, trained, tmp_path):
+def test_card_has_config_data_and_metrics(opened, trained, tmp_path):
     card = write(opened, trained / "run", tmp_path)
     line = [json.loads(x) for x in (trained / "run/metrics.jsonl").open()][-1]
     assert f"| masked-LM loss, nats | {line['eval_masked_lm_loss']:.4f} |" in card
@@ -39,13 +39,13 @@ def test_it_tells_of_config_data_and_metrics(opened, trained, tmp_path):
     assert json.loads(block) == json.loads((trained / "run/config.json").read_text())
 
 
-def test_the_hub_finds_what_it_reads_at_the_top(opened, trained, tmp_path):
+def test_card_starts_with_front_matter(opened, trained, tmp_path):
     card = write(opened, trained / "run", tmp_path)
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: fill-mask\n")
     assert "library_name" not in write(opened, trained / "run", tmp_path, "google")
 
 
-def test_metrics_of_later_steps_are_not_this_ones(opened, trained, tmp_path):
+def test_metrics_of_later_steps_are_not_in_the_card(opened, trained, tmp_path):
     workdir = tmp_path / "run"
     workdir.mkdir()
     shutil.copy(trained / "run/metrics.jsonl", workdir)
@@ -54,10 +54,12 @@ def test_metrics_of_later_steps_are_not_this_ones(opened, trained, tmp_path):
         file.write(json.dumps(later) + "\n")
     assert "0.1250" not in write(opened, workdir, tmp_path)
     (workdir / "metrics.jsonl").unlink()
-    assert "None are at hand." in write(opened, workdir, tmp_path)
+    assert "There was no evaluation up to this step." in write(
+        opened, workdir, tmp_path
+    )
 
 
-def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
+def test_card_lists_limitations_of_the_model(opened, trained, tmp_path):
     def changed(**changes):
         config = dataclasses.replace(opened.config, **changes)
         return dataclasses.replace(opened, config=config)
@@ -74,4 +76,4 @@ def test_it_says_what_the_model_is_not(opened, trained, tmp_path):
     model = dataclasses.replace(opened.config.model, hidden_act="gelu")
     card = write(changed(model=model), "none", tmp_path, "google", "bfloat16")
     assert "The weights here are bfloat16." in card
-    assert "erf form" in card and "refuses them" in " ".join(card.split())
+    assert "erf form" in card and "cannot load them" in " ".join(card.split())

@@ -1,4 +1,4 @@
-"""A dual encoder goes to sentence-transformers and back, and nothing else is taken."""
+"""Tests of the pooling files: parity with sentence-transformers, and errors."""
 
 import json
 
@@ -27,7 +27,7 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_it_embeds_texts_alike(directory):
+def test_embeddings_equal_those_of_sentence_transformers(directory):
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(directory), device="cpu")
     assert theirs.max_seq_length == 32
@@ -49,7 +49,7 @@ def test_it_embeds_texts_alike(directory):
 
 
 def cosine(directory, encoded) -> float:
-    """Returns what the head makes of a pair."""
+    """Returns the cosine that the head computes for a pair of texts."""
     model = model_lib.read_tuned(str(directory))
     assert model.head is not None and model.head.kind == "similarity"
     ids = np.zeros((1, 2, 16), np.int32)
@@ -70,11 +70,11 @@ def cosine(directory, encoded) -> float:
     return float(forward(model.params, batch).logits[0])
 
 
-def test_its_digests_are_held_against_its_files(directory):
+def test_digests_cover_the_pooling_config(directory):
     files.verify_digests(directory)
     path = directory / "1_Pooling" / "config.json"
     path.write_text(path.read_text().replace("mean", "cls"))
-    with pytest.raises(ConfigError, match="1_Pooling/config.json is not the file"):
+    with pytest.raises(ConfigError, match="1_Pooling/config.json does not match its"):
         files.verify_digests(directory)
 
 
@@ -87,19 +87,19 @@ def test_its_digests_are_held_against_its_files(directory):
         {"pooling_mode": ["mean"], "pooling_mode_cls_token": True},
     ],
 )
-def test_every_way_to_say_mean_is_read(directory, pooling):
+def test_every_form_of_mean_pooling_is_read(directory, pooling):
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     assert sentence_transformers.is_dual_encoder(directory)
 
 
-def test_embeddings_of_length_one_have_the_same_cosines(directory):
+def test_normalize_module_is_accepted(directory):
     modules = json.loads((directory / "modules.json").read_text())
     modules.append({"path": "2_Normalize", "type": "a.Normalize"})
     (directory / "modules.json").write_text(json.dumps(modules))
     assert sentence_transformers.is_dual_encoder(directory)
 
 
-def test_texts_are_as_long_as_it_was_tuned_for(directory):
+def test_max_length_is_that_of_sentence_transformers(directory):
     (directory / "SHA256SUMS").unlink()
     path = directory / "sentence_bert_config.json"
     assert model_lib.read_tuned(str(directory)).max_length == 32
@@ -113,12 +113,20 @@ def test_texts_are_as_long_as_it_was_tuned_for(directory):
 @pytest.mark.parametrize(
     "file, text, message",
     [
-        ("1_Pooling/config.json", '{"pooling_mode": "cls"}', "does more with"),
-        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": 1}', "does more with"),
+        ("1_Pooling/config.json", '{"pooling_mode": "cls"}', "does not only average"),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_max_tokens": 1}',
+            "does not only average",
+        ),
         ("1_Pooling/config.json", "[]", "is not a JSON object"),
-        ("modules.json", "{", "modules.json is damaged"),
-        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is damaged"),
-        ("modules.json", '[{"type": "a.Transformer", "path": ""}]', "does more with"),
+        ("modules.json", "{", "modules.json is corrupt"),
+        ("modules.json", '[{"type": "a.Transformer"}]', "modules.json is corrupt"),
+        (
+            "modules.json",
+            '[{"type": "a.Transformer", "path": ""}]',
+            "does not only average",
+        ),
         (
             "modules.json",
             json.dumps(
@@ -127,19 +135,19 @@ def test_texts_are_as_long_as_it_was_tuned_for(directory):
                     {"type": "a.Pooling", "path": "../elsewhere"},
                 ]
             ),
-            "leads out of its directory",
+            "points outside of its directory",
         ),
     ],
 )
-def test_what_embeds_in_other_ways_is_refused(directory, file, text, message):
+def test_other_embeddings_are_rejected(directory, file, text, message):
     (directory / file).write_text(text)
     with pytest.raises(ConfigError, match=message):
         sentence_transformers.is_dual_encoder(directory)
 
 
-def test_a_plain_encoder_is_none(directory):
+def test_encoder_without_pooling_files_is_not_a_dual_encoder(directory):
     (directory / "modules.json").unlink()
     assert not sentence_transformers.is_dual_encoder(directory)
     (directory / "SHA256SUMS").unlink()
-    with pytest.raises(ConfigError, match="has no head of a task"):
+    with pytest.raises(ConfigError, match="has no task head"):
         model_lib.read_tuned(str(directory))

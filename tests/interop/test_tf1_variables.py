@@ -1,4 +1,4 @@
-"""Variables are listed by a process of its own."""
+"""Tests of listing the variables of a TF1 checkpoint in a subprocess."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from bert_jax.interop import tf1_variables
 from bert_jax.lazy_tensorflow import tf
 
 
-def test_shapes_and_dtypes_whatever_the_directory(tmp_path, monkeypatch):
+def test_list_variables_from_another_directory(tmp_path, monkeypatch):
     tf.raw_ops.SaveV2(
         prefix=str(tmp_path / "model.ckpt"),
         tensor_names=["a/b", "c"],
@@ -19,6 +19,6 @@ def test_shapes_and_dtypes_whatever_the_directory(tmp_path, monkeypatch):
     assert found == {"a/b": ((3, 2), "float32"), "c": ((), "int64")}
 
 
-def test_what_cannot_be_read_says_why(tmp_path):
+def test_unreadable_checkpoint_is_an_error(tmp_path):
     with pytest.raises(tf1_variables.UnreadableError, match="model.ckpt"):
         tf1_variables.list_variables(str(tmp_path / "model.ckpt"))

@@ -1,4 +1,4 @@
-"""The table of names covers every parameter, one to one."""
+"""Tests of the table of parameter names."""
 
 import jax
 import numpy as np
@@ -21,12 +21,12 @@ def test_every_parameter_has_one_name_and_kernels_are_transposed():
     assert all(array.dtype == np.float32 for array in tensors.values())
 
 
-def test_an_unknown_parameter_is_an_error():
+def test_unknown_parameter_is_an_error():
     with pytest.raises(KeyError):
         weight_names.HUGGINGFACE.name("bert.layers.0.adapter.kernel")
 
 
-def test_heads_of_tuned_models_have_names_in_both():
+def test_task_heads_have_names_in_both_formats():
     names = {
         ours: (weight_names.HUGGINGFACE.name(ours), weight_names.GOOGLE.name(ours))
         for ours in ("classifier.kernel", "qa_outputs.bias")

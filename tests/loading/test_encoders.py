@@ -1,4 +1,4 @@
-"""An encoder comes from any of the places that may hold one, as it is there."""
+"""Tests of reading the encoder for fine-tuning from every supported format."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def of_the_encoder(arrays):
     return {name: a for name, a in arrays.items() if name.startswith("bert.")}
 
 
-def test_from_hugging_face(source):
+def test_read_from_a_hugging_face_directory(source):
     directory, arrays = source
     found = encoders.read(str(directory), None)
     assert_same(found.arrays, of_the_encoder(arrays))
@@ -29,18 +29,18 @@ def test_from_hugging_face(source):
 
 
 @pytest.mark.slow
-def test_from_google(tmp_path):
+def test_read_from_a_tf1_checkpoint(tmp_path):
     save_as_run_pretraining_does(tmp_path, random_variables())
     config = make_config(init_from=str(tmp_path))
     weights = initialize.read(initialize.open_source(config), config, TOKENIZER)
     found = encoders.read(str(tmp_path), True)
     assert_same(found.arrays, of_the_encoder(weights.arrays))
     assert found.config == config.model and found.tokenizer == TOKENIZER
-    with pytest.raises(ConfigError, match="give --lowercase=true or --lowercase=false"):
+    with pytest.raises(ConfigError, match="add --lowercase=true or --lowercase=false"):
         encoders.read(str(tmp_path), None)
 
 
-def test_from_a_workdir(trained):
+def test_read_from_a_workdir(trained):
     use_mesh(1, 1, 1)
     run = run_lib.open_run(str(trained / "run"), None)
     found = encoders.read(str(trained / "run"), None)
@@ -49,7 +49,7 @@ def test_from_a_workdir(trained):
     assert found.config == run.config.model
 
 
-def test_a_padded_table_loses_its_padding(source):
+def test_padding_of_the_token_table_is_dropped(source):
     directory, arrays = source
     table = arrays["bert.embeddings.word"]
     padded = np.concatenate([table, np.ones((31, 32), np.float32)])
@@ -63,7 +63,7 @@ def test_a_padded_table_loses_its_padding(source):
     np.testing.assert_array_equal(found, table)
 
 
-def test_first_layers_are_those_of_the_whole(source):
+def test_first_layers_equal_those_of_the_full_encoder(source):
     found = encoders.read(str(source[0]), None)
     assert encoders.first_layers(found, 0) is found
     assert encoders.first_layers(found, 2) is found
@@ -76,14 +76,14 @@ def test_first_layers_are_those_of_the_whole(source):
         encoders.first_layers(found, 3)
 
 
-def test_without_a_pooler_one_is_new(source):
+def test_missing_pooler_is_reported(source):
     directory, _ = source
     tensors = {k: v for k, v in tensors_of(directory).items() if "pooler" not in k}
     safetensors.numpy.save_file(tensors, directory / "model.safetensors")
     assert "no pooler" in encoders.read(str(directory), None).notes[0]
 
 
-def test_mistakes_are_one_line(source):
+def test_errors_are_one_line(source):
     directory, _ = source
 
     def read(path=directory, lowercase=None):
@@ -91,13 +91,13 @@ def test_mistakes_are_one_line(source):
             encoders.read(str(path), lowercase)
         return str(error.value)
 
-    assert "is not a directory; give a directory of python -m" in read("/nowhere")
+    assert "is not a directory; use a directory of python -m" in read("/nowhere")
     assert "has no config.json" in read(directory.parent)
     assert "--lowercase=false, but" in read(lowercase=False)
     change_json(directory, "config.json", num_hidden_layers=3)
     assert "lacks 16 of the encoder's tensors" in read()
     change_json(directory, "config.json", num_hidden_layers=2, intermediate_size=96)
-    assert "does not fit its own config in 6 tensor(s)" in read()
+    assert "does not match its own config in 6 tensor(s)" in read()
     change_json(directory, "config.json", intermediate_size=64)
     kernel = np.full((32, 32), np.nan, np.float32)
     change_tensors(
@@ -106,7 +106,7 @@ def test_mistakes_are_one_line(source):
     assert "has NaN or infinity in bert.layers.0." in read()
 
 
-def test_a_model_of_other_names_lacks_them(source):
+def test_model_with_other_names_is_rejected(source):
     directory, _ = source
     renamed = {f"module.{name}": array for name, array in tensors_of(directory).items()}
     safetensors.numpy.save_file(renamed, directory / "model.safetensors")

@@ -25,7 +25,7 @@ from tests.models import (
 
 
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
-def test_weights_take_the_places_of_the_first_ones(source, mesh_shape):
+def test_weights_replace_the_initial_ones(source, mesh_shape):
     directory, expected = source
     use_mesh(*mesh_shape)
     config = make_config()
@@ -45,7 +45,7 @@ def test_more_positions_repeat_the_table(source):
     assert weights.notes == ("32 positions, repeated to make 80",)
 
 
-def test_a_directory_may_be_here(source, monkeypatch):
+def test_relative_directory(source, monkeypatch):
     directory, expected = source
     monkeypatch.chdir(directory)
     config = make_config(init_from=".")
@@ -54,8 +54,8 @@ def test_a_directory_may_be_here(source, monkeypatch):
 
 
 @pytest.mark.slow
-def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
-    """Held-out metrics before the first update are those of the source."""
+def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
+    """The held-out metrics before the first update equal those of the source."""
     exported = tmp_path / "exported"
     workdir = trained / "run"
     run_well("bert_jax.export", f"--workdir={workdir}", f"--output={exported}")
@@ -68,7 +68,7 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
             "phases[0].num_steps": 1,
             "eval.every_steps": 1,
             "checkpoint.every_steps": 1,
-            # The rate of the released schedule is 0 at step 0: nothing is changed.
+            # The released schedule has rate 0 at step 0, so no parameter changes.
             "optimizer.warmup_steps": 1,
             "log_every_steps": 1,
         }
@@ -77,7 +77,7 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
         assert f"from the weights in {source} with a new optimizer" in stdout
         lines = [json.loads(x) for x in (target / "metrics.jsonl").open()]
         found[source] = lines[-1]["eval_masked_lm_loss"]
-    # Stopped and taken up again, a run needs the model no more.
+    # A resumed run does not read the source again.
     shutil.rmtree(exported)
     target = tmp_path / "from-exported"
     changes["init_from"] = str(exported)
@@ -89,7 +89,7 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
 @pytest.mark.parametrize(
     ("init_from", "changes", "message"),
     [
-        ("nothing", {}, "config.init_from='nothing' does not exist; give"),
+        ("nothing", {}, "config.init_from='nothing' does not exist; use"),
         pytest.param(
             "gs://bucket/model",
             {},
@@ -113,10 +113,16 @@ def test_training_goes_on_from_an_export_and_from_a_workdir(trained, tmp_path):
             {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
             "RUN/../corpus/vocab.txt is not the run's vocabulary",
         ),
-        ("RUN", {"model.hidden_size": 64}, "config.model.hidden_size=64 (there 32): "),
+        (
+            "RUN",
+            {"model.hidden_size": 64},
+            "config.model.hidden_size=64 (the model has 32): ",
+        ),
     ],
 )
-def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message):
+def test_train_with_an_invalid_source_writes_nothing(
+    trained, tmp_path, init_from, changes, message
+):
     workdir = tmp_path / "run"
     corpus_dir = tmp_path / "corpus"
     vocabulary = tmp_path / "vocab.txt"
@@ -138,7 +144,7 @@ def test_a_mistake_writes_nothing(trained, tmp_path, init_from, changes, message
     assert not workdir.exists() and not corpus_dir.exists()
 
 
-def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
+def test_incomplete_workdir_is_an_error(trained, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(trained / "run", workdir)
     config = workdir_lib.read_config(str(workdir))
@@ -155,11 +161,11 @@ def test_a_workdir_that_lacks_something_says_what(trained, tmp_path):
         initialize.open_source(continued)
     data = dataclasses.replace(config.data, corpus_dir="gone")
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
-    with pytest.raises(errors.ConfigError, match="in 'gone', where no corpus is"):
+    with pytest.raises(errors.ConfigError, match="at 'gone', which is missing"):
         initialize.open_source(continued)
 
 
-def test_a_workdir_whose_corpus_was_replaced_is_refused(trained, tmp_path):
+def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
     workdir, other = tmp_path / "run", tmp_path / "corpus"
     shutil.copytree(trained / "run", workdir)
     shutil.copytree(trained / "corpus", other)
@@ -195,7 +201,7 @@ def have_no_facts(step):
 @pytest.mark.parametrize(
     "harm", [lose_the_data, lose_the_facts, break_the_facts, have_no_facts]
 )
-def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
+def test_corrupt_checkpoint_is_an_error(trained, tmp_path, harm):
     workdir = tmp_path / "run"
     shutil.copytree(trained / "run", workdir)
     harm(workdir / "checkpoints/20")
@@ -207,7 +213,7 @@ def test_a_damaged_checkpoint_is_named(trained, tmp_path, harm):
     assert "\n" not in str(e.value)
 
 
-def test_a_workdir_of_another_vocabulary_is_refused(trained, tmp_path):
+def test_workdir_with_another_vocabulary_is_rejected(trained, tmp_path):
     config = workdir_lib.read_config(str(trained / "run"))
     size = config.tokenizer.vocab_size
     other = wordpiece.WordPiece(

@@ -1,4 +1,4 @@
-"""A model is read back from its directory alone, with or without its head."""
+"""Tests of reading a model and its config from a directory."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def write(directory, kind="classification"):
 
 
 @pytest.mark.parametrize("kind", heads.KINDS)
-def test_a_tuned_model_comes_back(kind, tmp_path):
+def test_tuned_model_round_trips(kind, tmp_path):
     config, graphdef, params = write(tmp_path, kind)
     found = model_lib.read_tuned(str(tmp_path))
     assert found.config == config
@@ -40,7 +40,7 @@ def test_a_tuned_model_comes_back(kind, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, found.params, params)
 
 
-def test_an_encoder_is_read_whatever_its_heads_and_laid_out(source):
+def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
     directory, arrays = source
     use_mesh(2, 2, 2)
     found = model_lib.read_encoder(str(directory))
@@ -51,7 +51,7 @@ def test_an_encoder_is_read_whatever_its_heads_and_laid_out(source):
 
 
 @pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)
-def test_the_tokenizer_is_its_own(kind, tmp_path):
+def test_tokenizer_is_read_from_the_directory(kind, tmp_path):
     texts = [[f"the garden {i} and the river {i * 7}."] for i in range(200)]
     config = make_config(tokenizer__kind=kind).tokenizer
     tokenizer = tokenizers.train(texts, config)
@@ -62,8 +62,8 @@ def test_the_tokenizer_is_its_own(kind, tmp_path):
     assert model_lib.read_encoder(str(tmp_path)).tokenizer == tokenizer
 
 
-def test_logits_are_those_of_transformers_own_file(tmp_path):
-    """What transformers itself saves is read: newer names, only tokenizer.json."""
+def test_logits_of_a_model_saved_by_transformers(tmp_path):
+    """Reads a model saved by transformers: newer names, and only tokenizer.json."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     write(tmp_path)
@@ -86,7 +86,7 @@ def test_logits_are_those_of_transformers_own_file(tmp_path):
     assert found.tokenizer == TOKENIZER
 
 
-def test_mistakes_are_one_line(tmp_path):
+def test_errors_are_one_line(tmp_path):
     def read(path=tmp_path):
         with pytest.raises(ConfigError) as error:
             model_lib.read_tuned(str(path))
@@ -96,16 +96,16 @@ def test_mistakes_are_one_line(tmp_path):
     assert "has no config.json" in read()
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "model" / "config.json").touch()
-    assert read(tmp_path / "run").endswith(f"; give {tmp_path / 'run'}/model")
+    assert read(tmp_path / "run").endswith(f"; use {tmp_path / 'run'}/model")
     (tmp_path / "run" / "checkpoints").mkdir()
     assert f"bert_jax.export --workdir={tmp_path / 'run'}" in read(tmp_path / "run")
     write(tmp_path)
     change_json(tmp_path, "config.json", hidden_size="wide")
     assert "hidden_size is 'wide'" in read()
     change_json(tmp_path, "config.json", hidden_size=33)
-    assert "does not divide" in read()
+    assert "is not a multiple of num_attention_heads" in read()
     change_json(tmp_path, "config.json", hidden_size=64)
-    assert "but its config.json means" in read()
+    assert "but its config.json implies" in read()
     change_json(tmp_path, "config.json", hidden_size=32, hidden_act="relu")
     assert "hidden_act='relu'" in read()
     change_json(tmp_path, "config.json", hidden_act="gelu", num_hidden_layers=0)
@@ -113,10 +113,10 @@ def test_mistakes_are_one_line(tmp_path):
     change_json(tmp_path, "config.json", num_hidden_layers=3)
     assert "lacks 16 of the model's tensors" in read()
     change_json(tmp_path, "config.json", num_hidden_layers=2, vocab_size=96)
-    assert "but its config.json means [96, 32]" in read()
+    assert "but its config.json implies [96, 32]" in read()
 
 
-def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
+def test_invalid_tokenizer_is_an_error(tmp_path):
     write(tmp_path)
     for name, key in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", "")):
         content = storage.read_json(tmp_path / name)
@@ -136,7 +136,7 @@ def test_a_tokenizer_that_does_not_fit_is_said(tmp_path):
         model_lib.read_encoder(str(tmp_path))
 
 
-def test_changed_files_are_refused(tmp_path):
+def test_changed_file_of_a_tuned_model_is_an_error(tmp_path):
     write(tmp_path)
     files.write_digests(tmp_path)
     change_tensors(tmp_path, classifier__bias=np.zeros(3, np.float32))
@@ -144,7 +144,7 @@ def test_changed_files_are_refused(tmp_path):
         model_lib.read_tuned(str(tmp_path))
 
 
-def test_a_table_with_other_rows_is_refused(tmp_path):
+def test_shape_that_differs_from_config_json_is_an_error(tmp_path):
     write(tmp_path)
     tensors = tensors_of(tmp_path)
     tensors["classifier.weight"] = tensors["classifier.weight"][:2]

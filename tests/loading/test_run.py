@@ -1,4 +1,4 @@
-"""Tests of bert_jax.loading.run: what may continue a run."""
+"""Tests of opening a run, and of the config changes that a resumed run accepts."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.checkpoint import workdir
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.loading import run as run_lib
 from tests.conftest import make_config
 
@@ -18,7 +18,7 @@ def two_phases() -> config_lib.ExperimentConfig:
     return dataclasses.replace(config, phases=(config.phases[0], second))
 
 
-def test_a_written_config_is_read_as_it_was(tmp_path):
+def test_config_round_trips(tmp_path):
     config = two_phases()
     assert workdir.read_config(str(tmp_path)) is None
     workdir.write_config(str(tmp_path), config)
@@ -31,9 +31,9 @@ def test_a_written_config_is_read_as_it_was(tmp_path):
     [b"{", b"\xff\xfe", b"", b"0", b"null", b"[]", b'"task"', b"[" * 100_000],
     ids=lambda content: repr(content[:9]),
 )
-def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
+def test_config_that_is_not_a_json_object_is_an_error(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(DamagedError, match="config.json is not a JSON object") as error:
+    with pytest.raises(CorruptError, match="config.json is not a JSON object") as error:
         workdir.read_config(str(tmp_path))
     assert "give another --workdir" in str(error.value)
 
@@ -49,7 +49,7 @@ def test_a_config_that_is_not_a_json_object_is_named(tmp_path, content):
         {"data__corpus_dir": "elsewhere"},
     ],
 )
-def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
+def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
     workdir.write_config(str(tmp_path), make_config())
     workdir.check_continues(str(tmp_path), make_config(**changes))
 
@@ -64,20 +64,20 @@ def test_where_and_how_a_run_runs_may_change(tmp_path, changes):
         ({"data__short_seq_prob": 0.2}, "config.data.short_seq_prob=0.2"),
     ],
 )
-def test_what_a_run_computes_may_not_change(tmp_path, changes, key):
+def test_keys_that_change_the_result_may_not_change(tmp_path, changes, key):
     workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError) as error:
         workdir.check_continues(str(tmp_path), make_config(**changes))
     assert key in str(error.value) and "was started with" in str(error.value)
 
 
-def test_another_number_of_phases_is_another_run(tmp_path):
+def test_number_of_phases_may_not_change(tmp_path):
     workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
         workdir.check_continues(str(tmp_path), two_phases())
 
 
-def test_checkpoints_without_their_config_are_not_continued(tmp_path):
+def test_checkpoints_without_a_config_are_an_error(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
     workdir.check_continues(str(tmp_path), make_config())  # killed before the config
@@ -86,15 +86,15 @@ def test_checkpoints_without_their_config_are_not_continued(tmp_path):
         workdir.check_continues(str(tmp_path), make_config())
 
 
-def test_a_run_opens_on_as_many_devices_as_divide_its_batch(trained):
-    """Trained on one; here are eight, and 16 rows a batch."""
+def test_run_opens_on_as_many_devices_as_divide_its_batch(trained):
+    """The run was trained on one device; here are eight, and 16 rows in a batch."""
     run = run_lib.open_run(str(trained / "run"), None)
     assert (run.step, run.phase_index) == (20, 0)
     assert run.mesh.size == 8
     assert run.config == workdir.read_config(str(trained / "run"))
 
 
-def test_an_unfinished_corpus_is_an_error_that_names_the_command(tmp_path):
+def test_unfinished_corpus_error_names_the_command(tmp_path):
     (tmp_path / "run").mkdir()
     workdir.write_config(str(tmp_path / "run"), make_config())
     unfinished = tmp_path / "corpus"

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.loading.vocabulary: which rows of a model a vocabulary takes."""
+"""Tests of the mapping from a run's vocabulary to rows of a model's tables."""
 
 import json
 
@@ -14,22 +14,22 @@ from tests.models import VOCAB, assert_same, change_json, read, tensors_of
 
 
 def extend(directory, *tokens):
-    """Reads the source for a run whose vocabulary has the tokens after the source's."""
+    """Reads the source for a run whose vocabulary adds tokens at the end."""
     vocab = (*VOCAB, *tokens)
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
     return initialize.read(initialize.open_source(config), config, tokenizer)
 
 
-def test_new_tokens_are_the_mean_of_their_pieces(source):
+def test_new_token_is_the_mean_of_its_pieces(source):
     directory, expected = source
-    # "w91" and "w9" are tokens and "##1" is not: w91w9 cannot be made of pieces.
+    # "w91" and "w9" are tokens and "##1" is not, so w91w9 cannot be split into pieces.
     weights = extend(directory, "w91-w90", "w91w9", "w92 w3")
     old = {"w90": VOCAB.index("w90"), "w91": VOCAB.index("w91")}
     for name in ("bert.embeddings.word", "decoder_bias"):
         rows, before = weights.arrays[name], expected[name]
         assert_same({name: rows[:97]}, {name: before})
-        unk = before[VOCAB.index("[UNK]")]  # of the hyphen
+        unk = before[VOCAB.index("[UNK]")]  # for the hyphen
         pieces = [before[old["w91"]], unk, before[old["w90"]]]
         np.testing.assert_allclose(rows[97], np.mean(pieces, axis=0), rtol=1e-6)
         np.testing.assert_array_equal(rows[98], unk)
@@ -44,8 +44,8 @@ def test_new_tokens_are_the_mean_of_their_pieces(source):
     assert never == "tokens that no text can contain: w91-w90, w92 w3"
 
 
-def test_rows_of_added_tokens_are_theirs(source):
-    """A tokenizer that grew: its last token is in no vocab.txt."""
+def test_rows_of_added_tokens(source):
+    """Reads a tokenizer whose last token is not in vocab.txt but an added token."""
     directory, expected = source
     vocab = [*VOCAB[:-1], ""]
     (directory / "vocab.txt").write_text("\n".join(vocab))
@@ -59,7 +59,7 @@ def test_rows_of_added_tokens_are_theirs(source):
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_tokens_that_python_splits_lines_at_and_added_tokens(source, line_end):
+def test_tokens_that_are_line_breaks_in_python(source, line_end):
     """U+2028 and ##U+2028 are tokens of bert-base-chinese."""
     directory, expected = source
     breaks = ["\u2028", "##\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\u3000"]
@@ -75,7 +75,7 @@ def test_tokens_that_python_splits_lines_at_and_added_tokens(source, line_end):
     assert weights.notes == ()
 
 
-def test_a_vocabulary_that_is_not_utf8_is_refused(source):
+def test_vocabulary_that_is_not_utf8_is_rejected(source):
     directory, _ = source
     content = "\n".join(VOCAB[:-1]).encode().replace(b"w50", b"\xff")
     (directory / "vocab.txt").write_bytes(content)
@@ -85,7 +85,7 @@ def test_a_vocabulary_that_is_not_utf8_is_refused(source):
         read(directory)
 
 
-def test_a_vocabulary_of_another_kind_is_refused(source):
+def test_vocabulary_of_another_kind_is_rejected(source):
     directory, _ = source
     config = make_config(
         init_from=str(directory), tokenizer__kind="sentencepiece_unigram"
@@ -128,8 +128,8 @@ TABLES = ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias")
         (TABLES[1:], 97),
     ],
 )
-def test_rows_of_padding_are_left_out(source, padded, vocab_size):
-    """Whether config.json counts them or not, and of one table alone."""
+def test_padding_rows_are_dropped(source, padded, vocab_size):
+    """Drops them in one or both tables, counted in config.json's vocab_size or not."""
     directory, expected = source
     tensors = tensors_of(directory)
     for name in padded:
@@ -139,19 +139,19 @@ def test_rows_of_padding_are_left_out(source, padded, vocab_size):
     change_json(directory, "config.json", vocab_size=vocab_size)
     weights = read(directory)
     assert_same(weights.arrays, expected)
-    assert weights.notes == ("7 rows of no token are left out",)
+    assert weights.notes == ("dropped 7 rows without a token",)
 
 
 @pytest.mark.parametrize(
     "vocab",
     [VOCAB[:-1], (*VOCAB[:-2], VOCAB[-1], VOCAB[-2]), (*VOCAB[:-1], "new", VOCAB[-1])],
 )
-def test_a_vocabulary_that_does_not_begin_as_the_sources_is_refused(source, vocab):
+def test_vocabulary_that_does_not_extend_the_sources_is_rejected(source, vocab):
     directory, _ = source
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     with pytest.raises(
         errors.ConfigError,
-        match=r"nor its beginning: token \d+ is 'w\d+' there and",
+        match=r"nor its first lines: token \d+ is 'w\d+' in the model and",
     ):
         initialize.read(
             initialize.open_source(config), config, wordpiece.WordPiece(vocab, True)

@@ -1,4 +1,4 @@
-"""The network: sizes, what sees what, and parity with transformers."""
+"""Tests of BERT: sizes, attention, dropout and parity with transformers."""
 
 import json
 
@@ -27,7 +27,10 @@ def build(config, seed=0):
 
 
 def with_random_vectors(bert, seed=1):
-    """Biases start at 0 and scales at 1, where a swapped or lost one goes unseen."""
+    """Adds noise to all parameters.
+
+    Biases start at 0 and scales at 1, so that a swapped or missing one would not show.
+    """
     graphdef, params = nnx.split(bert)
     random = np.random.default_rng(seed)
     params = jax.tree.map(
@@ -39,32 +42,32 @@ def with_random_vectors(bert, seed=1):
 @pytest.mark.parametrize(
     ("module", "count"), [(base, 110_106_428), (large, 336_226_108)]
 )
-def test_number_of_parameters_is_the_released_models(module, count):
+def test_number_of_parameters_equals_the_released_models(module, count):
     config = config_lib.from_config_dict(module.get_config())
     key = jax.random.key(0)
     params = jax.eval_shape(lambda: bert_lib.build(config.model, 30522, key)[1])
     assert sum(x.size for x in jax.tree.leaves(params)) == count
 
 
-def test_initial_weights_have_the_released_distributions():
+def test_initial_weights_have_the_distribution_of_the_released_code():
     config = make_config(model__hidden_size=768, model__max_position_embeddings=512)
     _, params = bert_lib.build(config.model, 97, jax.random.key(0))
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-    beginnings = set()
+    first_values = set()
     for path, leaf in leaves:
         name, array = parameters.path_name(path), np.asarray(leaf, np.float64)
         if array.ndim == 1:
             assert np.all(array == (1 if name.endswith(".scale") else 0)), name
             continue
-        # A normal of 0.02 cut off at two deviations, not scaled back up to 0.02: its
-        # deviation is 0.8796 of that. Four standard errors of an estimate of it.
+        # A normal with deviation 0.02, truncated at two deviations and not rescaled,
+        # has 0.8796 of that deviation. Allow four standard errors of its estimate.
         allowed = 4 * 0.0176 * np.sqrt(0.35 / array.size)
         assert abs(array.std() - 0.8796 * 0.02) < allowed, name
         assert abs(array.mean()) < 4 * 0.0176 / np.sqrt(array.size), name
         assert 0.038 < np.abs(array).max() <= 0.04 + 1e-6, name
-        beginnings.add(array.flat[0])
-    # No two are drawn with one key.
-    assert len(beginnings) == sum(leaf.ndim == 2 for _, leaf in leaves)
+        first_values.add(array.flat[0])
+    # Every matrix is drawn with a key of its own.
+    assert len(first_values) == sum(leaf.ndim == 2 for _, leaf in leaves)
 
 
 def encode(bert, batch, **kwargs):
@@ -72,7 +75,7 @@ def encode(bert, batch, **kwargs):
     return np.asarray(bert.bert.encode(batch, dropout_key=None, dtype=F32, **kwargs))
 
 
-def test_padding_changes_nothing():
+def test_padding_does_not_change_real_tokens():
     config = make_config()
     bert = build(config)
     batch = make_batch(config)
@@ -84,8 +87,8 @@ def test_padding_changes_nothing():
     )
 
 
-def test_every_token_sees_every_real_token_and_no_other():
-    """Proved by gradients: of one output token with respect to all input tokens."""
+def test_every_token_attends_to_every_real_token_and_to_no_padding():
+    """Takes the gradient of one output token with respect to all input tokens."""
     config = make_config(phase={"global_batch_size": 1})
     bert = with_random_vectors(build(config))
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
@@ -103,8 +106,8 @@ def test_every_token_sees_every_real_token_and_no_other():
     np.testing.assert_array_equal(seen, np.arange(T) < T - 3)
 
 
-def test_pairs_of_one_row_do_not_see_each_other():
-    """Two pairs packed in a row give what each gives alone."""
+def test_pairs_of_one_row_do_not_attend_to_each_other():
+    """Two pairs packed in a row have the same states as each in a row of its own."""
     config = make_config(phase={"global_batch_size": 2})
     bert = with_random_vectors(build(config))
     alone = make_batch(config)
@@ -121,7 +124,7 @@ def test_pairs_of_one_row_do_not_see_each_other():
     np.testing.assert_allclose(together[0, T // 2 :], apart[1, half], atol=1e-5)
 
 
-def test_states_at_positions_are_those_of_the_whole_row():
+def test_states_at_positions_equal_those_of_the_whole_row():
     config = make_config()
     bert = with_random_vectors(build(config))
     batch = make_batch(config)
@@ -133,8 +136,13 @@ def test_states_at_positions_are_those_of_the_whole_row():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
-def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
-    """Rows as one matrix on a CPU, [B, T, D] elsewhere; own gradients on a GPU."""
+def test_gradients_are_the_same_with_the_code_of_every_platform(
+    monkeypatch, mesh_shape
+):
+    """CPUs multiply flattened rows, other platforms [B, T, D]; GPUs have own gradients.
+
+    All three programs run on the CPU.
+    """
     mesh = use_mesh(*mesh_shape)
     config = make_config(model__num_attention_heads=2, model__hidden_size=16)
     graphdef, params = nnx.split(with_random_vectors(build(config)))
@@ -151,7 +159,8 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
         return jax.grad(loss, has_aux=True)(params)[0]
 
     programs, found = [], []
-    monkeypatch.setattr(ops, "_SMALL", 50)  # words are more, positions are fewer
+    # The word table is larger than this, the position table smaller.
+    monkeypatch.setattr(ops, "_SMALL", 50)
     for platform in ("cpu", "tpu", "gpu"):
         monkeypatch.setattr(sharding, "platform", lambda name=platform: name)
         gradient.clear_cache()
@@ -166,7 +175,7 @@ def test_a_product_is_the_same_whatever_it_is_made_for(monkeypatch, mesh_shape):
         )
 
 
-def test_layer_norm_matches_float64_even_far_from_zero():
+def test_layer_norm_matches_float64_when_the_mean_is_large():
     norm = layers.LayerNorm(64, 1e-12)
     x = np.random.default_rng(0).normal(100.0, 0.1, (4, 64)).astype(np.float32)
     exact = x.astype(np.float64)
@@ -174,7 +183,7 @@ def test_layer_norm_matches_float64_even_far_from_zero():
     np.testing.assert_allclose(norm(jnp.asarray(x)), exact, atol=2e-3)
 
 
-def test_bfloat16_stays_near_float32():
+def test_bfloat16_logits_are_close_to_float32():
     config = make_config()
     bert = build(config)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
@@ -184,8 +193,8 @@ def test_bfloat16_stays_near_float32():
     np.testing.assert_allclose(rough, exact, atol=2e-2)
 
 
-def test_gradient_of_a_frequent_token_keeps_its_digits_in_bfloat16():
-    """Thousands of equal tokens, whose sum in bfloat16 would stop growing."""
+def test_gradient_of_a_frequent_token_is_accurate_in_bfloat16():
+    """Sums thousands of equal tokens; a bfloat16 sum would stop growing."""
     config = make_config(
         model__num_hidden_layers=1,
         phase={"global_batch_size": 256, "sequence_length": 32},
@@ -216,8 +225,8 @@ def with_dropout(hidden=0.0, attention=0.0, **changes):
     )
 
 
-def test_dropout_is_at_the_four_places_of_every_layer_and_nowhere_else(monkeypatch):
-    """Its calls in order; the last layer has the queries of masks and [CLS] alone."""
+def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monkeypatch):
+    """Compares the calls in order; the last layer queries the masks and [CLS] only."""
     config = with_dropout(0.25, 0.5)
     bert, calls = build(config), []
     drop = bert_lib.dropout
@@ -248,7 +257,7 @@ SEEDS = np.arange(6, dtype=np.uint32).reshape(3, 2)
 
 
 def assert_dropped(found, whole, rate):
-    """Asserts that a share of `rate` is 0 and the rest of `whole` scaled, no more."""
+    """Asserts that a fraction `rate` of `found` is 0 and the rest is `whole` scaled."""
     found, whole = np.asarray(found), np.asarray(whole)
     is_dropped = found == 0
     assert np.all(whole != 0)
@@ -259,7 +268,7 @@ def assert_dropped(found, whole, rate):
     )
 
 
-def test_dropout_of_the_embeddings_follows_their_norm():
+def test_embedding_dropout_follows_layer_norm():
     config = with_dropout(hidden=0.25)
     embeddings = with_random_vectors(build(config)).bert.embeddings
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
@@ -268,10 +277,11 @@ def test_dropout_of_the_embeddings_follows_their_norm():
     assert_dropped(embeddings(*ids, SEEDS[0], F32), whole, 0.25)
 
 
-def test_dropout_in_attention_is_of_the_probabilities():
-    """Values that are one-hot by token make the output the probabilities themselves.
+def test_attention_dropout_applies_to_the_probabilities():
+    """Sets values to one-hot vectors by token, so that the output is the probabilities.
 
-    Each is there twice, so that they are dropped with both, and nothing after them is.
+    Each probability is in the output twice. Both are dropped together, which shows that
+    nothing after the probabilities is dropped.
     """
     config = with_dropout(hidden=0.5, attention=0.25)
     attention = with_random_vectors(build(config)).bert.layers[0].attention
@@ -288,7 +298,7 @@ def test_dropout_in_attention_is_of_the_probabilities():
     def probabilities(seed):
         x_BTN2T = attention(x_BTD, x_BTD, mask_B1TT, seed).reshape(B, T, N, 2, T)
         np.testing.assert_allclose(x_BTN2T[..., 0, :], x_BTN2T[..., 1, :], atol=1e-6)
-        # What is dropped comes out as rounding of the pseudo-inverse, not as 0.
+        # Dropped values are not 0 but the rounding error of the pseudo-inverse.
         return np.where(np.abs(x_BTN2T) < 1e-6, 0, x_BTN2T)[..., 0, :]
 
     whole = probabilities(None)
@@ -297,16 +307,16 @@ def test_dropout_in_attention_is_of_the_probabilities():
 
 
 @pytest.mark.parametrize(
-    "silenced",
+    "zeroed",
     [lambda layer: layer.output, lambda layer: layer.attention.output],
     ids=["attention", "feed_forward"],
 )
-def test_dropout_in_a_layer_is_of_what_is_added(silenced):
-    """Without norms and one of the two sums, what a layer adds is at hand."""
+def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
+    """Removes the norms and one of the two branches, so that the other is the sum."""
     layer = with_random_vectors(build(with_dropout(hidden=0.25))).bert.layers[1]
     layer.attention_norm = layer.output_norm = lambda x: x
-    silenced(layer).kernel[...] *= 0
-    silenced(layer).bias[...] *= 0
+    zeroed(layer).kernel[...] *= 0
+    zeroed(layer).bias[...] *= 0
     B, T, D = 16, 8, 32
     ones_BTD = jnp.ones((B, T, D))
     x_BTD = jax.random.normal(jax.random.key(1), (B, T, D))
@@ -316,8 +326,8 @@ def test_dropout_in_a_layer_is_of_what_is_added(silenced):
     assert_dropped(found, whole, 0.25)
 
 
-def test_heads_drop_nothing():
-    """With dropout on, they are functions of the last states alone."""
+def test_pretraining_heads_have_no_dropout():
+    """With dropout on, the logits are a function of the last states."""
     config = with_dropout(0.25, 0.25)
     bert = with_random_vectors(build(config))
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
@@ -336,7 +346,7 @@ def test_heads_drop_nothing():
 
 
 def gradient_by_key(rate):
-    """Returns the gradient of a batch's loss, leaf by leaf, as a function of a key."""
+    """Returns a function from a key to the leaves of the gradient of a batch's loss."""
     config = with_dropout(rate, rate, model__num_hidden_layers=1)
     graphdef, params = nnx.split(build(config))
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
@@ -351,7 +361,7 @@ def gradient_by_key(rate):
     return lambda key: jax.tree.leaves(gradient(params, key))
 
 
-def test_a_key_changes_no_bit_where_nothing_is_dropped():
+def test_gradient_does_not_depend_on_the_key_at_dropout_rate_0():
     gradient = gradient_by_key(0.0)
     for with_key, without in zip(
         gradient(jax.random.key(0)), gradient(None), strict=True
@@ -359,7 +369,7 @@ def test_a_key_changes_no_bit_where_nothing_is_dropped():
         np.testing.assert_array_equal(with_key, without)
 
 
-def test_one_key_gives_the_same_bits_and_another_others():
+def test_gradient_is_determined_by_the_dropout_key():
     gradient = gradient_by_key(0.25)
     keys = (jax.random.key(seed) for seed in (0, 0, 1))
     for first, again, other in zip(*map(gradient, keys), strict=True):
@@ -369,7 +379,7 @@ def test_one_key_gives_the_same_bits_and_another_others():
 
 @pytest.mark.parametrize("hidden_act", ["gelu_new", "gelu"])
 def test_logits_equal_those_of_transformers(tmp_path, hidden_act):
-    """Through our own export, so that names, transposes and config.json are tested."""
+    """Goes through our export, which tests names, transposes and config.json."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     from bert_jax.data.tokenizers import tokenizers

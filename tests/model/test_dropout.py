@@ -1,4 +1,4 @@
-"""What is dropped is a share, by the seed and the place alone."""
+"""Tests of dropout: its rate, and its dependence on seed and index only."""
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +10,13 @@ from tests.conftest import use_mesh
 F32 = jnp.dtype(jnp.float32)
 
 
-def test_dropout_drops_its_share_and_keeps_the_mean():
+def test_dropout_zeroes_its_rate_and_scales_the_rest():
     x = jnp.ones((64, 32, 128))
     y = dropout(x, 0.1, jnp.array([3, 4], jnp.uint32))
     share = float(jnp.mean((y == 0).astype(F32)))
     assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / x.size)
     np.testing.assert_allclose(np.unique(y), [0, 1 / 0.9], rtol=1e-6)
-    # No dim of the array is treated alike: neighbours agree no more often than chance.
+    # Neighbours along each dim are dropped together no more often than by chance.
     for axis in range(3):
         same = float(jnp.mean(((y == 0) & (jnp.roll(y, 1, axis) == 0)).astype(F32)))
         assert abs(same - 0.01) < 5e-4
@@ -38,7 +38,7 @@ def test_dropout_depends_on_the_seed_and_not_on_the_mesh():
     np.testing.assert_array_equal(split, one)
 
 
-def test_dropout_off_is_the_identity():
+def test_dropout_without_seed_or_at_rate_0_is_the_identity():
     x = jnp.ones((2, 3))
     assert dropout(x, 0.5, None) is x
     assert dropout(x, 0.0, jnp.zeros(2, jnp.uint32)) is x

@@ -1,4 +1,4 @@
-"""Each head: a step's loss and gradients are transformers', dropout, any mesh."""
+"""Tests of the task heads: parity with transformers, dropout, padding and meshes."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests.finetuning import tuned
 from tests.models import TOKENIZER
 
 F32 = jnp.dtype(jnp.float32)
-# A dual encoder is sentence-transformers', see interop/test_sentence_transformers.py.
+# The dual encoder is compared in interop/test_sentence_transformers.py.
 every_kind = pytest.mark.parametrize(
     "kind", sorted(heads.KINDS.keys() - {"similarity"})
 )
@@ -31,7 +31,8 @@ every_module = pytest.mark.parametrize(
         "similarity",
     ],
 )
-# They shift all of what a softmax is over alike, so their gradients are rounding.
+# These biases add the same number to every input of a softmax, so their gradients are
+# rounding errors.
 NO_GRADIENT = {
     "question_answering": ("qa_outputs.bias", "layer.1.output.LayerNorm.bias"),
     "multiple_choice": ("classifier.bias",),
@@ -99,14 +100,14 @@ def their_logits(kind, found):
 
 
 @every_kind
-def test_a_step_equals_that_of_transformers(kind, tmp_path):
-    """Logits, loss and gradients, of what was exported for it."""
+def test_logits_loss_and_gradients_equal_those_of_transformers(kind, tmp_path):
+    """Exports the model and loads it in transformers."""
     config, graphdef, params = tuned.build(kind)
     huggingface_write.write_tuned(
         tmp_path, params, config, tuned.HEADS[kind], TOKENIZER, 32
     )
     theirs, info = load_in_transformers(kind, tmp_path)
-    assert not any(info.values()), info  # nothing missing, left over or mismatched
+    assert not any(info.values()), info  # missing, unexpected or mismatched keys
     batch = tuned.make_batch(kind)
     found = theirs.eval()(**their_inputs(batch))
     found.loss.backward()
@@ -118,7 +119,7 @@ def test_a_step_equals_that_of_transformers(kind, tmp_path):
     gradients = weight_names.rename(gradients, HUGGINGFACE)
     expected = {name: x.grad.numpy() for name, x in theirs.named_parameters()}
     assert set(gradients) == set(expected)
-    # Where logits of padding are read, torch leaves out its embedding's gradient.
+    # torch drops the gradient of the padding token's embedding.
     word = "bert.embeddings.word_embeddings.weight"
     gradients[word] = gradients[word][1:]
     expected[word] = expected[word][1:]
@@ -133,7 +134,7 @@ def test_a_step_equals_that_of_transformers(kind, tmp_path):
 
 
 @every_module
-def test_dropout_is_the_keys_and_of_the_head_as_well(kind):
+def test_dropout_depends_on_the_key_and_applies_to_the_head(kind):
     config, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)
     first = logits_of(graphdef, params, batch, jax.random.key(1))
@@ -141,7 +142,7 @@ def test_dropout_is_the_keys_and_of_the_head_as_well(kind):
     other = logits_of(graphdef, params, batch, jax.random.key(2))
     np.testing.assert_array_equal(first, again)
     without = logits_of(graphdef, params, batch)
-    # The configs' encoder drops nothing, so what differs comes from the head.
+    # The encoder has no dropout in this config, so any difference is the head's.
     assert config.hidden_dropout_prob == 0.0
     differs = kind not in ("question_answering", "similarity")
     assert (np.abs(first - other).max() > 1e-3) == differs
@@ -149,7 +150,7 @@ def test_dropout_is_the_keys_and_of_the_head_as_well(kind):
 
 
 @every_module
-def test_padding_changes_nothing(kind):
+def test_padding_does_not_change_logits_of_real_tokens(kind):
     _, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)
     changed = batch | {
@@ -165,7 +166,7 @@ def test_padding_changes_nothing(kind):
 
 @pytest.mark.slow
 @every_module
-def test_a_step_is_the_same_on_a_mesh(kind):
+def test_loss_and_gradients_are_the_same_on_a_mesh(kind):
     _, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)
     expected, expected_gradients = loss_and_gradients(kind, graphdef, params, batch)
@@ -185,8 +186,8 @@ def test_a_step_is_the_same_on_a_mesh(kind):
 
 @pytest.mark.slow
 @every_module
-def test_a_batch_is_learnt(kind):
-    """From a new model's weights, with dropout."""
+def test_model_overfits_one_batch(kind):
+    """Trains from random weights, with dropout."""
     head, config = tuned.HEADS[kind], tuned.make_config().model
     graphdef, params = heads.build(config, tuned.VOCAB_SIZE, head, jax.random.key(0))
     batch = tuned.make_batch(kind)
@@ -212,7 +213,7 @@ def test_a_batch_is_learnt(kind):
     assert np.mean(values[-10:]) < 0.2 * values[0]
 
 
-def test_new_classifiers_are_small_and_biases_zero():
+def test_new_classifier_has_small_weights_and_zero_biases():
     config = tuned.make_config().model
     head = tuned.HEADS["tagging"]
     _, params = heads.build(config, tuned.VOCAB_SIZE, head, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""int8 weights: near to the float32 ones, a quarter of them, and told of."""
+"""Tests of int8 weights: their error, their memory and the reported difference."""
 
 import dataclasses
 import gc
@@ -25,7 +25,7 @@ from tests.models import TOKENIZER
 
 
 def quantized(model):
-    return dataclasses.replace(model, params=int8.quantized(model.params))
+    return dataclasses.replace(model, params=int8.quantize(model.params))
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def directory(tmp_path_factory):
 
 
 @pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
-def test_each_weight_is_off_by_half_a_step_at_most(directory, mesh):
+def test_quantization_error_is_at_most_half_a_step(directory, mesh):
     use_mesh(*mesh)
     model = model_lib.read_tuned(str(directory))
-    found = jax.jit(int8.dequantized)(int8.quantized(model).params)
+    found = jax.jit(int8.dequantize)(quantized(model).params)
     leaves, _ = jax.tree_util.tree_flatten_with_path(model.params)
     for (path, x), y in zip(leaves, jax.tree.leaves(found), strict=True):
         x, y = np.asarray(x), np.asarray(y)
@@ -57,7 +57,7 @@ def test_each_weight_is_off_by_half_a_step_at_most(directory, mesh):
         assert np.abs(x - y).max() > 0
 
 
-def test_they_take_a_quarter(directory):
+def test_int8_weights_take_a_quarter_of_the_memory(directory):
     use_mesh(1, 1, 1)
     model = model_lib.read_tuned(str(directory))
     small = quantized(model)
@@ -65,12 +65,12 @@ def test_they_take_a_quarter(directory):
     matrices = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
     rest = sum(4 * x.size for x in vectors)
     numbers = sum(x.size for x in matrices)
-    scales = sum(4 * max(x.shape) for x in matrices)  # at most
+    most_scales = sum(4 * max(x.shape) for x in matrices)
     assert int8.num_bytes(model.params) == rest + 4 * numbers
-    assert numbers < int8.num_bytes(small.params) - rest <= numbers + scales
+    assert numbers < int8.num_bytes(small.params) - rest <= numbers + most_scales
 
 
-def test_predict_says_nearly_the_same_and_tells_of_the_difference(directory, tmp_path):
+def test_predict_reports_the_difference_which_is_small(directory, tmp_path):
     rows = {}
     for weights in ("float32", "int8"):
         output = tmp_path / f"{weights}.jsonl"
@@ -84,15 +84,15 @@ def test_predict_says_nearly_the_same_and_tells_of_the_difference(directory, tmp
         assert result.returncode == 0, result.stderr
         rows[weights] = [json.loads(line) for line in output.open()]
     assert "MB instead of" in result.stderr
-    said = f"int8 weights: {answers.difference(rows['float32'], rows['int8'])}"
-    assert said in result.stderr and "of the first 30 lines" in said
+    summary = f"int8 weights: {answers.difference(rows['float32'], rows['int8'])}"
+    assert summary in result.stderr and "of the first 30 lines" in summary
     for one, other in zip(rows["float32"], rows["int8"], strict=True):
         for name, share in one["probabilities"].items():
             assert other["probabilities"][name] == pytest.approx(share, abs=0.05)
     assert rows["float32"] != rows["int8"]
 
 
-def test_a_difference_of_rows_counts_answers_or_measures_numbers():
+def test_difference_of_rows_counts_equal_answers_or_gives_the_largest_change():
     labels = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}]
     other = [labels[0] | {"label": "y"}, labels[1]]
     assert answers.difference(labels, labels).startswith("2 of the first 2 lines")
@@ -104,7 +104,7 @@ def test_a_difference_of_rows_counts_answers_or_measures_numbers():
     assert "changed by nan" in answers.difference(scores, broken)
 
 
-def test_a_difference_of_features_is_their_least_cosine():
+def test_difference_of_features_is_the_smallest_cosine():
     def features(*values):
         nothing = np.zeros(1, np.int32)
         return [
@@ -119,7 +119,7 @@ def test_a_difference_of_features_is_their_least_cosine():
     assert "nan or more" in extract.difference(exact, broken)
 
 
-def test_extract_tells_of_the_difference(directory, tmp_path):
+def test_extract_reports_the_difference(directory, tmp_path):
     stdout = run_well(
         "bert_jax.extract",
         f"--model={directory}",
@@ -133,22 +133,22 @@ def test_extract_tells_of_the_difference(directory, tmp_path):
     assert 0.99 < cosine <= 1
 
 
-def test_float32_weights_are_let_go(directory):
+def test_float32_weights_are_released_after_the_comparison(directory):
     use_mesh(1, 1, 1)
-    kept = [weakref.ref(x) for x in compare_and_forget(directory)[1]]
+    kept = [weakref.ref(x) for x in checked_model(directory)[1]]
     gc.collect()
     assert all(ref() is None for ref in kept)
 
 
-def compare_and_forget(directory):
-    """Returns what is compared, after its only comparison, and float32 arrays."""
+def checked_model(directory):
+    """Returns a QuantizationCheck after its comparison, and the float32 arrays."""
     model = model_lib.read_encoder(str(directory))
     arrays = [x for x in jax.tree.leaves(model.params) if x.ndim == 2]
-    compared = int8.Compared(
+    check = int8.QuantizationCheck(
         embed_with(quantized(model)), embed_with(model), extract.difference
     )
-    compared([("w1",)])
-    return compared, arrays
+    check([("w1",)])
+    return check, arrays
 
 
 def embed_with(model):
@@ -162,17 +162,17 @@ def embed_with(model):
     )
 
 
-def test_the_comparison_is_made_once():
+def test_only_the_first_call_is_compared():
     calls = []
 
     def exact(texts):
         calls.append(len(texts))
         return [jnp.float32(0.0)] * len(texts)
 
-    compared = int8.Compared(
+    check = int8.QuantizationCheck(
         lambda texts: [1.0] * len(texts), exact, lambda a, b: f"{len(a)} {len(b)}"
     )
-    assert compared(["x"] * 200) == [1.0] * 200
-    compared(["x"])
+    assert check(["x"] * 200) == [1.0] * 200
+    check(["x"])
     assert calls == [int8.NUM_COMPARED]
-    assert compared.said == "128 128" and compared.secs >= 0
+    assert check.summary == "128 128" and check.secs >= 0

@@ -1,4 +1,4 @@
-"""Rows of a table, and the gradient of them that is made for a GPU."""
+"""Tests of embedding_lookup and of its gradient on a GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -14,20 +14,22 @@ ROWS, WIDTH = 50, 6
 
 @pytest.fixture
 def table_and_ids():
-    """Rows that are asked for often, once and never."""
+    """A table and ids: some rows are looked up often, some once, one never."""
     random = np.random.default_rng(0)
     ids = random.zipf(1.3, (8, 31)).clip(max=ROWS - 2).astype(np.int32)
     return random.normal(size=(ROWS, WIDTH)).astype(np.float32), ids
 
 
 def gradient(table, ids, weights, mesh):
-    """Of a sum of rows with these weights, as a jitted function and its result."""
+    """Returns the gradient of a weighted sum of rows: its program and its value."""
     place = lambda x: sharding.place_batch({"x": x}, mesh)["x"]  # noqa: E731
     table = jax.device_put(table, jax.NamedSharding(mesh, jax.P(None, None)))
 
     @jax.jit
     def of(table, ids, weights):
-        return jax.grad(lambda t: jnp.sum(ops.rows_of(t, ids) * weights))(table)
+        return jax.grad(lambda t: jnp.sum(ops.embedding_lookup(t, ids) * weights))(
+            table
+        )
 
     arguments = (table, place(ids), place(weights))
     return str(jax.make_jaxpr(of)(*arguments)), np.asarray(of(*arguments))
@@ -35,7 +37,7 @@ def gradient(table, ids, weights, mesh):
 
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
 @pytest.mark.parametrize("small", [0, 1024])
-def test_a_gpu_gets_the_same_sums_without_a_scatter_that_adds(
+def test_gpu_gradient_is_the_same_without_scatter_add(
     monkeypatch, table_and_ids, mesh_shape, small
 ):
     mesh = use_mesh(*mesh_shape)
@@ -54,16 +56,18 @@ def test_a_gpu_gets_the_same_sums_without_a_scatter_that_adds(
     assert "scatter-add" not in program
     np.testing.assert_allclose(plain, exact, atol=1e-5)
     np.testing.assert_allclose(found, exact, atol=1e-5)
-    assert np.all(found[ROWS - 1] == 0)  # nobody asked for it
+    assert np.all(found[ROWS - 1] == 0)  # the row that is never looked up
 
 
-def test_the_rows_are_the_tables(table_and_ids):
+def test_embedding_lookup_returns_the_rows(table_and_ids):
     table, ids = table_and_ids
-    np.testing.assert_array_equal(ops.rows_of(jnp.asarray(table), ids), table[ids])
+    np.testing.assert_array_equal(
+        ops.embedding_lookup(jnp.asarray(table), ids), table[ids]
+    )
 
 
-def test_one_id_for_every_token_keeps_its_digits(monkeypatch):
-    """65,536 terms: their sum is a tree's, not a queue's."""
+def test_gradient_of_65536_equal_ids_is_accurate(monkeypatch):
+    """The terms are summed as a tree, not one after the other."""
     mesh = use_mesh(1, 1, 1)
     monkeypatch.setattr(ops, "_SMALL", 0)
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")

@@ -1,4 +1,4 @@
-"""Products, and what and how their gradients are computed."""
+"""Tests of the matrix products and of their gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ def gradients(product, q, k, weights):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2)]
 )
-def test_einsum_float32_is_the_einsum_with_its_gradients(
+def test_einsum_float32_equals_einsum_and_its_gradients(
     monkeypatch, dtype, tolerance, platform
 ):
     monkeypatch.setattr(sharding, "platform", lambda: platform)
@@ -51,7 +51,7 @@ def test_einsum_float32_is_the_einsum_with_its_gradients(
 @pytest.mark.parametrize(
     ("platform", "lowest"), [("gpu", "bfloat16"), ("tpu", "float32")]
 )
-def test_a_gpus_gradient_has_no_factor_in_float32(monkeypatch, platform, lowest):
+def test_gpu_gradient_has_no_float32_factor(monkeypatch, platform, lowest):
     monkeypatch.setattr(sharding, "platform", lambda: platform)
     program, _ = gradients(einsum_float32, *arrays("bfloat16"))
     kinds = {
@@ -63,7 +63,7 @@ def test_a_gpus_gradient_has_no_factor_in_float32(monkeypatch, platform, lowest)
     assert kinds == {"bfloat16", lowest}
 
 
-def test_a_gpus_gradient_is_summed_over_devices_in_float32(monkeypatch):
+def test_gpu_gradient_is_summed_over_devices_in_float32(monkeypatch):
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     use_mesh(8, 1, 1)
     rows, table = (jax.P("data", None, None), jax.P(None, None))
@@ -83,7 +83,7 @@ def test_a_gpus_gradient_is_summed_over_devices_in_float32(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_times_kernel_is_the_product_with_its_gradients(shape, dtype):
+def test_times_kernel_equals_the_product_and_its_gradients(shape, dtype):
     random = np.random.default_rng(0)
     x, kernel, weights = (
         jnp.asarray(random.normal(size=size), dtype)
@@ -99,7 +99,7 @@ def test_times_kernel_is_the_product_with_its_gradients(shape, dtype):
         np.testing.assert_allclose(ours, theirs, tolerance, tolerance)
 
 
-def test_the_gradient_of_a_kernel_is_not_transposed():
+def test_gradient_of_a_kernel_is_not_transposed():
     def total(x, kernel):
         return jnp.sum(times_kernel(x, kernel))
 
@@ -107,11 +107,11 @@ def test_the_gradient_of_a_kernel_is_not_transposed():
     program = jax.make_jaxpr(jax.grad(total, 1))(x, kernel)
     assert "dot_general" in str(program) and "transpose" not in str(program)
     of_jax = jax.make_jaxpr(jax.grad(lambda x, y: jnp.sum(jnp.dot(x, y)), 1))(x, kernel)
-    assert "transpose" in str(of_jax)  # otherwise times_kernel is needed no more
+    assert "transpose" in str(of_jax)  # when this fails, times_kernel can be removed
 
 
 @pytest.mark.parametrize("kernel_spec", [("fsdp", "tensor"), ("tensor", "fsdp")])
-def test_gradients_are_laid_out_as_their_factors(kernel_spec):
+def test_gradients_have_the_sharding_of_their_factors(kernel_spec):
     use_mesh(2, 2, 2)
     rows, kernel_spec = ("data", "fsdp"), jax.P(*kernel_spec)
     out = jax.P(rows, None, "tensor" if kernel_spec[1] == "tensor" else None)
@@ -136,7 +136,7 @@ def test_gradients_are_laid_out_as_their_factors(kernel_spec):
 
 
 @pytest.mark.parametrize(("remat", "num_products"), [("matmuls", 3), ("full", 4)])
-def test_remat_keeps_the_product_where_it_says_so(remat, num_products):
+def test_remat_policy_matmuls_saves_the_product(remat, num_products):
     def layer(x, kernel):
         return jnp.sin(times_kernel(x, kernel))
 
@@ -147,7 +147,7 @@ def test_remat_keeps_the_product_where_it_says_so(remat, num_products):
     assert str(program).count("dot_general[") == num_products
 
 
-def test_a_kernel_that_is_on_no_mesh_yet_has_a_gradient():
+def test_times_kernel_has_a_gradient_for_a_kernel_on_no_mesh():
     use_mesh(4, 2, 1)
     x = jax.device_put(jnp.ones((8, 3, 4)), jax.P(("data", "fsdp"), None, None))
 
@@ -158,7 +158,7 @@ def test_a_kernel_that_is_on_no_mesh_yet_has_a_gradient():
     np.testing.assert_array_equal(gradient(x, np.ones((4, 5), np.float32)), 24.0)
 
 
-def test_the_gradient_of_a_float32_kernel_is_not_rounded_to_the_activations_dtype():
+def test_gradient_of_a_float32_kernel_is_not_rounded_to_the_dtype_of_activations():
     random = np.random.default_rng(0)
     x = jnp.asarray(random.normal(size=(64, 4)), jnp.bfloat16)
     kernel = jnp.asarray(random.normal(size=(4, 5)), jnp.float32)

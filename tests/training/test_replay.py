@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.training import optimizer, replay
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -35,7 +35,7 @@ def test_another_bit_is_named():
     answers = [weights, {**weights, "a": jnp.asarray(flipped)}]
     checker = replay.Replay(config, lambda state, batch: state)
     checker._train_step = lambda state, batch: answers.pop(0)
-    with pytest.raises(DamagedError, match="step 7 .* here in 1 arrays: a.: a chip"):
+    with pytest.raises(CorruptError, match="step 7 .* here in 1 arrays: a.: a chip"):
         checker.check(7, None, None)
 
 

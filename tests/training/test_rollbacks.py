@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import rollbacks
 
@@ -43,5 +43,5 @@ def test_a_run_from_step_0_has_no_record(tmp_path):
 @pytest.mark.parametrize("text", ["{", "[]", '{"step": 30}', '{"step": null}'])
 def test_a_corrupt_record_is_named(tmp_path, text):
     (tmp_path / rollbacks.ROLLBACK_FILE).write_text(text)
-    with pytest.raises(DamagedError, match=r"rollback\.json is corrupt"):
+    with pytest.raises(CorruptError, match=r"rollback\.json is corrupt"):
         rollbacks.resumed(str(tmp_path), 30, BEFORE)

@@ -28,7 +28,7 @@ from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import encoding, row_counts, shard_file
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
@@ -84,7 +84,7 @@ class Corpus:
         """Returns the shard's token ids (uint16 or uint32) and its documents.
 
         Raises:
-          DamagedError: see `load_marked`.
+          CorruptError: see `load_marked`.
         """
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
@@ -95,7 +95,7 @@ class Corpus:
         """Returns the shard's token ids as they are kept, and its documents.
 
         Raises:
-          DamagedError: when the file is missing or damaged, or holds not as much as
+          CorruptError: when the file is missing or damaged, or holds not as much as
             the manifest says.
         """
         path = os.path.join(self.directory, shard.file)
@@ -103,7 +103,7 @@ class Corpus:
         found = (len(document_lengths), len(sentence_lengths), len(tokens))
         expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
         if found != expected:
-            raise DamagedError(
+            raise CorruptError(
                 f"{path} holds {found} documents, sentences and tokens, its manifest"
                 f" says {expected}; {_AGAIN}"
             )
@@ -128,7 +128,7 @@ def read(config: ExperimentConfig) -> Corpus:
     Raises:
       ConfigError: when there is none, its format is newer than this code, or it was
         made with other settings.
-      DamagedError: when a file is missing, damaged or none of it; the message names
+      CorruptError: when a file is missing, damaged or none of it; the message names
         the first.
     """
     directory = config.data.corpus_dir
@@ -151,7 +151,7 @@ def read(config: ExperimentConfig) -> Corpus:
         if not isinstance(made_with, dict):
             raise TypeError("recipe")
     except (KeyError, TypeError, ValueError):
-        raise DamagedError(_no_manifest(path)) from None
+        raise CorruptError(_no_manifest(path)) from None
     _check_recipe(made_with, config)
     _check_files(directory, shards)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
@@ -223,12 +223,12 @@ def _read_manifest(path: str) -> dict[str, Any]:
         version = manifest["format_version"]
         is_whole = manifest.get("sha256") == manifest_digest(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise DamagedError(_no_manifest(path)) from None
+        raise CorruptError(_no_manifest(path)) from None
     except IsADirectoryError:
         raise ConfigError(_no_manifest(path)) from None
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:
-        raise DamagedError(
+        raise CorruptError(
             f"{path} was changed: its sha256 is not that of what it says; {_AGAIN}"
         )
     if version != FORMAT_VERSION or not is_whole:
@@ -255,15 +255,15 @@ def _read_tokenizer(
     """Returns the tokenizer that the corpus was made with.
 
     Raises:
-      DamagedError: when its file is not what was written.
+      CorruptError: when its file is not what was written.
     """
     path = tokenizers.path_in(directory, config.tokenizer)
     try:
         tokenizer = tokenizers.read(directory, config.tokenizer)
     except ConfigError as error:  # which was none when the corpus was made
-        raise DamagedError(f"{error} ({_AGAIN})") from None
+        raise CorruptError(f"{error} ({_AGAIN})") from None
     if tokenizer.digest != digest:
-        raise DamagedError(
+        raise CorruptError(
             f"{path} is not the vocabulary that the corpus was made with; {_AGAIN}"
         )
     return tokenizer
@@ -308,17 +308,17 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
 
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
-    """Raises DamagedError unless the shards are those that the manifest tells of."""
+    """Raises CorruptError unless the shards are those that the manifest tells of."""
     expected = {shard.file: shard for split in shards.values() for shard in split}
     names = shard_files(directory)
     for name in names:
         if name not in expected:
-            raise DamagedError(
+            raise CorruptError(
                 f"{os.path.join(directory, name)} is not of the corpus that"
                 f" {MANIFEST} beside it tells of; remove it"
             )
     for name in sorted(expected.keys() - set(names)):
-        raise DamagedError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
+        raise CorruptError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # of a bucket, each takes a while
         for problem in pool.map(
@@ -330,4 +330,4 @@ def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
             expected.values(),
         ):
             if problem:
-                raise DamagedError(f"{problem}; {_AGAIN}")
+                raise CorruptError(f"{problem}; {_AGAIN}")

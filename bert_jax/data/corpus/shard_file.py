@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bert_jax import storage
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.lazy_tensorflow import tf
 
 # Of 128 kB and more: a call into tf.data costs as much as copying one.
@@ -27,19 +27,19 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns token ids, sentence lengths and document lengths of a whole file.
 
     Raises:
-      DamagedError: when it is missing or damaged; names its first bad record.
+      CorruptError: when it is missing or damaged; names its first bad record.
     """
     try:
-        blocks = storage.retried(lambda: _read_blocks(path), path)
+        blocks = storage.with_retries(lambda: _read_blocks(path), path)
     except tf.errors.DataLossError:
         try:
-            blocks = storage.retried(lambda: _read_blocks(path), path)
+            blocks = storage.with_retries(lambda: _read_blocks(path), path)
         except tf.errors.DataLossError as error:
             reason = error.message.splitlines()[0] + _first_bad_record(path)
-            raise DamagedError(f"{path} cannot be read ({reason}); {AGAIN}") from None
+            raise CorruptError(f"{path} cannot be read ({reason}); {AGAIN}") from None
         _say_read_again(path, "a record's checksum was wrong")
     if not blocks["token_ids"]:
-        raise DamagedError(f"{path} is empty or cut off; {AGAIN}")
+        raise CorruptError(f"{path} is empty or cut off; {AGAIN}")
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()
     )
@@ -91,9 +91,9 @@ def _read_blocks(path: str) -> Blocks:
                 kind = dtype if name == "token_ids" else np.uint32
                 arrays.append(np.frombuffer(data, kind))
     except tf.errors.NotFoundError:
-        raise DamagedError(f"{path} cannot be read (it is missing); {AGAIN}") from None
+        raise CorruptError(f"{path} cannot be read (it is missing); {AGAIN}") from None
     except (DecodeError, IndexError, TypeError, ValueError):
-        raise DamagedError(f"{path} has a record that is no block; {AGAIN}") from None
+        raise CorruptError(f"{path} has a record that is no block; {AGAIN}") from None
     return blocks
 
 

@@ -23,7 +23,7 @@ from bert_jax.data.tokenizers.base import (
     Tokenizer,
 )
 from bert_jax.data.tokenizers.wordpiece import WordPiece
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 
 __all__ = [
     "CLS",
@@ -91,7 +91,7 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
     """
     path = path_in(directory, config)
     if not storage.exists(path):
-        raise DamagedError(f"{path} is missing; prepare the corpus again")
+        raise CorruptError(f"{path} is missing; prepare the corpus again")
     return parse(storage.read(path), config, path)
 
 

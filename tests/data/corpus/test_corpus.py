@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.data.corpus import corpus, writer
 from bert_jax.data.tokenizers import tokenizers
-from bert_jax.errors import ConfigError, DamagedError
+from bert_jax.errors import ConfigError, CorruptError
 from tests.corpora import (
     WORDS,
     all_text,
@@ -87,7 +87,7 @@ def test_vocabulary_of_the_corpus_was_edited(written):
     path = os.path.join(found.directory, "vocab.txt")
     with open(path, "a") as file:
         file.write("more\n")
-    with pytest.raises(DamagedError, match="vocab.txt is not the vocabulary that"):
+    with pytest.raises(CorruptError, match="vocab.txt is not the vocabulary that"):
         corpus.read(config)
 
 
@@ -123,14 +123,14 @@ def test_a_manifest_that_was_edited_is_told_from_another_format(written):
     for changes in ({"format_version": newer}, {"documents": {}}, {"sha256": None}):
         with open(path, "w") as file:
             json.dump(manifest | changes, file)
-        with pytest.raises(DamagedError, match="manifest.json was changed: its sha256"):
+        with pytest.raises(CorruptError, match="manifest.json was changed: its sha256"):
             corpus.read(config)
     manifest.pop("sha256")  # as versions before wrote it
     with open(path, "w") as file:
         json.dump(manifest | {"format_version": 3}, file)
     with pytest.raises(ConfigError, match="has format_version 3, this code") as info:
         corpus.read(config)
-    assert not isinstance(info.value, DamagedError)
+    assert not isinstance(info.value, CorruptError)
 
 
 @pytest.mark.parametrize(
@@ -256,10 +256,10 @@ def test_a_damaged_shard_is_named(blocks, split, i, name):
     config, found = blocks
     path, (damage, at_open, at_load) = path_of(found, split, i), FAULTS[name]
     damage(path)
-    with pytest.raises(DamagedError, match=f"{path} {at_open}.*empty direct") as info:
+    with pytest.raises(CorruptError, match=f"{path} {at_open}.*empty direct") as info:
         corpus.read(config)
     assert "\n" not in str(info.value)
-    with pytest.raises(DamagedError, match=f"{path} {at_load}.*empty direct") as info:
+    with pytest.raises(CorruptError, match=f"{path} {at_load}.*empty direct") as info:
         found.load(found.shards[split][i])
     assert "\n" not in str(info.value)
 
@@ -282,7 +282,7 @@ def test_an_extra_shard(written):
     config, _, found = written
     name = os.path.join(found.directory, "train-00001-of-00003")
     shutil.copy(path_of(found), name)
-    with pytest.raises(DamagedError, match=f"{name} is not of the corpus.*remove it"):
+    with pytest.raises(CorruptError, match=f"{name} is not of the corpus.*remove it"):
         corpus.read(config)
 
 
@@ -299,7 +299,7 @@ def test_a_manifest_whose_counts_differ(written, name):
     rewrite_column(found, name, lambda counts: [counts[0] + 1, *counts[1:]])
     opened = corpus.read(config)
     with pytest.raises(
-        DamagedError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
+        CorruptError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
     ):
         opened.load(opened.shards["train"][0])
 

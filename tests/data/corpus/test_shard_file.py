@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import shard_file
-from bert_jax.errors import DamagedError
+from bert_jax.errors import CorruptError
 from bert_jax.lazy_tensorflow import tf
 
 
@@ -58,7 +58,7 @@ def test_the_first_bad_record_is_named(shard, number):
     num_bytes, sha256 = shard_file.digest(path)
     flip(path, offsets[number] + 20)
     where = f"; record {number} is bad, from byte {offsets[number]} on"
-    with pytest.raises(DamagedError, match=f"{path} cannot be read .*{where}"):
+    with pytest.raises(CorruptError, match=f"{path} cannot be read .*{where}"):
         shard_file.read(path)
     assert where in shard_file.damage(path, num_bytes, sha256)
 
@@ -93,8 +93,8 @@ def test_a_record_of_something_else(tmp_path):
     for record in (b"", b"\xff\xff", tf.train.Example().SerializeToString()):
         with tf.io.TFRecordWriter(path) as file:
             file.write(record)
-        with pytest.raises(DamagedError, match="has a record that is no block"):
+        with pytest.raises(CorruptError, match="has a record that is no block"):
             shard_file.read(path)
     os.remove(path)
-    with pytest.raises(DamagedError, match="is missing"):
+    with pytest.raises(CorruptError, match="is missing"):
         shard_file.read(path)
