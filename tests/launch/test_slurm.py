@@ -65,9 +65,8 @@ def test_other_codes_end_the_job(submit, code):
 
 def test_codes_75_and_76_requeue(submit):
     assert submit("75 10", "76 20", "0 30")[0] == [0, 0, 0]
-    starts = (submit.run / "starts").read_text().splitlines()
-    assert len(starts) == 3
-    assert "-m bert_jax.train --config=configs/tiny.py --workdir=" in starts[0]
+    starts = (submit.run / "starts").read_text()
+    assert starts.count("-m bert_jax.train --config=configs/tiny.py --workdir=") == 3
 
 
 def test_three_requeues_without_a_newer_checkpoint_exit_with_1(submit):
@@ -83,10 +82,4 @@ def test_a_newer_checkpoint_resets_the_count(submit):
 
 def test_slurm_sends_sigterm_to_the_tasks_before_the_time_limit():
     options = re.findall("^#SBATCH (.*)$", SCRIPT.read_text(), re.MULTILINE)
-    assert "--signal=TERM@120" in options and "--requeue" in options
-    assert "--open-mode=append" in options  # a requeue keeps the log
-
-
-def test_without_a_workdir_it_exits_with_2():
-    result = subprocess.run(["bash", SCRIPT, "--x"], capture_output=True, text=True)
-    assert result.returncode == 2 and "--workdir=DIR" in result.stderr
+    assert {"--signal=TERM@120", "--requeue", "--open-mode=append"} <= {*options}

@@ -90,7 +90,6 @@ def test_skypilot_recovers_on_75_and_76_alone():
     recovery = SKYPILOT["resources"]["job_recovery"]
     assert recovery["recover_on_exit_codes"] == [75, 76]
     assert recovery["max_restarts_on_errors"] == 0
-    assert SKYPILOT["resources"]["use_spot"] is True
 
 
 def test_skypilot_runs_the_restart_loop_on_the_bucket(tmp_path):
