@@ -1,116 +1,98 @@
 #!/usr/bin/env bash
-# Runs a training command and starts it again when it asks for it.
+# Runs a training command and restarts it after exit codes 75 and 76.
 #
 #   launch/restart.sh COMMAND... --workdir=DIR ...
+#   launch/restart.sh --dry_run COMMAND... prints the command instead
 #
-# Exit codes 75 (interrupted, saved) and 76 (hang, lost peer) are followed by a restart,
-# after 5 s, then 10 s, ... up to 5 min, each shortened by chance to no less than half. A
-# newer checkpoint in DIR/checkpoints resets that; three restarts in a row without one
-# end the loop. Every other code ends it at once. The exit code is the command's.
+# Waits 5 s before the first restart, then 10 s, ... up to 5 min, each shortened at random
+# by up to half. A newer checkpoint in DIR/checkpoints resets the wait. After three
+# consecutive restarts without a newer checkpoint, the loop exits with 1. Every other exit
+# code of the command ends the loop and is returned.
 #
-# SIGTERM and SIGINT are passed on; then the command's end is waited for, and it is not
-# started again. SIGHUP, of a terminal that is gone, is passed on as SIGTERM: what writes to
-# such a terminal fails, sooner or later. Under nohup it is ignored, and all goes on.
+# SIGTERM, SIGINT and SIGHUP (as SIGTERM) are forwarded to the command, which saves and
+# exits with 75; it is not restarted then. Under nohup, SIGHUP is ignored.
 #
-# Environment: BERT_JAX_MAX_STALLED=3, BERT_JAX_FIRST_DELAY=5, BERT_JAX_MAX_DELAY=300.
+# Environment: BERT_JAX_FIRST_DELAY=5 (seconds).
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=launch/backoff.sh
-. "$here/backoff.sh"
-# shellcheck source=launch/exit_codes.sh
-. "$here/exit_codes.sh"
 
-# A terminal that is gone is no reason to stop.
-say() { printf 'restart: %s\n' "$*" >&2 || true; }
+: "${BERT_JAX_FIRST_DELAY:=5}"
+readonly MAX_DELAY=300 MAX_STALLED=3
+
+log() { printf 'restart: %s\n' "$*" >&2 || true; } # a closed terminal is no error
 
 child=""
 signal=""
-on_signal() {
+forward() {
   signal=$1
   [[ -z $child ]] || kill -s "$1" "$child" 2>/dev/null || true
 }
 
-# start COMMAND...: in the background, as `child`. With job control, because without it
-# bash starts background commands of a script deaf to SIGINT.
-start() {
+# Runs a command and sets `code`. With job control, since bash otherwise starts background
+# commands with SIGINT ignored.
+run() {
   set -m
   "$@" </dev/null &
   child=$!
   set +m
-  [[ -z $signal ]] || on_signal "$signal" # one in between did not reach the child
-}
-
-# Waits for `child`, through signals, and sets `code`.
-await_child() {
-  while :; do
-    code=0
-    wait "$child" || code=$?
-    kill -0 "$child" 2>/dev/null || break
-  done
-  # A signal may have ended the wait rather than the child: bash keeps the child's code.
+  [[ -z $signal ]] || forward "$signal" # arrived before `child` was set
+  # A trapped signal interrupts `wait`; a second `wait` returns the command's code.
+  until wait "$child" || ! kill -0 "$child" 2>/dev/null; do :; done
   code=0
   wait "$child" || code=$?
   child=""
 }
 
-find_workdir() {
-  local argument
-  workdir=""
-  while (($#)); do
-    argument=$1
-    shift
-    case $argument in
-      --workdir=*) workdir=${argument#--workdir=} ;;
-      --workdir) workdir=${1-} ;;
-    esac
-  done
-  if [[ -z $workdir ]]; then
-    say "no --workdir=DIR in the command: its checkpoints tell progress from a crash loop"
-    exit 2
-  fi
-}
-
+# Prints the newest checkpoint's step, -1 without one. Unfinished ones have other names.
 newest_step() {
-  { ls -1 "$workdir/checkpoints" 2>/dev/null || true; } | highest_step
+  { ls -1 "$workdir/checkpoints" 2>/dev/null || true; } |
+    awk 'BEGIN {best = -1} /^[0-9]+$/ && $0 + 0 > best {best = $0 + 0} END {print best}'
 }
 
-case ${1-} in
-  "" | --help)
-    sed -n '2,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
-    [[ ${1-} == --help ]] && exit 0 || exit 2
-    ;;
-esac
-check_backoff
-find_workdir "$@"
-trap 'on_signal TERM' TERM HUP
-trap 'on_signal INT' INT
+dry_run=""
+if [[ ${1-} == --dry_run ]]; then
+  dry_run=yes
+  shift
+fi
+if [[ ${1---help} == --help ]]; then
+  sed -n '2,/^[^#]/{/^#/!q;s/^# \{0,1\}//p}' "$0"
+  exit $(($# ? 0 : 2))
+fi
+workdir=$(printf '%s\n' "$@" | sed -n 's/^--workdir=//p' | tail -n 1)
+if [[ -z $workdir ]]; then
+  log "error: the command has no --workdir=DIR, whose checkpoints show progress; add it"
+  exit 2
+fi
+if [[ ! $BERT_JAX_FIRST_DELAY =~ ^[0-9]+(\.[0-9]+)?$ ]]; then
+  log "error: BERT_JAX_FIRST_DELAY='$BERT_JAX_FIRST_DELAY' is not a number of seconds"
+  exit 2
+fi
+if [[ -n $dry_run ]]; then
+  printf '%q ' "$@"
+  echo
+  exit
+fi
+trap 'forward TERM' TERM HUP
+trap 'forward INT' INT
 
-begin_tries "$(newest_step)"
-while :; do
-  start "$@"
-  await_child
-  if ! wants_restart "$code"; then
-    say "exit code $code: $(explain_code "$code")"
-    exit "$code"
-  fi
-  if [[ -n $signal ]]; then
-    say "exit code $code after SIG$signal, so not started again; the same command goes on"
-    exit "$code"
-  fi
+newest=$(newest_step)
+delay=$BERT_JAX_FIRST_DELAY
+stalled=0
+while run "$@" && [[ $code == 75 || $code == 76 ]] && [[ -z $signal ]]; do
   step=$(newest_step)
-  if ! may_try_again "$step"; then
-    say "exit code $code, and $BERT_JAX_MAX_STALLED restarts in a row brought no" \
-      "checkpoint newer than ${step/#-1/none}: stopped; look at the messages above"
-    exit "$code"
+  if ((step > newest)); then
+    newest=$step stalled=0 delay=$BERT_JAX_FIRST_DELAY
+  elif ((++stalled > MAX_STALLED)); then
+    log "exit code $code; no checkpoint newer than step $newest after $MAX_STALLED restarts"
+    exit 1
   fi
-  next_pause
-  say "exit code $code: $(explain_code "$code"); newest checkpoint ${step/#-1/none}," \
-    "again in $pause s"
+  pause=$(awk -v delay="$delay" -v r="$RANDOM" 'BEGIN {print delay * (0.5 + r / 65534)}')
+  delay=$(awk -v d="$delay" -v m=$MAX_DELAY 'BEGIN {print d * 2 < m ? d * 2 : m}')
+  log "exit code $code; newest checkpoint: step $newest; restarting in $pause s"
   last=$code
-  start sleep "$pause"
-  await_child
-  if [[ -n $signal ]]; then
-    say "SIG$signal while waiting: not started again"
-    exit "$last"
-  fi
+  run sleep "$pause" # ends early on a signal
+  code=$last
+  [[ -z $signal ]] || break
 done
+[[ -z $signal ]] || log "not restarted after SIG$signal; rerun the command to resume"
+log "exit code $code"
+exit "$code"

@@ -1,10 +1,10 @@
-"""Several processes of one machine train as one does, and end as they should."""
+"""Training in several processes of one machine: losses, signals, lost processes."""
 
 import contextlib
-import io
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from launch import local
 from tests.commands import ENV, ROOT, run_well, small_run, write_text
 
 LAST = 30
-# Enough that a notice, which takes a second to come round, does not come too late.
+# Long enough for a SIGTERM, which takes a second to reach all processes.
 LONG = {"phases[0].num_steps": 150}
 
 
@@ -30,7 +30,7 @@ def text(tmp_path_factory) -> pathlib.Path:
 
 def arguments(text: pathlib.Path, workdir: str, **changes) -> list[str]:
     values = {
-        "model.num_hidden_layers": 1,  # most of the time goes to compilations
+        "model.num_hidden_layers": 1,  # compilation takes most of the time
         "data.num_shards": 4,
         "data.num_streams": 2,
         "phases[0].num_steps": LAST,
@@ -71,7 +71,7 @@ def run_processes(num_processes: int, *rest: str, devices: int = 1) -> str:
 
 
 def losses(text: pathlib.Path, workdir: str) -> dict[int, float]:
-    """Returns the loss of every step, and the held-out one of step n at -n."""
+    """Returns the loss of each step, and the held-out loss of step n at -n."""
     found = {}
     for line in (text / workdir / "metrics.jsonl").read_text().splitlines():
         values = json.loads(line)
@@ -82,7 +82,7 @@ def losses(text: pathlib.Path, workdir: str) -> dict[int, float]:
 
 
 def children(pid: int) -> list[int]:
-    """Returns a process's children, of launch/local.py in the order of their number."""
+    """Returns a process's children, those of launch/local.py in order."""
     of = pathlib.Path(f"/proc/{pid}/task/{pid}/children")
     return sorted(map(int, of.read_text().split()))
 
@@ -93,20 +93,15 @@ def wait_for_step(process: subprocess.Popen, step: int) -> None:
         assert process.poll() is None, process.communicate()
 
 
-def saved_steps(text: pathlib.Path, workdir: str) -> list[int]:
-    names = (path.name for path in (text / workdir / "checkpoints").iterdir())
-    return sorted(int(name) for name in names if name.isdigit())
-
-
 @pytest.fixture(scope="module")
-def said(text) -> str:
-    """What one process with one device says."""
+def output(text) -> str:
+    """Output of a run in one process with one device."""
     return run_well("bert_jax.train", *arguments(text, "straight"))
 
 
 @pytest.fixture(scope="module")
-def straight(text, said) -> dict[int, float]:
-    """What it finds at every step."""
+def straight(text, output) -> dict[int, float]:
+    """Losses of that run at every step."""
     return losses(text, "straight")
 
 
@@ -118,26 +113,26 @@ def straight(text, said) -> dict[int, float]:
         (2, 1, {"mesh.data": 1, "mesh.tensor": 2}),  # both hold all rows
     ],
 )
-def test_any_number_of_processes_finds_the_same_losses(
-    text, said, straight, num_processes, devices, mesh
+def test_any_number_of_processes_computes_the_same_losses(
+    text, output, straight, num_processes, devices, mesh
 ):
     workdir = f"{num_processes}x{devices}" + "".join(map(str, mesh.values()))
     stdout = run_processes(
         num_processes, *arguments(text, workdir, **mesh), devices=devices
     )
     assert f"in {num_processes} processes" in stdout
-    assert stdout.count(f"step {LAST}/{LAST}") == 1  # process 0 alone speaks
+    assert stdout.count(f"step {LAST}/{LAST}") == 1  # only process 0 prints
     found = losses(text, workdir)
     assert found.keys() == straight.keys()
     for step, loss in straight.items():
         assert found[step] == pytest.approx(loss, rel=1e-5), step
     majority = "the commoner answer alone would be right "
-    assert stdout.split(majority)[1][:3] == said.split(majority)[1][:3]
+    assert stdout.split(majority)[1][:3] == output.split(majority)[1][:3]
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_passed_on_and_the_run_is_saved(text):
-    """As a terminal sends it: to every process of the group."""
+def test_ctrl_c_is_forwarded_and_a_checkpoint_saved(text):
+    """Sends SIGINT to the process group, as a terminal does."""
     process = start(2, *arguments(text, "ctrl_c", **LONG), start_new_session=True)
     wait_for_step(process, 10)
     os.killpg(process.pid, signal.SIGINT)
@@ -165,8 +160,8 @@ def test_ctrl_c_in_the_first_seconds_leaves_no_process(text, seconds):
 
 
 @pytest.mark.slow
-def test_four_processes_save_and_one_or_two_go_on(text):
-    """SIGTERM to the third of four: all save one step and end with 75."""
+def test_four_processes_save_and_one_or_two_resume(text):
+    """Sends SIGTERM to one of four: all save the same step and exit with 75."""
     run_well("bert_jax.train", *arguments(text, "straight_long", **LONG))
     straight = losses(text, "straight_long")
     process = start(4, *arguments(text, "four", **LONG))
@@ -175,7 +170,9 @@ def test_four_processes_save_and_one_or_two_go_on(text):
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
     assert "processes ended with 75, 75, 75, 75" in stderr
-    step = max(saved_steps(text, "four"))
+    step = max(
+        int(path.name) for path in (text / "four/checkpoints").glob("[0-9]*[0-9]")
+    )
     assert f"interrupted: step {step} is saved" in stdout
     assert 10 <= step < max(straight)
     for num_processes in (1, 2):
@@ -190,8 +187,8 @@ def test_four_processes_save_and_one_or_two_go_on(text):
 
 
 @pytest.mark.slow
-def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(text, straight):
-    """kill -9 of the first process; the other ends with 76; restart.sh finishes it.
+def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
+    """Kills process 0; the other exits with 76, and restart.sh finishes the run.
 
     The second is killed in faults/test_resume_matrix.py.
     """
@@ -218,15 +215,14 @@ def test_where_one_is_killed_the_other_leaves_and_the_loop_goes_on(text, straigh
     assert loop.returncode == 0, stdout + stderr
     assert "processes ended with -9, 76" in stderr
     assert stderr.count("another process of the run is gone") == 1
-    for noise in ("Traceback", "Check failure", "coordination"):
-        assert noise not in stderr
+    assert "Traceback" not in stderr
     assert "continuing at step" in stdout
     assert losses(text, workdir).keys() == straight.keys()
     assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
 
 
 @pytest.mark.slow
-def test_weights_of_another_run_begin_the_same_in_two_processes(text, straight):
+def test_weights_of_another_run_are_the_same_in_two_processes(text, straight):
     changes = {
         "init_from": str(text / "straight"),
         "phases[0].num_steps": 10,
@@ -242,116 +238,42 @@ def test_weights_of_another_run_begin_the_same_in_two_processes(text, straight):
         assert loss == pytest.approx(expected[step], rel=1e-5)
 
 
-@pytest.mark.slow
-def test_a_mistake_ends_all_with_2_and_writes_nothing(text):
-    process = start(
-        2, *arguments(text, "mistake", **{"phases[0].global_batch_size": 15})
-    )
-    stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 2, stdout + stderr
-    assert stderr.count("config.phases[0].global_batch_size=15") == 1
-    assert stderr.endswith("processes ended with 2, 2\n")
-    assert not (text / "mistake").exists()
+@pytest.mark.parametrize(
+    "codes",
+    "0=0,0 75=75,75 76=75,76 76=-9,76 76=-9,0 1=1,76 77=77,76,76 2=2,76 78=78,76"
+    " 75=3,75".split(),
+)
+def test_the_most_severe_exit_code_counts(codes):
+    expected, found = codes.split("=")
+    assert local.exit_code([*map(int, found.split(","))]) == int(expected)
 
 
-def test_what_all_find_is_told_once():
-    process = start(3, "--config=configs/tinny.py")
-    stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 2, stdout + stderr
-    first, last = stderr.splitlines()
+def run_local(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "launch/local.py", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_an_error_of_all_processes_is_printed_once():
+    result = run_local("--processes=3", "--config=configs/tinny.py")
+    assert result.returncode == 2
+    first, last = result.stderr.splitlines()
     assert "] error: --config=configs/tinny.py is not a file" in first
     assert last == "processes ended with 2, 2, 2"
 
 
-# As jaxlib 0.10 logged it in a process of which the first was killed.
-OF_A_LOST_PROCESS = """\
-W1123 10:30:16.652129   13824 preemption_sync_manager.cc:147] Failed to retrieve
-Additional GRPC error information from remote target coordination_service:
-:UNKNOWN:Error received from peer  {grpc_status:14, grpc_message:"Socket closed"}.
-E1123 10:31:21.897596   14165 coordination_service.cc:1549] The following are unhealthy:
-1
-The tasks have crashed. Check the task logs for an earlier error, or scheduler events
-E1123 10:30:16.652294   13824 coordination_service_agent.cc:289] Polled an error
-F1123 10:30:16.652320   13824 client.h:80] Terminating process because the JAX \
-distributed service detected fatal errors.
-
-RPC: /xla.coordination.CoordinationService/PollForError
-*** Check failure stack trace: ***
-    @     0x7f4fc7440634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
-"""
-UNKNOWN = """\
-F1123 10:30:16.652320   13824 client.h:80] Check failed: queue.Pop() == nullptr
-*** Check failure stack trace: ***
-    @     0x7f4fc7440634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
-"""
-
-
-@pytest.mark.parametrize(
-    "unknown", [UNKNOWN, "Traceback (most recent call last):\n1\n"]
-)
-def test_no_line_of_an_unknown_failure_is_held_back(capsys, unknown):
-    errors = local.Errors(1, {})
-    errors.pass_on(io.StringIO(unknown + OF_A_LOST_PROCESS))
-    shown = "".join(f"[1] {line}\n" for line in unknown.splitlines())
-    assert capsys.readouterr().err == shown
-    errors.show_held_back()
-    held_back = "".join(f"[1] {line}\n" for line in OF_A_LOST_PROCESS.splitlines())
-    assert capsys.readouterr().err == held_back
-
-
-def test_other_lines_are_told_by_each_process(capsys):
-    told = {}
-    for i in range(2):
-        lines = io.StringIO("error: one\nerror: one\nnotice\n" + f"error: of {i}\n")
-        local.Errors(i, told).pass_on(lines)
-    assert capsys.readouterr().err.splitlines() == [
-        "[0] error: one",
-        "[0] error: one",
-        "[0] notice",
-        "[0] error: of 0",
-        "[1] notice",
-        "[1] error: of 1",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ([0, 0], 0),
-        ([75, 75], 75),
-        ([75, 76], 76),
-        ([-9, 76], 76),
-        ([-9, 0], 76),
-        ([1, 76], 1),
-        ([77, 76, 76], 77),
-        ([2, 76], 2),
-        ([78, 76], 78),
-        ([3, 75], 75),
-    ],
-)
-def test_the_code_of_all_is_what_says_most(codes, expected):
-    assert local.exit_code(codes) == expected
-
-
 @pytest.mark.parametrize("value", ["0", "-1", "two"])
 def test_numbers_are_checked(value):
-    result = subprocess.run(
-        [sys.executable, "launch/local.py", f"--processes={value}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    result = run_local(f"--processes={value}")
     assert result.returncode == 2
     assert "is not a whole number above 0" in result.stderr
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("error: ")
 
 
-def test_help_names_the_flags():
-    result = subprocess.run(
-        [sys.executable, "launch/local.py", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+def test_a_dry_run_prints_a_command_for_each_process():
+    result = run_local("--processes=3", "--dry_run", "--workdir=a b")
     assert result.returncode == 0
-    assert "--devices_per_process" in result.stdout and "--processes" in result.stdout
+    for i, line in enumerate(result.stdout.splitlines()):
+        words = shlex.split(line)
+        assert {f"JAX_PROCESS_ID={i}", "JAX_NUM_PROCESSES=3"} <= {*words}
+        assert words[-3:] == ["-m", "bert_jax.train", "--workdir=a b"]
+    assert result.stdout.count("\n") == 3
