@@ -33,7 +33,7 @@ def made(request, tmp_path_factory):
         source = input_files.Source(config.data.sources[0], ())
         text = [(0, raw(document)) for document in documents]
         work = str(tmp_path_factory.mktemp("work"))
-        tokenizer, _ = training.make(config, (source,), text, work)
+        tokenizer, _ = training.load_or_train(config, (source,), text, work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "BLOCK_TOKENS", 100)
         found = write(config, documents, tokenizer)

@@ -194,7 +194,7 @@ def _tokenizer(
 
     directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
     documents = reader.keep() if is_kept else None
-    return training.make(config, found, documents, directory)
+    return training.load_or_train(config, found, documents, directory)
 
 
 def _write_runs(
