@@ -549,7 +549,7 @@ def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatc
 
 BAD_SETTINGS = {
     "num_shards": ({"num_shards": 500, "num_streams": 1}, "num_shards=500 leaves"),
-    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 held out none of 1"),
+    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 holds out none of 1"),
 }
 
 

@@ -197,7 +197,7 @@ def test_corrupt_manifest(written, content):
         corpus.read(config)
 
 
-# -------------------------------------------------------------- damaged files
+# -------------------------------------------------------------- corrupt files
 
 
 def path_of(found, split="train", i=0):

@@ -185,8 +185,8 @@ def test_ideographs_that_continue_a_word_are_marked(tmp_path, num_spare, dtype):
                 for i, mark in zip(ids, continues, strict=True)
             )
         )
-    # ## says by itself that it continues. An ideograph that the vocabulary lacks is
-    # known as one in a word of ideographs alone.
+    # The prefix ## shows that a piece continues a word. An unknown ideograph is only
+    # recognized in a word that consists of ideographs.
     assert texts == [
         " \u4f60+\u597d \u4e16+\u754c , bert \u6a21+\u578b \u3002",
         " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16"
