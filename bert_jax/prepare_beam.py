@@ -83,7 +83,9 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             groups = input_groups.plan(found, config.data, work, build.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
             kept = reader.keep() if build.keeps_text(config, found) else None
-            tokenizer, trained_on = training.make(config, found, kept, vocabulary)
+            tokenizer, trained_on = training.load_or_train(
+                config, found, kept, vocabulary
+            )
             with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
             counts, written = _read_facts(facts)

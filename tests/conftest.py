@@ -191,7 +191,7 @@ def trained(tmp_path_factory):
     arguments = small_run(directory, **changes)
     stdout = run_well("bert_jax.prepare", *arguments)
     assert "documents" in stdout and str(directory / "corpus") in stdout
-    assert "prepared already" in run_well("bert_jax.prepare", *arguments)
+    assert "already prepared" in run_well("bert_jax.prepare", *arguments)
     stdout = run_well("bert_jax.train", *arguments, f"--workdir={directory / 'run'}")
     assert "tokenizer: training" not in stdout
     return directory

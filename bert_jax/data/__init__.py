@@ -1,6 +1,8 @@
-"""From raw text to batches; the only part of training that uses TensorFlow.
+"""Data pipeline from raw text to training batches.
 
-Execution order: sources -> cleaning -> tokenizers -> encoding -> sorted_runs ->
-merging -> corpus_writer, row_counts -> corpus (on disk) -> visits (pairs, packing) ->
-masking -> pipeline.
+The order of execution is sources -> tokenizers -> corpus.encoding ->
+corpus.sorted_runs -> corpus.merging -> corpus.writer and corpus.row_counts -> corpus
+files -> batches.visits (pairs, packing) -> batches.masking -> batches.pipeline.
+
+Besides storage and interop.google_tf1, only this package uses TensorFlow.
 """

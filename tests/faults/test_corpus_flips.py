@@ -33,7 +33,7 @@ def made(request, tmp_path_factory):
         source = input_files.Source(config.data.sources[0], ())
         text = [(0, raw(document)) for document in documents]
         work = str(tmp_path_factory.mktemp("work"))
-        tokenizer, _ = training.make(config, (source,), text, work)
+        tokenizer, _ = training.load_or_train(config, (source,), text, work)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "BLOCK_TOKENS", 100)
         found = write(config, documents, tokenizer)
@@ -108,7 +108,7 @@ def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
         with pytest.raises(CorruptError) as info:
             opened.load(shards[path])
         replace(path, content)
-        record = re.search(r"record (\d+) is bad, from byte (\d+) on", str(info.value))
+        record = re.search(r"record (\d+) at byte (\d+) is corrupt", str(info.value))
         assert path in str(info.value) and record
         place = next(i for i in range(len(content)) if content[i] != flipped[i])
         begins = record_offsets(content)
@@ -186,6 +186,6 @@ def test_commands_end_with_78(trained, tmp_path):
         assert result.returncode == 78, result.stderr
         assert "Traceback" not in result.stderr
         line = result.stderr.splitlines()[-1]  # before it, TensorFlow's own words
-        assert line.startswith(f"error: {path} was changed: its sha256 is not")
-        assert "; record 0 is bad, from byte 0 on; prepare the corpus again" in line
+        assert line.startswith(f"error: {path} is corrupt: its sha256 is not")
+        assert "; record 0 at byte 0 is corrupt; prepare the corpus again" in line
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -96,7 +96,7 @@ scores = st.sampled_from([float("nan"), float("inf"), -1e38, 0.0, -3.5])
 def test_fields_of_a_model(data, kind):
     """What a bit cannot do: pieces and settings of another meaning."""
     config, content = trained(kind)
-    model = sentencepiece._Model.FromString(content)
+    model = sentencepiece.ModelProto.FromString(content)
     for _ in range(data.draw(st.integers(1, 3))):
         piece = model.pieces[data.draw(st.integers(0, len(model.pieces) - 1))]
         match data.draw(st.integers(0, 7)):

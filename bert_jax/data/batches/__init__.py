@@ -1,1 +1,1 @@
-"""Batches: pairs, packing and masks drawn from a corpus for any step."""
+"""Training batches: sentence pairs, packing and masking, for any step."""

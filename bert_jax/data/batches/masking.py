@@ -1,11 +1,11 @@
-"""Which tokens of a row are masked and what replaces them.
+"""Selects the masked tokens of a row and their replacements.
 
-Masks are a hash of (row key, position): no generator, no state, no order of
-evaluation, so the same row under the same key has the same mask anywhere.
+Masks are a hash of (row key, position), without state and independent of the order of
+evaluation, so a row with the same key has the same mask on every machine.
 
 Source: google-research/bert create_pretraining_data.py, create_masked_lm_predictions.
-Shapes: B row, T token, P masked position, K sentence pair in a row, U unit: the tokens
-that are masked together (a piece, a word or a span), M masked token of all rows.
+Shapes: B row, T token, P masked position, K sentence pair in a row, U unit, M masked
+token of all rows. A unit is a piece, a word or a span; its tokens are masked together.
 """
 
 import dataclasses
@@ -17,22 +17,25 @@ from bert_jax.data.batches import pairs
 from bert_jax.data.tokenizers import tokenizers
 
 _GOLDEN = np.uint32(0x9E3779B9)
-_SPAN_SALT = np.uint32(0x85EBCA6B)  # so that span lengths are not the chosen positions
+_SPAN_SALT = np.uint32(0x85EBCA6B)  # makes span lengths independent of the positions
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskRule:
-    """How the masks of a phase are made.
+    """The masking parameters of a phase.
 
     Attributes:
       max_predictions: P.
-      num_to_predict: int64[T + 1], masked tokens of a pair by its length.
-      mask_id: of [MASK].
-      replace_prob, random_prob: shares of masked tokens that become [MASK] and a random
-        token; the rest stays.
-      random_ids: int32, what a random token is drawn from.
-      continues_word: bool[V], pieces that belong to the word before; None masks pieces.
-      ngram_max: units in a span are 1 to this many, n of them with weight 1 / n.
+      num_to_predict: int64[T + 1], number of masked tokens of a pair, by its length.
+      mask_id: id of [MASK].
+      replace_prob: share of masked tokens that become [MASK].
+      random_prob: share of masked tokens that become a random token; the remaining
+        ones are unchanged.
+      random_ids: int32, ids from which random tokens are drawn.
+      continues_word: bool[V], True for pieces that continue a word; None masks single
+        pieces instead of whole words.
+      ngram_max: maximum number of units in a span; a span has n units with a
+        probability proportional to 1 / n.
     """
 
     max_predictions: int
@@ -73,9 +76,13 @@ class MaskRule:
 def num_to_predict_table(
     sequence_length: int, max_predictions: int, masked_lm_prob: float
 ) -> np.ndarray:
-    """Returns int64[sequence_length + 1]: masked tokens of a pair of each length.
+    """Returns the number of masked tokens of a pair of each length.
 
-    The length counts [CLS] and [SEP]; Python's round goes to the even neighbour.
+    The length includes [CLS] and [SEP]. As in the released code, Python's round rounds
+    half to even.
+
+    Returns:
+      int64[sequence_length + 1].
     """
     return np.array(
         [
@@ -97,18 +104,20 @@ def mask_rows(
     """Masks each row.
 
     Args:
-      ids_BT: int32.
-      candidates_BT: uint8, the number of the pair, 1 to K, that a token belongs to; 0
-        for [CLS], [SEP] and padding. Pairs stand in rising order.
-      num_candidates_BK: int64, how many tokens each pair has there.
-      num_to_predict_BK: int64, at most P in a row, 0 where there is no pair.
-      keys_B2: uint32, what the row's mask is a hash of.
-      rule: how.
-      continues_BT: bool, tokens that belong to the word before whatever their piece.
+      ids_BT: int32 token ids.
+      candidates_BT: uint8, the number, 1 to K, of the pair to which a token belongs; 0
+        for [CLS], [SEP] and padding. Pairs are in ascending order.
+      num_candidates_BK: int64, number of candidates of each pair.
+      num_to_predict_BK: int64, number of tokens to mask in each pair, at most P in
+        total per row; 0 if there is no pair.
+      keys_B2: uint32, key of the mask of each row.
+      rule: masking parameters.
+      continues_BT: bool, True for tokens that continue a word regardless of their
+        piece.
 
     Returns:
-      int32[B, T] masked ids, int32[B, P] positions in rising order, int32[B, P] the
-      ids that stood there, float32[B, P] weights; unused slots are 0 throughout.
+      int32[B, T] masked ids, int32[B, P] positions in ascending order, int32[B, P]
+      original ids at the positions, float32[B, P] weights. Unused slots are 0 in all.
     """
     num_rows, length = ids_BT.shape
     key_B = keys_B2[:, 0]
@@ -148,21 +157,21 @@ def _choose_tokens(
     key_B: np.ndarray,
     max_predictions: int,
 ) -> np.ndarray:
-    """Chooses when every token is a unit of its own.
+    """Selects the masked tokens if every token is a unit.
 
     Returns:
-      int32[B, P], positions in rising order, then T where a slot is not used.
+      int32[B, P], positions in ascending order, then T for unused slots.
     """
     (num_rows, length), num_pairs = candidates_BT.shape, num_candidates_BK.shape[1]
     order_BT = _random_order(candidates_BT, key_B, num_pairs)
     take_BK = np.minimum(num_to_predict_BK, num_candidates_BK)
-    # The slots of a pair are those below its end that are not of a pair before.
+    # The slots of a pair are those below its end that belong to no earlier pair.
     slot_P, end_BK = np.arange(max_predictions), np.cumsum(take_BK, axis=1)
     pair_BP = np.zeros((num_rows, max_predictions), np.uint8)
     for end_B in end_BK.T:
         pair_BP += slot_P >= end_B[:, None]
-    # Where a pair's first choice stands in the order, less its first slot; 0 for the
-    # slots that are of none.
+    # The place of a pair's first selected token in the order, minus its first slot; 0
+    # for slots that belong to no pair.
     offset_BK = np.zeros((num_rows, num_pairs + 1), np.int64)
     offset_BK[:, :-1] = np.cumsum(num_candidates_BK, axis=1) - num_candidates_BK
     offset_BK[:, :-1] -= end_BK - take_BK
@@ -184,10 +193,10 @@ def _choose_units(
     rule: MaskRule,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
-    """As `_choose_tokens`, when several tokens are masked together."""
+    """Selects the masked tokens if units may have several tokens."""
     token = np.flatnonzero(candidates_BT)
     is_start = _unit_starts(ids_BT, token, num_candidates_BK, key_B, rule, continues_BT)
-    first_U = np.flatnonzero(is_start)  # of each unit, in `token`
+    first_U = np.flatnonzero(is_start)  # index in `token` of the first token of a unit
     lengths_U = np.diff(np.append(first_U, len(token)))
     unit_at = np.empty(ids_BT.size, np.int32)
     unit_at[token[first_U]] = np.arange(len(first_U))
@@ -202,7 +211,7 @@ def _choose_units(
     begin_BK = np.cumsum(num_units_BK, axis=1) - num_units_BK
     left_BK, room_BK, chosen = num_units_BK, num_to_predict_BK, []
     while True:
-        # Units have a token at least, so more of them than there is room never fit.
+        # A unit has at least one token, so at most `room_BK` units fit.
         take_BK = np.minimum(left_BK, room_BK)
         if not take_BK.any():
             break
@@ -228,14 +237,17 @@ def _choose_units(
 def _random_order(
     units_BT: np.ndarray, key_B: np.ndarray, num_pairs: int
 ) -> np.ndarray:
-    """Returns uint32[B, T]: the positions of a row's units, shuffled pair by pair.
+    """Returns the positions of the units of a row, shuffled within each pair.
 
-    What is not a unit (0 in units_BT) comes last.
+    Positions without a unit (0 in units_BT) come last.
+
+    Returns:
+      uint32[B, T].
     """
     num_rows, length = units_BT.shape
     position_bits, pair_bits = (length - 1).bit_length(), num_pairs.bit_length()
-    # One word holds it all, so that a plain sort of numbers does: the pair on top, then
-    # random bits, then the position itself. There are no ties.
+    # One uint32 contains, from the top, the pair, random bits and the position, so that
+    # sorting these numbers is enough. There are no ties.
     position_T = np.arange(length, dtype=np.uint32)
     words_BT = mix32(key_B[:, None] ^ (position_T * _GOLDEN))
     words_BT >>= np.uint32(position_bits + pair_bits)
@@ -252,12 +264,12 @@ def _random_order(
 def _slices(
     order_BT: np.ndarray, begin_BK: np.ndarray, take_BK: np.ndarray
 ) -> np.ndarray:
-    """Returns the flat indices that stand at `take_BK` places of a row's order.
+    """Returns the flat indices of slices of each row's order.
 
     Args:
       order_BT: uint32, positions.
-      begin_BK: int64, the first of each pair's places.
-      take_BK: int64, how many.
+      begin_BK: int64, start of the slice of each pair.
+      take_BK: int64, length of the slice of each pair.
     """
     num_rows, length = order_BT.shape
     row_B1 = np.arange(num_rows)[:, None] * length
@@ -276,12 +288,12 @@ def _unit_starts(
     rule: MaskRule,
     continues_BT: np.ndarray | None,
 ) -> np.ndarray:
-    """Returns whether each candidate, by flat index `token`, is the first of a unit."""
+    """Returns whether each candidate, with flat index `token`, starts a unit."""
     if rule.continues_word is None:
         is_start = np.ones(len(token), bool)
     else:
-        # As in the released code, a piece that truncation left at the front of B joins
-        # the last word of A.
+        # As in the released code, if truncation leaves a piece inside a word at the
+        # start of B, the piece belongs to the last word of A.
         is_start = ~rule.continues_word[ids_BT.ravel()[token]]
         if continues_BT is not None:
             is_start &= ~continues_BT.ravel()[token]
@@ -300,14 +312,14 @@ def _span_starts(
     key_B: np.ndarray,
     rule: MaskRule,
 ) -> np.ndarray:
-    """Tiles every segment with spans of 1 to ngram_max units; True where one begins."""
+    """Tiles every segment with spans of 1 to ngram_max units; returns their starts."""
     units = np.flatnonzero(is_start)
     row, position = np.divmod(token[units], length)
     weights = 1.0 / np.arange(1, rule.ngram_max + 1)
     thresholds = np.cumsum(weights / weights.sum())[:-1] * 2.0**32
     words = mix32((key_B[row] + _SPAN_SALT) ^ (position.astype(np.uint32) * _GOLDEN))
     num_units = 1 + np.searchsorted(thresholds, words, side="right")
-    # A span ends with its segment: where the next candidate is not the next token.
+    # A span ends with its segment. A segment ends where candidates are not adjacent.
     segment = np.cumsum(np.diff(token, prepend=-2) != 1)[units]
     last = np.searchsorted(segment, segment, side="right")
     following = np.arange(len(units)) + num_units
@@ -321,22 +333,23 @@ def _span_starts(
 def _fit(
     lengths_U: np.ndarray, counts: np.ndarray, room: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Chooses units in order, skipping each that is longer than the room left.
+    """Selects units in order, skipping those longer than the room left.
 
     Args:
-      lengths_U: of the units of all pairs, one pair after the other.
-      counts: of units, by pair.
-      room: tokens to mask, by pair.
+      lengths_U: lengths of the units of all pairs, in the order of the pairs.
+      counts: number of units of each pair.
+      room: number of tokens to mask in each pair.
 
     Returns:
-      bool[U], and the room that is left, by pair.
+      bool[U], True for selected units, and the room left in each pair.
     """
     pair_U = np.repeat(np.arange(len(counts)), counts)
     room = room.copy()
     chosen_U = np.zeros(len(lengths_U), bool)
     open_ = np.flatnonzero(lengths_U <= room[pair_U])
-    # Each round takes from every pair what fits until the first that does not; that one
-    # and all longer than what is left are then out, so rounds are few.
+    # Each round selects the units of every pair up to the first that does not fit. That
+    # unit and all others longer than the room left are then dropped, so there are few
+    # rounds.
     while len(open_):
         pair, lengths = pair_U[open_], lengths_U[open_]
         used = np.cumsum(lengths)
@@ -355,7 +368,7 @@ def _fit(
 def _replace(
     ids_BP: np.ndarray, positions_BP: np.ndarray, key_B1: np.ndarray, rule: MaskRule
 ) -> np.ndarray:
-    """Returns what stands for each masked token: [MASK], a random token, or itself."""
+    """Returns the replacement of each masked token: [MASK], a random id or itself."""
     kind_BP = mix32(key_B1 ^ (positions_BP.astype(np.uint32) * _GOLDEN))
     random_BP = mix32(kind_BP + _GOLDEN).astype(np.uint64)
     random_BP *= np.uint64(len(rule.random_ids))
@@ -371,7 +384,7 @@ def _replace(
 
 
 def mix32(x: np.ndarray) -> np.ndarray:
-    """Returns a bijective hash of uint32 words; the same function as model.mix32."""
+    """Returns a bijective hash of uint32 words; the same function as in the model."""
     x = x ^ (x >> np.uint32(16))
     x *= np.uint32(0x7FEB352D)
     x ^= x >> np.uint32(15)

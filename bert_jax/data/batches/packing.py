@@ -1,8 +1,8 @@
-"""Several sentence pairs in one row, chosen by their lengths alone.
+"""Packs several sentence pairs into one row, by best-fit decreasing on their lengths.
 
-Pairs are counted by length, and whole counts are put into rows at once: the longest
-first, each into the rows with the least room that still takes it. So the work grows
-with the number of lengths, not of pairs.
+Pairs are counted by length, and all pairs of a length are packed at once: the longest
+first, into the rows with the least room that suffices. The time therefore depends on
+the number of distinct lengths, not on the number of pairs.
 
 Shapes: N pair, R row, K pair of a row.
 """
@@ -15,16 +15,16 @@ import numpy as np
 def pack(
     lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> np.ndarray:
-    """Puts every pair into a row.
+    """Packs all pairs into rows.
 
     Args:
-      lengths_N: of the pairs with their [CLS] and [SEP], 1 to sequence_length. Pairs of
-        one length are dealt out in the order given.
-      sequence_length: tokens in a row.
+      lengths_N: lengths of the pairs, 1 to sequence_length, including [CLS] and [SEP].
+        Pairs of the same length are packed in the given order.
+      sequence_length: number of tokens in a row.
       max_sequences_per_row: K.
 
     Returns:
-      int64[R, K], the pairs of each row, -1 where there is none (the last places).
+      int64[R, K], the indices of the pairs in each row, followed by -1.
     """
     if max_sequences_per_row == 1:
         return np.arange(len(lengths_N))[:, None]
@@ -36,7 +36,7 @@ def pack(
         ]
     ).reshape(-1, max_sequences_per_row)
     lengths_RK = np.repeat(shapes, [count for count, _ in groups], axis=0)
-    # The places of a length, in order, take the pairs of that length, in order.
+    # The places of each length are filled with the pairs of that length, in order.
     pairs_RK = np.full(lengths_RK.shape, -1)
     places = np.argsort(lengths_RK, axis=None, kind="stable")[-len(lengths_N) :]
     pairs_RK.ravel()[places] = np.argsort(lengths_N, kind="stable")
@@ -46,7 +46,7 @@ def pack(
 def num_rows(
     lengths_N: np.ndarray, sequence_length: int, max_sequences_per_row: int
 ) -> int:
-    """Returns how many rows `pack` makes."""
+    """Returns the number of rows that `pack` returns."""
     if max_sequences_per_row == 1:
         return len(lengths_N)
     groups = _fill(_counts(lengths_N), sequence_length, max_sequences_per_row)
@@ -54,7 +54,7 @@ def num_rows(
 
 
 def _counts(lengths_N: np.ndarray) -> dict[int, int]:
-    """Returns the number of pairs by their length."""
+    """Returns the number of pairs of each length."""
     counts = np.bincount(lengths_N)
     found = np.flatnonzero(counts)
     return dict(zip(found.tolist(), counts[found].tolist(), strict=True))
@@ -63,18 +63,18 @@ def _counts(lengths_N: np.ndarray) -> dict[int, int]:
 def _fill(
     counts: dict[int, int], sequence_length: int, max_sequences_per_row: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Returns (number of rows, lengths of the pairs in each of them).
+    """Packs pairs; returns groups of (number of rows, lengths of the pairs in a row).
 
     Args:
-      counts: number of pairs by their length.
-      sequence_length: tokens in a row.
+      counts: number of pairs of each length.
+      sequence_length: number of tokens in a row.
       max_sequences_per_row: K.
     """
     full: list[tuple[int, tuple[int, ...]]] = []
     by_room: dict[int, list[tuple[int, tuple[int, ...]]]] = collections.defaultdict(
         list
     )
-    has_room = 0  # bit r: there are rows with room for r tokens
+    has_room = 0  # bit r is set if there are rows with room for r tokens
 
     for length, left in sorted(counts.items(), reverse=True):
         while left:

@@ -1,11 +1,12 @@
-"""Sentence pairs of one pass over a shard's documents, drawn all at once.
+"""Draws the sentence pairs of one pass over the documents of a shard, vectorized.
 
-The released generator walks every document, cuts off a chunk of sentences that reaches
-a target length, splits it into A and B, and goes on after what it used. Here the draw
-is made for every sentence as if a chunk began there; following "where does the next
-chunk begin" from each document's first sentence then says which chunks the walk
-visits. The result is the walk's, without a Python step for each pair. There is one
-deliberate difference: long documents draw several target lengths, see `_targets`.
+The released generator walks through each document: it takes a chunk of sentences that
+reaches a target length, splits it into A and B, and continues after the sentences that
+it used. Here the draw is made for every sentence as if a chunk started there. Following
+the starts of the next chunks from the first sentence of each document then gives the
+chunks that the walk visits. The result is that of the walk, without a Python step per
+pair. There is one deliberate difference: long documents draw several target lengths,
+see `_targets`.
 
 Source: google-research/bert create_pretraining_data.py,
 create_instances_from_document and truncate_seq_pair.
@@ -15,19 +16,20 @@ import dataclasses
 
 import numpy as np
 
-MAX_TRIES = 10  # draws of a random document other than one's own (:280)
+# The number of draws to find a random document other than the own one (:280).
+MAX_TRIES = 10
 # A document longer than this many full rows draws a target length for each part of that
-# size. Shorter parts would change the mean: a chunk reaches into the next part.
+# size. Smaller parts would change the mean, because chunks extend into the next part.
 PART_ROWS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """The shape of a shard: which tokens make a sentence, which sentences a document.
+    """The boundaries of the sentences and documents of a shard.
 
     Attributes:
-      token_offsets: int64[num_sentences + 1], of each sentence's first token.
-      sentence_offsets: int64[num_documents + 1], of each document's first sentence.
+      token_offsets: int64[num_sentences + 1], first token of each sentence.
+      sentence_offsets: int64[num_documents + 1], first sentence of each document.
     """
 
     token_offsets: np.ndarray
@@ -37,23 +39,29 @@ class Documents:
     def from_lengths(
         cls, sentence_lengths: np.ndarray, document_lengths: np.ndarray
     ) -> "Documents":
-        """Takes tokens per sentence and sentences per document, each at least 1."""
+        """Creates Documents from tokens per sentence and sentences per document.
+
+        All lengths are at least 1.
+        """
         return cls(_offsets(sentence_lengths), _offsets(document_lengths))
 
     def slice(self, start: int, stop: int) -> "Documents":
-        """Returns documents start to stop - 1; tokens keep their place in the shard."""
+        """Returns documents start to stop - 1, with token offsets in the shard."""
         ends = self.sentence_offsets[start : stop + 1]
         return Documents(self.token_offsets[ends[0] : ends[-1] + 1], ends - ends[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Segments A and B as slices of the shard's tokens, after truncation.
+    """Segments A and B as slices of the tokens of a shard, after truncation.
 
     Attributes:
-      a_start, a_length, b_start, b_length: int64[num_pairs]; without the next-sentence
-        objective there is no B and its length is 0.
-      is_random: bool[num_pairs], True where B does not follow A; label 1 in BERT.
+      a_start: int64[num_pairs], first token of A.
+      a_length: int64[num_pairs], number of tokens of A.
+      b_start: int64[num_pairs], first token of B.
+      b_length: int64[num_pairs], number of tokens of B; 0 without the next-sentence
+        objective.
+      is_random: bool[num_pairs], True if B does not follow A; label 1 in BERT.
     """
 
     a_start: np.ndarray
@@ -67,18 +75,19 @@ class Pairs:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64[num_pairs], tokens with [CLS] and the [SEP] after each segment."""
+        """int64[num_pairs], number of tokens including [CLS] and [SEP]."""
         return self.a_length + self.b_length + 2 + (self.b_length > 0)
 
     def take(self, index: np.ndarray) -> "Pairs":
+        """Returns the pairs with the given indices."""
         return Pairs(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
 
 
 class CounterRandom:
-    """Uniform numbers from Philox words: the same on every NumPy version and machine.
+    """Random numbers from Philox, identical on all NumPy versions and machines.
 
-    NumPy keeps the words of a bit generator fixed for good, but not what its
-    Generator makes of them.
+    NumPy guarantees that the stream of a bit generator does not change, but not the
+    methods of `Generator`.
     """
 
     def __init__(self, *key: int):
@@ -93,7 +102,7 @@ class CounterRandom:
         return (self.words(size) >> np.uint64(11)) * 2.0**-53
 
     def below(self, bound: np.ndarray) -> np.ndarray:
-        """Returns int64 of bound's shape, uniform in [0, bound)."""
+        """Returns int64 of the shape of `bound`, uniform in [0, bound)."""
         return (self.uniform(len(bound)) * bound).astype(np.int64)
 
     def order(self, size: int) -> np.ndarray:
@@ -101,15 +110,15 @@ class CounterRandom:
         return np.argsort(self.words(size), kind="stable")
 
     def spread(self, size: int) -> np.ndarray:
-        """Returns float64[size], each uniform in [0, 1), all together evenly spread.
+        """Returns float64[size], each uniform in [0, 1), together evenly spaced.
 
-        A Weyl sequence: one random start, then steps of the golden ratio.
+        The numbers are a Weyl sequence: a random start, then steps of the golden ratio.
         """
         steps = np.arange(size, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return ((self.words(1) + steps) >> np.uint64(11)) * 2.0**-53
 
     def heads(self, tosses: np.ndarray) -> np.ndarray:
-        """Returns int64 of tosses' shape: heads among that many fair coins."""
+        """Returns int64 of the shape of `tosses`, the number of heads in each."""
         heads = np.zeros(len(tosses), np.int64)
         remaining = tosses.copy()
         open_ = np.flatnonzero(remaining > 0)
@@ -131,11 +140,11 @@ def draw_pairs(
     """Draws the pairs of one pass, in document order.
 
     Args:
-      documents: at least one.
-      sequence_length: of a row, with its [CLS] and two [SEP].
-      short_seq_prob: share of documents, or of parts of long documents, that aim at a
-        random shorter length.
-      random: the source of every draw.
+      documents: at least one document.
+      sequence_length: number of tokens in a row, including [CLS] and two [SEP].
+      short_seq_prob: share of documents, or of parts of long documents, whose target
+        is a random shorter length.
+      random: source of all random numbers.
     """
     max_num_tokens = sequence_length - 3
     tokens, sentences = documents.token_offsets, documents.sentence_offsets
@@ -143,8 +152,8 @@ def draw_pairs(
 
     target = _targets(documents, max_num_tokens, short_seq_prob, random)
 
-    # The chunk that would begin at each sentence: it ends where it reaches the target
-    # or with its document.
+    # The chunk that would start at each sentence. It ends where it reaches the target
+    # or at the end of its document.
     document = np.repeat(np.arange(num_documents), np.diff(sentences))
     start = np.arange(num_sentences)
     end = np.searchsorted(tokens, tokens[:-1] + target, side="left")
@@ -152,7 +161,7 @@ def draw_pairs(
     num_in_chunk = end - start
     a_sentences = 1 + random.below(np.maximum(num_in_chunk - 1, 1))
     is_random = (random.uniform(num_sentences) < 0.5) | (num_in_chunk == 1)
-    # Sentences that a random B displaced are used again (:292).
+    # Sentences replaced by a random B are used again (:292).
     following = np.where(is_random, start + a_sentences, end)
     following[following == sentences[document + 1]] = num_sentences
 
@@ -162,7 +171,7 @@ def draw_pairs(
     a_length = tokens[b_first] - a_start
     b_end = end[chunk].copy()
 
-    # A random B: from a random sentence of another document to the target.
+    # A random B starts at a random sentence of another document and ends at the target.
     is_random = is_random[chunk]
     randoms = np.flatnonzero(is_random)
     other = _other_documents(document[chunk[randoms]], num_documents, random)
@@ -185,17 +194,17 @@ def draw_segments(
     short_seq_prob: float,
     random: CounterRandom,
 ) -> Pairs:
-    """Draws the rows of one pass when there is no next sentence to predict.
+    """Draws the segments of one pass, without the next-sentence objective.
 
-    A row holds as many whole sentences of one document as fit, at least one, in A
-    alone; the next begins where it ends. A sentence that is longer than a row goes on
-    in the next, so no token is left out.
+    A segment A contains as many whole sentences of one document as fit, at least one;
+    the next segment starts where it ends. A sentence longer than a row is continued in
+    the next segment, so no token is dropped.
 
     Args:
-      documents: at least one.
-      sequence_length: of a row, with its [CLS] and one [SEP].
-      short_seq_prob: as in `draw_pairs`.
-      random: the source of every draw.
+      documents: at least one document.
+      sequence_length: number of tokens in a row, including [CLS] and one [SEP].
+      short_seq_prob: as for `draw_pairs`.
+      random: source of all random numbers.
     """
     max_num_tokens = sequence_length - 2
     documents = _split_long(documents, max_num_tokens)
@@ -221,14 +230,15 @@ def _targets(
     short_seq_prob: float,
     random: CounterRandom,
 ) -> np.ndarray:
-    """Draws the target length of a chunk for each sentence that it may begin at.
+    """Draws the target length of the chunk that may start at each sentence.
 
-    The released generator draws one target for each document and pass, not for each
-    pair (:239), and so do documents up to PART_ROWS rows here. A longer document draws
-    one for each part of that size: a book with a target of a few tokens would give up
-    to 20 times as many pairs as in other passes. Each target has the distribution of
-    the released generator, so the mean over passes is the same. Parts of about one
-    size are spread evenly over that distribution instead of drawn independently.
+    The released generator draws one target per document and pass, not per pair (:239).
+    Here the same holds for documents of up to PART_ROWS rows. A longer document draws
+    one target per part of that size, because a book with a target of a few tokens would
+    give up to 20 times as many pairs as in other passes. Each target has the
+    distribution of the released generator, so the mean over passes is the same. The
+    targets of parts of similar size are not drawn independently, but evenly spaced over
+    that distribution.
 
     Returns:
       int64[num_sentences].
@@ -241,7 +251,7 @@ def _targets(
     uniform = np.empty(len(sizes))
     uniform[order] = random.spread(len(sizes))
     is_short = uniform < short_seq_prob
-    # Given that it is below short_seq_prob, it is uniform up to there.
+    # Given that it is below short_seq_prob, it is uniform in [0, short_seq_prob).
     rank = uniform[is_short] / short_seq_prob * (max_num_tokens - 1)
     targets = np.full(len(sizes), max_num_tokens)
     targets[is_short] = np.minimum(2 + rank.astype(np.int64), max_num_tokens)
@@ -250,15 +260,15 @@ def _targets(
 
 
 def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cuts ranges of tokens into parts of at most `max_num_tokens`.
+    """Splits ranges of tokens into parts of at most `max_num_tokens` tokens.
 
     Args:
-      offsets: int64[num_ranges + 1], each range's first token.
-      max_num_tokens: of a part.
+      offsets: int64[num_ranges + 1], first token of each range.
+      max_num_tokens: maximum number of tokens in a part.
 
     Returns:
-      int64[num_parts + 1], each part's first token; int64[num_ranges + 1], the first
-      part of each range.
+      int64[num_parts + 1], first token of each part; int64[num_ranges + 1], first part
+      of each range.
     """
     num_parts = -(-np.diff(offsets) // max_num_tokens)
     first_part = _offsets(num_parts)
@@ -268,16 +278,17 @@ def _cut(offsets: np.ndarray, max_num_tokens: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _split_long(documents: Documents, max_num_tokens: int) -> Documents:
-    """Cuts sentences into parts of at most `max_num_tokens`."""
+    """Splits sentences into parts of at most `max_num_tokens` tokens."""
     token_offsets, first_part = _cut(documents.token_offsets, max_num_tokens)
     return Documents(token_offsets, first_part[documents.sentence_offsets])
 
 
 def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Returns, sorted, every place visited from `starts` by going to `following`.
+    """Returns the sorted indices visited by walks from `starts` along `following`.
 
-    The index one past the end stands for "no next". Doubling: after k rounds `visited`
-    holds the first 2**k places of each walk and `jump` goes 2**k places at once.
+    The index len(following) ends a walk. The number of rounds is logarithmic: after k
+    rounds `visited` contains the first 2**k indices of each walk, and `jump` makes 2**k
+    steps at once.
     """
     end = len(following)
     jump = np.append(following, end)
@@ -293,7 +304,7 @@ def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
 def _other_documents(
     own: np.ndarray, num_documents: int, random: CounterRandom
 ) -> np.ndarray:
-    """Returns a random document for each, another than its own within MAX_TRIES."""
+    """Draws a random document for each item, up to MAX_TRIES times if it is its own."""
     other = random.below(np.full(len(own), num_documents))
     for _ in range(MAX_TRIES - 1):
         same = np.flatnonzero(other == own)
@@ -302,10 +313,11 @@ def _other_documents(
 
 
 def _truncate(pairs: Pairs, max_num_tokens: int, random: CounterRandom) -> Pairs:
-    """Cuts tokens off the longer segment until A + B fit (:418).
+    """Removes tokens from the longer segment until A + B fit (:418).
 
-    One token at a time, from B when both are as long, off the front or the back by a
-    coin: so the difference comes off the longer, then B and A take turns.
+    The released code removes one token at a time, from B if both have the same length,
+    and from the front or the back at random. So the difference is removed from the
+    longer segment first, and the rest alternately from B and A.
     """
     a, b = pairs.a_length, pairs.b_length
     excess = np.maximum(a + b - max_num_tokens, 0)

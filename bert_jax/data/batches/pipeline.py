@@ -1,16 +1,16 @@
-"""Corpus -> batches: the batch of any step is a function of (corpus, config, step).
+"""Makes batches: the batch of a step is a function of (corpus, config, step).
 
-The corpus is read as config.data.num_streams streams. A stream owns some shards and
-visits them in an order of its own, drawn anew each epoch; a visit draws the shard's
-pairs, puts them into rows, shuffles those, and gives a number of rows known beforehand,
-so any position is found by arithmetic. Each step takes the same number of rows from
-every stream. A host serves whole streams, or a part of one: how many hosts there are
-changes who reads a row, not which.
+The corpus is read as config.data.num_streams streams. A stream owns some of the shards
+and visits them in a random order that differs between epochs. A visit draws the pairs
+of a shard, packs them into rows and shuffles the rows. Its number of rows is known in
+advance, so any position can be computed. Each step takes the same number of rows from
+every stream. A host reads whole streams or a part of one: the number of hosts
+determines which host reads a row, but not which rows a step has.
 
-tf.data reads the shards' records. What is made of them takes a few dozen NumPy
-operations on all pairs of a shard, or rows of a step, at once. Threads do this ahead of
-the model, not tf.data's own: ending an iterator whose threads are in Python waits for
-them, and they for the interpreter's lock (seen with TensorFlow 2.21).
+tf.data reads the records of the shards. A few dozen NumPy operations on all pairs of a
+shard, or on all rows of a step, then make the batches. They run ahead of the model in
+Python threads and not in those of tf.data, because ending a tf.data iterator waits for
+its threads, which in turn wait for the GIL (seen with TensorFlow 2.21).
 
 Shapes: B row of the batch, T token, P masked position, K sentence pair in a row,
 R row of a visit.
@@ -34,20 +34,20 @@ from bert_jax.data.corpus.corpus import Corpus
 Batch = dict[str, np.ndarray]
 
 
-# Batches of less than this are made several steps at once: a NumPy operation on few
-# tokens takes so little time that the threads spend more of it on handing over the
-# interpreter's lock (half the rows a second, at 256 rows of 128 tokens).
+# Smaller batches are made for several steps at once: NumPy operations on few tokens are
+# so short that threads spend more time on switching the GIL (half the rows per second,
+# at 256 rows of 128 tokens).
 TOKENS_AT_A_TIME = 2**18
 MAX_STEPS_AT_A_TIME = 8
-# What waits for the model, in batches made at once: enough that a shard's end is not
-# felt.
-MADE_AHEAD = 4
-# Threads that make batches. NumPy lets other threads run while it computes, but what it
-# does in between keeps more than two from gaining anything.
+# The number of tasks that run ahead of the model: enough that the end of a shard causes
+# no delay.
+NUM_AHEAD = 4
+# The number of threads that make batches. NumPy releases the GIL while it computes, but
+# not in between, so more than two threads are not faster.
 NUM_THREADS = 2
 
 
-# A visit, maybe still being drawn, the first of its rows, one past the last.
+# A visit, which may still be running, its first row and the row after its last.
 Part = tuple[concurrent.futures.Future[Visit], int, int]
 
 
@@ -62,19 +62,20 @@ def batches(
     host: int = 0,
     num_hosts: int = 1,
 ) -> Iterator[Batch]:
-    """Yields this host's rows of every step of a phase from `first_step` on, for ever.
+    """Yields this host's rows of every step of a phase, from `first_step`, endlessly.
 
-    The rows of hosts 0, 1, ... one after the other are the global batch.
+    The rows of hosts 0, 1, ... concatenated are the global batch.
 
     Args:
-      corpus: opened by `corpus.read`.
-      config: of the run.
-      split: "train" or "validation"; a host reads the streams that have rows of its
-        own. Validation is small and one stream, so that every host reads all of it.
-      seed: of pairs, order and masks.
-      phase_index: of config.phases; a phase starts an epoch of its own.
-      first_step: of the phase, from 0.
-      host: this host, of num_hosts, which divides the phase's global_batch_size.
+      corpus: corpus opened by `corpus.read`.
+      config: its data section and the phase are used.
+      split: "train" or "validation". A host reads the streams that contain its rows.
+        Validation is one small stream, which every host reads completely.
+      seed: seed of pairs, order and masks.
+      phase_index: index in config.phases; each phase starts a new epoch.
+      first_step: step of the phase, from 0.
+      host: index of this host.
+      num_hosts: number of hosts; it divides the global_batch_size of the phase.
 
     Returns:
       Batches of int32 and float32 arrays: [B, T] input_ids, segment_ids, position_ids,
@@ -85,13 +86,14 @@ def batches(
     streams = make_streams(corpus, config, split, seed, phase_index)
     size = phase.global_batch_size // num_hosts
     per_stream = phase.global_batch_size // len(streams)
-    # Those that have rows of this host: whole streams, where the hosts divide them.
+    # The streams that contain rows of this host: whole streams, if num_hosts divides
+    # their number.
     read = slice(host * size // per_stream, -(-(host + 1) * size // per_stream))
     first, num_read = (
         host * size - read.start * per_stream,
         (read.stop - read.start) * per_stream,
     )
-    reader = _Reader(corpus, config, phase_index, streams[read], len(streams))
+    reader = Reader(corpus, config, phase_index, streams[read], len(streams))
     num_steps = TOKENS_AT_A_TIME // (num_read * phase.sequence_length)
     num_steps = max(1, min(MAX_STEPS_AT_A_TIME, num_steps))
 
@@ -104,26 +106,26 @@ def batches(
         [part for step in range(i, i + num_steps) for part in reader.parts(step)]
         for i in itertools.count(first_step, num_steps)
     )
-    return _made_ahead(make, places, reader.close)
+    return _run_ahead(make, places, reader.close)
 
 
-def _made_ahead(
+def _run_ahead(
     make: Callable[[list[Part]], list[Batch]],
     places: Iterator[list[Part]],
     close: Callable[[], None],
 ) -> Iterator[Batch]:
-    """Yields the batches that `make` gives for each of `places`, made ahead."""
+    """Calls `make` for each of `places` in threads, and yields the batches in order."""
     pool = concurrent.futures.ThreadPoolExecutor(NUM_THREADS)
-    is_finalizing = sys.is_finalizing  # modules may be gone when it is true
+    is_finalizing = sys.is_finalizing  # modules may be gone when it returns True
     try:
         ahead = collections.deque(
-            pool.submit(make, parts) for parts in itertools.islice(places, MADE_AHEAD)
+            pool.submit(make, parts) for parts in itertools.islice(places, NUM_AHEAD)
         )
         for parts in places:
             ahead.append(pool.submit(make, parts))
             yield from ahead.popleft().result()
     finally:
-        if not is_finalizing():  # else threads have ended already
+        if not is_finalizing():  # otherwise the threads have already ended
             close()
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -131,11 +133,11 @@ def _made_ahead(
 def places(
     corpus: Corpus, config: ExperimentConfig, *, seed: int, phase_index: int, step: int
 ) -> list[tuple[str, int, int, int]]:
-    """Returns which rows a step trains on, drawing none of them.
+    """Returns the rows that a step trains on, without drawing them.
 
     Returns:
-      (shard, epoch, first row, one past the last) of each part of the global batch, in
-      its order; as in `Origin`.
+      (shard, epoch, first row, row after the last) of each part of the global batch, in
+      order; see `provenance.Origin`.
     """
     streams = make_streams(corpus, config, "train", seed, phase_index)
     per_stream = config.phases[phase_index].global_batch_size // len(streams)
@@ -154,8 +156,8 @@ def places(
 # --------------------------------------------------------------- from step to rows
 
 
-class _Reader:
-    """Finds a step's rows in the visits of some streams and makes the batch."""
+class Reader:
+    """Makes the batches of some streams from their visits."""
 
     def __init__(
         self,
@@ -177,19 +179,19 @@ class _Reader:
             num_rows = stream.rows[index]
             return visits.draw(corpus, config, phase, shard, num_rows, key, epoch)
 
-        # Two: a visit that is waited for, and one that is drawn ahead.
+        # Two threads: one for the visit that is needed, one for the next visit.
         self._pool = concurrent.futures.ThreadPoolExecutor(2)
         self._cursors = [_Cursor(stream, draw, self._pool) for stream in streams]
 
     def close(self) -> None:
-        """Draws no more visits than those that were begun."""
+        """Cancels all visits that have not started."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def parts(self, step: int) -> list[Part]:
-        """Returns where the rows of a step are, in order."""
+        """Returns the parts of visits that contain the rows of a step, in order."""
         first = step * self._rows_per_step
         for cursor in self._cursors:
-            cursor.seek(first)  # all before any is read: they are drawn side by side
+            cursor.seek(first)  # before any is read, so that visits run concurrently
         return [
             part
             for cursor in self._cursors
@@ -197,7 +199,7 @@ class _Reader:
         ]
 
     def batch(self, parts: list[Part]) -> Batch:
-        """Returns the rows, of any number of steps, as arrays, see `batches`."""
+        """Returns the rows of any number of steps as arrays, see `batches`."""
         drawn = [(visit.result(), i, j) for visit, i, j in parts]
         pairs_BK5 = np.concatenate([visit.pairs_RK5[i:j] for visit, i, j in drawn])
         keys_B2 = np.concatenate([visit.keys_R2[i:j] for visit, i, j in drawn])
@@ -206,7 +208,7 @@ class _Reader:
         row = 0
         for visit, i, j in drawn:
             rows = slice(row, row := row + j - i)
-            # Every index is in range; "clip" writes into `out` without a copy.
+            # All indices are in range; mode="clip" writes to `out` without a copy.
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
         continues_BT = None
         if self._has_marks:
@@ -237,7 +239,7 @@ class _Reader:
 
 
 class _Cursor:
-    """A stream's place in its visits; the next one is drawn in the background."""
+    """A position in the visits of a stream; draws the next visit in the background."""
 
     def __init__(
         self,
@@ -247,11 +249,11 @@ class _Cursor:
     ):
         self._stream, self._draw, self._pool = stream, draw, pool
         self._row = -1
-        self._left = 0  # rows of the visit that are not read yet
+        self._left = 0  # number of unread rows of the visit
         self._next: concurrent.futures.Future[Visit] | None = None
 
     def seek(self, row: int) -> None:
-        """Goes to a row of the stream; nothing happens if it is the next one."""
+        """Moves to a row of the stream, unless it is the next one."""
         if row == self._row:
             return
         self._row = row
@@ -260,7 +262,7 @@ class _Cursor:
         self._enter_visit()
 
     def read(self, num_rows: int) -> Iterator[Part]:
-        """Yields where the next rows are."""
+        """Yields the parts of visits that contain the next rows."""
         self._row += num_rows
         while num_rows:
             if not self._left:

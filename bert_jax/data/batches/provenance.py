@@ -1,4 +1,4 @@
-"""Finds the documents that the segments of a batch were cut from."""
+"""Finds the documents of the segments in a batch."""
 
 import bisect
 import dataclasses
@@ -10,19 +10,20 @@ from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import encoding
 from bert_jax.data.corpus.corpus import Corpus
 
-# Of a document that a row is from, shown to a reader.
+# The number of tokens from the start of a document that identify it to a reader.
 BEGINNING_TOKENS = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Excerpt:
-    """Where a segment was cut from.
+    """The position of a segment in its document.
 
     Attributes:
-      document: its number in the shard, from 0.
-      first, length: tokens of the document.
-      document_length: tokens.
-      beginning: the document's first token ids, at most BEGINNING_TOKENS.
+      document: index of the document in the shard.
+      first: index of the first token in the document.
+      length: number of tokens.
+      document_length: number of tokens of the document.
+      beginning: the first token ids of the document, at most BEGINNING_TOKENS.
     """
 
     document: int
@@ -34,13 +35,13 @@ class Excerpt:
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a row comes from.
+    """The origin of a row.
 
     Attributes:
-      shard: the file's name.
-      epoch: of the stream that reads the shard, from 0.
-      row: of the visit to the shard, from 0.
-      segments: of each pair, A and B; None where there is no B.
+      shard: file name of the shard.
+      epoch: epoch of the stream that reads the shard, from 0.
+      row: index of the row in the visit to the shard.
+      segments: A and B of each pair; B is None without the next-sentence objective.
     """
 
     shard: str
@@ -58,9 +59,9 @@ def origins(
     phase_index: int,
     step: int,
 ) -> list[Origin]:
-    """Returns where every row of a step's global batch comes from, in its order."""
+    """Returns the origin of every row of a step's global batch, in order."""
     streams = make_streams(corpus, config, split, seed, phase_index)
-    reader = pipeline._Reader(corpus, config, phase_index, streams, len(streams))
+    reader = pipeline.Reader(corpus, config, phase_index, streams, len(streams))
     found = []
     for drawn, first, stop in reader.parts(step):
         visit = drawn.result()

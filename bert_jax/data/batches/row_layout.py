@@ -1,4 +1,4 @@
-"""Where every place of a row of pairs gets its token from, and what the place is.
+"""Computes the layout of rows of pairs: the source and the kind of every position.
 
 Shapes: B row of the batch, T token, K sentence pair in a row, 6 piece of a pair.
 """
@@ -7,21 +7,23 @@ import dataclasses
 
 import numpy as np
 
-# What stands before a visit's tokens, so that one gather fetches whole rows: [CLS],
-# [SEP] and a row of [PAD].
+# The tokens of a visit are preceded by [CLS], [SEP] and a row of [PAD], so that a
+# single gather fetches whole rows.
 CLS, SEP, PAD = range(3)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What every place of some rows is, before tokens are fetched.
+    """The layout of rows, before tokens are fetched.
 
     Attributes:
-      source_BT: int64, where in `Visit.tokens` the place's token stands.
-      segment_ids_BT, position_ids_BT, sequence_ids_BT: int32, as in the batch.
-      candidates_BT: uint8, sequence_ids where there is text, 0 elsewhere.
-      first_BK: int32, the place of each pair's [CLS], 0 where there is no pair.
-      lengths_BK: int64, places of each pair.
+      source_BT: int64, index of each token in `Visit.tokens`.
+      segment_ids_BT: int32, as in the batch.
+      position_ids_BT: int32, as in the batch.
+      sequence_ids_BT: int32, as in the batch.
+      candidates_BT: uint8, sequence_ids of text tokens, 0 for all others.
+      first_BK: int32, position of the [CLS] of each pair, 0 if there is no pair.
+      lengths_BK: int64, number of tokens of each pair.
     """
 
     source_BT: np.ndarray
@@ -33,13 +35,18 @@ class Layout:
     lengths_BK: np.ndarray
 
 
-# What the pieces of a pair are: [CLS] A [SEP] B [SEP] and, after the last, padding.
+# Flags of the pieces of a pair: [CLS] A [SEP] B [SEP], and padding after the last pair.
 _IS_B, _IS_TEXT, _IS_PADDING = 1, 2, 4
 _PIECES = (0, _IS_TEXT, 0, _IS_B | _IS_TEXT, _IS_B, _IS_PADDING)
 
 
 def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
-    """Lays the pairs of each row end to end and padding after the last."""
+    """Lays out the pairs of each row consecutively, followed by padding.
+
+    Args:
+      pairs_BK5: as in `visits.Visit`.
+      length: T.
+    """
     B, K, _ = pairs_BK5.shape
     a_start, a_length, b_start, b_length, _ = pairs_BK5.transpose(2, 0, 1)
     sizes_BK6 = np.zeros((B, K, 6), np.int64)
@@ -54,13 +61,14 @@ def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
     source_BK6[:, :, 2] = source_BK6[:, :, 4] = SEP
     source_BK6[:, :, 1], source_BK6[:, :, 3] = a_start, b_start
 
-    # Every place gets the value of its piece: where that stands, less where it begins.
+    # For every position: the source of its piece minus the start of the piece.
     starts_BK6 = np.cumsum(sizes_B_6K, axis=1) - sizes_B_6K
     source = source_BK6.ravel() - starts_BK6.ravel()
     source_BT = np.repeat(source, sizes).reshape(B, length)
     place_T = np.arange(length)
     source_BT += place_T
-    # And the pair and what the piece is, as a byte; the rest follows from bytes.
+    # For every position: a byte with the pair and the flags of the piece, from which
+    # all other arrays are computed.
     pieces_K6 = (np.arange(0, 8 * K, 8)[:, None] + np.array(_PIECES)).astype(np.uint8)
     pieces = np.broadcast_to(pieces_K6, (B, K, 6)).ravel()
     piece_BT = np.repeat(pieces, sizes).reshape(B, length)

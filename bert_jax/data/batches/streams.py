@@ -1,4 +1,4 @@
-"""Streams: the shards that each host reads, in order."""
+"""Streams: the order in which the shards of a split are read."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ _SPLIT_KEYS = {"train": 0, "validation": 1}
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """One of the fixed number of readers of a split.
+    """One of the streams of a split.
 
     Attributes:
-      index: which one, from 0.
-      shards: those it visits, with their index in the split.
-      rows: of one visit to each of them.
-      key: part of the key of every draw: seed, split and phase.
+      index: index of the stream.
+      shards: (index in the split, shard) of each shard of the stream.
+      rows: number of rows of one visit to each shard.
+      key: seed, split and phase, which are part of the key of every draw.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Stream:
         return random.order(len(self.shards))
 
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (epoch, index into shards, first row of that visit) from a row on."""
+        """Yields (epoch, index into shards, first row of the visit), from a row on."""
         epoch, row = divmod(first_row, sum(self.rows))
         while True:
             for i in self.order(epoch):
@@ -47,7 +47,7 @@ class Stream:
 def make_streams(
     corpus: Corpus, config: ExperimentConfig, split: str, seed: int, phase_index: int
 ) -> list[Stream]:
-    """Deals the shards of a split to its streams: num_streams, or 1 for validation."""
+    """Distributes the shards of a split over num_streams streams, 1 for validation."""
     num_streams = config.data.num_streams if split == "train" else 1
     shards = list(enumerate(corpus.shards[split]))
     rows = corpus.rows_per_epoch(split, config.data, config.phases[phase_index])

@@ -1,8 +1,8 @@
-"""Tokens of one text or two -> the rows that the encoder reads.
+"""Encoder input rows of one text or of a pair of texts.
 
-Tokens are kept once, end to end; a row is where its two texts stand among them, and its
-arrays are made when a batch asks for them. So a set of any size takes the memory of its
-text, and whatever is known of tokens (a tag, a place) is gathered like their ids.
+The tokens of all texts are stored once, concatenated. A row only has the positions of
+its two texts; its arrays are made when a batch needs them. A set therefore takes the
+memory of its text, and other values of tokens (tags, offsets) are gathered like ids.
 
 Shapes: N row of the set, B row of the batch, T token.
 """
@@ -20,9 +20,9 @@ SHORTEST_ROW = 16
 
 
 def row_length(num_tokens: int, longest: int) -> int:
-    """Returns 16, 32, 64, ..., the first that holds the tokens, or `longest`.
+    """Returns the smallest of 16, 32, 64, ... that fits the tokens, at most `longest`.
 
-    So there are programs for a few lengths, and few places without a token.
+    Few distinct lengths need few compiled programs, and rows have little padding.
     """
     length = SHORTEST_ROW
     while length < num_tokens:
@@ -32,12 +32,12 @@ def row_length(num_tokens: int, longest: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Tokens of many texts end to end, after those that row_layout.py asks for first.
+    """Concatenated tokens of texts, after the special tokens that row_layout.py needs.
 
     Attributes:
-      ids: int32.
-      starts: int64, where each text begins among them.
-      lengths: int64, of each text.
+      ids: int32 token ids.
+      starts: int64, index of the first token of each text.
+      lengths: int64, number of tokens of each text.
     """
 
     ids: np.ndarray
@@ -46,7 +46,7 @@ class Tokens:
 
 
 def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Tokens:
-    """Lays texts end to end, for rows of `length` tokens."""
+    """Concatenates texts, for rows of `length` tokens."""
     first = np.full(row_layout.PAD + length, tokenizer.id(PAD), np.int32)
     first[row_layout.CLS] = tokenizer.id(CLS)
     first[row_layout.SEP] = tokenizer.id(SEP)
@@ -56,12 +56,12 @@ def join(texts: Sequence[np.ndarray], tokenizer: Tokenizer, length: int) -> Toke
 
 
 def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.ndarray:
-    """Returns a value for each of the tokens, given those of each text.
+    """Returns one value per token, aligned with `tokens.ids`.
 
     Args:
-      values: of one dtype, each as long as its text.
-      tokens: of those texts.
-      elsewhere: the value of special tokens.
+      values: values of the tokens of each text, of the same length as the text.
+      tokens: tokens of the texts.
+      elsewhere: value of special tokens.
     """
     found = np.full(len(tokens.ids), elsewhere, np.int32)
     found[len(tokens.ids) - tokens.lengths.sum() :] = np.concatenate(values)
@@ -73,9 +73,9 @@ class Rows:
     """Rows of [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
     Attributes:
-      ids: `Tokens.ids`.
-      pairs_N4: int64, the starts and lengths of A and B: A's start, A's length, B's
-        start, B's length. No row is longer than `length`, and every one has an A.
+      ids: int32, see `Tokens.ids`.
+      pairs_N4: int64, A start, A length, B start, B length. No row is longer than
+        `length`, and every row has an A.
       length: T.
     """
 
@@ -87,23 +87,26 @@ class Rows:
         return len(self.pairs_N4)
 
     def num_tokens(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Returns int64, the tokens of some rows, or of all: also [CLS] and [SEP]."""
+        """Returns int64, number of tokens of the given rows, including [CLS] and [SEP].
+
+        By default all rows.
+        """
         a, b = self.pairs_N4[rows, 1], self.pairs_N4[rows, 3]
         return a + b + 2 + (b > 0)
 
     def cut(self, rows_B: np.ndarray) -> "Rows":
-        """Returns rows no longer than some of them need, see `row_length`."""
+        """Returns the rows with a length that the given rows need, see `row_length`."""
         longest = int(self.num_tokens(rows_B).max())
         return dataclasses.replace(self, length=row_length(longest, self.length))
 
     def layout(self, rows_B: np.ndarray) -> Layout:
-        """Returns where the places of some rows get their tokens from."""
+        """Returns the layout of the given rows."""
         pairs_B15 = np.zeros((len(rows_B), 1, 5), np.int64)
         pairs_B15[:, 0, :4] = self.pairs_N4[rows_B]
         return row_layout.lay_out(pairs_B15, self.length)
 
     def arrays(self, layout: Layout) -> dict[str, np.ndarray]:
-        """Returns int32[B, T] of what `Bert.encode` reads."""
+        """Returns the inputs of `Bert.encode`, int32[B, T]."""
         return {
             "input_ids": self.ids[layout.source_BT],
             "segment_ids": layout.segment_ids_BT,
@@ -115,17 +118,20 @@ class Rows:
 def of_pairs(
     tokens: Tokens, a_N: np.ndarray, b_N: np.ndarray, length: int
 ) -> tuple[Rows, int]:
-    """Returns a row for each text or pair, the longer cut first, and how many were cut.
+    """Makes a row of each text or pair, truncated to `length` by `truncate_longest`.
 
     Args:
-      tokens: of all texts.
-      a_N: int, the first text of each row.
-      b_N: int, the second, or -1 for none.
+      tokens: tokens of all texts.
+      a_N: int, index of the first text of each row.
+      b_N: int, index of the second text, or -1 if there is none.
       length: T.
+
+    Returns:
+      The rows, and the number of truncated rows.
     """
     a_length_N = tokens.lengths[a_N]
     b_length_N = np.where(b_N >= 0, tokens.lengths[b_N], 0)
-    # [CLS] and a [SEP] after each text that is there.
+    # [CLS], and [SEP] after each text.
     room_N = length - 2 - (b_length_N > 0)
     kept = truncate_longest(a_length_N, b_length_N, room_N)
     pairs = (tokens.starts[a_N], kept[0], tokens.starts[b_N], kept[1])
@@ -136,28 +142,29 @@ def of_pairs(
 def truncate_longest(
     a_N: np.ndarray, b_N: np.ndarray, max_num_tokens: int | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lengths of pairs after tokens of the longer went, one by one.
+    """Returns the lengths of pairs after truncation, one token of the longer at a time.
 
-    Of texts as long as each other the second loses one.
+    If both texts have the same length, the second is truncated.
 
     Source: google-research/bert run_classifier.py, _truncate_seq_pair.
     """
     excess_N = np.maximum(a_N + b_N - max_num_tokens, 0)
-    apart_N = np.minimum(np.abs(a_N - b_N), excess_N)  # what the longer loses first
-    rest_N = excess_N - apart_N
+    # The tokens that the longer text loses until both have the same length.
+    difference_N = np.minimum(np.abs(a_N - b_N), excess_N)
+    rest_N = excess_N - difference_N
     a_is_longer_N = a_N > b_N
     return (
-        a_N - np.where(a_is_longer_N, apart_N, 0) - rest_N // 2,
-        b_N - np.where(a_is_longer_N, 0, apart_N) - (rest_N + 1) // 2,
+        a_N - np.where(a_is_longer_N, difference_N, 0) - rest_N // 2,
+        b_N - np.where(a_is_longer_N, 0, difference_N) - (rest_N + 1) // 2,
     )
 
 
 def weights(rows_B: np.ndarray) -> np.ndarray:
-    """Returns float32[B], 0 where a row is -1, which fills a batch up."""
+    """Returns float32[B], 0 for rows of -1, which pad a batch, and 1 for all others."""
     return (rows_B >= 0).astype(np.float32)
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the ids of texts; of one without a token [UNK], for rows need an A."""
+    """Returns the ids of texts; a text without tokens is [UNK], as rows need an A."""
     unk = np.array([tokenizer.id(UNK)], np.int32)
     return [ids if len(ids) else unk for ids in tokenizer.encoder()(list(texts))]

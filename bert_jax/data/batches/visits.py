@@ -1,4 +1,4 @@
-"""Draws the rows that one visit to a shard gives: pairs, packed, in random order.
+"""Draws the rows of one visit to a shard: pairs, packed and shuffled.
 
 Shapes: R row of a visit, K sentence pair in a row, N pair of a pass.
 """
@@ -12,10 +12,10 @@ from bert_jax.data.batches import packing, pairs
 from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 
-# First integer of a key: the purpose of the draw.
+# The first integer of a key, which is the purpose of the draw.
 PAIRS, SHUFFLE, ORDER, ROWS = range(4)
-# Passes over a shard's documents that may be drawn for the rows of one visit. One or
-# two are enough, but a shard of a few sentences may not have enough distinct pairs.
+# The maximum number of passes over the documents that are drawn for one visit. One or
+# two are enough, unless a shard of few sentences lacks distinct pairs.
 MAX_PASSES = 4
 
 
@@ -24,14 +24,14 @@ class Visit:
     """The rows of one visit to a shard.
 
     Attributes:
-      epoch: of the stream.
-      shard: the file's name.
-      tokens: uint16 or uint32, the special tokens of a row and then the shard's as
-        `Corpus.load_marked` gives them.
-      pairs_RK5: int32, of each pair A start, A length, B start, B length, is_random;
-        A starts count `tokens`; all 0 where there is no pair.
-      keys_R2: uint32, of the rows' masks.
-      document_starts: int64, the first token of each document, in `tokens`.
+      epoch: epoch of the stream.
+      shard: file name of the shard.
+      tokens: uint16 or uint32, the special tokens of a row, see row_layout.py, followed
+        by the tokens of the shard, see `Corpus.load_marked`.
+      pairs_RK5: int32, A start, A length, B start, B length and is_random of each pair;
+        all 0 if there is no pair. Starts are indices in `tokens`.
+      keys_R2: uint32, keys of the masks of the rows.
+      document_starts: int64, index in `tokens` of the first token of each document.
     """
 
     epoch: int
@@ -51,20 +51,20 @@ def draw(
     key: tuple[int, ...],
     epoch: int,
 ) -> Visit:
-    """Draws a visit's pairs, packs them into rows and shuffles the rows.
+    """Draws the pairs of a visit, packs them into rows and shuffles the rows.
 
-    A pass over the documents gives more rows than num_rows or fewer. Rows in excess are
-    dropped at random. Missing rows come from further passes, without the pairs of those
-    before. Only where these give no new pair are rows repeated, under other masks.
+    A pass over the documents may give more or fewer rows than num_rows. Excess rows are
+    dropped at random. Missing rows are drawn in further passes, without the pairs of
+    earlier ones. Only if these give no new pairs, rows are repeated with other masks.
 
     Args:
-      corpus: that the shard belongs to.
-      config: of the run.
-      phase: of the config; gives the row's length and the pairs in a row.
-      shard: to visit.
+      corpus: the corpus of the shard.
+      config: its data section is used.
+      phase: determines the length of rows and the number of pairs in a row.
+      shard: the shard to visit.
       num_rows: R, about the mean number of rows of a pass.
-      key: of the draws; no other shard, epoch, phase or split has the same.
-      epoch: of the stream.
+      key: key of the draws, unique to the shard, epoch, phase and split.
+      epoch: epoch of the stream.
     """
     tokens, documents = corpus.load_marked(shard)
     tokenizer = corpus.tokenizer
@@ -92,7 +92,7 @@ def _draw_rows(
     num_rows: int,
     key: tuple[int, ...],
 ) -> np.ndarray:
-    """Returns int32[num_rows, K, 5] as in `Visit`, but A and B starts count tokens."""
+    """Returns int32[num_rows, K, 5] as in `Visit`, but starts refer to the shard."""
     draw_pass = pairs.draw_pairs if data.next_sentence else pairs.draw_segments
     shuffle = pairs.CounterRandom(SHUFFLE, *key)
     found: list[np.ndarray] = []
@@ -120,7 +120,7 @@ def _as_columns(drawn: pairs.Pairs) -> np.ndarray:
 
 
 def _new_pairs(pairs_N5: np.ndarray, found: list[np.ndarray]) -> np.ndarray:
-    """Returns the pairs whose A and B are not those of a pair in `found`."""
+    """Returns the pairs that are not in `found`, comparing the positions of A and B."""
     if not found:
         return pairs_N5
     known = np.concatenate([_digests(each) for each in found])
@@ -128,7 +128,7 @@ def _new_pairs(pairs_N5: np.ndarray, found: list[np.ndarray]) -> np.ndarray:
 
 
 def _digests(pairs_N5: np.ndarray) -> np.ndarray:
-    """Returns uint64[N], hashes of where A and B are."""
+    """Returns uint64[N], hashes of the positions of A and B."""
     digests = np.zeros(len(pairs_N5), np.uint64)
     for column in pairs_N5.T[:4]:
         digests = (digests + column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
@@ -139,11 +139,11 @@ def _digests(pairs_N5: np.ndarray) -> np.ndarray:
 def _pack(
     pairs_N5: np.ndarray, phase: PhaseConfig, random: pairs.CounterRandom
 ) -> np.ndarray:
-    """Returns a pass's rows, int32[R, K, 5], 0 where there is no pair."""
+    """Packs the pairs of a pass; returns int32[R, K, 5], 0 if there is no pair."""
     K = phase.max_sequences_per_row
     if K == 1:
         return pairs_N5[:, None]
-    # Which of the pairs of one length go together is drawn anew each time.
+    # Shuffled, so that pairs of equal length are combined at random.
     pairs_N5 = pairs_N5[random.order(len(pairs_N5))]
     lengths_N = pairs_N5[:, 1] + pairs_N5[:, 3] + 2 + (pairs_N5[:, 3] > 0)
     index_RK = packing.pack(lengths_N, phase.sequence_length, K)

@@ -1,1 +1,1 @@
-"""Builds, writes and reads corpora: TFRecord shards of token ids and a manifest."""
+"""Building, writing and reading of corpora: TFRecord shards and a manifest."""

@@ -1,4 +1,4 @@
-"""Builds a corpus: tokenizes documents into sorted runs and merges them into shards."""
+"""Builds a corpus: encodes documents into sorted runs and merges them into shards."""
 
 import contextlib
 import dataclasses
@@ -28,25 +28,25 @@ from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
-# Above this much local text `train` does not prepare by itself: minutes of work
-# should be asked for.
+# The size of local text up to which `train` prepares the corpus itself. Preparing more
+# takes minutes and needs an explicit command.
 SMALL_BYTES = 64 * 2**20
 
-# Text up to this much is kept when it must be gone through twice; 60 MB of Wikipedia
-# took 50 to 100 MB of memory, all the time.
+# The size of text up to which it is kept in memory if it must be read twice. 60 MB of
+# Wikipedia took 50 to 100 MB of memory during the whole run.
 KEPT_BYTES = 16 * 2**20
 
-# Text that one process encodes at a time: seconds of work, and small enough that what
-# waits for 64 processes is under 1 GB.
+# The size of the text that one process encodes at a time: seconds of work, and small
+# enough that the queue for 64 processes takes under 1 GB.
 BATCH_BYTES = 8 * 2**20
 
-# Of the text: a vocabulary fits after so much of its input files has changed.
+# The share of the text up to which changed input files do not retrain a vocabulary.
 MAX_CHANGED_SHARE = 0.05
 
 Sources = tuple[input_files.Source, ...]
 
-# Settings that neither the vocabulary nor the tokenized text depends on. Weights and
-# the held-out share are in the names of `input_groups`.
+# Settings on which neither the vocabulary nor the encoded text depends. Source weights
+# and the held-out share are part of the names in `input_groups`.
 _OF_SHARDS = ("data.num_shards", "data.validation_fraction")
 
 _OF_GROUPS = ("data.sources", "data.source_weights")
@@ -59,24 +59,24 @@ def prepare(
     num_workers: int | None = None,
     scratch_dir: str | None = None,
 ) -> corpus.Corpus:
-    """Prepares the config's corpus, unless it exists already, and opens it.
+    """Prepares the corpus of a config, unless it exists, and opens it.
 
-    The files are the same for any number of workers, and any order of the documents
-    under a given vocabulary.
+    The files do not depend on the number of workers or, for a given vocabulary file, on
+    the order of the documents.
 
     Args:
-      config: of the corpus.
+      config: its data and tokenizer sections determine the corpus.
       num_workers: number of processes; None for one per core.
       scratch_dir: directory for temporary files, see `work_directory`.
 
     Raises:
-      ConfigError: when a source, the vocabulary or the directory does not allow it.
+      ConfigError: when a source, the vocabulary or the directory is invalid.
     """
     directory = config.data.corpus_dir
     if corpus.exists(directory):
         existing = corpus.read(config)
         work_directory.remove(directory)
-        print(f"corpus: {directory} is prepared already", flush=True)
+        print(f"corpus: {directory} is already prepared", flush=True)
         return existing
     found = input_files.find(config.data.sources)
     return _prepare(config, found, num_workers, scratch_dir)
@@ -91,19 +91,19 @@ def _prepare(
     directory = config.data.corpus_dir
     if config.init_from and not config.tokenizer.vocab_file:
         raise ConfigError(
-            "config.tokenizer.vocab_file='', so the corpus would get a vocabulary of"
-            f" its own; give that of config.init_from={config.init_from!r}"
+            "config.tokenizer.vocab_file='', which trains a new vocabulary for the"
+            f" corpus; set it to that of config.init_from={config.init_from!r}"
         )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
-    with work_directory.opened(directory, scratch_dir) as work, _kept(work):
+    with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
         tokenizer, trained_on = _tokenizer(config, found, work, reader)
         runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
         plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
         if is_small(found):
-            num_workers = 1  # done before worker processes could import TensorFlow
+            num_workers = 1  # faster than importing TensorFlow in worker processes
         written = _write_shards(config, tokenizer, plan, work, num_workers)
         writer.finish(config, tokenizer, trained_on, plan.counts, written)
     work_directory.remove(directory)
@@ -123,35 +123,35 @@ def _prepare(
 
 
 @contextlib.contextmanager
-def _kept(work: str) -> Iterator[None]:
-    """Adds to an error that finished work is kept, if there is any."""
+def _resume_hint(work: str) -> Iterator[None]:
+    """Adds to a ConfigError how to resume, if there is finished work."""
     try:
         yield
     except ConfigError as error:
         if not work_directory.has_work(work):
             raise
         raise type(error)(
-            f"{error} (finished work is kept in {work}: rerun the same command with"
-            " this corrected to resume)"
+            f"{error} (finished work is kept in {work}: correct this and rerun the same"
+            " command to resume)"
         ) from None
 
 
 def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
-    """Opens the corpus; prepares a small local one if it is not there yet."""
+    """Opens the corpus; prepares it first if it does not exist and is small."""
     if corpus.exists(config.data.corpus_dir):
         return corpus.read(config)
     found = input_files.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(
-            f"config.data.corpus_dir={config.data.corpus_dir!r} holds no corpus, and"
-            " the sources are too large to prepare unasked; run:"
+            f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
+            " the sources are too large to be prepared automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
     return _prepare(config, found)
 
 
 def is_small(found: Sources) -> bool:
-    """Returns whether the sources are local and few enough to prepare unasked."""
+    """Returns whether the sources are local and small enough to prepare in `train`."""
     return _is_local(found, SMALL_BYTES)
 
 
@@ -162,12 +162,12 @@ def _is_local(found: Sources, max_bytes: int) -> bool:
 
 
 def keeps_text(config: ExperimentConfig, found: Sources) -> bool:
-    """Returns whether the text has to be read twice and fits in memory."""
+    """Returns whether the text must be read twice and fits in memory."""
     return not config.tokenizer.vocab_file and _is_local(found, KEPT_BYTES)
 
 
 def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
-    """Returns versions, and the settings of the corpus but for some."""
+    """Returns versions and the settings of the corpus, without some of the keys."""
     recipe = corpus.recipe(config)
     return {
         "format_version": corpus.FORMAT_VERSION,
@@ -179,7 +179,7 @@ def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
 def _tokenizer(
     config: ExperimentConfig, found: Sources, work: str, reader: input_groups.Reader
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
-    """Loads the tokenizer, or trains one unless an interrupted call has done that."""
+    """Loads the tokenizer, trains one, or reuses the one of an interrupted call."""
     if config.tokenizer.vocab_file:
         return tokenizers.load(config.tokenizer), None
     inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
@@ -187,14 +187,14 @@ def _tokenizer(
     is_kept = keeps_text(config, found)
 
     def fits(before: dict[str, Any]) -> bool:
-        # Training again would change a few pieces, and with them all tokenized text.
+        # Retraining would change a few pieces, so all text would be encoded again.
         changed = input_files.changed_share(before.pop("inputs"), found)
         same_recipe = before == {key: made_for[key] for key in before}
         return same_recipe and not is_kept and changed <= MAX_CHANGED_SHARE
 
     directory = work_directory.stage(work, "tokenizer", made_for, fits=fits)
     documents = reader.keep() if is_kept else None
-    return training.make(config, found, documents, directory)
+    return training.load_or_train(config, found, documents, directory)
 
 
 def _write_runs(
@@ -205,13 +205,13 @@ def _write_runs(
     work: str,
     num_workers: int,
 ) -> str:
-    """Encodes all documents that are not encoded yet.
+    """Encodes all documents that are not yet encoded into runs.
 
     Returns:
       The directory of the runs.
 
     Raises:
-      ConfigError: when something cannot be read; names all of it.
+      ConfigError: when lines or files cannot be read; lists all of them.
     """
     id_dtype = encoding.id_dtype(tokenizer, config.data)
     directory = _runs_directory(config, tokenizer, work)
@@ -262,7 +262,7 @@ def _runs_directory(
     }
 
     def fits(before: dict[str, Any]) -> bool:
-        # Under "error" a group with other text than UTF-8 has no complete run.
+        # With "error", a group with text that is not UTF-8 has no complete run.
         setting = before.pop(key)
         return before == made_for and setting == "error"
 
@@ -277,7 +277,7 @@ def _plan_shards(
     runs: str,
     num_workers: int,
 ) -> shard_plan.ShardPlan:
-    """Decides which documents each shard gets.
+    """Assigns the documents to shards.
 
     Raises:
       ConfigError: when there are too few documents, or too many for a shard.
@@ -311,7 +311,7 @@ def _write_shards(
     work: str,
     num_workers: int,
 ) -> dict[str, writer.WrittenShard]:
-    """Writes the shards that are not finished, and returns all by file name."""
+    """Writes the shards that are not finished; returns all shards by file name."""
     corpus_dir = config.data.corpus_dir
     made_for = {
         "files": [len(plan.files), plan.files[0]],

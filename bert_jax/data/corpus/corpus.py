@@ -1,10 +1,10 @@
-"""The token corpus on disk: written once by `prepare`, read by everything else.
+"""The corpus on disk: written once by `prepare`, then only read.
 
-A directory with
+A corpus is a directory with the files
 
-    manifest.json            what it was made from, counts and checksums; written last
-    vocab.txt                the tokenizer; a SentencePiece is sentencepiece.model
-    train-00000-of-00004     TFRecord files: each record is a block of whole documents
+    manifest.json            settings, counts and checksums; written last
+    vocab.txt                the tokenizer; sentencepiece.model for SentencePiece
+    train-00000-of-00004     TFRecord files; each record is a block of whole documents
     validation-00000-of-00001
 
 A record is a tf.train.Example of raw little-endian arrays: `token_ids` (uint16 or
@@ -32,8 +32,9 @@ from bert_jax.errors import ConfigError, CorruptError
 
 FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
-# A corpus up to this size is held against its digests when it is opened, which takes
-# at most a second; of a larger one, a shard's records are checked as it is loaded.
+# The digests of a corpus up to this size are verified when it is opened, which takes at
+# most a second. In a larger corpus only the checksums of the records are verified, when
+# a shard is loaded.
 DIGEST_BYTES = 2**28
 
 SPLITS = ("train", "validation")
@@ -42,6 +43,8 @@ _SHARD_FILE = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
+    """The manifest's entry for a shard."""
+
     file: str
     num_documents: int
     num_sentences: int
@@ -50,10 +53,10 @@ class Shard:
     sha256: str
 
     def __post_init__(self):
-        """Raises TypeError when a manifest has values of another type."""
+        """Raises TypeError if a value of a manifest has the wrong type."""
         for field in dataclasses.fields(self):
             if type(getattr(self, field.name)) is not field.type:
-                raise TypeError(f"{field.name} is of another type")
+                raise TypeError(f"{field.name} has the wrong type")
 
 
 _COLUMNS = tuple(field.name for field in dataclasses.fields(Shard))
@@ -61,30 +64,41 @@ _COLUMNS = tuple(field.name for field in dataclasses.fields(Shard))
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
+    """An open corpus.
+
+    Attributes:
+      directory: path of the corpus.
+      tokenizer: tokenizer of the corpus.
+      shards: shards by split, "train" and "validation".
+      sha256: digest of the manifest, which contains the digests of all files.
+      word_segmented: whether ids have marks, see `encoding.id_dtype`.
+      rows: by split, the row counts for the objective of the config, see
+        `row_counts.from_columns`.
+    """
+
     directory: str
     tokenizer: tokenizers.Tokenizer
-    shards: dict[str, tuple[Shard, ...]]  # of "train" and "validation"
-    sha256: str  # the manifest's, which holds the digests of all files
-    word_segmented: bool  # whether ids carry marks, see `encoding.id_dtype`
-    # By split, rows of the config's objective, see `row_counts.from_columns`. The
-    # manifest's digest covers them.
+    shards: dict[str, tuple[Shard, ...]]
+    sha256: str
+    word_segmented: bool
+    # Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
 
     def rows_per_epoch(
         self, split: str, data: DataConfig, phase: PhaseConfig
     ) -> list[int]:
-        """Returns the number of rows that an epoch takes from each shard of a split.
+        """Returns the number of rows per epoch of each shard of a split.
 
-        It is fixed, so that the position of any row is plain arithmetic: the mean
-        number of rows of a pass over the shard's documents.
+        It is the mean number of rows of a pass over the documents of the shard. It is
+        fixed, so that the position of any row can be computed without reading.
         """
         return row_counts.expected_rows(self.rows[split], data, phase)
 
     def load(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
-        """Returns the shard's token ids (uint16 or uint32) and its documents.
+        """Loads the token ids (uint16 or uint32) and documents of a shard.
 
         Raises:
-          CorruptError: see `load_marked`.
+          CorruptError: as `load_marked`.
         """
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
@@ -92,11 +106,11 @@ class Corpus:
         return tokens, documents
 
     def load_marked(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
-        """Returns the shard's token ids as they are kept, and its documents.
+        """Loads the stored token ids, including marks, and documents of a shard.
 
         Raises:
-          CorruptError: when the file is missing or damaged, or holds not as much as
-            the manifest says.
+          CorruptError: when the file is missing or corrupt, or when its counts differ
+            from those in the manifest.
         """
         path = os.path.join(self.directory, shard.file)
         tokens, sentence_lengths, document_lengths = shard_file.read(path)
@@ -104,39 +118,40 @@ class Corpus:
         expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
         if found != expected:
             raise CorruptError(
-                f"{path} holds {found} documents, sentences and tokens, its manifest"
-                f" says {expected}; {_AGAIN}"
+                f"{path} contains {found} documents, sentences and tokens, but the"
+                f" manifest lists {expected}; {_AGAIN}"
             )
         documents = pairs.Documents.from_lengths(sentence_lengths, document_lengths)
         return tokens, documents
 
 
 def exists(directory: str) -> bool:
+    """Returns whether a directory contains a complete corpus."""
     return storage.exists(os.path.join(directory, MANIFEST))
 
 
 def shard_files(directory: str) -> list[str]:
-    """Returns the names of the files of a directory that are named as shards are."""
+    """Returns the names of the files in a directory that are named like shards."""
     if not storage.exists(directory):
         return []
     return sorted(filter(_SHARD_FILE.fullmatch, storage.names(directory)))
 
 
 def read(config: ExperimentConfig) -> Corpus:
-    """Opens the corpus at config.data.corpus_dir and holds it against the config.
+    """Opens the corpus in config.data.corpus_dir and checks it against the config.
 
     Raises:
-      ConfigError: when there is none, its format is newer than this code, or it was
-        made with other settings.
-      CorruptError: when a file is missing, damaged or none of it; the message names
-        the first.
+      ConfigError: when there is no corpus, its format version is not supported, or it
+        was made with other settings.
+      CorruptError: when a file is missing, corrupt or not part of the corpus; the
+        message names the first such file.
     """
     directory = config.data.corpus_dir
     path = os.path.join(directory, MANIFEST)
     if not exists(directory):
         raise ConfigError(
-            f"config.data.corpus_dir={directory!r} has no {MANIFEST} (looked from"
-            f" {os.getcwd()}); make it with python -m bert_jax.prepare"
+            f"config.data.corpus_dir={directory!r} has no {MANIFEST} (current"
+            f" directory: {os.getcwd()}); prepare it with python -m bert_jax.prepare"
         )
     manifest = _read_manifest(path)
     try:
@@ -151,14 +166,15 @@ def read(config: ExperimentConfig) -> Corpus:
         if not isinstance(made_with, dict):
             raise TypeError("recipe")
     except (KeyError, TypeError, ValueError):
-        raise CorruptError(_no_manifest(path)) from None
+        raise CorruptError(_not_a_manifest(path)) from None
     _check_recipe(made_with, config)
     _check_files(directory, shards)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
         raise ConfigError(
             f"config.data.next_sentence=True, but the corpus in {directory!r} has"
-            " shards of one document, where a random next sentence would be of the"
-            " same; it was made for config.data.next_sentence=False"
+            " shards of one document, so a random next sentence would come from the"
+            " same document; set config.data.next_sentence=False, for which the corpus"
+            " was prepared"
         )
     tokenizer = _read_tokenizer(directory, config, digest)
     if config.tokenizer.vocab_file:
@@ -181,7 +197,7 @@ def read(config: ExperimentConfig) -> Corpus:
 def to_columns(
     shards: Sequence[Shard], counts: Sequence[row_counts.Counts]
 ) -> dict[str, Any]:
-    """Returns the manifest's entry of a split: a list with an item a shard, by field.
+    """Returns a split's entry in the manifest: for each field, a list of all shards.
 
     Args:
       shards: of the split.
@@ -194,20 +210,20 @@ def to_columns(
 
 
 def _from_columns(columns: dict[str, list[Any]]) -> tuple[Shard, ...]:
-    """Returns the shards of `to_columns`.
+    """Returns the shards of an entry made by `to_columns`.
 
     Raises:
-      KeyError, TypeError, ValueError: when a column is missing, has values of another
-        type, or is longer than another.
+      KeyError, TypeError, ValueError: when a column is missing, has a value of the
+        wrong type, or differs from another in length.
     """
     values = zip(*(columns[name] for name in _COLUMNS), strict=True)
     return tuple(Shard(*each) for each in values)
 
 
 def manifest_text(value: Any, indent: str = "") -> str:
-    """Returns JSON with a key a line in the first three levels.
+    """Returns JSON with one key per line in the first three levels.
 
-    A list takes one line however long it is: those of the shards have an item each.
+    A list takes one line, also if it has an item for each shard.
     """
     if not isinstance(value, dict) or not value or len(indent) > 4:
         return json.dumps(value, separators=(",", ":"))
@@ -217,54 +233,55 @@ def manifest_text(value: Any, indent: str = "") -> str:
 
 
 def _read_manifest(path: str) -> dict[str, Any]:
-    """Returns a manifest that is what was written, and of this format."""
+    """Reads a manifest and verifies its digest and its format version."""
     try:
         manifest = json.loads(storage.read(path))
         version = manifest["format_version"]
         is_whole = manifest.get("sha256") == manifest_digest(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise CorruptError(_no_manifest(path)) from None
+        raise CorruptError(_not_a_manifest(path)) from None
     except IsADirectoryError:
-        raise ConfigError(_no_manifest(path)) from None
+        raise ConfigError(_not_a_manifest(path)) from None
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:
         raise CorruptError(
-            f"{path} was changed: its sha256 is not that of what it says; {_AGAIN}"
+            f"{path} is corrupt: its sha256 is not that of its content; {_AGAIN}"
         )
     if version != FORMAT_VERSION or not is_whole:
         raise ConfigError(
-            f"{path} has format_version {version!r}, this code reads {FORMAT_VERSION};"
-            " prepare the corpus again, or use the version that made it"
+            f"{path} has format_version {version!r}, but this code reads"
+            f" {FORMAT_VERSION}; prepare the corpus again, or use the version of"
+            " bert_jax that prepared it"
         )
     return manifest
 
 
 def manifest_digest(manifest: dict[str, Any]) -> str:
-    """Returns the sha256 of all that a manifest says, but for itself."""
-    said = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    """Returns the SHA-256 of a manifest without its "sha256" entry."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _no_manifest(path: str) -> str:
+def _not_a_manifest(path: str) -> str:
     return f"{path} is not a corpus manifest; {_AGAIN}"
 
 
 def _read_tokenizer(
     directory: str, config: ExperimentConfig, digest: Any
 ) -> tokenizers.Tokenizer:
-    """Returns the tokenizer that the corpus was made with.
+    """Reads the tokenizer of a corpus.
 
     Raises:
-      CorruptError: when its file is not what was written.
+      CorruptError: when the file is corrupt or differs from the one written.
     """
     path = tokenizers.path_in(directory, config.tokenizer)
     try:
         tokenizer = tokenizers.read(directory, config.tokenizer)
-    except ConfigError as error:  # which was none when the corpus was made
+    except ConfigError as error:  # the file was valid when the corpus was prepared
         raise CorruptError(f"{error} ({_AGAIN})") from None
     if tokenizer.digest != digest:
         raise CorruptError(
-            f"{path} is not the vocabulary that the corpus was made with; {_AGAIN}"
+            f"{path} is not the vocabulary with which the corpus was prepared; {_AGAIN}"
         )
     return tokenizer
 
@@ -274,7 +291,7 @@ _REMEDY = "set config.data.corpus_dir to a new directory to prepare another corp
 
 
 def recipe(config: ExperimentConfig) -> dict[str, Any]:
-    """Returns the settings a corpus depends on, by config key."""
+    """Returns the settings on which a corpus depends, by config key."""
     return {
         "data.sources": list(config.data.sources),
         "data.source_weights": list(config.data.source_weights),
@@ -303,24 +320,24 @@ def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
             was = f"{made_with.get(key)!r}"
         raise ConfigError(
             f"config.{key}={value!r}, but the corpus in {config.data.corpus_dir!r} was"
-            f" made with {was}; {_REMEDY}"
+            f" prepared with {was}; {_REMEDY}"
         )
 
 
 def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
-    """Raises CorruptError unless the shards are those that the manifest tells of."""
+    """Raises CorruptError if the shards in the directory differ from the manifest."""
     expected = {shard.file: shard for split in shards.values() for shard in split}
     names = shard_files(directory)
     for name in names:
         if name not in expected:
             raise CorruptError(
-                f"{os.path.join(directory, name)} is not of the corpus that"
-                f" {MANIFEST} beside it tells of; remove it"
+                f"{os.path.join(directory, name)} is not listed in {MANIFEST} of the"
+                " same directory; remove it"
             )
     for name in sorted(expected.keys() - set(names)):
         raise CorruptError(f"{os.path.join(directory, name)} is missing; {_AGAIN}")
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
-    with futures.ThreadPoolExecutor(16) as pool:  # of a bucket, each takes a while
+    with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
         for problem in pool.map(
             lambda shard: shard_file.damage(
                 os.path.join(directory, shard.file),

@@ -1,7 +1,8 @@
-"""A raw document on its own: its sentences, token ids and keys.
+"""Encodes a document: cleaning, sentence splitting, token ids and keys.
 
-Nothing here looks at another document, so it does not matter where, when and in which
-order documents are encoded. Runs in worker processes: no TensorFlow.
+The encoding of a document does not depend on other documents, so documents can be
+encoded in any order and in any process. This module runs in worker processes and must
+not import TensorFlow.
 """
 
 import collections
@@ -22,35 +23,42 @@ from bert_jax.data.sources import sentences as splitter
 from bert_jax.data.sources.document import Document
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens, wordpiece
 
-# Controls (Cc) but tab, and the byte order mark where files were joined: neither letter
-# nor space. google-research/bert tokenization.py drops them as well.
+# Control characters (Cc) except tab, and byte order marks, which remain where files
+# were concatenated. google-research/bert tokenization.py drops them as well.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufeff]")
 
-# Counts of documents. A source weight below 1 makes documents "left_out".
+# Names of counts of documents. A source weight below 1 leaves documents out.
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
 
 
 class Entry(NamedTuple):
-    """A document, or a further copy of one, on its way to a shard."""
+    """An encoded document, or a further copy of one.
 
-    key: bytes  # 16, see `key_ranges`; equal documents have equal keys
-    copy: int  # 0 for the document itself
-    sentence_lengths: bytes  # uint32, tokens
-    token_ids: bytes  # uint16 or uint32, see `id_dtype`
+    Attributes:
+      key: 16 bytes, see `key_ranges`; equal documents have equal keys.
+      copy: 0 for the document, 1, 2, ... for its further copies.
+      sentence_lengths: uint32, number of tokens of each sentence.
+      token_ids: uint16 or uint32, see `id_dtype`.
+    """
+
+    key: bytes
+    copy: int
+    sentence_lengths: bytes
+    token_ids: bytes
 
 
 def id_dtype(tokenizer: tokenizers.Tokenizer, data: DataConfig) -> np.dtype:
-    """Returns the narrowest type that holds every id, and a mark beside it if need be.
+    """Returns the narrowest dtype for the ids of a corpus, including marks.
 
-    In a corpus whose text came with its words told apart (data.word_segmented), the
-    top bit of an id says that an ideograph continues the word of the one before.
+    If the words of the text are segmented (config.data.word_segmented), the top bit of
+    an id marks an ideograph that continues the word of the ideograph before it.
     """
     num_values = len(tokenizer.vocab) * (2 if data.word_segmented else 1)
     return np.dtype(np.uint16 if num_values <= 2**16 else np.uint32)
 
 
 def split_marks(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ids without their top bit, and bool of their shape: that bit."""
+    """Splits marked ids into ids without the top bit, and bool marks."""
     mark = _mark(marked.dtype)
     return marked & ~mark, marked >= mark
 
@@ -60,7 +68,7 @@ def _mark(dtype: np.dtype) -> np.integer:
 
 
 class DocumentEncoder:
-    """Encodes documents, one a call, and counts them."""
+    """Encodes one document per call, and counts documents and tokens."""
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data = data
@@ -79,13 +87,13 @@ class DocumentEncoder:
         source: int,
         counts: collections.Counter[str],
     ) -> Iterator[Entry]:
-        """Yields the document and its further copies.
+        """Yields the entries of a document and of its further copies.
 
         Args:
-          document: as a source gives it.
-          source: the position of its source in config.data.sources.
-          counts: adds to `COUNTS` and to those of `clean_sentences` and
-            `unknown_tokens`.
+          document: a document as read from a source.
+          source: index of the source in config.data.sources.
+          counts: `COUNTS` and the counts of `clean_sentences` and `unknown_tokens` are
+            incremented.
         """
         counts["read"] += 1
         sentences = clean_sentences(document, self._data, counts)
@@ -121,7 +129,7 @@ class DocumentEncoder:
         return split_marks(ids)[0] if self._data.word_segmented else ids
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
-        """Returns ids with marks, see `id_dtype`."""
+        """Encodes sentences of segmented words to ids with marks, see `id_dtype`."""
         return [self._with_marks(sentence.split()) for sentence in sentences]
 
     def _with_marks(self, words: list[str]) -> np.ndarray:
@@ -133,8 +141,8 @@ class DocumentEncoder:
         return ids | np.where(continues, _mark(self._dtype), self._dtype.type(0))
 
     def _continues(self, word: str, ids: np.ndarray) -> np.ndarray:
-        """Returns bool of ids' shape: ideographs after another of the same word."""
-        # Of ideographs alone each is a token, if only [UNK].
+        """Returns bool marks of the ids of ideographs that continue a word."""
+        # In a word of ideographs only, each ideograph is one token, possibly [UNK].
         is_ideograph = (
             np.ones(len(ids), bool)
             if wordpiece.are_ideographs(word)
@@ -145,10 +153,10 @@ class DocumentEncoder:
         return continues
 
     def _num_copies(self, digest: bytes, source: int) -> int:
-        """Returns the weight of the source, a fraction as 1 with that probability."""
+        """Returns the source weight, with its fraction rounded up at random."""
         weight = self._data.source_weights[source] if self._data.source_weights else 1.0
         whole = math.floor(weight)
-        # The first half of the digest decides on split and shard.
+        # The first half of the digest determines split and shard.
         return whole + (key_ranges.number(digest[8:]) < (weight - whole) * 2**64)
 
 
@@ -159,16 +167,16 @@ def _digest(data: bytes) -> bytes:
 def clean_sentences(
     document: Document, data_config: DataConfig, counts: collections.Counter[str]
 ) -> list[str]:
-    """Returns the sentences of a document, stripped, none empty.
+    """Returns the sentences of a document, stripped and non-empty.
 
-    Control characters are dropped, characters are composed (Unicode NFC), a line over
-    max_line_bytes is cut, and lines that are not sentences yet are split into them.
+    Control characters are dropped, characters are composed (Unicode NFC), lines over
+    max_line_bytes are split, and paragraphs are split into sentences.
 
     Args:
-      document: as `sources.documents` gives it.
-      data_config: its max_line_bytes holds.
-      counts: counted up by "control_characters_dropped", "lines_composed",
-        "lines_cut" and "documents_empty".
+      document: a document as read by `sources.documents`.
+      data_config: its max_line_bytes is used.
+      counts: "control_characters_dropped", "lines_composed", "lines_cut" and
+        "documents_empty" are incremented.
     """
     found: list[str] = []
     for line in document.lines:
@@ -186,13 +194,13 @@ def clean_sentences(
 def _clean(line: str, max_bytes: int, counts: collections.Counter[str]) -> list[str]:
     # Printable text has no control character, and most lines are printable.
     if not line.isprintable() and _CONTROL.search(line):
-        line = line.replace("\x1f", " ")  # the unit separator stands between words
+        line = line.replace("\x1f", " ")  # the unit separator separates words
         line, num_dropped = _CONTROL.subn("", line)
         counts["control_characters_dropped"] += num_dropped
     if not line.isascii() and not unicodedata.is_normalized("NFC", line):
         line = unicodedata.normalize("NFC", line)
         counts["lines_composed"] += 1
-    if len(line) * 4 <= max_bytes:  # a character of UTF-8 has up to four bytes
+    if len(line) * 4 <= max_bytes:  # a character has at most four bytes in UTF-8
         return [line]
     parts = lines.cut(line, max_bytes)
     if len(parts) > 1:

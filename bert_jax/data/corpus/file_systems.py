@@ -1,9 +1,9 @@
-"""Finds out on which kind of file system a directory is."""
+"""Detects network file systems."""
 
 import os
 import re
 
-# File systems behind a network, where many small reads and renames are slow.
+# Network file systems, on which many small reads and renames are slow.
 _NETWORK = {
     "9p",
     "afs",
@@ -20,7 +20,7 @@ _NETWORK = {
     "smb3",
     "wekafs",
 }
-# FUSE file systems on a local disk; every other one may be a mounted bucket.
+# FUSE file systems on a local disk. Any other one may be a mounted bucket.
 _LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.ntfs-3g"}
 MOUNTS = "/proc/self/mountinfo"
 
@@ -28,7 +28,7 @@ MOUNTS = "/proc/self/mountinfo"
 def is_networked(path: str) -> bool:
     """Returns whether a path is on a network or FUSE file system, such as a bucket.
 
-    False where this is not known, on systems without MOUNTS.
+    Returns False on systems without MOUNTS.
     """
     kind = _kind(os.path.realpath(path))
     is_fuse = kind.partition(".")[0] == "fuse" and kind not in _LOCAL_FUSE
@@ -36,7 +36,7 @@ def is_networked(path: str) -> bool:
 
 
 def _kind(path: str) -> str:
-    """Returns the type of the file system of an absolute path, "" if not known."""
+    """Returns the type of the file system of an absolute path, or "" if unknown."""
     try:
         with open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             mounts = file.read().splitlines()

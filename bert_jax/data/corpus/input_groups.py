@@ -1,10 +1,10 @@
-"""Groups of input files: the unit in which text is read, encoded and kept.
+"""Groups of input files, the unit in which text is read and encoded.
 
-A small file shares a group with its neighbours, a large one is a group of its own. A
-group is named after its files, with their sizes and times of change, and the settings
-that its encoding depends on: another name means other runs. Where files were grouped
-before, unchanged groups stay as they are, so a changed, new or removed file affects
-the runs of its own group only.
+Consecutive small files share a group; a large file is a group of its own. The name of
+a group is a hash of its files, with their sizes and modification times, and of the
+settings on which their encoding depends, so runs with the same name can be reused.
+Unchanged groups of an interrupted call are kept, so that an added, changed or removed
+file only affects the runs of its own group.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ class Group:
     """Input files of one source that are read together.
 
     Attributes:
-      source: position of the source in config.data.sources.
-      spec: of the source.
-      files: of the group; empty for a source that is not files.
-      name: identifies the files and all settings that only their documents depend on.
+      source: index of the source in config.data.sources.
+      spec: spec of the source.
+      files: files of the group; empty for a source without files.
+      name: identifies the files and the settings that are specific to their source.
     """
 
     source: int
@@ -46,13 +46,13 @@ class Group:
 def plan(
     found: tuple[input_files.Source, ...], data: DataConfig, work: str, max_bytes: int
 ) -> list[Group]:
-    """Groups the files of all sources, as before where they are unchanged.
+    """Groups the files of all sources, reusing the unchanged groups of an earlier call.
 
     Args:
       found: the sources.
-      data: their weights.
-      work: directory that keeps the grouping.
-      max_bytes: of text; a group is one file or holds at most so much.
+      data: its source_weights and validation_fraction are used.
+      work: directory in which the grouping is stored.
+      max_bytes: maximum size of the text of a group of several files.
     """
     path = os.path.join(work, _FILE)
     before: list[list] = json.loads(storage.read(path)) if storage.exists(path) else []
@@ -106,7 +106,7 @@ def _name(
     data: DataConfig,
 ) -> str:
     weight = data.source_weights[number] if data.source_weights else 1.0
-    # Held-out documents have no further copies and are never left out.
+    # Held-out documents are neither copied nor left out, whatever the weight.
     fraction = data.validation_fraction if weight != 1 else None
     facts = [number, source.format, source.version, weight, fraction]
     text = json.dumps([*facts, *map(_identity, files)])
@@ -114,7 +114,7 @@ def _name(
 
 
 class Reader:
-    """Reads groups, and collects what cannot be read.
+    """Reads groups, and collects errors instead of raising them.
 
     Attributes:
       groups: all groups.
@@ -125,11 +125,10 @@ class Reader:
         self._kept: dict[str, tuple[list[document_lib.Document], lines.ReadCounts]] = {}
 
     def keep(self) -> Iterator[tuple[int, document_lib.Document]]:
-        """Reads all documents, keeps them in memory and yields them with their source.
+        """Reads all documents into memory, and yields (source, document) pairs.
 
         Raises:
-          ConfigError: when there is something that cannot be read, or no text in a
-            source.
+          ConfigError: when lines or files cannot be read, or a source contains no text.
         """
         for group in self.groups:
             documents, counts = self.read(group)
@@ -149,9 +148,9 @@ class Reader:
     def read(
         self, group: Group
     ) -> tuple[Iterable[document_lib.Document], lines.ReadCounts]:
-        """Returns the documents of a group, and counts that reading them fills.
+        """Returns the documents of a group, and counts that are filled by reading them.
 
-        Documents in memory are released.
+        Documents that `keep` read into memory are released.
         """
         if group.name in self._kept:
             return self._kept.pop(group.name)
@@ -172,7 +171,7 @@ class Reader:
 
 
 def raise_bad(found: list[lines.ReadCounts]) -> None:
-    """Raises one ConfigError for all bad lines, if there are any."""
+    """Raises one ConfigError for all bad lines and files, if there are any."""
     num_bad = sum(counts.num_bad for counts in found)
     listed = [message for counts in found for message in counts.bad][: lines.LISTED]
     if num_bad == 1:
@@ -187,11 +186,11 @@ def raise_bad(found: list[lines.ReadCounts]) -> None:
 
 
 def check_text(groups: list[Group], num_with_text: dict[str, int]) -> None:
-    """Raises ConfigError when there is a source without text.
+    """Raises ConfigError if a source contains no text.
 
     Args:
-      groups: of all sources.
-      num_with_text: documents with text, by name of the group.
+      groups: groups of all sources.
+      num_with_text: number of documents with text, by name of the group.
     """
     of_source: dict[int, int] = {}
     for group in groups:

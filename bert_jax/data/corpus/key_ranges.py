@@ -1,9 +1,10 @@
-"""Which shard a document belongs to: each shard is a range of document keys.
+"""Assignment of documents to shards: each shard is a range of document keys.
 
-A key is 16 bytes, ordered as bytes. Its first 8 bytes are a number that is uniform over
-its range, so ranges of equal width hold about equally many documents. Keys below
-`held_out_end` are held out; the rest belong to training shards. Documents that are
-sorted by key can therefore be dealt to any number of shards without another sort.
+A key is 16 bytes, ordered as bytes. Its first 8 bytes are a uniformly distributed
+number, so ranges of equal width have about the same number of documents. Documents
+with a number below `held_out_end` are held out; the others belong to training shards.
+Documents sorted by key can therefore be split into any number of shards without
+sorting again.
 """
 
 import bisect
@@ -13,19 +14,19 @@ import numpy as np
 
 from bert_jax.config import DataConfig
 
-# Held-out documents are split into shards of about this size, of token ids.
+# The approximate size of the token ids in a shard of held-out documents.
 VALIDATION_BYTES = 2**27
 
 _END = 2**64
 
 
 def number(key: bytes) -> int:
-    """Returns the number that decides to which shard a key belongs."""
+    """Returns the number that determines the shard of a key."""
     return int.from_bytes(key[:8], "big")
 
 
 def held_out_end(data: DataConfig) -> int:
-    """Returns the number below which a key is held out."""
+    """Returns the number below which documents are held out."""
     return math.ceil(data.validation_fraction * _END)
 
 
@@ -37,12 +38,12 @@ def training_key(digest: bytes, data: DataConfig) -> bytes:
 
 
 def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype) -> int:
-    """Returns how many shards the held-out documents are split into.
+    """Returns the number of shards of held-out documents.
 
     Args:
-      data: its validation_fraction.
-      num_tokens: of all documents, each counted once.
-      id_dtype: of the token ids.
+      data: its validation_fraction is used.
+      num_tokens: number of tokens of all documents, each counted once.
+      id_dtype: dtype of the token ids.
     """
     if not data.validation_fraction:
         return 0
@@ -51,10 +52,10 @@ def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype)
 
 
 class KeyRanges:
-    """The key ranges of all shards: validation shards, then training shards.
+    """The key ranges of all shards, validation shards first.
 
     Attributes:
-      files: names of the shards, in order of their ranges.
+      files: file names of the shards, in the order of their ranges.
     """
 
     def __init__(self, data: DataConfig, num_validation: int):
@@ -76,7 +77,7 @@ class KeyRanges:
 
     @property
     def inner_edges(self) -> np.ndarray:
-        """Returns the first number of every range but the first, as uint64."""
+        """Returns the first number of every range except the first, as uint64."""
         return np.array(self._starts[1:], np.uint64)
 
 

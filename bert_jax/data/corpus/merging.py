@@ -1,10 +1,11 @@
-"""External merge sort: merges runs until few enough are left to write shards from.
+"""External merge sort of runs, before shards are written.
 
-Each shard reads a piece of each run, so the pieces are runs x shards. Above MAX_PIECES
-runs are first merged into larger ones, FAN_IN at a time. A merged run replaces its
-inputs: it lists their batches in its header, and they are removed when it is
-complete. Merging is independent of the order of runs and can be interrupted anywhere.
-Runs in worker processes: no TensorFlow.
+Each shard reads a piece of each run, so there are runs x shards pieces. Above
+MAX_PIECES, runs are first merged into larger ones, FAN_IN at a time. A merged run
+replaces its inputs: it lists their batches in its header, and the inputs are removed
+when it is complete. The result does not depend on the order of runs, and merging can
+be interrupted at any time. This module runs in worker processes and must not import
+TensorFlow.
 """
 
 import collections
@@ -21,19 +22,19 @@ from bert_jax import storage
 from bert_jax.data.corpus import segments, sorted_runs, workers
 from bert_jax.monitoring.progress import Progress
 
-# About 2 million reads of each column, and 64 MB for their positions.
+# This is about 2 million reads of each column, and 64 MB for the positions.
 MAX_PIECES = 2**21
 FAN_IN = 256
-# Token ids that a merge holds in memory at a time, twice.
+# The size of the token ids that a merge holds in memory at a time, twice.
 SLICE_BYTES = 2**26
-# Tokens that are put in order at a time: this takes some 24 bytes for each.
+# The number of tokens that are ordered at a time; this takes about 24 bytes per token.
 BLOCK_TOKENS = 2**20
 
 _MERGED = re.compile(r"merged-(\d+)-[0-9a-f]+")
 
 
 class Merge(NamedTuple):
-    """A task for a worker: runs to merge, and the level of the result."""
+    """A task for a worker: the runs to merge, and the level of the result."""
 
     inputs: tuple[str, ...]
     level: int
@@ -53,13 +54,13 @@ class Finished:
     """The complete runs of a directory.
 
     Attributes:
-      batches: names of the batches that they hold.
+      batches: names of the batches in the runs.
     """
 
     def __init__(self, directory: str, id_dtype: np.dtype):
-        """Lists the runs, and removes inputs that a killed merge has left."""
+        """Lists the runs, and removes the inputs left by an interrupted merge."""
         self._directory = directory
-        # By file name, the batches of the run.
+        # The batches of each run, by file name.
         self._runs: dict[str, set[str]] = {}
         merged = []
         for name in _names(directory):
@@ -74,7 +75,7 @@ class Finished:
         self.batches: set[str] = set().union(*self._runs.values())
 
     def _remove_inputs_of(self, name: str, merged: list[str]) -> None:
-        if name not in self._runs:  # an input itself
+        if name not in self._runs:  # already removed as an input
             return
         held = self._runs[name]
         singles = (sorted_runs.run_path("", batch) for batch in held)
@@ -88,14 +89,14 @@ class Finished:
         del self._runs[name]
 
     def remove_all_but(self, groups: set[str]) -> None:
-        """Removes the runs with a batch of any other group of input files."""
+        """Removes the runs that contain a batch of any other group."""
         for name, batches in list(self._runs.items()):
             if not all(sorted_runs.group_of(batch) in groups for batch in batches):
                 self._remove(name)
         self.batches = set().union(*self._runs.values())
 
     def has_group(self, group: str) -> bool:
-        """Returns whether all batches of a group are there."""
+        """Returns whether the runs contain all batches of a group."""
         number = 0
         while (name := sorted_runs.batch_name(group, number)) in self.batches:
             number += 1
@@ -103,7 +104,7 @@ class Finished:
 
 
 def max_runs(num_shards: int) -> int:
-    """Returns the largest number of runs that shards are written from."""
+    """Returns the maximum number of runs from which shards are written."""
     return max(2, MAX_PIECES // num_shards)
 
 
@@ -113,7 +114,7 @@ def reduce(
     """Merges the runs of a directory until at most `max_runs` are left.
 
     Returns:
-      Their paths, sorted.
+      The sorted paths of the remaining runs.
     """
     while True:
         names = sorted(_names(directory))
@@ -139,25 +140,25 @@ def _level(name: str) -> int:
 
 
 def next_merges(levels: dict[str, int], num_shards: int) -> list[list[str]]:
-    """Returns groups of runs to merge next, none when there are few enough runs.
+    """Returns the groups of runs to merge next; empty if there are few enough runs.
 
-    Only the runs of the lowest level are merged, so that merging resumes without
-    merging its own results again.
+    Only the runs of the lowest level are merged, so that a resumed merge does not
+    merge its own results again.
 
     Args:
-      levels: number of merges that led to each run, by name.
+      levels: number of successive merges that led to each run, by name.
       num_shards: number of shards to write.
     """
     if len(levels) <= max_runs(num_shards):
         return []
-    level = sorted(levels.values())[1]  # a single run has nothing to be merged with
+    level = sorted(levels.values())[1]  # the lowest level may have only one run
     low = sorted(name for name in levels if levels[name] <= level)
     parts = np.array_split(low, math.ceil(len(low) / FAN_IN))
     return [part.tolist() for part in parts]
 
 
 def merge(task: Merge) -> int:
-    """Merges runs into one, removes them and returns their number."""
+    """Merges runs into one, removes the inputs, and returns their number."""
     runs = [sorted_runs.Run(path, task.id_dtype) for path in task.inputs]
     records = [run.records() for run in runs]
     everything = np.concatenate(records)
@@ -203,14 +204,14 @@ def _header(
 
 
 def num_slices(num_tokens: int, id_dtype: np.dtype) -> int:
-    """Returns into how many key ranges a merge is cut, for one to fit in memory."""
+    """Returns the number of key ranges of a merge, of which one fits in memory."""
     return max(1, math.ceil(num_tokens * id_dtype.itemsize / SLICE_BYTES))
 
 
 def _slices(
     runs: list[sorted_runs.Run], records: list[np.ndarray], id_dtype: np.dtype
 ) -> Iterator[segments.Segment]:
-    """Returns the documents of all runs, a key range at a time."""
+    """Yields the documents of all runs, one key range at a time."""
     count = num_slices(sum(run.header.num_tokens for run in runs), id_dtype)
     edges = np.array([2**64 * i // count for i in range(1, count)], np.uint64)
     positions = [sorted_runs.positions(part, edges) for part in records]

@@ -1,8 +1,9 @@
-"""The number of rows that a visit to a shard takes: the mean number of a random pass.
+"""The number of rows per visit to a shard: the mean of a random pass over it.
 
-`prepare` draws two passes over each shard for some row lengths: one in which every
-target length is the longest and one in which every target is short. Their rows are kept
-in the manifest. The mean of a pass with config.data.short_seq_prob lies between them.
+For several row lengths, `prepare` draws two passes over each shard: one with the
+longest target lengths only, and one with short target lengths only. Their row counts
+are stored in the manifest. The mean of a pass with config.data.short_seq_prob is
+interpolated between them.
 
 Shapes: L row length, K pairs in a row, 2 longest and short targets, S shard.
 """
@@ -16,22 +17,22 @@ import numpy as np
 from bert_jax.config import DataConfig, PhaseConfig
 from bert_jax.data.batches import packing, pairs
 
-# Row lengths and pairs in a row for which rows are counted.
+# The row lengths and numbers of pairs in a row for which rows are counted.
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 PER_ROW = (1, 2, 4, 8, 32)
 OBJECTIVES = ("next_sentence", "masked_lm_only")
-# Sentences whose pairs are counted at a time: a draw takes some 200 bytes for each.
+# The number of sentences that are drawn at a time; a draw takes about 200 bytes each.
 COUNTED_SENTENCES = 2**17
-# Passes whose mean is counted where a shard has fewer sentences than that: one pass
-# over a few documents may be several percent off.
+# The number of passes that are averaged over a shard with fewer sentences: the rows of
+# one pass over few documents may differ from the mean by several percent.
 MAX_PASSES = 2
 
-# By objective and row length: "rows" (K lists) and "tokens", each [longest, short].
+# By objective and row length: "rows" (K lists) and "tokens", each as [longest, short].
 Counts = dict[str, dict[str, dict[str, Any]]]
 
 
 def objective(data: DataConfig) -> str:
-    """Returns the name in OBJECTIVES of what the config trains."""
+    """Returns the objective of the config, one of OBJECTIVES."""
     return OBJECTIVES[0] if data.next_sentence else OBJECTIVES[1]
 
 
@@ -45,10 +46,10 @@ def count(documents: pairs.Documents) -> Counts:
 
 
 def _key(documents: pairs.Documents) -> int:
-    """Returns a hash of the lengths of all sentences and documents.
+    """Returns a random key: a hash of the lengths of all sentences and documents.
 
-    With one key for all shards their errors would have the same sign. The ids of the
-    tokens are left out, because rows do not depend on them.
+    With the same key for all shards, their errors would have the same sign. Token ids
+    are not hashed, because row counts do not depend on them.
     """
     digest = hashlib.sha256()
     for offsets in (documents.token_offsets, documents.sentence_offsets):
@@ -89,18 +90,18 @@ def _count(
 
 
 def _parts(documents: pairs.Documents) -> Iterator[pairs.Documents]:
-    """Yields runs of documents of about COUNTED_SENTENCES sentences each."""
+    """Yields parts of about COUNTED_SENTENCES sentences each."""
     ends = documents.sentence_offsets
     num_parts = max(1, round(int(ends[-1]) / COUNTED_SENTENCES))
     wanted = np.linspace(0, ends[-1], num_parts + 1)
-    # A very long document may leave nothing to a part.
+    # Next to a very long document, a part may be empty.
     bounds = np.unique(np.searchsorted(ends, wanted)).tolist()
     for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
         yield documents.slice(start, stop)
 
 
 def padding_efficiency(shards: Sequence[Counts], short_seq_prob: float) -> Counts:
-    """Returns the share of real tokens by objective, row length and pairs in a row."""
+    """Returns the share of non-padding tokens, by objective, row length and pairs."""
     weights = np.array([1.0 - short_seq_prob, short_seq_prob])
 
     def shares(name: str, length: int) -> dict[str, float]:
@@ -119,9 +120,9 @@ def padding_efficiency(shards: Sequence[Counts], short_seq_prob: float) -> Count
 
 
 def to_columns(shards: Sequence[Counts]) -> dict[str, Any]:
-    """Returns rows by objective, row length, pairs in a row and target: S numbers each.
+    """Returns lists of S rows, by objective, row length, pairs in a row and target.
 
-    That is the form in the manifest; `from_columns` reads it.
+    This is the format of the manifest, which `from_columns` reads.
     """
     return {
         name: {
@@ -145,7 +146,8 @@ def from_columns(columns: dict[str, Any], name: str, num_shards: int) -> np.ndar
     """Returns the rows of one objective, int64[L, K, 2, S].
 
     Raises:
-      KeyError, TypeError, ValueError: when `columns` is not from `to_columns`.
+      KeyError, TypeError, ValueError: when `columns` is not in the format of
+        `to_columns`.
     """
     rows_LK2S = np.array(
         [[columns[name][str(length)][str(k)] for k in PER_ROW] for length in LENGTHS]
@@ -161,17 +163,17 @@ def expected_rows(
 ) -> list[int]:
     """Returns the mean number of rows of a pass over each shard, at least 1.
 
-    Between the row lengths and pairs in a row of the manifest, and beyond the longest,
-    logarithms are interpolated linearly: rows follow a power law where documents are
-    much longer than rows, and also where they are much shorter.
+    Logarithms are interpolated linearly between the row lengths and pairs in a row of
+    the manifest, and extrapolated beyond the longest: the number of rows follows a
+    power law if documents are much longer or much shorter than rows.
     """
     logs_LK2S = np.log(np.maximum(rows_LK2S, 1))
     logs_K2S = _interpolate(phase.sequence_length, LENGTHS, logs_LK2S)
     logs_2S = _interpolate(phase.max_sequences_per_row, PER_ROW, logs_K2S)
     longest_S, short_S = np.exp(logs_2S)
     p = data.short_seq_prob
-    # Rounded twice: the last bits of exp and log differ between machines, and halves
-    # would be rounded either way.
+    # Rounding to 3 digits first makes the result the same on all machines: the last
+    # bits of exp and log differ, so halves could be rounded up or down.
     rows_S = np.round(np.round((1 - p) * longest_S + p * short_S, 3))
     return np.maximum(rows_S, 1).astype(int).tolist()
 

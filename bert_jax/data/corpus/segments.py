@@ -1,4 +1,4 @@
-"""Documents as columns, ordered by key: selected, made distinct, cut into blocks."""
+"""Columnar storage of documents: selection, deduplication, division into blocks."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,8 +7,9 @@ import numpy as np
 
 from bert_jax.data.corpus import encoding
 
-# A document of a segment. A key is two numbers, its halves read as big-endian, so that
-# keys are ordered as bytes. Native byte order: np.concatenate would enforce it.
+# A document of a segment. A key is stored as two numbers, its halves read as
+# big-endian, so that keys are ordered as bytes. The numbers have native byte order,
+# because np.concatenate would convert them to it.
 RECORD = np.dtype(
     [
         ("key", "<u8", 2),
@@ -20,15 +21,21 @@ RECORD = np.dtype(
 
 
 class Segment(NamedTuple):
-    """Documents with neighbouring keys."""
+    """The documents of a key range.
 
-    records: np.ndarray  # RECORD[n]
-    sentence_lengths: np.ndarray  # uint32, tokens
-    token_ids: np.ndarray  # uint16 or uint32, see `encoding.id_dtype`
+    Attributes:
+      records: RECORD[n].
+      sentence_lengths: uint32, number of tokens of each sentence.
+      token_ids: uint16 or uint32, see `encoding.id_dtype`.
+    """
+
+    records: np.ndarray
+    sentence_lengths: np.ndarray
+    token_ids: np.ndarray
 
 
 def from_entries(entries: list[encoding.Entry], id_dtype: np.dtype) -> Segment:
-    """Returns documents as columns, ordered by key."""
+    """Converts entries to columns, ordered by key."""
     entries = sorted(entries)
     records = np.zeros(len(entries), RECORD)
     keys = b"".join(entry.key for entry in entries)
@@ -44,6 +51,7 @@ def from_entries(entries: list[encoding.Entry], id_dtype: np.dtype) -> Segment:
 
 
 def concatenate(segments: list[Segment]) -> Segment:
+    """Concatenates segments, without sorting their documents."""
     return Segment(*map(np.concatenate, zip(*segments, strict=True)))
 
 
@@ -53,9 +61,10 @@ def key_numbers(records: np.ndarray) -> np.ndarray:
 
 
 def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns the first document of every key, by key, and how many were repeated.
+    """Returns the indices of one document per key, in key order, and the repeats.
 
-    Further copies of a repeated document are dropped with it but not counted.
+    The number of repeats does not include further copies of repeated documents, which
+    are also dropped.
     """
     high, low = np.ascontiguousarray(records["key"].T)
     order = np.lexsort((low, high))
@@ -66,7 +75,7 @@ def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def select(segment: Segment, order: np.ndarray) -> Segment:
-    """Returns the documents of `order`, in that order."""
+    """Returns the documents with the indices `order`, in that order."""
     records = segment.records
     sentences = ranges(records["num_sentences"], order)
     tokens = ranges(records["num_tokens"], order)
@@ -80,7 +89,7 @@ def blocks(
 ) -> Iterator[np.ndarray]:
     """Yields consecutive parts of `order`.
 
-    Each has as many documents as it takes to reach `num_tokens`.
+    A part ends with the document that brings it to `num_tokens` tokens or more.
     """
     ends = np.cumsum(records["num_tokens"][order], dtype=np.int64)
     start = done = 0
@@ -91,7 +100,12 @@ def blocks(
 
 
 def ranges(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns the items of the documents of `order`, which have `counts` items each."""
+    """Returns the indices of the items of documents, each of which has `counts` items.
+
+    Args:
+      counts: number of items of each document.
+      order: indices of documents.
+    """
     ends = np.cumsum(counts, dtype=np.int64)
     lengths = counts[order].astype(np.int64)
     taken = np.cumsum(lengths)

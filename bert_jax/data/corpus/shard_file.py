@@ -1,7 +1,7 @@
-"""A shard's file, read: records of raw arrays, and what is wrong with them.
+"""Reads and verifies shard files.
 
-TFRecord keeps a checksum of every record. What is damaged is read a second time, since
-it may have been so only on its way: by a network, by this machine's memory.
+TFRecord has a checksum of every record. A corrupt file is read a second time, because
+the data may have been corrupted in transit, by the network or the machine's memory.
 """
 
 import hashlib
@@ -16,18 +16,18 @@ from bert_jax import storage
 from bert_jax.errors import CorruptError
 from bert_jax.lazy_tensorflow import tf
 
-# Of 128 kB and more: a call into tf.data costs as much as copying one.
+# A record has 128 kB or more; a call into tf.data takes as long as copying one.
 RECORDS_AT_A_TIME = 32
 AGAIN = "prepare the corpus again in an empty directory"
 
-Blocks = dict[str, list[np.ndarray]]  # by name, an array a record
+Blocks = dict[str, list[np.ndarray]]  # by name, one array per record
 
 
 def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns token ids, sentence lengths and document lengths of a whole file.
+    """Reads the token ids, sentence lengths and document lengths of a file.
 
     Raises:
-      CorruptError: when it is missing or damaged; names its first bad record.
+      CorruptError: when the file is missing or corrupt; names the first corrupt record.
     """
     try:
         blocks = storage.with_retries(lambda: _read_blocks(path), path)
@@ -36,10 +36,10 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             blocks = storage.with_retries(lambda: _read_blocks(path), path)
         except tf.errors.DataLossError as error:
             reason = error.message.splitlines()[0] + _first_bad_record(path)
-            raise CorruptError(f"{path} cannot be read ({reason}); {AGAIN}") from None
-        _say_read_again(path, "a record's checksum was wrong")
+            raise CorruptError(f"{path} is corrupt ({reason}); {AGAIN}") from None
+        _report_read_again(path, "a record had a wrong checksum")
     if not blocks["token_ids"]:
-        raise CorruptError(f"{path} is empty or cut off; {AGAIN}")
+        raise CorruptError(f"{path} is empty or truncated; {AGAIN}")
     tokens, sentence_lengths, document_lengths = (
         np.concatenate(arrays) for arrays in blocks.values()
     )
@@ -47,27 +47,27 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def damage(path: str, num_bytes: int, sha256: str | None) -> str | None:
-    """Returns what is wrong with a file, or None.
+    """Verifies a file; returns a description of the problem, or None.
 
     Args:
-      path: of a file that is there.
-      num_bytes: that it must have.
-      sha256: that it must have; None to ask only for its size.
+      path: path of an existing file.
+      num_bytes: expected size.
+      sha256: expected digest; None to verify the size only.
     """
     found, _ = storage.stat(path)
     if found != num_bytes:
-        return f"{path} has {found} bytes, its manifest says {num_bytes}"
+        return f"{path} has {found} bytes, but the manifest lists {num_bytes}"
     if sha256 is None or digest(path) == (num_bytes, sha256):
         return None
     if digest(path) == (num_bytes, sha256):
-        _say_read_again(path, "its sha256 was not the manifest's")
+        _report_read_again(path, "its sha256 was not the one in the manifest")
         return None
     where = _first_bad_record(path)
-    return f"{path} was changed: its sha256 is not the manifest's{where}"
+    return f"{path} is corrupt: its sha256 is not the one in the manifest{where}"
 
 
 def digest(path: str) -> tuple[int, str]:
-    """Returns the bytes of a file and their sha256."""
+    """Returns the size and the SHA-256 of a file."""
     sha256, num_bytes = hashlib.sha256(), 0
     with storage.Reader(path) as file:
         while data := file.read(2**20):
@@ -93,33 +93,33 @@ def _read_blocks(path: str) -> Blocks:
     except tf.errors.NotFoundError:
         raise CorruptError(f"{path} cannot be read (it is missing); {AGAIN}") from None
     except (DecodeError, IndexError, TypeError, ValueError):
-        raise CorruptError(f"{path} has a record that is no block; {AGAIN}") from None
+        raise CorruptError(f"{path} has a record of another format; {AGAIN}") from None
     return blocks
 
 
 def _records(path: str, at_a_time: int) -> Iterator[bytes]:
     records = tf.data.TFRecordDataset(path).batch(at_a_time)
     options = tf.data.Options()
-    options.autotune.enabled = False  # there is nothing to tune, and it warns
+    options.autotune.enabled = False  # it would warn that there is nothing to tune
     records = records.with_options(options)
     return itertools.chain.from_iterable(records.as_numpy_iterator())
 
 
 def _first_bad_record(path: str) -> str:
-    """Returns which record is bad and where it begins, "" when all are good."""
+    """Describes the number and offset of the first corrupt record; "" if none is."""
     number = offset = 0
     try:
         for record in _records(path, 1):
             number, offset = number + 1, offset + len(record) + 16
     except tf.errors.DataLossError:
-        return f"; record {number} is bad, from byte {offset} on"
+        return f"; record {number} at byte {offset} is corrupt"
     return ""
 
 
-def _say_read_again(path: str, problem: str) -> None:
+def _report_read_again(path: str, problem: str) -> None:
     print(
-        f"storage: {path}: {problem}, but not when it was read again; look to this"
-        " machine's memory and network",
+        f"storage: {path}: {problem}, but it was correct when read again; check the"
+        " memory and the network of this machine",
         file=sys.stderr,
         flush=True,
     )

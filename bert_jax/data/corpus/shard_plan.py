@@ -1,4 +1,4 @@
-"""Which piece of each run goes to which shard, computed before a shard is written."""
+"""Assigns a piece of each run to each shard, before shards are written."""
 
 import collections
 import dataclasses
@@ -13,14 +13,14 @@ from bert_jax.data.tokenizers import unknown_tokens
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """The shards of a corpus and where their documents are.
+    """The shards of a corpus and the positions of their documents in the runs.
 
     Attributes:
-      files: names of the shards.
+      files: file names of the shards.
       runs: paths of the runs.
       positions: int64[runs, shards + 1, 4], see `sorted_runs.positions`.
       counts: sum of the counts of all runs.
-      batches: how many documents with text each batch had, by its name.
+      batches: number of documents with text in each batch, by its name.
     """
 
     files: list[str]
@@ -30,23 +30,26 @@ class ShardPlan:
     batches: dict[str, int]
 
     def pieces(self, shard: int) -> np.ndarray:
-        """Returns int64[runs, 2, 4]: where each run's piece of a shard is."""
+        """Returns the bounds of each run's piece of a shard, int64[runs, 2, 4]."""
         return self.positions[:, shard : shard + 2]
 
     def totals(self) -> np.ndarray:
-        """Returns int64[shards, 4]: documents, sentences, tokens and further copies.
+        """Returns the numbers of documents, sentences, tokens and further copies.
 
-        Documents that are repeated are counted as often as runs have them.
+        A document that is in several runs is counted once per run.
+
+        Returns:
+          int64[shards, 4].
         """
         return np.diff(self.positions.sum(axis=0), axis=0)
 
     def digest(self) -> str:
-        """Identifies the documents of all shards."""
+        """Returns a SHA-256 that identifies the documents of all shards."""
         return hashlib.sha256("\n".join(sorted(self.batches)).encode()).hexdigest()
 
 
 def make(paths: list[str], data: DataConfig, id_dtype: np.dtype) -> ShardPlan:
-    """Reads the keys of all runs and deals the documents to shards."""
+    """Reads the keys of all runs and assigns the documents to shards."""
     runs = [sorted_runs.Run(path, id_dtype) for path in paths]
     counts: collections.Counter[str] = collections.Counter()
     batches: dict[str, int] = {}

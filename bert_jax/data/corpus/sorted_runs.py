@@ -1,9 +1,10 @@
-"""Runs: files of encoded documents ordered by key, between tokenizing and shards.
+"""Runs: files of encoded documents ordered by key, from which shards are written.
 
-A run is independent of the number of shards. The file holds the length of its header
-(uint64), the header (JSON, see `Header`), and three columns: a `segments.RECORD` for
-each document, sentence lengths (uint32) and token ids. A range of keys is therefore
-three contiguous reads. Runs in worker processes: no TensorFlow.
+A run does not depend on the number of shards. The file contains the length of its
+header (uint64), the header (JSON, see `Header`), and three columns: a `segments.RECORD`
+for each document, sentence lengths (uint32) and token ids. A range of keys is therefore
+three contiguous reads. This module runs in worker processes and must not import
+TensorFlow.
 """
 
 import collections
@@ -21,19 +22,27 @@ from bert_jax.data.corpus import encoding, segments
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.tokenizers import tokenizers
 
-# Ends the name of the last batch of a group.
+# The suffix of the name of the last batch of a group.
 LAST = "-last"
 _PREFIX = "run-"
 
 
 class Batch(NamedTuple):
-    """Neighbouring documents of one group of input files."""
+    """Consecutive documents of one group of input files.
 
-    name: str  # unique among all batches
-    source: int  # position in config.data.sources
+    Attributes:
+      name: unique name.
+      source: index of the source in config.data.sources.
+      num_bytes: size of the text.
+      documents: documents of the batch.
+      counts: counts from reading the whole group in its last batch; {} in the others.
+    """
+
+    name: str
+    source: int
     num_bytes: int
     documents: list[document_lib.Document]
-    counts: dict[str, int]  # of reading: of the whole group, in its last batch
+    counts: dict[str, int]
 
 
 def batches(
@@ -43,18 +52,18 @@ def batches(
     counts: dict[str, int],
     max_bytes: int,
 ) -> Iterator[Batch]:
-    """Yields the documents of a group in batches of max_bytes and the last document.
+    """Divides the documents of a group into batches.
 
-    Batches depend on the documents only, so a name means the same batch when the group
-    is read again. The last batch, which may be empty, is marked in its name: a group is
-    complete when all names up to that one are there.
+    Batches depend on the documents only, so a batch has the same name when the group is
+    read again. The name of the last batch, which may be empty, ends in LAST: a group is
+    complete if all batches up to that one exist.
 
     Args:
       group: name of the group.
-      source: position of the group's source in config.data.sources.
-      documents: of the group.
-      counts: filled while `documents` is read.
-      max_bytes: of text.
+      source: index of the source in config.data.sources.
+      documents: documents of the group.
+      counts: counts that are filled by reading `documents`.
+      max_bytes: size of text after which a batch ends; its last document may exceed it.
     """
     number, held, num_bytes = 0, [], 0
     for document in documents:
@@ -72,18 +81,20 @@ def batch_name(group: str, number: int) -> str:
 
 
 def group_of(batch: str) -> str:
-    """Returns the group of a batch by its name."""
+    """Returns the group in the name of a batch."""
     return batch.partition("-")[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-    """What a run holds.
+    """The header of a run.
 
     Attributes:
-      num_documents, num_sentences, num_tokens: lengths of the three columns.
+      num_documents: length of the column of records.
+      num_sentences: length of the column of sentence lengths.
+      num_tokens: length of the column of token ids.
       counts: `encoding.COUNTS`, "repeated" and other counts of the documents read.
-      batches: how many documents with text each batch had, by its name.
+      batches: number of documents with text in each batch, by its name.
     """
 
     num_documents: int
@@ -98,14 +109,14 @@ class Header:
 
 
 class Run:
-    """Reads a run file; it is open only while something is read."""
+    """Reads a run file, which is open only during reads."""
 
     def __init__(self, path: str, id_dtype: np.dtype):
         self.path, self._id_dtype = path, id_dtype
         with open(path, "rb") as file:
             length = int(np.frombuffer(file.read(8), np.uint64)[0])
             self.header = Header(**json.loads(file.read(length)))
-        # Offsets of the columns in bytes, and bytes an item.
+        # Offsets of the columns, in bytes.
         self._records = 8 + length
         self._lengths = self._records + segments.RECORD.itemsize * (
             self.header.num_documents
@@ -141,23 +152,23 @@ class Run:
 def _read(file: int, dtype: np.dtype, offset: int, start: int, stop: int) -> np.ndarray:
     data = bytearray((stop - start) * dtype.itemsize)
     view, offset = memoryview(data), offset + start * dtype.itemsize
-    while view:  # a read returns at most 2 GiB
+    while view:  # one call reads at most 2 GiB
         count = os.preadv(file, [view], offset)
         if not count:
-            raise EOFError("a run file is cut off")
+            raise EOFError("a run file is truncated")
         view, offset = view[count:], offset + count
     return np.frombuffer(data, dtype)
 
 
 def positions(records: np.ndarray, inner_edges: np.ndarray) -> np.ndarray:
-    """Returns where key ranges begin in the columns of a run.
+    """Returns the positions of key ranges in the columns of a run.
 
     Args:
-      records: of the run.
-      inner_edges: uint64[R - 1], first key number of each range but the first.
+      records: records of the run.
+      inner_edges: uint64[R - 1], the first key number of each range except the first.
 
     Returns:
-      int64[R + 1, 4]: documents, sentences, tokens and further copies of documents
+      int64[R + 1, 4], the numbers of documents, sentences, tokens and further copies
       before each range; the last row has those of the whole run.
     """
     inner = np.searchsorted(segments.key_numbers(records), inner_edges)
@@ -185,7 +196,7 @@ class RunWriter:
         self._encoder = encoding.DocumentEncoder(data, tokenizer)
 
     def write(self, batch: Batch) -> int:
-        """Writes the run of a batch and returns the batch's bytes of text."""
+        """Writes the run of a batch, and returns the size of its text in bytes."""
         counts = collections.Counter(batch.counts)
         entries = [
             entry
@@ -212,25 +223,27 @@ class RunWriter:
 
 
 def run_path(directory: str, batch: str) -> str:
+    """Returns the path of the run of a batch."""
     return os.path.join(directory, _PREFIX + batch)
 
 
 def batch_of(file: str) -> str | None:
-    """Returns the batch whose run has this file name; None when it is no such file."""
+    """Returns the batch of a run by its file name; None for other files."""
     is_run = file.startswith(_PREFIX) and not storage.is_temporary(file)
     return file.removeprefix(_PREFIX) if is_run else None
 
 
-# The state of a worker process; `start` is called once in each.
+# The state of a worker process, which `start` initializes.
 _writer: RunWriter | None = None
 
 
 def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
+    """Initializes a worker process for `write`."""
     global _writer
     _writer = RunWriter(directory, data, tokenizer)
 
 
 def write(batch: Batch) -> int:
-    """Writes the run of a batch, in a process that was started."""
+    """Writes the run of a batch in a process initialized by `start`."""
     assert _writer is not None
     return _writer.write(batch)

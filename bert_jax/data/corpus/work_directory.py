@@ -1,13 +1,13 @@
-"""The directories in which an unfinished corpus is made, so that `prepare` can resume.
+"""Work directories of an unfinished corpus, from which `prepare` resumes.
 
-`unfinished/` in the corpus directory holds the lock and the path of the scratch
-directory; for a corpus in a bucket it is under the system's temporary directory. The
-scratch directory holds everything else, which is about as large as the corpus. It is
-`unfinished/` itself on a local disk. Where the corpus directory is on a network or FUSE
-file system, it is under the system's temporary directory.
+`unfinished/` in the corpus directory contains the lock and the path of the scratch
+directory; for a corpus in a bucket it is in the system's temporary directory. The
+scratch directory contains everything else, which is about as large as the corpus. On a
+local disk it is `unfinished/` itself. If the corpus directory is on a network or FUSE
+file system, it is in the system's temporary directory.
 
-Each stage of the work has a subdirectory with a file that lists the settings that its
-content depends on. A stage is emptied when these settings change.
+Each stage of the work has a subdirectory with a file that lists the settings on which
+its content depends. A stage is emptied if these settings change.
 """
 
 import contextlib
@@ -30,26 +30,26 @@ _MADE_FOR = "made_for.json"
 
 @contextlib.contextmanager
 def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
-    """Locks the work on a corpus and yields its scratch directory.
+    """Locks the work on a corpus, and yields its scratch directory.
 
-    A ConfigError before any stage has content removes everything. After that, and
-    after every other error, the work is kept.
+    If a ConfigError is raised before any stage has content, all directories are
+    removed. After any other error the work is kept.
 
     Args:
-      corpus_dir: created if it does not exist.
-      scratch_dir: directory for the scratch directory, instead of the default.
+      corpus_dir: the corpus directory, created if it does not exist.
+      scratch_dir: parent of the scratch directory; None for the default.
 
     Raises:
-      ConfigError: when another process prepares the corpus, a directory cannot be
-        written, or corpus_dir holds shards that are not of this work.
+      ConfigError: when another process is preparing the corpus, a directory is not
+        writable, or corpus_dir contains shards of other work.
     """
     state = _state(corpus_dir)
-    _refuse_shards_of_others(corpus_dir, _facts(state))
+    _check_no_other_shards(corpus_dir, _facts(state))
     made_directory = not storage.exists(corpus_dir)
     with _locked(corpus_dir, state):
         found = _facts(state)
-        try:  # again: the process that had the lock may have finished
-            _refuse_shards_of_others(corpus_dir, found)
+        try:  # checked again: the process that held the lock may have finished
+            _check_no_other_shards(corpus_dir, found)
         except ConfigError:
             shutil.rmtree(state)
             raise
@@ -58,14 +58,15 @@ def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
         if found != (facts := facts | {"scratch": scratch}):
             text = json.dumps(facts, indent=2)
             storage.write(os.path.join(state, _FACTS), text.encode())
-        _remove_leavings(corpus_dir, scratch)
+        _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
         except ConfigError:
             if not has_work(scratch):
                 _discard(corpus_dir)
             raise
-        _remove_leavings(corpus_dir, scratch)  # of writes that a bucket refused
+        # Writes that a bucket rejected also leave temporary files.
+        _remove_temporary_files(corpus_dir, scratch)
 
 
 def stage(
@@ -76,14 +77,14 @@ def stage(
     clear: Callable[[], None] = lambda: None,
     fits: Callable[[dict[str, Any]], bool] | None = None,
 ) -> str:
-    """Returns the directory of a stage, emptied unless it was made for the same.
+    """Returns the directory of a stage, emptied if its settings have changed.
 
     Args:
-      scratch: see `opened`.
-      name: of the stage.
-      made_for: JSON values that its content depends on.
+      scratch: scratch directory, see `opened`.
+      name: name of the stage.
+      made_for: settings on which the content depends, as JSON values.
       clear: called before the stage is emptied.
-      fits: returns whether content made for other values can be used too.
+      fits: called with other settings; returns whether their content can be reused.
     """
     path = os.path.join(scratch, name)
     made_for = json.loads(json.dumps(made_for))
@@ -108,14 +109,14 @@ def has_work(scratch: str) -> bool:
 
 
 def is_unfinished(corpus_dir: str) -> bool:
-    """Returns whether `prepare` has begun a corpus there and not finished it."""
+    """Returns whether a directory contains a corpus that `prepare` has not finished."""
     if corpus.exists(corpus_dir):
         return False
     return os.path.exists(_state(corpus_dir)) or bool(corpus.shard_files(corpus_dir))
 
 
 def remove(corpus_dir: str) -> None:
-    """Removes all that was made for a finished corpus, if it is still there."""
+    """Removes the work directories of a finished corpus, if they exist."""
     state = _state(corpus_dir)
     if facts := _facts(state):
         shutil.rmtree(facts["scratch"], ignore_errors=True)
@@ -123,6 +124,7 @@ def remove(corpus_dir: str) -> None:
 
 
 def remove_shards(corpus_dir: str) -> None:
+    """Removes all shards in a corpus directory."""
     for name in corpus.shard_files(corpus_dir):
         storage.remove(os.path.join(corpus_dir, name))
 
@@ -143,7 +145,7 @@ def _elsewhere(directory: str, corpus_dir: str) -> str:
 def _scratch(
     corpus_dir: str, state: str, scratch_dir: str | None, found: dict[str, Any] | None
 ) -> str:
-    """Creates the scratch directory, or returns the one that was used before."""
+    """Returns the scratch directory, which is created if it does not exist."""
     before = found["scratch"] if found else None
     if scratch_dir:
         scratch = _elsewhere(os.path.abspath(scratch_dir), corpus_dir)
@@ -159,8 +161,8 @@ def _scratch(
         os.makedirs(scratch, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--scratch_dir={scratch_dir or os.path.dirname(scratch)} cannot be written"
-            f" ({error}); give a directory that can, on a local disk"
+            f"--scratch_dir={scratch_dir or os.path.dirname(scratch)} is not writable"
+            f" ({error}); name a writable directory on a local disk"
         ) from None
     if scratch != os.path.join(corpus_dir, NAME):
         free = shutil.disk_usage(scratch).free / 1e9
@@ -168,13 +170,13 @@ def _scratch(
     return scratch
 
 
-def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> None:
+def _check_no_other_shards(corpus_dir: str, found: dict[str, Any] | None) -> None:
     if found is not None or not (names := corpus.shard_files(corpus_dir)):
         return
     if corpus.exists(corpus_dir):
         raise ConfigError(
-            f"config.data.corpus_dir={corpus_dir!r} was prepared by another process in"
-            " the meantime; rerun this command to use it"
+            f"config.data.corpus_dir={corpus_dir!r} has just been prepared by another"
+            " process; rerun this command to use it"
         )
     raise ConfigError(
         f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
@@ -184,29 +186,29 @@ def _refuse_shards_of_others(corpus_dir: str, found: dict[str, Any] | None) -> N
 
 @contextlib.contextmanager
 def _locked(corpus_dir: str, state: str) -> Iterator[None]:
-    """Creates the directories and locks them; the lock ends with the process."""
+    """Creates and locks the directories; the lock is released when the process ends."""
     try:
         storage.make_directory(corpus_dir)
         os.makedirs(state, exist_ok=True)
         lock = open(os.path.join(state, "lock"), "w")
     except OSError as error:
         raise ConfigError(
-            f"config.data.corpus_dir={corpus_dir!r} cannot be written ({error});"
-            " name a directory that can"
+            f"config.data.corpus_dir={corpus_dir!r} is not writable ({error}); name a"
+            " writable directory"
         ) from None
     with lock:
         if not storage.acquire(lock.fileno()):
             raise ConfigError(
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
-                " process; wait until that is done"
+                " process; wait until it has finished"
             )
         yield
 
 
 def _facts(state: str) -> dict[str, Any] | None:
-    """Returns whether the corpus directory is ours, and the scratch directory.
+    """Returns "made_directory" and "scratch" of unfinished work; None if there is none.
 
-    None when nothing was begun.
+    "made_directory" is whether `opened` created the corpus directory.
     """
     return _read_json(os.path.join(state, _FACTS))
 
@@ -219,8 +221,8 @@ def _read_json(path: str) -> dict[str, Any] | None:
         return None
 
 
-def _remove_leavings(corpus_dir: str, scratch: str) -> None:
-    """Removes files that were being written when a process or storage failed."""
+def _remove_temporary_files(corpus_dir: str, scratch: str) -> None:
+    """Removes temporary files of writes that were interrupted."""
     for directory, _, names in os.walk(scratch):
         for name in filter(storage.is_temporary, names):
             os.remove(os.path.join(directory, name))
@@ -230,6 +232,7 @@ def _remove_leavings(corpus_dir: str, scratch: str) -> None:
 
 
 def _discard(corpus_dir: str) -> None:
+    """Removes all work, and the corpus directory if `opened` created it."""
     facts = _facts(_state(corpus_dir))
     remove_shards(corpus_dir)
     remove(corpus_dir)

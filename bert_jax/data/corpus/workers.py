@@ -1,4 +1,4 @@
-"""Runs a task over many items in worker processes, reading ahead only so far."""
+"""Runs a task over many items in worker processes, with bounded read-ahead."""
 
 import concurrent.futures
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Items that wait for a free process, so that none is idle while the next is read.
+# The number of items that wait for a process, so that none is idle during reading.
 LOOK_AHEAD = 2
 
 
@@ -27,19 +27,18 @@ def run(
     start: Callable[..., None] | None = None,
     start_args: tuple[Any, ...] = (),
 ) -> Iterator[Result]:
-    """Yields the results in the order they are finished.
+    """Runs a task for each item, and yields the results in order of completion.
 
-    With one worker, or one item, everything runs in this process. Otherwise `task`,
-    `start` and their arguments are pickled, and the module of `task` is all that the
-    processes import.
+    With one worker or one item, everything runs in this process. Otherwise `task`,
+    `start` and their arguments are pickled, and the worker processes import only their
+    modules.
 
     Args:
       task: called with each item.
-      items: taken when a process is about to be free: at most num_workers + LOOK_AHEAD
-        are held at a time.
-      num_workers: how many processes.
-      start: called first in every process, with start_args.
-      start_args: see start.
+      items: at most num_workers + LOOK_AHEAD items are in memory at a time.
+      num_workers: number of processes.
+      start: called once in every process, before `task`.
+      start_args: arguments of `start`.
     """
     items = iter(items)
     first = list(itertools.islice(items, 2))
@@ -54,7 +53,7 @@ def run(
         pending: set[concurrent.futures.Future[Result]] = set()
         try:
             for item in itertools.chain(first, items):
-                with _no_interrupt():  # it starts the processes
+                with _no_interrupt():  # submit starts the processes
                     pending.add(pool.submit(task, item))
                 if len(pending) >= num_workers + LOOK_AHEAD:
                     done, pending = concurrent.futures.wait(
@@ -64,20 +63,21 @@ def run(
             for future in concurrent.futures.as_completed(pending):
                 yield future.result()
         except BaseException:
-            # Also waits: what the processes write may be removed after this.
+            # This waits for running tasks: their output may be removed after this.
             pool.shutdown(cancel_futures=True)
             raise
 
 
 def _start_worker(start: Callable[..., None] | None, args: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # Of the tokenizers library: its threads would compete with the other processes.
+    # Threads of the tokenizers library would compete with the other processes.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if start is not None:
         start(*args)
 
 
 def _end_with_parent() -> None:
+    """Ends this process when its parent ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -85,10 +85,10 @@ def _end_with_parent() -> None:
 
 
 class _LightProcess(multiprocessing.context.SpawnProcess):
-    """A process that does not import the program that started it.
+    """A spawned process that does not import the parent's __main__.
 
-    Spawned processes import the parent's __main__ again, for tasks defined there. That
-    may be `train`, and jax with it: seconds and hundreds of megabytes for nothing.
+    Spawned processes import __main__ for tasks defined in it. Here it may be `train`,
+    which imports JAX: this would take seconds and hundreds of megabytes.
     """
 
     def start(self) -> None:
@@ -102,9 +102,10 @@ class _LightContext(multiprocessing.context.SpawnContext):
 
 @contextlib.contextmanager
 def _no_interrupt() -> Iterator[None]:
-    """Ctrl-C is for this process, which ends those that it starts.
+    """Blocks SIGINT while processes are started.
 
-    They inherit what is blocked, and so do not hear it among their imports either.
+    The processes inherit the blocked signal, so Ctrl-C does not interrupt their imports
+    either. Only this process handles it, and ends the others.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -115,6 +116,7 @@ def _no_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
+    """Replaces __main__ by an empty module."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -1,7 +1,7 @@
-"""Encoded documents -> the token corpus on disk, in the format that corpus.py reads.
+"""Writes shards of encoded documents and the manifest, which corpus.py reads.
 
-Each shard depends only on the documents that belong to it, so shards can be written in
-any order by any process. The manifest is written last.
+A shard depends only on its own documents, so shards can be written in any order by any
+process. The manifest is written last.
 """
 
 import collections
@@ -27,18 +27,28 @@ from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
 
-# Tokens that make a record, or more by the rest of a document.
+# The number of tokens after which a record ends, with the document that reaches it.
 BLOCK_TOKENS = 2**16
-# Bytes of token ids in a shard: a reader holds one shard in memory, the writer two.
+# The maximum size of the token ids in a shard. A reader has one shard in memory, the
+# writer two.
 MAX_SHARD_BYTES = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
 class WrittenShard:
-    shard: corpus.Shard | None  # None: no document came here, and there is no file
-    counts: row_counts.Counts  # {} where there is no shard
-    num_repeated: int  # documents that were there already
-    num_copies: int  # further copies, by source weights
+    """The result of writing a shard.
+
+    Attributes:
+      shard: entry for the manifest; None if there were no documents, hence no file.
+      counts: row counts; {} if there is no shard.
+      num_repeated: number of repeated documents, which were dropped.
+      num_copies: number of further copies, due to source weights.
+    """
+
+    shard: corpus.Shard | None
+    counts: row_counts.Counts
+    num_repeated: int
+    num_copies: int
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -52,13 +62,13 @@ def read_written(path: str) -> WrittenShard:
 
 
 class ShardTask(NamedTuple):
-    """A task for a worker: one shard, from a piece of each run.
+    """A task for a worker: to write one shard from a piece of each run.
 
     Attributes:
-      path: of the shard.
-      pieces: int64[R, 2, 4], for each run where its piece begins and ends, see
+      path: path of the shard.
+      pieces: int64[R, 2, 4], start and end of the piece of each run, see
         `sorted_runs.positions`.
-      result: path of the file that marks the shard as finished.
+      result: path of the result file, which marks the shard as finished.
     """
 
     path: str
@@ -66,17 +76,18 @@ class ShardTask(NamedTuple):
     result: str
 
 
-# The state of a worker process; `start` is called once in each.
+# The state of a worker process, which `start` initializes.
 _runs: list[sorted_runs.Run] = []
 
 
 def start(runs: list[str], id_dtype: np.dtype) -> None:
+    """Initializes a worker process for `write`."""
     global _runs
     _runs = [sorted_runs.Run(path, id_dtype) for path in runs]
 
 
 def write(task: ShardTask) -> None:
-    """Writes a shard in a process that was started, then its result file."""
+    """Writes a shard, then its result file, in a process initialized by `start`."""
     pieces = [
         run.read(first, end)
         for run, (first, end) in zip(_runs, task.pieces, strict=True)
@@ -86,12 +97,12 @@ def write(task: ShardTask) -> None:
 
 
 def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
-    """Writes one shard, its documents ordered by key, repeated ones left out.
+    """Writes one shard, with its documents ordered by key and without repeats.
 
-    The same documents give the same file, however they are spread over pieces.
+    The file depends on the documents only, not on their distribution over pieces.
 
     Args:
-      path: of the shard; nothing is written when there is no document.
+      path: path of the shard; no file is written if there are no documents.
       pieces: all documents of the shard.
 
     Raises:
@@ -113,7 +124,7 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
     documents = pairs.Documents.from_lengths(
         everything.sentence_lengths, everything.records["num_sentences"]
     )
-    written = _shape(documents, order)
+    written = _select_lengths(documents, order)
     shard = corpus.Shard(
         file=os.path.basename(path),
         num_documents=len(order),
@@ -131,23 +142,23 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
 
 
 def check_size(path: str, num_bytes: int) -> None:
-    """Raises ConfigError when the token ids of a shard take too many bytes."""
+    """Raises ConfigError if the token ids of a shard exceed MAX_SHARD_BYTES."""
     if num_bytes > MAX_SHARD_BYTES:
         factor = num_bytes / MAX_SHARD_BYTES
-        key = (
-            "make config.data.validation_fraction smaller"
+        remedy = (
+            "lower config.data.validation_fraction"
             if os.path.basename(path).startswith("validation")
-            else f"make config.data.num_shards {factor:.1f} times what it is"
+            else f"multiply config.data.num_shards by at least {factor:.1f}"
         )
         raise ConfigError(
-            f"{path} would hold {num_bytes / 2**20:,.0f} MB of token ids, and readers"
-            f" keep a whole shard in memory: at most {MAX_SHARD_BYTES / 2**20:,.0f} MB;"
-            f" {key}"
+            f"{path} would contain {num_bytes / 2**20:,.0f} MB of token ids, more than"
+            f" {MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole shard in"
+            f" memory; {remedy}"
         )
 
 
-def _shape(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
-    """Returns the lengths of the documents of `order`, in that order."""
+def _select_lengths(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
+    """Returns the documents with the indices `order`, in that order."""
     sentences = segments.ranges(np.diff(documents.sentence_offsets), order)
     return pairs.Documents.from_lengths(
         np.diff(documents.token_offsets)[sentences],
@@ -181,18 +192,18 @@ def finish(
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
 ) -> None:
-    """Writes vocabulary and manifest, with which the corpus is complete.
+    """Writes the tokenizer and the manifest, which complete a corpus.
 
     Args:
-      config: what `corpus.recipe` lists and where the shards are.
-      tokenizer: what the documents were encoded with.
-      trained_on: how much text the vocabulary was trained on; None if it was given.
-      counts: `encoding.COUNTS`, "repeated", those of `unknown_tokens`, and the counts
-        of what reading and cleaning changed or dropped.
-      written: by file name; shards without documents may be missing.
+      config: config with the settings of `corpus.recipe` and the corpus directory.
+      tokenizer: tokenizer with which the documents were encoded.
+      trained_on: fields of `training.TrainedOn`; None for a vocabulary file.
+      counts: `encoding.COUNTS`, "repeated", the counts of `unknown_tokens`, and those
+        of reading and cleaning.
+      written: results by file name; shards without documents may be missing.
 
     Raises:
-      ConfigError: when the documents give too little to draw pairs from.
+      ConfigError: when there are too few documents, see `check_enough`.
     """
     unknown_share = unknown_tokens.shares(counts, len(config.data.sources))
     not_cleaning = {*encoding.COUNTS, "repeated"}
@@ -213,7 +224,7 @@ def finish(
     }
     splits: dict[str, list[corpus.Shard]] = {split: [] for split in corpus.SPLITS}
     rows: dict[str, list[row_counts.Counts]] = {split: [] for split in corpus.SPLITS}
-    # Names of one split with more digits are of later shards.
+    # A name with more digits belongs to a later shard of the split.
     for name in sorted(written, key=lambda name: (len(name), name)):
         result = written[name]
         if result.shard is not None:
@@ -221,7 +232,7 @@ def finish(
             rows[_split(name)].append(result.counts)
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
-        "sha256": "",  # of all else, below
+        "sha256": "",  # set below, from all other entries
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "tokenizer_trained_on": trained_on,
@@ -244,13 +255,20 @@ def finish(
 
 
 def _split(name: str) -> str:
-    """Returns the split of a shard's file name."""
+    """Returns the split in the file name of a shard."""
     return name.partition("-")[0]
 
 
 class ShardSize(NamedTuple):
+    """The number of documents in a shard.
+
+    Attributes:
+      num_documents: number of documents, including further copies.
+      num_copies: number of further copies, due to source weights.
+    """
+
     num_documents: int
-    num_copies: int  # of them, further copies by source weights
+    num_copies: int
 
     @classmethod
     def of(cls, written: WrittenShard) -> "ShardSize":
@@ -263,23 +281,23 @@ def check_enough(
     counts: collections.Counter[str],
     sizes: dict[str, ShardSize],
 ) -> None:
-    """Checks that the documents suffice to draw training rows from.
+    """Checks that there are enough documents to draw training rows from.
 
     Args:
-      config: names the sources, shards and held-out share.
+      config: its data section is used.
       counts: `encoding.COUNTS`.
-      sizes: of the shards, by file name; empty ones may be missing. Repeated documents
-        may be counted: then the check passes some corpora that have too little.
+      sizes: sizes of the shards by file name; empty shards may be missing. If they
+        include repeated documents, the check may pass with too few documents.
 
     Raises:
-      ConfigError: when they do not.
+      ConfigError: when there are too few documents.
     """
     sources = ", ".join(config.data.sources)
     kept = counts["read"] - counts["empty"]
     if kept == 0:
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {counts['read']} documents, none"
-            " with text in it"
+            f"config.data.sources ({sources}) contain {counts['read']} documents, none"
+            " with text; check the patterns and fields of the sources"
         )
     num_shards = config.data.num_shards
     train = [size for name, size in sizes.items() if _split(name) == "train"]
@@ -290,8 +308,8 @@ def check_enough(
     poor = num_shards - sum(size.num_documents >= needed for size in train)
     if poor:
         reason = (
-            f"fewer than 2 of the {num_train} training documents, and a random next"
-            " sentence comes from the same shard"
+            f"fewer than 2 of the {num_train} training documents, but a random next"
+            " sentence comes from another document of the same shard"
             if config.data.next_sentence
             else f"none of the {num_train} training documents"
         )
@@ -305,28 +323,28 @@ def check_enough(
     )
     if fraction and not num_held_out:
         raise ConfigError(
-            f"config.data.validation_fraction={fraction} held out none of {kept}"
+            f"config.data.validation_fraction={fraction} holds out none of {kept}"
             " documents; raise it, for example to"
-            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 for no"
-            " held-out evaluation"
+            f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 to train"
+            " without held-out evaluation"
         )
 
 
 def _check_pairs(sources: str, kept: int, of_one_sentence: int, num_train: int) -> None:
-    """Raises ConfigError when most sentences have no next one, or none a random one."""
-    # google-research/bert#125: a blank line after every sentence makes of each a
-    # document, and then every next sentence is a random one.
+    """Raises ConfigError if sentences have no actual or no random next sentence."""
+    # google-research/bert#125: if a blank line follows every sentence, each one is a
+    # document, and every next sentence is a random one.
     if of_one_sentence > 0.9 * kept:
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {kept} document(s),"
+            f"config.data.sources ({sources}) contain {kept} document(s),"
             f" {of_one_sentence} of one sentence, so there is no next sentence to"
-            " predict; is there a blank line between all lines? Blank lines separate"
-            " documents; if each file is one, write files:GLOB"
+            " predict; blank lines separate documents: remove those between the"
+            " sentences of a document, or write files:GLOB if each file is a document"
         )
     if num_train < 2:
         raise ConfigError(
-            f"config.data.sources ({sources}) gave {num_train} training document(s); a"
-            " random next sentence comes from another document, so at least 2 are"
-            " needed: separate documents by blank lines or headings, give each its own"
-            " file and write files:GLOB, or set config.data.next_sentence=False"
+            f"config.data.sources ({sources}) contain {num_train} training document(s),"
+            " but a random next sentence comes from another document, so at least 2 are"
+            " needed; separate documents by blank lines or headings, put each into its"
+            " own file and write files:GLOB, or set config.data.next_sentence=False"
         )

@@ -1,1 +1,1 @@
-"""Documents from files, TensorFlow datasets and the installed Python."""
+"""Reads documents from files, TensorFlow Datasets and installed Python packages."""

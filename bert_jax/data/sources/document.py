@@ -1,27 +1,35 @@
-"""Documents, and their assembly from lines."""
+"""The Document class, and the assembly of documents from a stream of lines."""
 
 import collections
 import dataclasses
 from collections.abc import Iterator
 
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import layout, lines, sources, unwrap
+from bert_jax.data.sources import lines, unwrap
 from bert_jax.data.sources.unwrap import Stream
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    lines: tuple[str, ...]  # without line ends; none blank
-    is_split: bool  # whether the lines are sentences; else they are paragraphs
-    origin: str  # file or dataset, and the number of the document in it
+    """A document as it was read, before cleaning and sentence splitting.
+
+    Attributes:
+      lines: non-blank lines without line ends.
+      is_split: True if each line is a sentence, False if each line is a paragraph.
+      origin: file or dataset, and the number of the document in it.
+    """
+
+    lines: tuple[str, ...]
+    is_split: bool
+    origin: str
 
     @property
     def num_bytes(self) -> int:
-        """Returns the bytes of the text in UTF-8, and one a line."""
+        """Returns the size of the text in UTF-8, counting one byte per line end."""
         return sum(len(line.encode(errors="replace")) + 1 for line in self.lines)
 
 
-def _assemble(
+def assemble(
     stream: Stream,
     name: str,
     data_config: DataConfig,
@@ -29,9 +37,17 @@ def _assemble(
     *,
     is_split: bool = False,
 ) -> Iterator[Document]:
-    """Yields the documents of a stream of lines, long ones in parts.
+    """Yields the documents in a stream of lines.
 
-    Hard-wrapped lines are joined first, unless the lines are sentences.
+    Hard-wrapped lines are joined first, unless the lines are sentences. A document
+    over max_document_bytes is yielded in parts.
+
+    Args:
+      stream: lines; None after the last line of each document.
+      name: file or dataset, for `Document.origin`.
+      data_config: its max_document_bytes is used.
+      counts: "documents_cut" and "documents_unwrapped" are incremented.
+      is_split: True if each line is a sentence.
     """
     if not is_split:
         stream = unwrap.unwrapped(stream, counts)
@@ -51,12 +67,3 @@ def _assemble(
             size += num_bytes
     if found:
         yield Document(tuple(found), is_split, f"{name}, document {ordinal}")
-
-
-def _text(
-    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    stream, is_split = layout.documents_of(
-        sources._plain_lines(path, data_config, counts)
-    )
-    yield from _assemble(stream, path, data_config, counts, is_split=is_split)

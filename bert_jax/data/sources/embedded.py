@@ -1,6 +1,7 @@
-"""Documentation inside this Python and our dependencies: real prose, no download.
+"""Documents from the docstrings of the installed Python and its packages.
 
-Nothing is imported: files are parsed, and a module's docstrings make a document.
+They are real prose that needs no download. Files are parsed, never imported; the
+docstrings of one module are one document.
 """
 
 import ast
@@ -14,12 +15,12 @@ from pathlib import Path
 
 from bert_jax.data.sources import sentences
 
-# Packages with much prose in their docstrings; all are requirements of this one.
+# Requirements of bert_jax whose docstrings contain much prose.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
 
 
 def documents() -> Iterator[tuple[str, list[str]]]:
-    """Yields (name, sentences) of every reference topic and every module with prose."""
+    """Yields (name, sentences) for every help topic and every module with prose."""
     stdlib = Path(sysconfig.get_path("stdlib"))
     for topic, text in _string_items(stdlib / "pydoc_data" / "topics.py"):
         yield f"topic {topic}", _prose(text)
@@ -40,14 +41,14 @@ def documents() -> Iterator[tuple[str, list[str]]]:
 def _parse_python(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # other people's invalid escapes
+            warnings.simplefilter("ignore")  # invalid escapes in third-party files
             return ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return ast.Module(body=[], type_ignores=[])
 
 
 def _string_items(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields the items of the dictionaries of strings in a Python file."""
+    """Yields the (key, value) string pairs of all dict literals in a Python file."""
     for node in ast.walk(_parse_python(path)):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -70,7 +71,7 @@ def _docstrings(path: Path) -> Iterator[str]:
 
 
 def _prose(text: str) -> list[str]:
-    """Returns the sentences of the paragraphs of a docstring that are prose."""
+    """Returns the sentences of a docstring, without paragraphs that are not prose."""
     document = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         lines = block.splitlines() or [""]

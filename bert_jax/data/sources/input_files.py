@@ -1,4 +1,4 @@
-"""Source specs -> the files that they name, with sizes and times of change.
+"""Resolves source specs to input files with their sizes and modification times.
 
 `find` stats each file once and all files concurrently, so that thousands of files on a
 slow file system take seconds. sources.py reads the files.
@@ -18,30 +18,32 @@ from bert_jax.errors import ConfigError
 # Kinds whose argument is a glob pattern.
 FILE_KINDS = ("text", "files", "jsonl", "wikiextractor")
 KINDS = ("embedded", *FILE_KINDS, "tfds")
-# gzip leaves 36% of English novels, bzip2 26% (measured on 28 MB of them).
+# gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
 
 
 class InputFile(NamedTuple):
+    """An input file, its size and its modification time."""
+
     path: str
     num_bytes: int  # on disk
     changed_ns: int
 
     @property
     def text_bytes(self) -> int:
-        """Returns about how much text the file holds when it is decompressed."""
+        """Returns the estimated size of the decompressed text, in bytes."""
         is_compressed = self.path.endswith((".gz", ".bz2"))
         return self.num_bytes * (COMPRESSED_RATIO if is_compressed else 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A source and the files behind it.
+    """A source spec and its files.
 
     Attributes:
-      spec: as in config.data.sources.
+      spec: an item of config.data.sources.
       files: sorted by path; empty for `embedded:` and `tfds:`.
-      version: identifies text that is not in files, see `find`.
+      version: identifies the text of a source without files; see `find`.
     """
 
     spec: str
@@ -50,7 +52,7 @@ class Source:
 
     @property
     def text_bytes(self) -> int | None:
-        """Returns about how much text there is; None when that is not known."""
+        """Returns the estimated size of the text in bytes; None if it is unknown."""
         if self.spec.startswith("tfds:"):
             return None
         return sum(file.text_bytes for file in self.files)
@@ -61,7 +63,7 @@ class Source:
 
     @property
     def format(self) -> str:
-        """Returns the spec without its pattern: what reading one file depends on."""
+        """Returns the spec without its pattern; it determines how a file is read."""
         kind, argument = parse(self.spec)
         if kind not in FILE_KINDS:
             return self.spec
@@ -69,13 +71,14 @@ class Source:
 
 
 def find(specs: tuple[str, ...]) -> tuple[Source, ...]:
-    """Returns the sources with their files.
+    """Finds the files of each source.
 
-    `embedded:` has the versions of the packages that it stands in. A `tfds:` dataset
-    has no version here: name one in the spec to notice a change.
+    The version of `embedded:` is the version of Python and of each package that it
+    reads. A `tfds:` source has no version: a change of the dataset is only detected
+    when the spec names its version.
 
     Raises:
-      ConfigError: when a spec is malformed or names no file.
+      ConfigError: when a spec is malformed or matches no file.
     """
     return tuple(map(_find_one, specs))
 
@@ -84,8 +87,8 @@ def _find_one(spec: str) -> Source:
     kind, argument = parse(spec)
     if kind == "jsonl" and not argument.partition("#")[2]:
         raise ConfigError(
-            f"config.data.sources has {spec!r} without a field;"
-            f" write {spec}#text (or the field that holds the text)"
+            f"config.data.sources has {spec!r}, which names no field;"
+            f" write {spec}#text (or the field that contains the text)"
         )
     if kind in FILE_KINDS:
         return Source(spec, tuple(_files(pattern(kind, argument))))
@@ -100,20 +103,20 @@ def _embedded_version() -> tuple[str, ...]:
 
 
 def total_bytes(found: tuple[Source, ...]) -> int | None:
-    """Returns about how much text the sources hold; None when one is not known."""
+    """Returns the estimated size of all text in bytes; None if a size is unknown."""
     sizes = [source.text_bytes for source in found]
     return None if None in sizes else sum(filter(None, sizes))
 
 
 def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> float:
-    """Returns the share of the text that is in new, changed or removed files.
+    """Returns the share of the text that is in added, changed or removed files.
 
     Args:
-      before: sources as `dataclasses.asdict` gives them, after a way through JSON.
-      found: the same sources now.
+      before: earlier sources, converted by `dataclasses.asdict` and stored as JSON.
+      found: the sources now.
 
     Returns:
-      From 0 to 1; 1 where a source has another spec or version.
+      A share in [0, 1]; 1 if the spec or version of any source differs.
     """
     if [(source["spec"], tuple(source["version"])) for source in before] != [
         (source.spec, source.version) for source in found
@@ -126,10 +129,10 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
 
 
 def parse(spec: str) -> tuple[str, str]:
-    """Returns the kind and the argument of a spec.
+    """Splits a spec into its kind and its argument.
 
     Raises:
-      ConfigError: when it is none.
+      ConfigError: when the spec is malformed.
     """
     kind, colon, argument = spec.partition(":")
     if kind not in KINDS or not colon or not (argument or kind == "embedded"):
@@ -142,7 +145,7 @@ def parse(spec: str) -> tuple[str, str]:
 
 
 def pattern(kind: str, argument: str) -> str:
-    """Returns the glob pattern of a spec of files."""
+    """Returns the glob pattern in the argument of a spec."""
     return argument.partition("#")[0] if kind == "jsonl" else argument
 
 
@@ -150,7 +153,7 @@ def paths(glob_pattern: str) -> list[str]:
     """Returns the sorted paths of the files that match a pattern.
 
     Raises:
-      ConfigError: when there is none.
+      ConfigError: when no file matches.
     """
     return [file.path for file in _files(glob_pattern)]
 
@@ -164,19 +167,19 @@ def _files(glob_pattern: str) -> list[InputFile]:
     ]
     if matches and not files:
         raise ConfigError(
-            f"config.data.sources: {glob_pattern!r} is a directory; to read the files"
-            f" in it write {glob_pattern.rstrip('/')}/**/*.txt, for example"
+            f"config.data.sources: {glob_pattern!r} is a directory; to read its files,"
+            f" write a pattern such as {glob_pattern.rstrip('/')}/**/*.txt"
         )
     if not files:
         raise ConfigError(
             f"config.data.sources: no file matches {glob_pattern!r}"
-            f" (looked from {os.getcwd()})"
+            f" (current directory: {os.getcwd()})"
         )
     return files
 
 
 def by_file(spec: str) -> list[str]:
-    """Returns specs that together give the documents of one, a spec a file."""
+    """Splits a spec into one spec per file, which together give the same documents."""
     kind, argument = parse(spec)
     if kind not in FILE_KINDS:
         return [spec]
@@ -186,17 +189,18 @@ def by_file(spec: str) -> list[str]:
 
 
 def _escaped(path: str) -> str:
-    """Returns a pattern that only this path matches; buckets have their own rules."""
+    """Returns a pattern that matches this path only."""
+    # File systems with a scheme have their own pattern rules.
     return path if "://" in path else glob.escape(path)
 
 
 def no_text(spec: str) -> ConfigError:
-    """Returns the error to raise when no document of a source has text."""
+    """Returns the error for a source whose documents contain no text."""
     return ConfigError(f"config.data.sources: no text in {_described(spec)}")
 
 
 def _described(spec: str) -> str:
-    """Returns a spec with the number and names of its files."""
+    """Describes a spec by the number and names of its files."""
     kind, argument = parse(spec)
     if kind not in FILE_KINDS:
         return repr(spec)

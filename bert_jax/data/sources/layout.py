@@ -1,6 +1,6 @@
-"""Finds where the documents of a plain text file end, and whether lines are sentences.
+"""Detects the layout of a plain text file: document boundaries and sentence lines.
 
-unwrap.py joins hard-wrapped lines of each document afterwards.
+unwrap.py joins the hard-wrapped lines of each document afterwards.
 """
 
 import itertools
@@ -11,24 +11,28 @@ from bert_jax.data.sources.unwrap import HEADING, ORNAMENT, Stream
 
 SAMPLE_LINES = 2000
 SAMPLE_CHARS = 2**20
-# Lines of the sample that are split into sentences: enough to tell nine in ten.
+# The number of sampled lines that are split into sentences; enough to estimate whether
+# nine in ten lines hold one sentence.
 SPLIT_LINES = 200
 
 
 def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
-    """Finds the layout of a text file from its first 2,000 lines or 2**20 characters.
+    """Detects the layout of a text file and marks the ends of its documents.
 
-    1. Headings (Markdown `# ...`, or `= Title =` as in WikiText): running text, a
-       document under each heading; blank lines only separate paragraphs.
-    2. Most lines are wrapped (see `unwrap.find_wrapping`), or every line stands
-       between blank lines: the file is one document, and blank lines separate
-       paragraphs.
-    3. At least nine in ten lines hold one sentence, and blank lines separate groups of
-       several: a sentence a line, a blank line between documents.
-    4. Otherwise: running text, a paragraph a line, a blank line between documents.
+    The layout is detected from the first 2,000 lines or 2**20 characters. The first
+    rule that applies is used:
+
+    1. There are headings (Markdown `# ...`, or `= Title =` as in WikiText): each
+       heading starts a document of running text; blank lines separate paragraphs.
+    2. Most lines are wrapped (see `unwrap.find_wrapping`), or every line is between
+       blank lines: the file is one document; blank lines separate paragraphs.
+    3. At least nine in ten lines hold one sentence: each line is a sentence; blank
+       lines separate documents.
+    4. Otherwise each line is a paragraph; blank lines separate documents.
 
     Returns:
-      The stream of lines with the ends of documents, and whether lines are sentences.
+      The lines, with None after the last line of each document, and whether each line
+      is a sentence.
     """
     sample, rest = _sampled(source_lines)
     if any(map(HEADING.match, sample)):
@@ -39,13 +43,13 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
 
 
 def one_document(source_lines: Iterator[str]) -> Stream:
-    """Yields the lines of a file that is one document, blank instead of headings."""
+    """Yields the lines of a file that is one document, with headings made blank."""
     for line in source_lines:
         yield "" if HEADING.match(line) or ORNAMENT.match(line) else line
 
 
 def _sampled(source_lines: Iterator[str]) -> tuple[list[str], Iterator[str]]:
-    """Returns the first lines, and all of them."""
+    """Returns the first lines as a list, and an iterator over all lines."""
     sample: list[str] = []
     size = 0
     for line in itertools.islice(source_lines, SAMPLE_LINES):
@@ -82,7 +86,7 @@ def _between_blank_lines(source_lines: Iterable[str]) -> Stream:
 
 
 def _has_groups(sample: list[str]) -> bool:
-    """Returns whether any two lines stand together."""
+    """Returns whether any two consecutive lines are not blank."""
     filled = [bool(line.strip()) for line in sample]
     return any(a and b for a, b in itertools.pairwise(filled))
 

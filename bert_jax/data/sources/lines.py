@@ -1,7 +1,7 @@
-"""A file -> its numbered lines: decompression, decoding, and a limit on memory.
+"""Reads the lines of a file: decompression, decoding, bounded memory.
 
-sources.py makes documents of the lines. Files are read a chunk at a time, so memory
-stays bounded whatever the size of a file or of a line.
+Files are read in chunks, so memory stays bounded for any size of a file or a line.
+document.py assembles the lines into documents.
 """
 
 import bz2
@@ -16,32 +16,33 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import storage
+from bert_jax.config import DataConfig
 from bert_jax.errors import ConfigError
 
 CHUNK_BYTES = 2**20
-# Bad lines that are kept for a report, of one file and of all.
+# The number of errors that are kept for the report, per file and in total.
 LISTED_OF_FILE = 3
 LISTED = 20
-# Byte order marks; UTF-32's begins with UTF-16's.
+# Byte order marks. UTF-32 comes first, because its mark starts with the one of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-# Bytes that are not UTF-8, as the decoder hands them on ("surrogateescape").
-_WRONG_BYTES = re.compile("[\udc80-\udcff]+")
+# Runs of invalid bytes, as decoded with "surrogateescape".
+_INVALID_BYTES = re.compile("[\udc80-\udcff]+")
 
 
 class ReadCounts(collections.Counter[str]):
-    """Counts what reading changed, and collects the lines that cannot be read.
+    """Counter of changes made while reading, which also collects errors.
 
-    Given to a reader instead of a plain Counter: the reader then drops a bad line and
-    continues, where it would raise ConfigError.
+    A reader that is given a plain Counter raises ConfigError at the first bad line.
+    Given ReadCounts, it drops the line, records the error and continues.
 
     Attributes:
       num_bad: number of bad lines.
-      bad: the first messages, at most LISTED_OF_FILE of each file.
+      bad: messages for the first bad lines, at most LISTED_OF_FILE per file.
     """
 
     def __init__(self):
@@ -51,9 +52,11 @@ class ReadCounts(collections.Counter[str]):
         self._num_of_file = 0
 
     def start_file(self) -> None:
+        """Resets the number of errors recorded for the current file."""
         self._num_of_file = 0
 
     def reject(self, error: ConfigError) -> None:
+        """Counts a bad line, and keeps its message if there is room for it."""
         self.num_bad += 1
         self._num_of_file += 1
         if self._num_of_file <= LISTED_OF_FILE and len(self.bad) < LISTED:
@@ -61,7 +64,7 @@ class ReadCounts(collections.Counter[str]):
 
 
 def reject(counts: collections.Counter[str], error: ConfigError) -> None:
-    """Collects the error of a bad line in ReadCounts, or raises it."""
+    """Records the error if `counts` is a ReadCounts; raises it otherwise."""
     if not isinstance(counts, ReadCounts):
         raise error
     counts.reject(error)
@@ -73,24 +76,25 @@ def read(
     invalid_utf8: str | None,
     counts: collections.Counter[str],
 ) -> Iterator[tuple[int, str]]:
-    """Yields the number and text of every line of a file, blank lines included.
+    """Yields (line number, text) for every line of a file, blank lines included.
 
-    A line ends at LF, CR or CRLF. Files that are gzip or bzip2 are decompressed, told
-    by their first bytes. A byte order mark at the start is dropped.
+    A line ends at LF, CR or CRLF. gzip and bzip2 files are recognized by their first
+    bytes and decompressed. A byte order mark at the start is dropped.
 
     Args:
-      path: of a local file, or anything TensorFlow's file systems know.
-      max_bytes: a longer line comes in parts of up to so many bytes of UTF-8, all
-        under the line's number.
-      invalid_utf8: what to do about bytes that are not UTF-8. "error" raises, and
-        names the config's key, which None does not; "replace" makes U+FFFD of each run
-        of them; "skip" leaves them in the line as half surrogates, by which `is_utf8`
-        knows it.
-      counts: counted up by "lines_repaired" and "files_skipped".
+      path: a local path, or a URL that a TensorFlow file system supports.
+      max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
+        in parts, all with the number of the line.
+      invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
+        message of "error" names the config key. "replace" replaces each run of invalid
+        bytes by U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
+        detects.
+      counts: "lines_repaired" and "files_skipped" are incremented.
 
     Raises:
-      ConfigError: when the file cannot be read, is cut off or damaged, is UTF-16 or
-        UTF-32, or is not UTF-8 and that is an error. Names the file and line.
+      ConfigError: when the file is unreadable, truncated, corrupt, UTF-16 or UTF-32,
+        or when it is not UTF-8 and `invalid_utf8` is "error" or None. The message
+        names the file and the line.
     """
     number, pending, suspect = 1, "", False
     for text in _decoded(path, invalid_utf8, counts):
@@ -99,7 +103,7 @@ def read(
         for line in whole:
             if suspect:
                 line = repair(line, f"{path}:{number}", invalid_utf8, counts)
-            # A character of UTF-8 has up to four bytes.
+            # A character has at most four bytes in UTF-8.
             if len(line) * 4 <= max_bytes:
                 yield number, line
             else:
@@ -119,8 +123,28 @@ def read(
             yield number, part
 
 
+def plain_lines(
+    path: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[str]:
+    """Yields the lines of a plain text file, split at every Unicode line boundary.
+
+    Args:
+      path: as for `read`.
+      data_config: its max_line_bytes and invalid_utf8 are used.
+      counts: as for `read`; "lines_cut" is also incremented.
+    """
+    numbered = read(path, data_config.max_line_bytes, data_config.invalid_utf8, counts)
+    previous = 0
+    for number, line in numbered:
+        if number == previous:
+            counts["lines_cut"] += 1
+        previous = number
+        # Vertical tab, form feed, U+0085, U+2028, U+2029 and the like.
+        yield from line.splitlines() or ("",)
+
+
 def is_utf8(text: str) -> bool:
-    """Returns whether all of a text was UTF-8, before it was decoded."""
+    """Returns whether a text decoded with "surrogateescape" was valid UTF-8."""
     if text.isascii():
         return True
     try:
@@ -133,11 +157,11 @@ def is_utf8(text: str) -> bool:
 def repair(
     text: str, where: str, invalid_utf8: str | None, counts: collections.Counter[str]
 ) -> str:
-    """Applies `invalid_utf8`, as in `read`, to a line decoded with "surrogateescape".
+    """Applies `invalid_utf8`, as in `read`, to text decoded with "surrogateescape".
 
     Raises:
-      ConfigError: when it is "error" or None and the text has wrong bytes; names
-        `where`.
+      ConfigError: when `invalid_utf8` is "error" or None and the text has invalid
+        bytes. The message names `where`.
     """
     if is_utf8(text) or invalid_utf8 == "skip":
         return text
@@ -148,24 +172,28 @@ def repair(
         raise ConfigError(_describe(text, where))
     else:
         counts["lines_repaired"] += 1
-    return _WRONG_BYTES.sub("\ufffd", text)
+    return _INVALID_BYTES.sub("\ufffd", text)
 
 
 def whole_characters(text: str) -> str:
-    """Returns a text from JSON with ? for half a surrogate pair, which is no text."""
+    """Replaces the lone surrogates in a text by "?"; JSON can escape them."""
     return text if is_utf8(text) else text.encode("utf-8", "replace").decode()
 
 
 def num_bytes(text: str) -> int:
-    """Returns the length of a text in bytes of UTF-8."""
+    """Returns the length of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def cut(text: str, max_bytes: int) -> list[str]:
-    """Returns the text in parts of at most `max_bytes` of UTF-8, at least 4.
+    """Splits a text into parts of at most `max_bytes` UTF-8 bytes.
 
-    A cut falls on a space, which is dropped, or between two characters where there is
-    no space. Concatenated with those spaces the parts are the text.
+    A text is cut at a space, which is dropped, or between two characters if there is
+    no space. The parts joined with those spaces are the text.
+
+    Args:
+      text: decoded with "surrogateescape".
+      max_bytes: at least 4, the maximum length of a character.
     """
     data = text.encode("utf-8", "surrogateescape")
     parts, start = [], 0
@@ -185,7 +213,7 @@ def cut(text: str, max_bytes: int) -> list[str]:
 def _decoded(
     path: str, invalid_utf8: str | None, counts: collections.Counter[str]
 ) -> Iterator[str]:
-    """Yields the text of a file in chunks, with LF as the only end of line."""
+    """Yields the text of a file in chunks, with all line ends translated to LF."""
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
     )
@@ -213,11 +241,11 @@ def _chunks(path: str) -> Iterator[bytes]:
                 yield chunk
     except EOFError:
         raise ConfigError(
-            f"{path} is cut off: its compressed data has no end; copy it again"
+            f"{path} is truncated: its compressed data ends early; copy the file again"
         ) from None
     except (zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(
-            f"{path} is damaged or not gzip ({error}); copy it again"
+            f"{path} is corrupt or not gzip ({error}); copy the file again"
         ) from None
     except OSError as error:
         problem = error.strerror or str(error)
@@ -225,7 +253,7 @@ def _chunks(path: str) -> Iterator[bytes]:
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether `read` decompresses a file."""
+    """Returns whether a file is gzip or bzip2, which `read` decompresses."""
     with storage.Reader(path) as file:
         return _decompressor(file, path) is not None
 
@@ -246,11 +274,11 @@ def _decompressor(file: Any, path: str) -> Callable[[Any], Any] | None:
 
 
 def _other_encoding(head: bytes) -> str | None:
-    """Names the encoding of a file that is surely not UTF-8, by its first bytes."""
+    """Returns UTF-16 or UTF-32 if the first bytes of a file show it, or None."""
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             return name
-    # Without a mark: every other byte of Latin text is NUL, the others never are.
+    # In Latin text without a byte order mark every other byte is NUL, and only these.
     first, second = head[:4096:2], head[1:4096:2]
     for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
         if 4 <= len(zeros) <= 2 * zeros.count(0) and not letters.count(0):
@@ -258,28 +286,27 @@ def _other_encoding(head: bytes) -> str | None:
     return None
 
 
-# Control characters that no encoding of text has.
+# Control characters that do not occur in any text encoding.
 _BINARY = re.compile(rb"[\x00-\x06]")
 
 
 def _describe(text: str, where: str) -> str:
-    """Returns what to tell the user of a line that is not UTF-8."""
+    """Describes the first invalid byte of a line, and a probable remedy."""
     data = text.encode("utf-8", "surrogateescape")
-    start = len(_WRONG_BYTES.split(text, 1)[0].encode())
+    start = len(_INVALID_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
     if _BINARY.search(data):
-        advice = "it is no text; leave the file out"
-    # One byte between ASCII, in a line without a single good character of UTF-8.
+        advice = "it is a binary file; remove it from the source"
+    # An invalid byte between ASCII characters, in a line that was ASCII before it.
     elif before.isascii() and after[:1].isascii():
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
         advice = f"it looks like {encoding}; {_convert(where, encoding)}"
     elif byte >= 0xC2 and len(after) < 3:
-        advice = "the last character is cut off; complete it"
+        advice = "the last character is truncated; complete it"
     else:
-        advice = "is it text?"
+        advice = "check that it is a text file"
     return (
-        f"{where} is not UTF-8, with 0x{byte:02x} as byte {start + 1} of the line;"
-        f" {advice}"
+        f"{where} is not UTF-8 (0x{byte:02x} at byte {start + 1} of the line); {advice}"
     )
 
 

@@ -2,20 +2,22 @@
 
 import re
 
-# Latin, Arabic, Urdu, Indic, Armenian, Ethiopic, Burmese and Khmer stops.
+# Sentence-final punctuation ("stops"): Latin, Arabic, Urdu, Indic, Armenian, Ethiopic,
+# Burmese and Khmer.
 _STOPS = ".!?\u061f\u06d4\u0964\u0965\u0589\u1362\u104b\u17d4"
-# Chinese and Japanese, also full-width and half-width; no white space follows them.
+# Chinese and Japanese, including full and half width; no white space follows them.
 _CJK_STOPS = "\u3002\uff0e\uff61\uff01\uff1f"
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\u300b\u3011\uff09"
 _OPENERS = "\"'\u201c\u2018\u00ab(\\["
 
 
 def _ends(stops: str, cjk_stops: str = "") -> re.Pattern[str]:
-    """Compiles stops, closing quotes or brackets, white space, and what comes after.
+    """Compiles the pattern of a sentence end.
 
-    The pattern begins with a set of characters, which `re` searches for several times
-    faster than for anything else. Of a run of stops only the first begins a match, so
-    that the time is linear.
+    It matches a run of stops, closing quotes or brackets, and white space, and captures
+    the first character after them. The pattern starts with a character set, for which
+    `re` searches several times faster than for anything else. Only the first stop of a
+    run can start a match, which keeps the time linear.
     """
     any_stop = f"[{stops}{cjk_stops}]"
     run = rf"{any_stop}(?<!{any_stop}{any_stop}){any_stop}*+"
@@ -27,14 +29,15 @@ def _ends(stops: str, cjk_stops: str = "") -> re.Pattern[str]:
 
 _ASCII_END = _ends(".!?")
 _END = _ends(_STOPS, _CJK_STOPS)
-# What never begins a sentence, besides lower-case letters.
+# Characters that never start a sentence, besides lower-case letters.
 _INSIDE = frozenset(".,;:!?)]}%\u2026")
 _LAST_WORD = re.compile(r"[\w.]*$")
 _NEXT_WORD = re.compile(rf"[{_OPENERS}]*+(\w*)")
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
-# Lower case, without the last full stop. The first never end a sentence; the second may
-# before a word that begins many; the third are common words unless a number follows.
+# Lower case, without the last full stop. ABBREVIATIONS never end a sentence.
+# FINAL_ABBREVIATIONS end one if a word of STARTERS follows. NUMBERED_ABBREVIATIONS are
+# common words unless a number follows.
 ABBREVIATIONS = frozenset(
     """approx ca cap capt cf ch col dr e.g eg eds figs gen gov hon i.e ie lieut lt maj
     messrs mlle mme mr mrs ms mt nos pp prof rep rev sec sen sgt st trans viz vol vols
@@ -46,7 +49,8 @@ FINAL_ABBREVIATIONS = frozenset(
     """.split()
 )
 NUMBERED_ABBREVIATIONS = frozenset("art fig lat mar no p sat sun wed".split())
-# "I" and "A" are not among them: they are initials as well.
+# Words that often start a sentence. "I" and "A" are not included, because they are also
+# initials.
 STARTERS = frozenset(
     """After Although And As At But During For From Had He Her His However If In It Its
     My No Not On Our She Since So That The Their Then There These They This Those Though
@@ -56,11 +60,12 @@ STARTERS = frozenset(
 
 
 def split(text: str) -> list[str]:
-    """Returns the sentences of a paragraph, stripped, none empty.
+    """Splits a paragraph into sentences, stripped and non-empty.
 
-    A sentence ends at a stop followed by white space and anything but a lower-case
-    letter or punctuation, unless the stop belongs to an abbreviation or an initial;
-    Chinese and Japanese stops end one wherever they stand.
+    A sentence ends at a stop that is followed by white space and then by a character
+    other than a lower-case letter or punctuation, unless the stop belongs to an
+    abbreviation, an initial or a list number. Chinese and Japanese stops need no white
+    space.
     """
     sentences, start = [], 0
     pattern = _ASCII_END if text.isascii() else _END
@@ -68,7 +73,7 @@ def split(text: str) -> list[str]:
         following = match[match.lastindex or 0]
         if following.islower() or following in _INSIDE:
             continue
-        if _is_full_stop(text, match.start()) and _goes_on(text, start, match):
+        if _is_full_stop(text, match.start()) and _is_abbreviated(text, start, match):
             continue
         sentences.append(text[start : match.end()].strip())
         start = match.end()
@@ -77,17 +82,17 @@ def split(text: str) -> list[str]:
 
 
 def _is_full_stop(text: str, stop: int) -> bool:
-    """Returns whether there is one full stop, and no quote or bracket after it."""
+    """Returns whether the stop is a single full stop, directly before white space."""
     return text[stop] == "." and text[stop + 1].isspace()
 
 
-def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
-    """Returns whether the full stop ends an abbreviation, an initial or a number."""
+def _is_abbreviated(text: str, start: int, match: re.Match[str]) -> bool:
+    """Returns whether a full stop belongs to an abbreviation or a list number."""
     stop = match.start()
-    # The longest abbreviation is short: a slice keeps long sentences linear.
+    # Abbreviations are short; searching a slice keeps the time linear.
     found = _LAST_WORD.search(text[max(start, stop - 16) : stop])
     word = found.group() if found else ""
-    if word.isdigit():  # of a list, when there is nothing before it
+    if word.isdigit():  # a number with no text before it is a list number
         return not text[start : stop - len(word)].strip()
     lower = word.lower()
     if lower in ABBREVIATIONS:
@@ -102,7 +107,7 @@ def _goes_on(text: str, start: int, match: re.Match[str]) -> bool:
 
 
 def _is_initials(word: str) -> bool:
-    """Returns whether a word is like the J of J. Smith, U.S or p.m."""
+    """Returns whether a word consists of initials, such as J (in J. Smith) or U.S"""
     if len(word) == 1:  # "I" ends sentences more often than it abbreviates a name
         return word.isupper() and word != "I"
     return "." in word and bool(_INITIALS.fullmatch(word))

@@ -1,14 +1,14 @@
-"""Where documents come from: a source spec -> documents as they are, uncleaned.
+"""Reads the documents of a source spec.
 
-embedded:                       documentation inside this Python and our dependencies
+embedded:                       docstrings of the installed Python and its packages
 text:GLOB                       plain text; see layout.py for how it is read
-files:GLOB                      plain text, each file a document
-jsonl:GLOB#field.path           a JSON object a line, the document in one field
-wikiextractor:GLOB              WikiExtractor's files, <doc ...> ... </doc> or JSON
+files:GLOB                      plain text, one document per file
+jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
+wikiextractor:GLOB              WikiExtractor output, <doc ...> ... </doc> or JSON
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 
-Reading is input and output, decoding, finding where documents end and joining
-hard-wrapped lines; encoding.py splits the documents into sentences.
+Reading includes decoding, finding document boundaries and joining hard-wrapped lines.
+corpus/encoding.py cleans the documents and splits them into sentences.
 """
 
 import collections
@@ -26,7 +26,7 @@ from bert_jax.data.sources import (
     lines,
 )
 from bert_jax.data.sources import tfds as tfds_lib
-from bert_jax.data.sources.document import Document, _assemble, _text
+from bert_jax.data.sources.document import Document, assemble
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -36,20 +36,21 @@ def documents(
 ) -> Iterator[Document]:
     """Yields the documents of one source, in a fixed order, empty ones included.
 
-    Memory stays bounded: a document over max_document_bytes comes in parts, a line
-    over max_line_bytes too, and a JSON line far over them is dropped.
+    Memory stays bounded: documents over max_document_bytes and lines over
+    max_line_bytes are yielded in parts, and a JSON line over
+    `json_lines.JSON_OVERHEAD` * max_document_bytes is dropped.
 
     Args:
       source: a spec, as in config.data.sources.
-      data_config: its invalid_utf8, max_line_bytes and max_document_bytes hold.
-      counts: counted up by "documents_cut", "documents_not_utf8",
-        "documents_unwrapped", "json_lines_too_long", "lines_cut", "lines_repaired" and
-        "files_skipped".
+      data_config: its invalid_utf8, max_line_bytes and max_document_bytes are used.
+      counts: "documents_cut", "documents_not_utf8", "documents_unwrapped",
+        "json_lines_too_long", "lines_cut", "lines_repaired" and "files_skipped" are
+        incremented.
 
     Raises:
-      ConfigError: when the spec names no known kind, no file, or a field or dataset
-        that does not exist, when a file is not what the spec says, or when there is
-        no text in any.
+      ConfigError: when the spec names an unknown kind or a file, field or dataset that
+        does not exist, when a file has another format than the spec, or when the
+        source contains no text.
     """
     has_text = False
     for document in read(source, data_config, counts):
@@ -65,13 +66,13 @@ def read(
     counts: collections.Counter[str],
     paths: Sequence[str] | None = None,
 ) -> Iterator[Document]:
-    """Yields documents like `documents`, but a source without text is no error.
+    """Yields documents like `documents`, but accepts a source without text.
 
     Args:
-      source: see `documents`.
-      data_config: see `documents`.
-      counts: see `documents`.
-      paths: files of the source, to read only these.
+      source: as for `documents`.
+      data_config: as for `documents`.
+      counts: as for `documents`.
+      paths: the files of the source to read; None reads all of them.
     """
     for document in _read(source, data_config, counts, paths):
         if data_config.invalid_utf8 == "skip":
@@ -99,30 +100,19 @@ def _read(
 # ------------------------------------------------------------------- plain text
 
 
-def _one_a_file(
+def _text(
     path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
-    stream = layout.one_document(_plain_lines(path, data_config, counts))
-    yield from _assemble(stream, path, data_config, counts)
+    plain_lines = lines.plain_lines(path, data_config, counts)
+    stream, is_split = layout.documents_of(plain_lines)
+    yield from assemble(stream, path, data_config, counts, is_split=is_split)
 
 
-def _plain_lines(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[str]:
-    """Yields the lines of a text file, ended by whatever Unicode ends a line with."""
-    numbered = lines.read(
-        path, data_config.max_line_bytes, data_config.invalid_utf8, counts
-    )
-    previous = 0
-    for number, line in numbered:
-        if number == previous:
-            counts["lines_cut"] += 1
-        previous = number
-        # Vertical tab, form feed, U+0085, U+2028, U+2029 and the like.
-        yield from line.splitlines() or ("",)
-
-
-# ---------------------------------------------------- JSON lines and WikiExtractor
+def _files(
+    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[Document]:
+    stream = layout.one_document(lines.plain_lines(path, data_config, counts))
+    yield from assemble(stream, path, data_config, counts)
 
 
 # ------------------------------------------------------------- TensorFlow Datasets
@@ -135,7 +125,7 @@ def _tfds(
     name, split = tfds_lib.name_and_split(named)
     if not name:
         raise ConfigError(
-            f"config.data.sources has 'tfds:{argument}';"
+            f"config.data.sources has 'tfds:{argument}', which names no dataset;"
             " write tfds:NAME[:SPLIT][#field]"
         )
     split = split or "train"
@@ -153,11 +143,11 @@ def _tfds(
             yield from text.splitlines()
             yield None
 
-    yield from _assemble(stream(), f"{name} {split}", data_config, counts)
+    yield from assemble(stream(), f"{name} {split}", data_config, counts)
 
 
 def _text_field(name: str, features: Any, field: str | None) -> list[str]:
-    """Returns the path of a text feature: the one named, "text", or the only one."""
+    """Returns the path of the given text feature; by default "text" or the only one."""
     texts = _text_features(features)
     if field is None:
         named = [path for path in texts if path == "text"] or texts
@@ -165,19 +155,19 @@ def _text_field(name: str, features: Any, field: str | None) -> list[str]:
             return named[0].split(".")
         raise ConfigError(
             f"config.data.sources: the text fields of {name} are"
-            f" {', '.join(texts) or 'none'}; name one, as in tfds:{name}#field"
+            f" {', '.join(texts) or 'none'}; name one of them, as in tfds:{name}#field"
         )
     if field not in texts:
-        kind = "is not text" if field in features else "does not exist"
+        problem = "is not text" if field in features else "does not exist"
         raise ConfigError(
-            f"config.data.sources: field {field!r} of {name} {kind}; its text fields"
-            f" are {', '.join(texts) or 'none'}"
+            f"config.data.sources: field {field!r} of {name} {problem}; use one of its"
+            f" text fields: {', '.join(texts) or 'none'}"
         )
     return field.split(".")
 
 
 def _text_features(features: Any, prefix: str = "") -> list[str]:
-    """Returns the dotted paths of all features that are a string an example."""
+    """Returns the dotted paths of all features that are scalar strings."""
     found: list[str] = []
     for key, feature in features.items():
         if hasattr(feature, "items"):
@@ -194,21 +184,24 @@ def _embedded(
     argument: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
     if argument:
-        raise ConfigError(f"config.data.sources: embedded: takes no {argument!r}")
+        raise ConfigError(
+            f"config.data.sources has 'embedded:{argument}', but embedded: takes no"
+            " argument; write embedded:"
+        )
     for name, found in embedded.documents():
         stream = iter((*found, None))
-        yield from _assemble(stream, name, data_config, counts, is_split=True)
+        yield from assemble(stream, name, data_config, counts, is_split=True)
 
 
 _DATASET_READERS: dict[
     str, Callable[[str, DataConfig, collections.Counter[str]], Iterator[Document]]
 ] = {"embedded": _embedded, "tfds": _tfds}
-# Called with a path and the spec's argument.
+# Called with a path and the argument of the spec.
 _FILE_READERS: dict[
     str, Callable[[str, str, DataConfig, collections.Counter[str]], Iterator[Document]]
 ] = {
     "text": _text,
-    "files": _one_a_file,
-    "jsonl": json_lines._jsonl,
-    "wikiextractor": json_lines._wikiextractor,
+    "files": _files,
+    "jsonl": json_lines.read_jsonl,
+    "wikiextractor": json_lines.read_wikiextractor,
 }

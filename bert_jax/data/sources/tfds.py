@@ -1,4 +1,4 @@
-"""A split of a dataset of TensorFlow Datasets, prepared if it is not there yet."""
+"""Opens splits of TensorFlow Datasets, downloading and preparing them if necessary."""
 
 import itertools
 import logging
@@ -11,9 +11,10 @@ _NAME_AND_SPLIT = re.compile(r"(?P<name>[^:\[]+(:\d[\d.*]*)?)(:(?P<split>.+))?$"
 
 
 def name_and_split(argument: str) -> tuple[str, str]:
-    """Returns the parts of NAME[:VERSION][:SPLIT]; "" where one is not there.
+    """Splits NAME[:VERSION][:SPLIT] into ("NAME[:VERSION]", "SPLIT").
 
-    A split may be a part of one, with a colon of its own: glue/sst2:train[:10%].
+    A missing part is "". A split may be a slice that contains a colon, as in
+    glue/sst2:train[:10%].
     """
     match = _NAME_AND_SPLIT.match(argument)
     return (match["name"], match["split"] or "") if match else ("", "")
@@ -23,11 +24,11 @@ def builder(name: str, key: str) -> Any:
     """Returns the builder of a dataset.
 
     Args:
-      name: as "glue/sst2" or "glue/sst2:2.0.0".
-      key: of the config, which messages name.
+      name: for example "glue/sst2" or "glue/sst2:2.0.0".
+      key: config key named in error messages.
 
     Raises:
-      ConfigError: when there is no such dataset, config or version.
+      ConfigError: when the dataset, its config or its version does not exist.
     """
     import tensorflow_datasets as tfds
 
@@ -35,10 +36,10 @@ def builder(name: str, key: str) -> Any:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError:
         problem = f"TensorFlow Datasets has no {name!r}"
-    except (ValueError, AssertionError) as error:  # a config or version it has not
+    except (ValueError, AssertionError) as error:  # an unknown config or version
         problem = f"TensorFlow Datasets has no {name!r}: {str(error).splitlines()[0]}"
     raise ConfigError(
-        f"{key}: {problem}; see https://www.tensorflow.org/datasets/catalog"
+        f"{key}: {problem}; choose one from https://www.tensorflow.org/datasets/catalog"
     )
 
 
@@ -46,19 +47,20 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     """Returns the `tf.data.Dataset` of a split, in the order in which it was written.
 
     Raises:
-      ConfigError: when it cannot be prepared or has no such split.
+      ConfigError: when the dataset cannot be prepared or the split does not exist.
     """
     import tensorflow_datasets as tfds
 
     name = builder.info.full_name.rpartition("/")[0]
-    # Which warns of every one of its tries.
+    # urllib3 logs a warning for each of its retries.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         builder.download_and_prepare()
-    except Exception as error:  # the dataset's own code, the network, the disk
+    except Exception as error:  # from code of the dataset, the network or the disk
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        is_offline = type(error).__name__ == "ConnectionError"  # Python's, requests'
-        hint = "; without a network give files of your own" if is_offline else ""
+        # Either the built-in ConnectionError or the one of requests.
+        is_offline = type(error).__name__ == "ConnectionError"
+        hint = "; without a network, use a source of local files" if is_offline else ""
         raise ConfigError(
             f"{key}: TensorFlow Datasets cannot prepare {name!r}: {reason[0]}{hint}"
         ) from error
@@ -70,29 +72,32 @@ def dataset(builder: Any, split: str, key: str) -> Any:
         )
     except (ValueError, KeyError, AssertionError):
         raise ConfigError(
-            f"{key}: {name} has no split {split!r}; it has"
-            f" {', '.join(builder.info.splits or {})}, and parts such as train[:10%]"
+            f"{key}: {name} has no split {split!r}; use one of"
+            f" {', '.join(builder.info.splits or {})}, or a slice such as train[:10%]"
         ) from None
 
 
 def parts(argument: str, count: int, key: str) -> list[str]:
-    """Returns about `count` arguments that together give the examples of one.
+    """Splits a tfds: argument into about `count` arguments for slices of equal length.
 
     Args:
-      argument: NAME[:VERSION][:SPLIT][#field]; without a split it is "train".
-      count: of parts of equal length; there are more for a split that is a sum, and
-        fewer where there are not as many examples.
-      key: of the config, which messages name.
+      argument: NAME[:VERSION][:SPLIT][#field]; the default split is "train".
+      count: number of slices of each term of a split such as "train+test"; a term with
+        fewer examples has fewer slices.
+      key: config key named in error messages.
+
+    Returns:
+      Arguments that together give the examples of `argument`.
 
     Raises:
-      ConfigError: when the dataset cannot be prepared or has no such split.
+      ConfigError: when the dataset cannot be prepared or the split does not exist.
     """
     import tensorflow_datasets as tfds
 
     named, separator, field = argument.partition("#")
     name, split = name_and_split(named)
     found = builder(name, key)
-    dataset(found, split or "train", key)  # prepares it
+    dataset(found, split or "train", key)  # downloads and prepares the dataset
     splits = found.info.splits
     result = []
     for ranges in tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(

@@ -1,8 +1,8 @@
-"""Joins hard-wrapped lines, as in the books of Project Gutenberg, to paragraphs.
+"""Joins hard-wrapped lines, as in Project Gutenberg books, into paragraphs.
 
-A document is wrapped when its lines end inside sentences at a common width. In a
-wrapped document the breaks after short lines stay: those of verse, tables, lists and
-headings, and at the ends of paragraphs.
+A document is wrapped if its lines end inside sentences at a common width. In a wrapped
+document the line breaks after short lines are kept: those of verse, tables, lists and
+headings, and those at the ends of paragraphs.
 """
 
 import collections
@@ -11,45 +11,47 @@ import itertools
 import re
 from collections.abc import Iterator
 
-# Lines, None after the last line of a document.
+# Lines, with None after the last line of each document.
 Stream = Iterator[str | None]
 
 HEADING = re.compile(r"(#{1,6}\s+\S.*|\s*=\s+[^=\s](.*[^=\s])?\s+=\s*)$")
-# Subheadings of WikiText and rules of Markdown.
+# WikiText subheadings and Markdown horizontal rules.
 ORNAMENT = re.compile(r"\s*((=\s+){2}.*=|[-*_](\s*[-*_]){2,})\s*$")
 
-# A document is examined in parts of this many lines or characters, which end at a
-# blank line; a part without a blank line ends at twice as many.
+# A document is examined in parts. A part ends at the first blank line after this many
+# lines or characters, or at twice as many if there is no blank line.
 PART_LINES = 2000
 PART_CHARS = 2**20
 
-# In columns. Text is rarely wrapped at other widths; verse and code are narrower.
+# In columns. Text is rarely wrapped outside this range; verse and code are narrower.
 MIN_WIDTH, MAX_WIDTH = 40, 100
-# Lines wrapped by hand or by an editor leave up to this many columns unused.
+# The number of columns that lines wrapped by hand or by an editor leave unused.
 SLACK = 4
-# No line has room for longer words, such as addresses and code: they prove nothing.
+# Longer words, such as URLs and code, never fit on a line. They count as this long,
+# because a break before them is no evidence of a width.
 MAX_WORD = 20
-# Fewer breaks inside sentences prove nothing, unless nearly all breaks have the width
-# to the column. Two lines have to be wider than most of verse.
+# The minimum number of breaks inside sentences, unless nearly all breaks fit the width
+# to the column. Two lines must be wider than most verse.
 MIN_BREAKS = 3
 MIN_EXACT, MIN_SHARE_EXACT = 0.9, 0.2
 MIN_WIDTH_OF_TWO = 55
-# The share of breaks that are inside a sentence and at the width. In 17 books of
-# Project Gutenberg it is 0.41 to 0.97 for prose with verse in it, 0.05 to 0.38 for
-# indexes and glossaries, and 0 to 0.05 for verse, or 0.33 with verses over two lines.
+# The minimum share of breaks that are inside a sentence and fit the width. In 17 books
+# of Project Gutenberg the share is 0.41 to 0.97 for prose that contains verse, 0.05 to
+# 0.38 for indexes and glossaries, and 0 to 0.05 for verse, or 0.33 for verse whose
+# lines run over two lines.
 MIN_SHARE = 0.4
-# Where no line begins with a capital (other scripts, lower-cased text), verse and lists
-# differ from prose in their widths only.
+# If no line starts with a capital (other scripts, lower-cased text), only the widths
+# distinguish verse and lists from prose.
 MIN_SHARE_WITHOUT_CAPITALS = 0.8
 MIN_CAPITALS = 0.02
 
-# Characters of Chinese and Japanese, which have no spaces between words.
+# Chinese and Japanese characters; these scripts have no spaces between words.
 _CJK = (
     "\u2e80-\u30ff\u3100-\u312f\u31a0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff01-\uff60"
     "\U00020000-\U0003ffff"
 )
 _CJK_CHARACTER = re.compile(f"[{_CJK}]")
-# Two columns wide; with Hangul.
+# Characters that are two columns wide: the above, and Hangul.
 _WIDE = re.compile(f"[{_CJK}\u1100-\u115f\uac00-\ud7a3]")
 
 _STOPS = frozenset(
@@ -58,23 +60,23 @@ _STOPS = frozenset(
 )
 _CLOSERS = "\"'\u201d\u2019\u00bb)]_*\u300d\u300f\u300b\u3011\uff09"
 _OPENERS = "\"'\u201c\u2018\u00ab([_*-\u2014\u300c\u300e\u300a\uff08 \t\u3000"
-# Digits and wide punctuation begin lines of any text.
+# Digits and wide punctuation start lines in both prose and verse.
 _NEUTRAL = re.compile("[\\d\u3000-\u303f\uff01-\uff60]")
 _TABLE_ROW = re.compile(r"\S(\t| {3,})\S|\|.*\||(\. ?){6}")
 _BULLET = re.compile(r"[*+>\u2022\u00b7\u2023]\s")
-# An item of a list, or speech, unless it follows the middle of a sentence.
+# The start of a list item or of speech, unless the line before ends inside a sentence.
 _ITEM = re.compile(r"\(?\d{1,3}[.)]\s|\(\w\)\s|[-\u2013\u2014]")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wrapping:
-    """How the lines of a text are wrapped.
+    """The width and style at which a text is wrapped.
 
     Attributes:
-      width: of a full line.
-      in_columns: whether wide characters count as two, else as one.
+      width: length of a full line, in columns or characters.
+      in_columns: True if wide characters count as two, False if as one.
       is_cjk: whether most of the text is Chinese or Japanese.
-      indent: of most lines.
+      indent: the most common indent, in characters.
     """
 
     width: int
@@ -90,14 +92,14 @@ class Wrapping:
 
 
 def unwrapped(stream: Stream, counts: collections.Counter[str]) -> Stream:
-    """Yields a stream of lines with the lines of wrapped documents joined.
+    """Joins the hard-wrapped lines in a stream of documents.
 
-    Every document is decided by itself, in parts: a part that proves nothing has the
-    width of the part before it. Memory is bounded by PART_LINES and PART_CHARS.
+    Each document is examined separately, in parts. A part without evidence of a width
+    has the width of the part before it. Memory is bounded by PART_LINES and PART_CHARS.
 
     Args:
-      stream: lines and the ends of documents; blank lines end paragraphs.
-      counts: counted up by "documents_unwrapped".
+      stream: lines, with None after each document; blank lines end paragraphs.
+      counts: "documents_unwrapped" is incremented.
     """
     wrapping: Wrapping | None = None
     for part, is_last in _parts(stream):
@@ -112,7 +114,7 @@ def unwrapped(stream: Stream, counts: collections.Counter[str]) -> Stream:
 
 
 def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
-    """Yields lines of one document, and whether the document ends with them."""
+    """Yields the parts of each document, and whether a part is its last."""
     part: list[str] = []
     num_chars = 0
     for line in stream:
@@ -138,12 +140,12 @@ def _parts(stream: Stream) -> Iterator[tuple[list[str], bool]]:
 
 
 def find_wrapping(lines: list[str]) -> Wrapping | None:
-    """Returns how lines are wrapped, None when they are not.
+    """Returns the wrapping of lines, or None if they are not wrapped.
 
-    A break after a line of length n and before a word of length m is explained by
-    widths from n to n + m. Lines are wrapped when one width explains enough of those
-    breaks that must be inside sentences, or, if there are few lines, all breaks and
-    without any slack. A line over MAX_WIDTH is a break without explanation.
+    A break after a line of length n and before a word of length m is explained by the
+    widths from n to n + m. Lines are wrapped if one width explains enough of the breaks
+    that are certainly inside sentences or, if there are few lines, nearly all breaks
+    without slack. No width explains the break after a line over MAX_WIDTH.
     """
     num_breaks = num_neutral = num_capitals = 0
     breaks: list[tuple[str, str]] = []
@@ -176,9 +178,9 @@ def find_wrapping(lines: list[str]) -> Wrapping | None:
 
 
 def _breaks(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields pairs of lines without a blank line or an indented paragraph between.
+    """Yields consecutive lines that neither a blank line nor an indent separates.
 
-    A line over MAX_WIDTH comes in any case, with an empty string if need be.
+    A line over MAX_WIDTH is always yielded, with "" if no line follows it.
     """
     stripped = [line.rstrip() for line in lines]
     for line, following in itertools.pairwise([*stripped, ""]):
@@ -193,7 +195,7 @@ def _ends_paragraph(line: str, following: str) -> bool:
 
 
 def _best(breaks: list[tuple[str, str]], slack: int) -> tuple[Wrapping, int]:
-    """Returns the wrapping that explains most breaks, and how many it explains."""
+    """Returns the wrapping that explains the most breaks, and their number."""
     text = "".join(line for line, _ in breaks)
     is_cjk = len(_CJK_CHARACTER.findall(text)) > len(text) / 2
     measures = (False, True) if _WIDE.search(text) else (False,)
@@ -209,7 +211,7 @@ def _best(breaks: list[tuple[str, str]], slack: int) -> tuple[Wrapping, int]:
 def _most_votes(
     breaks: list[tuple[str, str]], in_columns: bool, is_cjk: bool, slack: int
 ) -> tuple[int, int]:
-    """Returns how many breaks the best width explains, and the smallest such width."""
+    """Returns the most breaks that a width explains, and the smallest such width."""
     changes: collections.Counter[int] = collections.Counter()
     for line, following in breaks:
         length = _length(line, in_columns)
@@ -231,10 +233,10 @@ def _length(line: str, in_columns: bool) -> int:
 
 
 def _word_length(line: str, in_columns: bool) -> int:
-    """Returns the length of a space and the first word of a line."""
+    """Returns the length of the first word of a line plus a space."""
     line = line.lstrip()
     if not line.isascii() and _CJK_CHARACTER.match(line):
-        return 1 + in_columns  # any character may begin a line
+        return 1 + in_columns  # a line can start with any character
     return 1 + _length(line.split(" ", 1)[0][:MAX_WORD], in_columns)
 
 
@@ -242,9 +244,9 @@ def _word_length(line: str, in_columns: bool) -> int:
 
 
 def _paragraphs(lines: list[str], wrapping: Wrapping) -> Iterator[str]:
-    """Yields the lines of a wrapped text, joined where they were broken."""
+    """Yields the paragraphs of a wrapped text, each joined into one line."""
     paragraph: list[str] = []
-    last = ""  # of the paragraph; empty after a line that stands alone
+    last = ""  # the last line of the paragraph; "" after a line that is never joined
     for line in map(str.rstrip, lines):
         text = line.lstrip()
         is_alone = _is_alone(line, text)
@@ -260,7 +262,7 @@ def _paragraphs(lines: list[str], wrapping: Wrapping) -> Iterator[str]:
 
 
 def _is_alone(line: str, text: str) -> bool:
-    """Returns whether a line is blank, a heading, an ornament or of a table."""
+    """Returns whether a line is never joined: blank, heading, rule or table row."""
     if not text or _is_row(line):
         return True
     if text[0] not in "#=-*_":
@@ -269,14 +271,14 @@ def _is_alone(line: str, text: str) -> bool:
 
 
 def _continues(line: str, following: str, wrapping: Wrapping) -> bool:
-    """Returns whether the next line belongs to the paragraph of a line."""
+    """Returns whether the following line continues the paragraph."""
     text = following.lstrip()
     if _BULLET.match(text):
         return False
     if _is_closed(line):
         is_start = _indent(following) > wrapping.indent or _ITEM.match(text)
         return not is_start and wrapping.is_full(line, following)
-    # Inside sentences lines may be shorter: in quotations, or wrapped by hand.
+    # Inside a sentence a line may be shorter: in a quotation, or if wrapped by hand.
     is_wide = _length(line, wrapping.in_columns) >= wrapping.width / 2
     if is_wide and text.lstrip(_OPENERS)[:1].islower():
         return True
@@ -284,13 +286,13 @@ def _continues(line: str, following: str, wrapping: Wrapping) -> bool:
 
 
 def _separator(line: str, text: str, is_cjk: bool) -> str:
-    """Returns what stood at a break: a space, or nothing."""
+    """Returns the separator for joining two lines: a space or nothing."""
     last, first = line[-1], text[0]
     if not (last.isascii() and first.isascii()):
         wide = [bool(_CJK_CHARACTER.match(character)) for character in (last, first)]
         if all(wide) or (is_cjk and any(wide)):
             return ""
-    if last in "-\u2010\u2014":  # at the end of a word, which goes on
+    if last in "-\u2010\u2014":  # a hyphenated word continues on the next line
         return " " if line[-2:-1].isspace() or not first.isalnum() else ""
     is_dash = text.startswith("--") and text[2:3].strip()
     return "" if is_dash and (last.isalnum() or last in ",;") else " "
@@ -304,14 +306,14 @@ def _indent(line: str) -> int:
 
 
 def _is_closed(line: str) -> bool:
-    """Returns whether a line ends with a stop or colon, in quotes or not."""
+    """Returns whether a line ends with a stop or colon, ignoring closing quotes."""
     return line.rstrip(_CLOSERS)[-1:] in _STOPS
 
 
 def _is_row(line: str) -> bool:
-    """Returns whether a line has columns, or dots up to a page number."""
+    """Returns whether a line has table columns or dot leaders."""
     text = line.lstrip()
-    # Most lines have none of these, and the search is slow.
+    # The regular expression is slow, and most lines contain none of these strings.
     if not (
         "   " in text or "\t" in text or "|" in text or "..." in text or ". ." in text
     ):

@@ -1,1 +1,1 @@
-"""WordPiece and SentencePiece tokenizers, and their training."""
+"""WordPiece and SentencePiece tokenizers and their training."""

@@ -1,6 +1,6 @@
-"""Chooses the characters that get pieces in a trained vocabulary.
+"""Selects the characters of a trained vocabulary.
 
-Text with any other character has an [UNK] in its place.
+Any other character becomes [UNK].
 """
 
 import collections
@@ -10,38 +10,43 @@ from collections.abc import Callable
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS
 from bert_jax.errors import ConfigError
 
-# The share of the characters of the text, and of each script, that become pieces:
-# SentencePiece's default character_coverage.
+# The share of the characters of the text, and of each script, that the vocabulary
+# covers: SentencePiece's default character_coverage.
 COVERAGE = 0.9995
-# A script below this share of the text is not covered by itself: thousands of
-# ideographs are not worth a place for the few names in an English text.
+# Scripts below this share of the text are not covered separately. A few names in an
+# English text do not justify thousands of ideographs.
 MIN_SCRIPT_SHARE = 0.001
-# Rarer characters get a place too, up to this many and this share of the vocabulary.
+# The most common characters are always selected, up to this number and this share of
+# the vocabulary.
 MAX_COMMON_CHARACTERS = 1000
 COMMON_CHARACTERS_SHARE = 1 / 8
-# A vocabulary with fewer characters is refused.
+# A vocabulary without room for this many characters is an error.
 MIN_CHARACTERS = 64
-# Longer pieces get the rest. At 4,000 pieces for Chinese and English, a quarter of the
-# vocabulary halves the tokens of the English text, and 0.6% more of the Chinese
-# characters are [UNK].
+# The rest is left to longer pieces. With 4,000 pieces for Chinese and English, leaving
+# a quarter of the vocabulary halves the number of tokens of the English text, while
+# 0.6% more of the Chinese characters become [UNK].
 MAX_CHARACTERS_SHARE = 3 / 4
 
 
 def choose(
     counts: collections.Counter[str], vocab_size: int, num_pieces: Callable[[str], int]
 ) -> list[str]:
-    """Returns the characters that get pieces, commonest first.
+    """Selects the characters of a vocabulary.
 
-    They cover COVERAGE of the text and of each script in it; if the vocabulary has no
-    room for so many, the rarest get none.
+    They cover COVERAGE of the text and of each script in it, except for the rarest
+    characters if the vocabulary has no room for them.
 
     Args:
-      counts: of the characters of the text, without white space.
-      vocab_size: number of pieces, special tokens included.
-      num_pieces: how many pieces a character needs.
+      counts: number of occurrences of each character of the text, without white space.
+      vocab_size: number of pieces, including special tokens.
+      num_pieces: returns the number of pieces that a character needs.
+
+    Returns:
+      The selected characters, most common first.
 
     Raises:
-      ConfigError: when there is no room even for the MIN_CHARACTERS commonest ones.
+      ConfigError: when the vocabulary has no room for the MIN_CHARACTERS most common
+        characters.
     """
     wanted = _wanted(counts, vocab_size)
     ends, needed = [], len(SPECIAL_TOKENS)
@@ -52,19 +57,20 @@ def choose(
     if vocab_size < least:
         raise ConfigError(
             f"config.tokenizer.vocab_size={vocab_size} has no room for the {least}"
-            f" special tokens and characters of the text; try {2 * least}"
+            f" special tokens and characters of the text; set it to {2 * least}, for"
+            " example"
         )
     room = max(least, int(vocab_size * MAX_CHARACTERS_SHARE))
     return [c for c, end in zip(wanted, ends, strict=True) if end <= room]
 
 
 def by_count(counts: collections.Counter[str]) -> list[str]:
-    """Returns all characters, commonest first."""
+    """Returns all characters, most common first."""
     return sorted(counts, key=lambda c: (-counts[c], c))
 
 
 def _wanted(counts: collections.Counter[str], vocab_size: int) -> list[str]:
-    """Returns the characters that should have pieces, commonest first."""
+    """Returns the characters to select if there is room, most common first."""
     characters = by_count(counts)
     num_common = min(MAX_COMMON_CHARACTERS, int(vocab_size * COMMON_CHARACTERS_SHARE))
     wanted = set(characters[: max(MIN_CHARACTERS, num_common)])
@@ -85,7 +91,7 @@ def _wanted(counts: collections.Counter[str], vocab_size: int) -> list[str]:
 
 
 def _script(character: str) -> str:
-    """Returns "LATIN", "CJK", "HANGUL", ... of a letter, "" of anything else."""
+    """Returns the script of a letter ("LATIN", "CJK", "HANGUL", ...), or ""."""
     if not character.isalpha():
         return ""
     return unicodedata.name(character, "").partition(" ")[0]

@@ -1,6 +1,6 @@
-"""What every tokenizer has: the special tokens, pieces by id, a file, an encoder.
+"""Base class of the tokenizers, and the special tokens.
 
-Shapes: V piece of the vocabulary.
+Shapes: V vocabulary.
 """
 
 import abc
@@ -18,40 +18,43 @@ from bert_jax import storage
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
-# Sentences -> int32 ids of each; no special one but [UNK], whatever the text says.
+# Maps sentences to the int32 token ids of each. [UNK] is the only special token that
+# text can become.
 Encoder = Callable[[list[str]], list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer(abc.ABC):
-    """Text -> token ids: a value that can be compared, pickled and kept in a file."""
+    """Maps text to token ids. A value that can be compared, pickled and saved."""
 
-    FILE: ClassVar[str]  # in a corpus directory and beside an exported model
+    # The name of the file in a corpus directory and in an exported model.
+    FILE: ClassVar[str]
 
     vocab: tuple[str, ...]  # pieces in id order
     lowercase: bool
 
     @property
     def digest(self) -> str:
-        """A sha256 of everything that decides which ids a text gets."""
+        """SHA-256 of everything that determines the ids of a text."""
         kind = f"{type(self).__name__} {self.lowercase}\n"
         return hashlib.sha256(kind.encode() + self.content()).hexdigest()
 
     @property
     @abc.abstractmethod
     def continues_word(self) -> np.ndarray:
-        """bool[V], True where a piece goes on with the word of the piece before it."""
+        """bool[V], True for pieces that continue the word of the piece before them."""
 
     @property
     @abc.abstractmethod
     def num_characters(self) -> np.ndarray:
-        """int32[V], how many characters of a text each piece stands for."""
+        """int32[V], the number of characters of text that each piece represents."""
 
     @abc.abstractmethod
     def string_spans(self, text: str) -> list[tuple[int, int]]:
-        """Returns where the strings of a text are that are tokenised by themselves.
+        """Returns the spans of the strings of a text that are tokenized separately.
 
-        Each (start, end) in characters; encoding them one by one gives the text's ids.
+        Each span is (start, end) in characters. The ids of the strings, concatenated,
+        are the ids of the text.
         """
 
     def id(self, token: str) -> int:
@@ -59,18 +62,18 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encoder(self) -> Encoder:
-        """Returns the fast way from sentences to ids; a process builds it once."""
+        """Builds the encoder, which is expensive; build one per process."""
 
     @abc.abstractmethod
     def huggingface(self) -> tokenizers.Tokenizer:
-        """Returns the `tokenizers` pipeline of the same ids, without special tokens."""
+        """Returns an equivalent `tokenizers` pipeline, without special tokens."""
 
     @abc.abstractmethod
     def content(self) -> bytes:
-        """Returns what the tokenizer's file holds."""
+        """Returns the content of the tokenizer's file."""
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes the file into a directory, whole or not at all."""
+        """Writes the file atomically into a directory."""
         storage.write(os.path.join(directory, self.FILE), self.content())
 
 

@@ -1,4 +1,4 @@
-"""Which characters of a text each of its tokens stands for."""
+"""Maps each token of a text to its character offsets."""
 
 import dataclasses
 import functools
@@ -7,18 +7,19 @@ import numpy as np
 
 from bert_jax.data.tokenizers.tokenizers import UNK, Tokenizer
 
-# Strings whose tokens are kept, the most recently used ones: some 700 bytes each.
-MAX_REMEMBERED = 2**16
-MAX_REMEMBERED_CHARS = 64
+# The least-recently-used cache of strings; an entry takes about 700 bytes.
+MAX_CACHED = 2**16
+MAX_CACHED_CHARS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Located:
-    """Tokens and where they stand.
+    """Token ids and their character offsets.
 
     Attributes:
       ids: int32[n].
-      starts, ends: int32[n], characters of the text.
+      starts: int32[n], the offset of the first character of each token.
+      ends: int32[n], the offset after the last character of each token.
     """
 
     ids: np.ndarray
@@ -27,12 +28,12 @@ class Located:
 
 
 class LocatingEncoder:
-    """Text -> the ids that `Tokenizer.encoder` gives it, and their places.
+    """Encodes a text to the ids of `Tokenizer.encoder` and their character offsets.
 
-    Pieces follow one another in a string without white space, so their lengths tell
-    where each stands, and what one unknown piece stands for is what the others leave.
-    Where that does not come out even (a letter was decomposed, several pieces are not
-    known) each piece stands for the whole string.
+    The pieces of a string without white space are adjacent, so their lengths determine
+    their offsets, and a single [UNK] has the length that the other pieces leave. If
+    the lengths do not add up (a letter was decomposed, or several pieces are [UNK]),
+    each piece has the offsets of the whole string.
     """
 
     def __init__(self, tokenizer: Tokenizer):
@@ -40,7 +41,7 @@ class LocatingEncoder:
         self._encode = tokenizer.encoder()
         self._num_characters = tokenizer.num_characters
         self._unk = tokenizer.id(UNK)
-        self._remembered = functools.lru_cache(MAX_REMEMBERED)(self._locate)
+        self._cached = functools.lru_cache(MAX_CACHED)(self._locate)
 
     def __call__(self, text: str) -> Located:
         spans = self._spans_of(text)
@@ -57,8 +58,8 @@ class LocatingEncoder:
         )
 
     def _locate_cached(self, string: str) -> Located:
-        is_short = len(string) <= MAX_REMEMBERED_CHARS
-        return self._remembered(string) if is_short else self._locate(string)
+        is_short = len(string) <= MAX_CACHED_CHARS
+        return self._cached(string) if is_short else self._locate(string)
 
     def _locate(self, string: str) -> Located:
         (ids,) = self._encode([string])

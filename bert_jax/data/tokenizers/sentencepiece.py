@@ -1,6 +1,6 @@
-"""SentencePiece, unigram and BPE: train a model or read one; text -> ids.
+"""SentencePiece tokenizers, unigram and BPE: training, reading, encoding.
 
-BERT's special tokens are control pieces of the model, which no text ever becomes.
+BERT's special tokens are control pieces of the model, which text never becomes.
 
 Source: Kudo and Richardson 2018; google/sentencepiece.
 """
@@ -24,23 +24,24 @@ from bert_jax.data.tokenizers import alphabet, base
 from bert_jax.data.tokenizers.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.errors import ConfigError
 
-# A megabyte takes the unigram trainer 3 s on one core, BPE's a tenth of that.
+# The unigram trainer takes 3 s per megabyte on one core, the BPE trainer a tenth of it.
 TRAINING_BYTES = 32 * 2**20
-# The trainer chooses characters by itself up to this share of the text, and takes no
-# smaller one; beyond it they are those that `alphabet` chooses.
+# The trainer itself selects characters up to this share of the text, the smallest that
+# it accepts. `alphabet` selects the others.
 MIN_COVERAGE = 0.98
-# Text becomes pieces by tables as large as the longest; trained ones have up to 16.
+# The library allocates tables as large as the longest piece. Trained pieces have up to
+# 16 characters.
 MAX_PIECE_CHARS = 1000
-WORD_MARK = "\u2581"  # begins the pieces that begin a word
-# Sums of such scores are exact in single precision up to 65,536, so pieces that tie
-# are told apart by their order, here and in `tokenizers`, and not by rounding.
+WORD_MARK = "\u2581"  # the first character of a piece that starts a word
+# Sums of multiples of this unit are exact in float32 up to 65,536. Ties between pieces
+# are therefore resolved by their order, here and in `tokenizers`, and not by rounding.
 SCORE_UNIT = 1 / 256
-# A model drops or keeps these controls, which Python takes for white space.
+# These control characters are white space in Python, but not in a model.
 _STRING = re.compile("(?:\\S|[\x0b\x1c-\x1f\x85])+")
 
-_pb2: Any = sentencepiece_model_pb2  # whose classes are made at run time
-_Model = _pb2.ModelProto
-_Piece = _Model.SentencePiece
+_pb2: Any = sentencepiece_model_pb2  # its classes are created at run time
+ModelProto = _pb2.ModelProto
+_Piece = ModelProto.SentencePiece
 _KINDS = {
     _pb2.TrainerSpec.UNIGRAM: "sentencepiece_unigram",
     _pb2.TrainerSpec.BPE: "sentencepiece_bpe",
@@ -49,7 +50,7 @@ _KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(base.Tokenizer):
-    """A model file, which also holds the pieces and how text is normalised."""
+    """A SentencePiece model; its file contains the pieces and the normalization."""
 
     FILE: ClassVar[str] = "sentencepiece.model"
 
@@ -57,12 +58,12 @@ class SentencePiece(base.Tokenizer):
 
     @property
     def continues_word(self) -> np.ndarray:
-        # The mark of a word's beginning is known, so an unknown piece comes after one.
+        # WORD_MARK is always a known piece, so [UNK] comes after it in the same word.
         text = (_Piece.NORMAL, _Piece.USER_DEFINED, _Piece.BYTE, _Piece.UNKNOWN)
         return np.array(
             [
                 piece.type in text and not piece.piece.startswith(WORD_MARK)
-                for piece in _Model.FromString(self.model).pieces
+                for piece in ModelProto.FromString(self.model).pieces
             ]
         )
 
@@ -83,13 +84,13 @@ class SentencePiece(base.Tokenizer):
         return encode
 
     def huggingface(self) -> tokenizers.Tokenizer:
-        """Returns the `tokenizers` pipeline of the same ids, without special tokens.
+        """Returns an equivalent `tokenizers` pipeline, without special tokens.
 
-        The same for models trained here. In a unigram model from elsewhere, whose
-        scores are not multiples of SCORE_UNIT, pieces that tie (runs of dashes) may
-        be told apart otherwise.
+        For models trained by `train` the ids are identical. In other unigram models
+        scores are not multiples of SCORE_UNIT, so ties between pieces (in runs of
+        dashes) may be resolved differently.
         """
-        model = _Model.FromString(self.model)
+        model = ModelProto.FromString(self.model)
         tokenizer = tokenizers.Tokenizer(
             _unigram(model)
             if model.trainer_spec.model_type == _pb2.TrainerSpec.UNIGRAM
@@ -112,7 +113,8 @@ class SentencePiece(base.Tokenizer):
 
 
 def _normalizer(spec: Any) -> tokenizers.normalizers.Normalizer:
-    """Words get their marks here and not in a pre-tokeniser, which would split them."""
+    """Returns the normalizer of the exported pipeline."""
+    # WORD_MARK is added here and not in a pre-tokenizer, which would split at it.
     normalizers = tokenizers.normalizers
     steps = []
     if spec.precompiled_charsmap:
@@ -136,7 +138,8 @@ def _unigram(model: Any) -> tokenizers.models.Unigram:
 
 
 def _bpe(model: Any) -> tokenizers.models.BPE:
-    """A piece of a high score is merged first, from whichever two pieces make it."""
+    """Returns the exported BPE model."""
+    # Pieces are merged in the order of their scores, from every pair that forms them.
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
     merges = []
     for piece in sorted(model.pieces, key=lambda piece: -piece.score):
@@ -154,87 +157,103 @@ def _bpe(model: Any) -> tokenizers.models.BPE:
 
 
 def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
-    """Returns the tokenizer of a .model file.
+    """Parses a .model file.
 
-    The piece for what is unknown is named [UNK]; special tokens that the model lacks
-    get ids of their own after its last one.
+    The unknown piece is renamed [UNK]; special tokens that the model lacks are appended
+    after its last id.
+
+    Args:
+      content: content of the file.
+      config: its kind and lowercase must be those of the model.
+      path: path of the file, for error messages.
 
     Raises:
-      ConfigError: when the file is not a model, or of another kind or case than the
-        config says; `path` names it in the message.
+      ConfigError: when the file is not a SentencePiece model, is invalid, or has
+        another kind or lowercase than the config.
     """
     try:
-        model = _Model.FromString(content)
+        model = ModelProto.FromString(content)
         if not model.pieces:
             raise DecodeError
         if problem := _problem(model):
-            raise ConfigError(f"{path}: {problem}; fetch or train the model again")
+            raise ConfigError(f"{path}: {problem}; download or train the model again")
         _add_special_tokens(model)
-        if model != _Model.FromString(content):
+        if model != ModelProto.FromString(content):
             content = model.SerializeToString(deterministic=True)
         processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     except (DecodeError, RuntimeError):
-        raise ConfigError(f"{path} is not a SentencePiece model") from None
+        raise ConfigError(
+            f"{path} is not a SentencePiece model; set config.tokenizer.vocab_file to a"
+            " .model file"
+        ) from None
     if model.trainer_spec.treat_whitespace_as_suffix:
         raise ConfigError(
-            f"{path} marks words at their end; train it with"
+            f"{path} marks the ends of words, which is not supported; train it with"
             " treat_whitespace_as_suffix=false"
         )
     kind = _KINDS.get(model.trainer_spec.model_type)
     if kind != config.kind:
-        remedy = f"set config.tokenizer.kind={kind}" if kind else "use one that is"
+        remedy = f"set config.tokenizer.kind={kind}" if kind else "use another model"
         raise ConfigError(
-            f"config.tokenizer.kind={config.kind!r}, but {path} is not such a model;"
-            f" {remedy}"
+            f"config.tokenizer.kind={config.kind!r}, but {path} is a model of another"
+            f" kind; {remedy}"
         )
     lowercase = processor.normalize("A").endswith("a")
     if lowercase != config.lowercase:
         raise ConfigError(
             f"config.tokenizer.lowercase={config.lowercase}, but the model {path} was"
-            f" trained otherwise; set config.tokenizer.lowercase={lowercase}"
+            f" trained with {lowercase}; set config.tokenizer.lowercase={lowercase}"
         )
     vocab = tuple(piece.piece for piece in model.pieces)
     return SentencePiece(vocab, lowercase, content)
 
 
 def _problem(model: Any) -> str | None:
-    """Returns what no trainer writes: the library is not to load it."""
+    """Describes why a model is invalid, or returns None if it is valid.
+
+    Trainers never write such models, and the library must not load them: it may crash.
+    """
     for number, piece in enumerate(model.pieces):
         text = piece.piece
         if not isinstance(text, str):
             return f"piece {number} is not UTF-8"
         if not text or len(text) > MAX_PIECE_CHARS or "\0" in text:
-            return f"piece {number} is empty, over {MAX_PIECE_CHARS} characters or NUL"
+            return (
+                f"piece {number} is empty, contains NUL or has over {MAX_PIECE_CHARS}"
+                " characters"
+            )
         if not math.isfinite(piece.score):
             return f"piece {number} has the score {piece.score}"
     unknown = [piece for piece in model.pieces if piece.type == _Piece.UNKNOWN]
     if len(unknown) != 1:
-        return f"{len(unknown)} pieces are for what is unknown, it must be one"
+        return f"it has {len(unknown)} unknown pieces instead of 1"
     try:
         if model.normalizer_spec.precompiled_charsmap:
             _normalizer(model.normalizer_spec)
-    except Exception as error:  # of the tokenizers library, of no type of its own
-        return f"its table of characters is damaged ({error})"
+    except Exception as error:  # the tokenizers library has no exception type
+        return f"its normalization table is corrupt ({error})"
     return None
 
 
 def kind(content: bytes, path: str) -> str:
-    """Returns what config.tokenizer.kind of a .model file is.
+    """Returns the config.tokenizer.kind of a .model file.
 
     Raises:
-      ConfigError: when the file is not a model, or of no such kind.
+      ConfigError: when the file is not a unigram or BPE model.
     """
     try:
-        found = _KINDS.get(_Model.FromString(content).trainer_spec.model_type)
+        found = _KINDS.get(ModelProto.FromString(content).trainer_spec.model_type)
     except DecodeError:
         found = None
     if found is None:
-        raise ConfigError(f"{path} is no unigram or BPE model of SentencePiece")
+        raise ConfigError(
+            f"{path} is not a SentencePiece unigram or BPE model; use another model"
+        )
     return found
 
 
 def _add_special_tokens(model: Any) -> None:
-    """Gives the model BERT's special tokens, as pieces that no text becomes."""
+    """Adds BERT's special tokens to a model as control pieces."""
     for piece in model.pieces:
         if piece.type == _Piece.UNKNOWN:
             model.trainer_spec.unk_piece = piece.piece = UNK
@@ -249,14 +268,18 @@ def _add_special_tokens(model: Any) -> None:
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePiece:
     """Trains a model of exactly config.vocab_size pieces, special tokens first.
 
-    The same text gives the same model, byte for byte.
+    Training is deterministic: the same text gives the same bytes.
+
+    Args:
+      documents: each a list of sentences; at most TRAINING_BYTES are read.
+      config: its kind, vocab_size and lowercase are used.
 
     Raises:
-      ConfigError: when the text has too few different words, or too many different
-        characters, for a vocabulary of this size, or there is no text.
+      ConfigError: when the text is empty, or has too few distinct words or too many
+        distinct characters for config.vocab_size.
     """
     sample = list(base.text_sample(documents, TRAINING_BYTES))
-    # Unicode's compatibility forms, and white space made equal; cf folds case.
+    # NFKC normalization with normalized white space; "cf" also folds case.
     rule = "nmt_nfkc_cf" if config.lowercase else "nmt_nfkc"
     counts = _count_characters(sample, rule)
     required = alphabet.choose(counts, config.vocab_size, lambda _: 1)
@@ -272,7 +295,7 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
             normalization_rule_name=rule,
             required_chars="".join(required),
             character_coverage=MIN_COVERAGE,
-            max_sentence_length=TRAINING_BYTES,  # longer ones are left out, else 4 kB
+            max_sentence_length=TRAINING_BYTES,  # the default skips those over 4 kB
             pad_id=0,
             unk_id=1,
             bos_id=-1,
@@ -280,12 +303,12 @@ def train(documents: Iterable[list[str]], config: TokenizerConfig) -> SentencePi
             pad_piece=PAD,
             unk_piece=UNK,
             control_symbols=[CLS, SEP, MASK],
-            num_threads=1,  # the sums of several differ with their number
+            num_threads=1,  # the order of summation depends on the number of threads
             minloglevel=2,
         )
     except RuntimeError as error:
         raise _training_error(str(error), config.vocab_size) from None
-    model = _Model.FromString(written.getvalue())
+    model = ModelProto.FromString(written.getvalue())
     for piece in model.pieces:
         piece.score = round(piece.score / SCORE_UNIT) * SCORE_UNIT
     content = model.SerializeToString(deterministic=True)
@@ -302,28 +325,30 @@ def _count_characters(sample: list[list[str]], rule: str) -> collections.Counter
     counts: collections.Counter[str] = collections.Counter()
     for character, count in raw.items():
         for normalized in normalizer.normalize(character):
-            # sentencepiece 0.2.2 makes spaces where 0.2.3 makes marks.
+            # sentencepiece 0.2.2 normalizes to spaces, 0.2.3 to word marks.
             if not normalized.isspace() and normalized != WORD_MARK:
                 counts[normalized] += count
     return counts
 
 
 def _training_error(message: str, vocab_size: int) -> Exception:
-    """Returns what to raise for what the trainer says."""
+    """Returns the exception for an error message of the trainer."""
     key = f"config.tokenizer.vocab_size={vocab_size}"
     if most := re.search(r"too high .* value <= (\d+)", message):
         return ConfigError(
-            f"{key} is more pieces than the text has; set it to {most[1]} or fewer"
+            f"{key} exceeds the number of pieces in the text; set it to {most[1]} or"
+            " less"
         )
     if least := re.search(r"required_chars. \d+ vs (\d+)", message):
         return ConfigError(
             f"{key} has no room for the {least[1]} special tokens and characters of"
-            f" the text; try {2 * int(least[1])}"
+            f" the text; set it to {2 * int(least[1])}, for example"
         )
-    # sentencepiece 0.2.2, 0.2.3 and both of them.
+    # From sentencepiece 0.2.2, from 0.2.3 and from both.
     signs = ("required_chars_.empty()", "all_chars_count", "sentences_.empty()")
     if any(sign in message for sign in signs):
         return ConfigError(
-            "config.data.sources gave no text to train a SentencePiece model on"
+            "config.data.sources: no text to train a SentencePiece model on; check that"
+            " the sources contain text"
         )
     return RuntimeError(message)

@@ -1,9 +1,9 @@
-"""Samples text from all over the sources, within a number of bytes.
+"""Samples a bounded number of bytes of text, spread over all sources.
 
-Sources share the bytes equally, what a small source does not need going to the others,
-and so do the files of a source. A large file is read in stretches that begin at equal
-distances; a compressed file, which cannot be entered in the middle, from its beginning;
-a dataset in parts. So the time taken depends on the size of the sample alone, whatever
+The bytes are shared equally between sources, and between the files of a source; the
+share that a small source or file does not need goes to the others. A large file is
+sampled in excerpts at equal distances, a compressed file, which is not seekable, from
+its start, and a dataset in slices. The time depends on the size of the sample, not on
 the size of the sources.
 """
 
@@ -24,16 +24,23 @@ from bert_jax.data.sources import input_files, json_lines, lines, sources
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
-# Read from one place of a file: short enough that a small sample has hundreds of
-# places, long enough that opening a file in a bucket does not take most of the time.
-STRETCH_BYTES = 2**17
-# Parts of a dataset. To begin at an example, the file with it is read up to there.
+# The size of an excerpt of a file: small enough that a small sample has hundreds of
+# excerpts, large enough that opening files in a bucket does not dominate the time.
+EXCERPT_BYTES = 2**17
+# Slices of a dataset. The file of a slice is read from its start up to the slice.
 DATASET_PARTS = 16
 
 
 @dataclasses.dataclass
 class Sampled:
-    """How much text of a source was taken, and from how many places of it."""
+    """The amount of text sampled from a source, and the number of places.
+
+    Attributes:
+      documents: number of documents.
+      bytes: size of the text in UTF-8.
+      places: number of places from which text was taken.
+      is_everything: True if the whole source was taken.
+    """
 
     documents: int = 0
     bytes: int = 0
@@ -43,13 +50,13 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where text is taken.
+    """A place from which text is taken.
 
     Attributes:
-      spec: of a source, or of a part of a dataset.
-      max_bytes: of text.
-      path: file of the source; None for all of the source.
-      start: byte of the file.
+      spec: spec of a source or of a slice of a dataset.
+      max_bytes: maximum size of the text.
+      path: a file of the source; None for the whole source.
+      start: offset in the file, in bytes.
     """
 
     spec: str
@@ -64,34 +71,34 @@ def documents(
     max_bytes: int,
     sampled: list[Sampled],
 ) -> Iterator[document_lib.Document]:
-    """Yields documents from all over the sources, at most max_bytes of text.
+    """Yields documents from all sources, at most max_bytes of text in total.
 
-    Of a document that is too long, the beginning is taken. The sample depends on the
-    text and on max_bytes alone.
+    Documents that do not fit are truncated. The sample is deterministic: it depends on
+    the text and max_bytes only.
 
     Args:
       data: as for `sources.documents`.
       found: the sources.
-      max_bytes: of text, over all sources.
-      sampled: one `Sampled` is appended for each source, in their order, and counted
-        up.
+      max_bytes: maximum size of the text of all sources.
+      sampled: one `Sampled` per source is appended, in order, and updated.
 
     Raises:
-      ConfigError: when there is no text in a source, or something cannot be read;
-        names all of it. Of a source that is not read whole only the beginnings of files
-        are checked.
+      ConfigError: when a source contains no text, or when text cannot be read; lists
+        all such errors. Of a source that is not read completely, only the starts of
+        files are checked.
     """
     counts = lines.ReadCounts()
-    share = int(_level((source.text_bytes or math.inf for source in found), max_bytes))
+    sizes = (source.text_bytes or math.inf for source in found)
+    share = int(_equal_share(sizes, max_bytes))
     for source in found:
         sampled.append(Sampled())
-        yield from _of_source(source, share, data, sampled[-1], counts)
+        yield from _sample_source(source, share, data, sampled[-1], counts)
         if not sampled[-1].bytes and sampled[-1].is_everything and not counts.num_bad:
             raise input_files.no_text(source.spec)
     input_groups.raise_bad([counts])
 
 
-def _of_source(
+def _sample_source(
     source: input_files.Source,
     max_bytes: int,
     data: DataConfig,
@@ -114,7 +121,7 @@ def _of_source(
         places = list(_places_in_files(source, max_bytes))
         sampled.is_everything = False
     with tempfile.TemporaryDirectory() as directory:
-        stretches = _Stretches(data, directory)
+        excerpts = _Excerpts(data, directory)
         for place in places:
             left = min(place.max_bytes, max_bytes - sampled.bytes)
             if left <= 0:
@@ -122,19 +129,19 @@ def _of_source(
                 break
             sampled.places += 1
             if not place.start:
-                yield from _beginning(_read(place, data, counts), left, sampled)
+                yield from _truncated(_read(place, data, counts), left, sampled)
                 continue
-            # The pass over all of the text reports such a line with its number.
+            # Reading the whole text later reports bad lines with their line numbers.
             with contextlib.suppress(ConfigError):
-                copy = [stretches.copy(place)]
+                copy = [excerpts.copy(place)]
                 found = sources.read(spec, data, collections.Counter(), copy)
-                yield from _beginning(found, left, sampled)
+                yield from _truncated(found, left, sampled)
 
 
 def _read(
     place: _Place, data: DataConfig, counts: lines.ReadCounts
 ) -> Iterator[document_lib.Document]:
-    """Yields documents from the beginning of a file, a source or a part of one."""
+    """Yields documents from the start of a file, a source or a slice of a dataset."""
     if place.path is None:
         yield from sources.read(place.spec, data, counts)
         return
@@ -146,9 +153,9 @@ def _read(
 
 
 def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Place]:
-    """Yields places in all files, or in evenly spread ones if they are very many."""
+    """Yields places in all files, or in evenly spaced ones if there are very many."""
     sizes = (file.text_bytes for file in source.files)
-    most = int(max(STRETCH_BYTES, _level(sizes, max_bytes)))
+    most = int(max(EXCERPT_BYTES, _equal_share(sizes, max_bytes)))
     left = max_bytes
     for file in _spread(source.files):
         if left <= 0:
@@ -156,9 +163,9 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
         path, size = file.path, file.text_bytes
         num_bytes = min(size, most, left)
         left -= num_bytes
-        num_places = math.ceil(num_bytes / STRETCH_BYTES)
+        num_places = math.ceil(num_bytes / EXCERPT_BYTES)
         if num_bytes == size or lines.is_compressed(path):
-            # Some more than its size: a last line without an end is counted with one.
+            # One more than the size: a last line without a line end counts one.
             yield _Place(source.spec, num_bytes + 1, path)
             continue
         for i in range(num_places):
@@ -169,15 +176,15 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
 def _spread(
     files: tuple[input_files.InputFile, ...],
 ) -> list[input_files.InputFile]:
-    """Returns the files in an order of which every beginning is evenly spread."""
+    """Returns the files in an order in which every prefix is evenly spaced."""
     golden = (math.sqrt(5) - 1) / 2
     return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
 
 
-def _beginning(
+def _truncated(
     found: Iterable[document_lib.Document], max_bytes: int, sampled: Sampled
 ) -> Iterator[document_lib.Document]:
-    """Yields the first documents, of the last one as much as there is room for."""
+    """Yields the first documents, with the last one truncated to fit max_bytes."""
     left = max_bytes
     for document in found:
         is_whole = document.num_bytes <= left
@@ -194,12 +201,12 @@ def _beginning(
 
 
 def _cut(document: document_lib.Document, max_bytes: int) -> document_lib.Document:
-    """Returns the beginning of a document, which may be empty."""
+    """Returns the start of a document, which may be empty."""
     kept, left = [], max_bytes
     for line in document.lines:
         num_bytes = lines.num_bytes(line) + 1
         if num_bytes > left:
-            if left > 4:  # a character of UTF-8, and the line's end
+            if left > 4:  # room for any character and the line end
                 kept.append(lines.cut(line, left - 1)[0])
             break
         kept.append(line)
@@ -207,22 +214,22 @@ def _cut(document: document_lib.Document, max_bytes: int) -> document_lib.Docume
     return dataclasses.replace(document, lines=tuple(filter(None, kept)))
 
 
-class _Stretches:
-    """Copies stretches of files to a file, which is read as any other."""
+class _Excerpts:
+    """Copies excerpts of files to a local file, which is read like any other."""
 
     def __init__(self, data: DataConfig, directory: str):
-        self._path = os.path.join(directory, "stretch")
+        self._path = os.path.join(directory, "excerpt")
         self._max_line = json_lines.JSON_OVERHEAD * data.max_document_bytes
         self._ends: dict[str, int] = {}
 
     def copy(self, place: _Place) -> str:
-        """Copies the lines that begin after place.start and returns the copy's path.
+        """Copies whole lines, about place.max_bytes, and returns the path of the copy.
 
-        They are as many as hold place.max_bytes. A line that was copied before is not
-        copied again. Bytes that are not UTF-8 are dropped.
+        The copy starts with the first line that starts after place.start and was not
+        copied before. Bytes that are not UTF-8 are dropped.
         """
         is_text = place.spec.startswith(("text:", "files:"))
-        max_line = STRETCH_BYTES if is_text else self._max_line
+        max_line = EXCERPT_BYTES if is_text else self._max_line
         assert place.path is not None
         start = max(place.start, self._ends.get(place.path, 0)) - 1
         reader = storage.Reader(place.path)
@@ -237,8 +244,8 @@ class _Stretches:
         return self._path
 
 
-def _level(sizes: Iterable[float], total: float) -> float:
-    """Returns the largest number with sum(min(size, number)) <= total, or total."""
+def _equal_share(sizes: Iterable[float], total: float) -> float:
+    """Returns the largest share with sum(min(size, share)) <= total, or total."""
     left, sizes = total, sorted(sizes)
     for i, size in enumerate(sizes):
         if size * (len(sizes) - i) > left:

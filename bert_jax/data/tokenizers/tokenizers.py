@@ -1,7 +1,6 @@
-"""The run's tokenizer: trained on its text, or read from a file or from a corpus.
+"""Trains, loads and reads tokenizers of any config.tokenizer.kind.
 
-config.tokenizer.kind says which. Each is a `base.Tokenizer`, so that nothing
-after this file asks for the kind again.
+Every kind is a `base.Tokenizer`, so callers do not depend on the kind.
 """
 
 import os
@@ -45,33 +44,36 @@ __all__ = [
 
 
 def train(documents: Iterable[list[str]], config: TokenizerConfig) -> Tokenizer:
-    """Returns a tokenizer of config.vocab_size pieces made from documents.
+    """Trains a tokenizer of config.vocab_size pieces.
 
     Args:
-      documents: each a list of sentences; only as many are read as training takes.
-      config: kind, vocab_size and lowercase.
+      documents: each a list of sentences; at most `training_bytes` are read.
+      config: its kind, vocab_size and lowercase are used.
 
     Raises:
-      ConfigError: when that size does not fit the text.
+      ConfigError: when config.vocab_size is too large or too small for the text.
     """
     return _trainer(config).train(documents, config)
 
 
 def training_bytes(config: TokenizerConfig) -> int:
-    """Returns how much text `train` reads at most."""
+    """Returns the maximum size in bytes of the text that `train` reads."""
     return _trainer(config).TRAINING_BYTES
 
 
 def load(config: TokenizerConfig) -> Tokenizer:
-    """Reads config.vocab_file: vocab.txt of a WordPiece, .model of a SentencePiece.
+    """Loads config.vocab_file, a WordPiece vocab.txt or a SentencePiece .model file.
 
     Raises:
-      ConfigError: when the file is missing, is not what config.kind says, lacks what
-        BERT needs, or has not vocab_size pieces.
+      ConfigError: when the file is missing, is not of config.kind, lacks a token that
+        BERT needs, or does not have config.vocab_size pieces.
     """
     path = Path(config.vocab_file).expanduser()
     if not path.is_file():
-        raise ConfigError(f"config.tokenizer.vocab_file={str(path)!r} is not a file")
+        raise ConfigError(
+            f"config.tokenizer.vocab_file={str(path)!r} is not a file; set it to a"
+            " vocabulary file, or to '' to train one"
+        )
     storage.check_size(path)
     tokenizer = parse(path.read_bytes(), config, str(path))
     size = len(tokenizer.vocab)
@@ -84,10 +86,10 @@ def load(config: TokenizerConfig) -> Tokenizer:
 
 
 def read(directory: str, config: TokenizerConfig) -> Tokenizer:
-    """Reads back what `Tokenizer.save` wrote.
+    """Reads a tokenizer that `Tokenizer.save` wrote into a directory.
 
     Raises:
-      ConfigError: when the file is missing or damaged.
+      ConfigError: when the file is missing or corrupt.
     """
     path = path_in(directory, config)
     if not storage.exists(path):
@@ -96,16 +98,17 @@ def read(directory: str, config: TokenizerConfig) -> Tokenizer:
 
 
 def parse(content: bytes, config: TokenizerConfig, path: str) -> Tokenizer:
-    """Returns the tokenizer of a file's content; `path` names it in messages.
+    """Parses the content of a tokenizer file; `path` names it in error messages.
 
     Raises:
-      ConfigError: when the content is not of config.kind, or lacks what BERT needs.
+      ConfigError: when the content is not of config.kind, or lacks a token that BERT
+        needs.
     """
     return _module(config).read(content, config, path)
 
 
 def path_in(directory: str, config: TokenizerConfig) -> str:
-    """Returns where a directory keeps a tokenizer of the config's kind."""
+    """Returns the path of the tokenizer file of config.kind in a directory."""
     if config.kind == "wordpiece":
         return os.path.join(directory, wordpiece.WordPiece.FILE)
     return os.path.join(directory, sentencepiece.SentencePiece.FILE)

@@ -1,11 +1,11 @@
-"""The tokenizer of a corpus: read from a file, or trained on a sample of its text.
+"""Makes the tokenizer of a corpus: loads it from a file, or trains it on sampled text.
 
-A work directory keeps what is finished, so that a killed process repeats nothing but
-the training itself:
+Finished stages are stored in a work directory, so that a process that was killed only
+repeats the training itself:
 
-    tokenizer_sample.txt   sentences, one a line, a blank line after each document
-    tokenizer_sample.json  how much text that is; written after it
-    trained_on.json        the same once there is a tokenizer; written after that
+    tokenizer_sample.txt   one sentence per line, a blank line after each document
+    tokenizer_sample.json  the size of the sample; written after the sample
+    trained_on.json        the size of the training text; written after the tokenizer
 """
 
 import collections
@@ -24,22 +24,29 @@ from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample, tokenizers
 from bert_jax.monitoring.progress import Progress, UnderWay
 
-Documents = Iterable[
-    tuple[int, document_lib.Document]
-]  # with the number of their source
+# Pairs of the number of a source and a document of it.
+Documents = Iterable[tuple[int, document_lib.Document]]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """How much text a vocabulary was trained on, for the manifest."""
+    """The amount of text that a vocabulary was trained on, for the manifest.
+
+    Attributes:
+      documents: number of documents.
+      bytes: size of the text in UTF-8.
+      is_everything: True if the vocabulary was trained on the whole text.
+      sources: the same per source, in the order of config.data.sources.
+    """
 
     documents: int
     bytes: int
     is_everything: bool
-    sources: list[source_sample.Sampled]  # in the order of config.data.sources
+    sources: list[source_sample.Sampled]
 
     @classmethod
     def total(cls, found: list[source_sample.Sampled]) -> "TrainedOn":
+        """Sums the amounts of text of all sources."""
         return cls(
             sum(sampled.documents for sampled in found),
             sum(sampled.bytes for sampled in found),
@@ -48,28 +55,28 @@ class TrainedOn:
         )
 
 
-def make(
+def load_or_train(
     config: ExperimentConfig,
     found: tuple[input_files.Source, ...],
     documents: Documents | None,
     work: str,
 ) -> tuple[tokenizers.Tokenizer, dict[str, Any] | None]:
-    """Returns the vocabulary of config.tokenizer.vocab_file, or trains one.
+    """Loads config.tokenizer.vocab_file, or trains a tokenizer if it is "".
 
     Args:
-      config: its tokenizer, sources and data are used.
-      found: the sources, which are sampled when there are no documents.
-      documents: all documents with the numbers of their sources, if they are in
-        memory; otherwise the sources are sampled, see source_sample.py.
-      work: a local directory for this config and text. A tokenizer or a sample found
-        there is used; what is made is kept there.
+      config: its tokenizer and data sections are used.
+      found: the sources, which are sampled if `documents` is None.
+      documents: all documents, if they are in memory; None to sample the sources, see
+        source_sample.py.
+      work: a local work directory for this config and text. A tokenizer or a sample in
+        it is reused; new ones are stored in it.
 
     Returns:
-      The tokenizer, and the fields of `TrainedOn` or None if it was not trained.
+      The tokenizer, and the fields of `TrainedOn`, or None if it was not trained.
 
     Raises:
-      ConfigError: when the file, a source or config.tokenizer.vocab_size does not
-        allow it.
+      ConfigError: when the vocabulary file or a source is invalid, or when
+        config.tokenizer.vocab_size does not fit the text.
     """
     path = os.path.join(work, "trained_on.json")
     if (trained_on := _read_json(path)) is not _MISSING:
@@ -102,7 +109,7 @@ def _read_json(path: str) -> Any:
 def _train(
     config: ExperimentConfig, text: Iterable[list[str]], trained_on: dict[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Trains a tokenizer, with a line now and then."""
+    """Trains a tokenizer, logging progress."""
     training = UnderWay("tokenizer", "stdout")
     with training.doing(
         f"training {config.tokenizer.vocab_size:,} pieces ({config.tokenizer.kind}) on"
@@ -130,10 +137,10 @@ def _cleaned(
 def _gather(
     config: ExperimentConfig, found: tuple[input_files.Source, ...], work: str
 ) -> dict[str, Any]:
-    """Writes the sample, unless it is there, and returns how much text it is."""
+    """Writes the sample unless it exists; returns the fields of its `TrainedOn`."""
     path = os.path.join(work, "tokenizer_sample.json")
     if (finished := _read_json(path)) is not _MISSING:
-        print("tokenizer: text was sampled before the last interruption", flush=True)
+        print("tokenizer: reusing the text sampled before interruption", flush=True)
         return finished
     max_bytes = tokenizers.training_bytes(config.tokenizer)
     text_bytes = input_files.total_bytes(found)
@@ -141,7 +148,7 @@ def _gather(
     sampled: list[source_sample.Sampled] = []
 
     def fill(tmp: str) -> None:
-        sampled.clear()  # of an attempt that failed
+        sampled.clear()  # a failed attempt may have filled it
         with (
             open(tmp, "w", encoding="utf-8", newline="\n") as file,
             Progress(

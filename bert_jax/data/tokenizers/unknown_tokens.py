@@ -1,6 +1,7 @@
-"""Counts [UNK] tokens by source, and warns of a vocabulary that does not fit a source.
+"""Counts [UNK] tokens per source, and warns if a vocabulary does not fit a source.
 
-The counts travel with those of documents, under names that hold the source's number.
+The counts are stored together with those of documents, under names that contain the
+number of the source.
 """
 
 import collections
@@ -9,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from bert_jax.config import ExperimentConfig
 
-# Above this share of the tokens of a source there is a warning. The released
-# vocabularies leave 0.3% on Wikipedia in their languages.
+# Above this share of [UNK] among the tokens of a source, a warning is logged. The
+# released vocabularies have 0.3% on Wikipedia in their languages.
 WARN_SHARE = 0.01
 
 _TOKENS = re.compile(r"tokens of source \d+")
@@ -26,12 +27,12 @@ def count(
 
 
 def is_name(name: str) -> bool:
-    """Returns whether `count` counts under this name."""
+    """Returns whether `count` uses this name for a counter."""
     return _NAME.fullmatch(name) is not None
 
 
 def num_tokens(counts: Mapping[str, int]) -> int:
-    """Returns the tokens of all sources, also of documents that are left out."""
+    """Returns the number of tokens of all sources, including left-out documents."""
     return sum(value for name, value in counts.items() if _TOKENS.fullmatch(name))
 
 
@@ -44,7 +45,7 @@ def shares(counts: Mapping[str, int], num_sources: int) -> list[float]:
 
 
 def report(config: ExperimentConfig, found: list[float]) -> Iterator[str]:
-    """Yields the lines to print about the shares of a corpus's sources."""
+    """Yields log lines and warnings about the share of [UNK] in each source."""
     by_source = list(zip(config.data.sources, found, strict=True))
     yield "[UNK] tokens: " + ", ".join(
         f"{share:.2%} of {spec!r}" for spec, share in by_source
@@ -65,7 +66,7 @@ def _remedy(config: ExperimentConfig) -> str:
             " of its language, or to '' to train one, and check"
             f" config.tokenizer.lowercase={tokenizer.lowercase}"
         )
-    # A WordPiece makes [UNK] of a whole word for one of its characters.
+    # In WordPiece one unknown character makes its whole word [UNK].
     is_wordpiece = tokenizer.kind == "wordpiece"
     kind = " set config.tokenizer.kind='sentencepiece_unigram'," if is_wordpiece else ""
     return (

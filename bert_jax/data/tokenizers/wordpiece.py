@@ -1,8 +1,8 @@
-"""WordPiece: read a vocabulary; text -> ids as BERT does it.
+"""WordPiece tokenizer: reads a vocabulary and encodes text as BERT does.
 
-The text rules are the released code's, characters sorted by Python's own Unicode
-tables as there: words of up to 200 characters, and no text ever becomes a special
-token, not even a literal "[MASK]".
+The text rules are those of the released code, with Python's own Unicode tables: words
+have up to 200 characters, and text never becomes a special token, not even a literal
+"[MASK]".
 
 Source: google-research/bert tokenization.py.
 """
@@ -27,16 +27,16 @@ from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
 MAX_CHARS_PER_WORD = 200
-# An entry takes some 200 bytes; 28 MB of English books have 191,430 distinct strings
-# between white space.
-MAX_REMEMBERED = 2**18
-# Longer strings between white space seldom come twice.
-MAX_REMEMBERED_CHARS = 64
+# The number of cache entries, of about 200 bytes each. 28 MB of English books have
+# 191,430 distinct strings between white space.
+MAX_CACHED = 2**18
+# Longer strings between white space seldom occur twice.
+MAX_CACHED_CHARS = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class WordPiece(base.Tokenizer):
-    """A vocabulary in id order and whether text is lower-cased and loses accents."""
+    """A WordPiece vocabulary. `lowercase` also removes accents."""
 
     FILE: ClassVar[str] = "vocab.txt"
 
@@ -55,12 +55,13 @@ class WordPiece(base.Tokenizer):
         return _Encoder(self)
 
     def huggingface(self) -> tokenizers.Tokenizer:
-        """Returns the `tokenizers` pipeline of the same ids, without special tokens.
+        """Returns an equivalent `tokenizers` pipeline, without special tokens.
 
-        The library's Unicode tables are older than Python's, so a few characters
-        differ: punctuation and accents that came after Unicode 8 stay in their word,
-        so do the ideographs U+2B820 to U+2B91F, and a capital sigma before an
-        apostrophe is not seen to end its word.
+        The Unicode tables of the library are older than Python's, so the ids of a few
+        texts differ: the library does not split words at punctuation added after
+        Unicode 8 or at the ideographs U+2B820 to U+2B91F, does not remove accents added
+        after Unicode 8, and does not treat a capital sigma before an apostrophe as the
+        end of its word.
         """
         tokenizer = tokenizers.Tokenizer(
             tokenizers.models.WordPiece(
@@ -77,9 +78,13 @@ class WordPiece(base.Tokenizer):
         return "".join(piece + "\n" for piece in self.vocab).encode()
 
     def pieces_of(self, tokens: Iterable[str]) -> list[np.ndarray]:
-        """Returns the int32 ids of the pieces that each token would be made of.
+        """Splits the tokens of another vocabulary into pieces of this one.
 
-        The tokens are those of another vocabulary: "##x" goes on with a word.
+        Args:
+          tokens: tokens of another vocabulary; "##x" continues a word.
+
+        Returns:
+          The int32 ids of the pieces of each token.
         """
         encode = _Encoder(self)
         unk = np.array([self.id(UNK)], np.int32)
@@ -93,11 +98,11 @@ class WordPiece(base.Tokenizer):
 
 
 def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
-    """Returns the tokenizer of a vocabulary file, a token a line in id order.
+    """Parses a vocabulary file, one token per line in id order.
 
     Raises:
       ConfigError: when the file is not UTF-8, lacks a special token, repeats a token
-        or has a blank line; `path` names it in the message.
+        or has a blank line. `path` names the file in the message.
     """
     vocab = tokens_in(content, path)
     validate(vocab, path)
@@ -105,12 +110,12 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
 
 
 def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
-    """Returns the tokens of a vocab.txt in id order, whether BERT can use them or not.
+    """Returns the tokens of a vocab.txt in id order, without validating them.
 
-    A line ends at LF or CRLF only: U+2028 and the like are tokens.
+    A line ends at LF or CRLF only, because U+2028 and the like can be tokens.
 
     Raises:
-      ConfigError: when the file is not UTF-8; `path` names it in the message.
+      ConfigError: when the file is not UTF-8. `path` names the file in the message.
     """
     try:
         lines = content.decode("utf-8-sig").split("\n")
@@ -124,7 +129,7 @@ def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
 
 
 def validate(vocab: tuple[str, ...], path: str) -> None:
-    """Raises ConfigError when the vocabulary cannot be used for pretraining."""
+    """Raises ConfigError if the vocabulary cannot be used for pretraining."""
     for token in SPECIAL_TOKENS:
         if token not in vocab:
             raise ConfigError(
@@ -139,14 +144,14 @@ def validate(vocab: tuple[str, ...], path: str) -> None:
         raise ConfigError(f"{path}:{last} repeats {token!r}; remove the line")
 
 
-# Lower-cased one by one, as the library does it, a sigma never is the final one.
+# The library lower-cases each character separately, so it never writes a final sigma.
 _FINAL_SIGMA = r"(?<=\p{L})\u03a3(?!\p{L})".replace(r"\u03a3", "\u03a3")
 
 
 def set_text_rules(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> None:
-    """Gives a pipeline the released code's rules, as far as the library has them."""
+    """Sets the text rules of the released code, as far as the library supports them."""
     normalizers = [
-        # Its own clean_text also drops private and unassigned characters.
+        # The library's clean_text would also drop private and unassigned characters.
         _replace(f"[{character_classes().dropped}]", ""),
         tokenizers.normalizers.BertNormalizer(
             clean_text=False,
@@ -166,15 +171,15 @@ def _replace(pattern: str, by: str) -> tokenizers.normalizers.Replace:
 
 
 class _Encoder:
-    """Sentences -> ids; strings between white space are tokenised once.
+    """Encodes sentences, with a cache of the strings between white space.
 
-    What stands between white space decides its ids alone, so a string met before is
-    one look-up. Ideographs are words of their own, with or without white space.
+    The ids of a string between white space do not depend on its context, so they are
+    cached. Each ideograph is a word, with or without white space around it.
     """
 
     def __init__(self, tokenizer: WordPiece):
         self.words = _Words(tokenizer)
-        self._ids_of = _Remembered(self.words.ids)
+        self._ids_of = _Cache(self.words.ids)
 
     def __call__(self, sentences: list[str]) -> list[np.ndarray]:
         return [
@@ -185,7 +190,7 @@ class _Encoder:
         ]
 
 
-# The text is cleaned of these first, so they join what Python's split would part.
+# Text is cleaned of these characters first. str.split would split at them.
 _SPLITTING_CONTROLS = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 # google-research/bert tokenization.py:274, _is_chinese_char.
 IDEOGRAPH = (
@@ -196,19 +201,19 @@ _HAS_IDEOGRAPH = re.compile(f"[{IDEOGRAPH}]")
 _IDEOGRAPHS = re.compile(f"[{IDEOGRAPH}]+")
 _AROUND_IDEOGRAPHS = re.compile(rf"[{IDEOGRAPH}]|[^\s{IDEOGRAPH}]+")
 
-# What `strings` finds, as it stands in the text.
+# The strings that `strings` returns, before control characters are removed.
 _STRING = re.compile(
     rf"[{IDEOGRAPH}]|(?:[^\s{IDEOGRAPH}]|{_SPLITTING_CONTROLS.pattern})+"
 )
 
 
 def are_ideographs(text: str) -> bool:
-    """Returns whether every character is an ideograph, and there is one."""
+    """Returns whether a text consists of ideographs and is not empty."""
     return _IDEOGRAPHS.fullmatch(text) is not None
 
 
 def strings(sentence: str) -> list[str]:
-    """Splits at white space and around ideographs."""
+    """Splits a sentence at white space and around ideographs."""
     if not sentence.isprintable():
         sentence = _SPLITTING_CONTROLS.sub("", sentence)
     if sentence.isascii() or not _HAS_IDEOGRAPH.search(sentence):
@@ -216,8 +221,8 @@ def strings(sentence: str) -> list[str]:
     return _AROUND_IDEOGRAPHS.findall(sentence)
 
 
-class _Remembered(dict[str, bytes]):
-    """String -> its ids, int32 in bytes; forgets everything when it is full."""
+class _Cache(dict[str, bytes]):
+    """Maps strings to their int32 ids as bytes; it is cleared when it is full."""
 
     def __init__(self, find: Callable[[str], bytes]):
         super().__init__()
@@ -225,8 +230,8 @@ class _Remembered(dict[str, bytes]):
 
     def __missing__(self, text: str) -> bytes:
         ids = self._find(text)
-        if len(text) <= MAX_REMEMBERED_CHARS:
-            if len(self) >= MAX_REMEMBERED:
+        if len(text) <= MAX_CACHED_CHARS:
+            if len(self) >= MAX_CACHED:
                 self.clear()
             self[text] = ids
         return ids
@@ -236,15 +241,15 @@ _ASCII_WORD = re.compile("[0-9A-Za-z]+|[^0-9A-Za-z]")
 
 
 class _Words:
-    """A string without white space -> words -> the longest pieces, from the left.
+    """Splits strings into words, and words greedily into the longest pieces.
 
-    Ids are int32 in bytes throughout: joining them is what is fast in Python.
+    Ids are int32 as bytes, because joining bytes is fast in Python.
     """
 
     def __init__(self, tokenizer: WordPiece):
         self._lowercase = tokenizer.lowercase
         ids = np.arange(len(tokenizer.vocab), dtype=np.int32)
-        # Seen as opaque four bytes each, which tolist makes `bytes` of.
+        # tolist converts each element of type "V4" to a `bytes` of length 4.
         self._first = dict(zip(tokenizer.vocab, ids.view("V4").tolist(), strict=True))
         self._later = {
             piece[2:]: id_
@@ -252,9 +257,9 @@ class _Words:
             if piece.startswith("##")
         }
         self._unk = self._first[UNK]
-        self._longest_first = _longest_by_beginning(self._first)
-        self._longest_later = _longest_by_beginning(self._later)
-        words = _Remembered(self._word_ids)
+        self._longest_first = _longest_by_prefix(self._first)
+        self._longest_later = _longest_by_prefix(self._later)
+        words = _Cache(self._word_ids)
         words.update((w, i) for w, i in self._first.items() if _is_short(w))
         self._match = words.__getitem__
         classes = character_classes()
@@ -270,12 +275,12 @@ class _Words:
             text = text.lower()
         if text.isalnum():
             return self._match(text)
-        if text[:-1].isalnum():  # mostly a comma or a full stop comes after
+        if text[:-1].isalnum():  # usually followed by a comma or a full stop
             return self._match(text[:-1]) + self._match(text[-1])
         return b"".join(map(self._match, _ASCII_WORD.findall(text)))
 
     def later_ids(self, word: str) -> bytes:
-        """Returns the ids of the end of a word."""
+        """Returns the ids of a string that continues a word."""
         return self._pieces(word, self._later, self._longest_later)
 
     def _split(self, text: str) -> list[str]:
@@ -295,8 +300,8 @@ class _Words:
             return self._unk
         ids, start = [], 0
         while start < len(word):
-            beginning = word[start : start + _BEGINNING]
-            end = min(len(word), start + longest.get(beginning, _BEGINNING - 1))
+            prefix = word[start : start + _PREFIX]
+            end = min(len(word), start + longest.get(prefix, _PREFIX - 1))
             while (found := pieces.get(word[start:end])) is None:
                 end -= 1
                 if end <= start:
@@ -310,23 +315,23 @@ def _is_short(word: str) -> bool:
     return len(word) <= MAX_CHARS_PER_WORD
 
 
-# So many characters tell how long a piece can be that begins with them.
-_BEGINNING = 3
+# The length of the prefixes for which the longest piece is known.
+_PREFIX = 3
 
 
-def _longest_by_beginning(pieces: Iterable[str]) -> dict[str, int]:
-    """Returns the length of the longest piece of each beginning that has one."""
+def _longest_by_prefix(pieces: Iterable[str]) -> dict[str, int]:
+    """Returns the length of the longest piece with each prefix."""
     longest: dict[str, int] = {}
     for piece in pieces:
-        beginning = piece[:_BEGINNING]
-        if len(beginning) == _BEGINNING:
-            longest[beginning] = max(len(piece), longest.get(beginning, 0))
+        prefix = piece[:_PREFIX]
+        if len(prefix) == _PREFIX:
+            longest[prefix] = max(len(piece), longest.get(prefix, 0))
     return longest
 
 
 @dataclasses.dataclass(frozen=True)
 class _CharacterClasses:
-    """Insides of the [] of a regular expression."""
+    """Character classes, each as the content of [...] in a regular expression."""
 
     dropped: str
     accents: str
@@ -335,11 +340,11 @@ class _CharacterClasses:
 
 @functools.cache
 def character_classes() -> _CharacterClasses:
-    """Sorts all characters.
+    """Returns the classes of all characters.
 
-    Dropped are control and format characters but not tab and line ends, which are white
-    space; private ones stay. Every ASCII character that is no letter or digit is
-    punctuation.
+    Control and format characters are dropped, except tab and line ends, which are white
+    space; private characters are kept. Every ASCII character that is not a letter or
+    digit is punctuation.
     """
     kinds = {"Cc": "dropped", "Cf": "dropped", "Mn": "accents"}
     found: dict[str, list[int]] = {"dropped": [0xFFFD], "accents": []}

@@ -1,7 +1,7 @@
 """Trains a WordPiece vocabulary.
 
-The characters of the vocabulary are chosen by alphabet.py; the `tokenizers` library
-makes the longer pieces of them.
+alphabet.py selects the characters of the vocabulary; the `tokenizers` library forms
+the longer pieces.
 """
 
 import collections
@@ -19,29 +19,30 @@ from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import alphabet, base, wordpiece
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
 
-# A vocabulary of tens of thousands of pieces changes little with more text than this.
+# With more text than this, a vocabulary of tens of thousands of pieces changes little.
 TRAINING_BYTES = 128 * 2**20
 
 
 def train(
     documents: Iterable[list[str]], config: TokenizerConfig
 ) -> wordpiece.WordPiece:
-    """Returns a vocabulary of exactly config.vocab_size tokens, special tokens first.
+    """Trains a vocabulary of exactly config.vocab_size tokens, special tokens first.
 
-    A text too small for that many pieces leaves [unused0], [unused1], ... at the end,
-    as the released vocabularies have them: spare rows for tokens added later.
+    If the text is too small for that many pieces, the vocabulary is filled with
+    [unused0], [unused1], ..., which the released vocabularies also have: spare rows for
+    tokens added later.
 
     Args:
       documents: each a list of sentences; at most TRAINING_BYTES are read.
-      config: vocab_size and lowercase.
+      config: its vocab_size and lowercase are used.
 
     Raises:
-      ConfigError: when vocab_size has no room for the commonest characters.
+      ConfigError: when vocab_size has no room for the most common characters.
     """
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     wordpiece.set_text_rules(tokenizer, config.lowercase)
-    # The text is read twice; in memory it takes 460 MB beside TensorFlow's 690. In
-    # $TMPDIR it takes up to TRAINING_BYTES.
+    # The text is read twice. In memory it would take 460 MB besides the 690 MB of
+    # TensorFlow; in $TMPDIR it takes up to TRAINING_BYTES.
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="\n") as text:
         for document in base.text_sample(documents, TRAINING_BYTES):
             text.writelines(_without_long(sentence) + "\n" for sentence in document)
@@ -51,7 +52,7 @@ def train(
 
 
 def _without_long(sentence: str) -> str:
-    """Drops strings too long for a word; training time grows with their square."""
+    """Drops strings longer than a word; training time is quadratic in their length."""
     longest = max(map(len, wordpiece.strings(sentence)), default=0)
     if longest <= wordpiece.MAX_CHARS_PER_WORD:
         return sentence
@@ -60,8 +61,8 @@ def _without_long(sentence: str) -> str:
 
 @functools.cache
 def _long_word() -> re.Pattern[str]:
-    parting = rf"\s{wordpiece.character_classes().punctuation}{wordpiece.IDEOGRAPH}"
-    return re.compile(f"[^{parting}]{{{wordpiece.MAX_CHARS_PER_WORD + 1},}}")
+    separators = rf"\s{wordpiece.character_classes().punctuation}{wordpiece.IDEOGRAPH}"
+    return re.compile(f"[^{separators}]{{{wordpiece.MAX_CHARS_PER_WORD + 1},}}")
 
 
 def _pieces(
@@ -70,8 +71,8 @@ def _pieces(
     """Returns up to vocab_size pieces in id order."""
     counts = _count_characters(tokenizer, text)
     chosen = sorted(alphabet.choose(counts, vocab_size, lambda c: len(_pieces_of(c))))
-    # Left to itself the library numbers the pieces ##a, ##b, ... in the order of a hash
-    # table, which differs from run to run (tokenizers 0.23).
+    # Otherwise the library numbers the pieces ##a, ##b, ... in the order of a hash
+    # table, which differs between runs (tokenizers 0.23).
     inner = [f"##{c}" for c in chosen if not _is_word(c)]
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -84,7 +85,7 @@ def _pieces(
     tokenizer.train_from_iterator(text, trainer)
     by_id = {i: token for token, i in tokenizer.get_vocab().items()}
     pieces = [by_id[i] for i in range(len(by_id))]
-    # A small text may have fewer longer pieces than there is room for.
+    # A small text may not have enough longer pieces to fill the vocabulary.
     rest = [piece for c in alphabet.by_count(counts) for piece in _pieces_of(c)]
     return list(dict.fromkeys([*pieces, *rest]))[:vocab_size]
 
@@ -103,7 +104,7 @@ def _count_characters(
 
 
 def _pieces_of(character: str) -> list[str]:
-    """Returns the pieces by which a character is known wherever it stands in a word."""
+    """Returns the pieces that cover a character at any position in a word."""
     return [character] if _is_word(character) else [character, f"##{character}"]
 
 

@@ -16,7 +16,7 @@ VOCAB_SIZE = 50
 
 
 def make_rows(num_rows, length, *, full=False, seed=0):
-    """Returns ids [CLS] A [SEP] B [SEP] [PAD]... and which of them are candidates."""
+    """Returns ids [CLS] A [SEP] B [SEP] [PAD]... and their candidates."""
     rng = np.random.default_rng(seed)
     position = np.arange(length)
     end = rng.integers(4, length, (num_rows, 1))  # of the last [SEP]
@@ -55,7 +55,7 @@ def make_rule(max_predictions=20, vocab_size=VOCAB_SIZE, **changes):
 def mask(
     ids, candidates, count, keys, max_predictions=20, vocab_size=VOCAB_SIZE, **rule
 ):
-    """Masks rows of one pair each."""
+    """Masks rows with one pair per row."""
     counts = np.broadcast_to(np.asarray(count, np.int64), len(ids))
     return masking.mask_rows(
         ids,
@@ -67,7 +67,7 @@ def mask(
     )
 
 
-# ---------------------------------------------------------------------- how many
+# ----------------------------------------------------------- number of masked tokens
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,14 @@ def test_num_to_predict_table(sequence_length, max_predictions, prob):
 def test_num_to_predict_rounds_half_to_even():
     table = masking.num_to_predict_table(16, 16, 0.5)
     assert table[[1, 3, 5, 7, 9]].tolist() == [1, 2, 2, 4, 4]
-    # 0.15 is a little below 3/20: 10 and 30 tokens still make 1.5 and 4.5 exactly.
+    # As a float, 0.15 is slightly below 3/20, but 10 and 30 tokens give exactly 1.5 and
+    # 4.5.
     assert fractions.Fraction(0.15) < fractions.Fraction(3, 20)
     table = masking.num_to_predict_table(128, 20, 0.15)
     assert table[[0, 5, 10, 30, 128]].tolist() == [1, 1, 2, 4, 19]
 
 
-def test_row_masks_as_many_as_asked():
+def test_the_number_of_masked_tokens():
     ids, candidates = make_rows(500, 64)
     counts = np.random.default_rng(0).integers(1, 5, 500)
     counts = np.minimum(counts, candidates.sum(1))
@@ -100,7 +101,7 @@ def test_row_masks_as_many_as_asked():
 
 
 def test_fewer_candidates_than_wanted():
-    """All of them are masked, and the other slots stay empty."""
+    """All candidates are masked, and the other slots are empty."""
     ids, candidates = make_rows(200, 32)
     masked, positions, _, weights = mask(ids, candidates, 20, make_keys(200))
     assert (candidates.sum(1) < 20).any()
@@ -111,7 +112,7 @@ def test_fewer_candidates_than_wanted():
     np.testing.assert_array_equal(masked[~candidates], ids[~candidates])
 
 
-# -------------------------------------------------------------------- which slots
+# ------------------------------------------------------------------------ positions
 
 
 @pytest.mark.parametrize("length", [8, 48, 64, 65, 512])
@@ -126,14 +127,14 @@ def test_rows_are_well_formed(length):
     assert dtypes == [np.int32, np.int32, np.int32, np.float32]
     used = weights > 0
     assert set(np.unique(weights)) <= {0.0, 1.0}
-    # Used slots come first, in rising order; the others are zero throughout.
+    # Used slots come first, in ascending order; all others are zero.
     assert (used == (np.arange(max_predictions) < used.sum(1)[:, None])).all()
     assert (np.diff(positions, axis=1) > 0)[used[:, 1:]].all()
     assert (positions[~used] == 0).all() and (labels[~used] == 0).all()
     # Never [CLS], [SEP] or padding.
     rows = np.broadcast_to(np.arange(300)[:, None], positions.shape)
     assert candidates[rows[used], positions[used]].all()
-    # The labels are what stood there; all else stays as it was.
+    # The labels are the original ids; all other ids are unchanged.
     np.testing.assert_array_equal(labels[used], ids[rows[used], positions[used]])
     chosen = np.zeros(ids.shape, bool)
     chosen[rows[used], positions[used]] = True
@@ -149,14 +150,14 @@ def test_every_position_is_equally_likely():
     num_candidates = 62
     found = np.bincount(positions.ravel(), minlength=64)[1:63]
     expected = weights.sum() / num_candidates
-    # Chosen without replacement, counts spread less than a multinomial's.
+    # Positions are drawn without replacement, so counts vary less than a multinomial.
     chi2 = ((found - expected) ** 2 / expected).sum()
     chi2 *= (num_candidates - 1) / (num_candidates - count)
     assert MIN_P < scipy.stats.chi2(num_candidates - 1).sf(chi2) < 1 - MIN_P
 
 
 def test_positions_are_chosen_independently_of_each_other():
-    """Whether one is chosen tells no more of another than that k of m are."""
+    """Two positions depend on each other only because k of m are chosen."""
     count, num_rows, num_candidates = 10, 12_000, 62
     ids = np.full((num_rows, 64), FIRST, np.int32)
     candidates = np.broadcast_to((np.arange(64) > 0) & (np.arange(64) < 63), ids.shape)
@@ -171,11 +172,11 @@ def test_positions_are_chosen_independently_of_each_other():
     assert abs(together.std() / deviation - 1) < 0.1
 
 
-# -------------------------------------------------------- what stands there instead
+# --------------------------------------------------------------------- replacements
 
 
 def test_eighty_ten_ten():
-    """Of a million: [MASK] 80%, kept 10%, and any of the vocabulary 10%."""
+    """Of a million tokens, 80% are [MASK], 10% unchanged and 10% random."""
     original = 30
     ids = np.full((50_000, 64), original, np.int32)
     candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
@@ -194,7 +195,7 @@ def test_eighty_ten_ten():
         assert abs((found == where).mean() - share) < bound
 
 
-def test_what_replaces_does_not_depend_on_where():
+def test_replacements_do_not_depend_on_positions():
     ids = np.full((12_000, 32), 30, np.int32)
     candidates = np.broadcast_to(np.arange(32) > 0, ids.shape)
     masked, positions, _, _ = mask(ids, candidates, 10, make_keys(12_000, 2), 10)
@@ -237,7 +238,7 @@ def test_rates(replace, random):
 
 
 def test_random_tokens_without_special_ones():
-    """All others, each as often."""
+    """All other tokens are drawn equally often."""
     ids = np.full((5000, 64), 30, np.int32)
     candidates = np.broadcast_to(np.arange(64) > 0, ids.shape)
     keys, random_ids = make_keys(5000), np.arange(FIRST, VOCAB_SIZE, dtype=np.int32)
@@ -256,7 +257,7 @@ def test_random_tokens_without_special_ones():
 
 
 def make_words(num_rows, length, seed=0):
-    """Returns rows of words of 1 to 6 pieces, and which ids continue a word."""
+    """Returns rows of words of 1 to 6 pieces, and the ids that continue a word."""
     rng = np.random.default_rng(seed)
     ids, candidates = make_rows(num_rows, length, seed=seed)
     continues = np.zeros(VOCAB_SIZE, bool)
@@ -267,7 +268,7 @@ def make_words(num_rows, length, seed=0):
 
 
 def reference_words(ids, candidates, continues):
-    """Returns lists of positions of a row, the released code's way."""
+    """Returns the units of a row as lists of positions, as the released code does."""
     words = []
     for position in np.flatnonzero(candidates):
         if words and continues[ids[position]]:
@@ -289,9 +290,10 @@ def reference_choice(words, count, rng):
 
 
 def test_whole_words():
-    """All pieces or none, never over the quota, and no word left out that would fit.
+    """Words are masked whole, never over the quota, and no word is skipped that fits.
 
-    Which words: as often by length, and as many masks a row, as the released loop's.
+    The distributions of word lengths and of masks per row are those of the released
+    loop.
     """
     num_rows = 6000
     ids, candidates, continues = make_words(num_rows, 32)
@@ -321,7 +323,7 @@ def test_whole_words():
         assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
 
 
-def test_fit_is_the_loop_that_skips():
+def test_fit_equals_a_plain_loop():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 12, 2000)
     room = rng.integers(0, 15, 2000)
@@ -341,7 +343,10 @@ def test_fit_is_the_loop_that_skips():
 
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_spans(whole_words):
-    """n units with a share in proportion to 1 / n; whole, and within a segment."""
+    """The share of spans of n units is proportional to 1 / n.
+
+    Spans are masked whole and stay within a segment.
+    """
     length, ngram_max = 256, 3
     ids, candidates, continues = make_words(2000, length)
     if not whole_words:
@@ -355,14 +360,14 @@ def test_spans(whole_words):
     is_word = masking._unit_starts(*arguments, words, None)
     first, word_first, unit_of = token[is_start], token[is_word], np.cumsum(is_start)
     assert set(first) <= set(word_first)
-    # A span's words, except where its segment ended first.
+    # The number of words of each span, except spans cut short by the segment's end.
     num_words = np.diff(np.append(np.searchsorted(word_first, first), len(word_first)))
     ends_segment = np.append(np.diff(token) != 1, True)
     last = np.append(np.flatnonzero(np.diff(unit_of)), len(token) - 1)
     free = ~ends_segment[last]
     found = np.bincount(num_words[free], minlength=ngram_max + 1)[1:]
     assert len(found) == ngram_max and num_words.max() == ngram_max
-    # Long spans meet the end a little more often, which takes some of them out.
+    # Long spans are cut short slightly more often, so fewer of them are counted.
     shares = 1 / np.arange(1, ngram_max + 1)
     np.testing.assert_allclose(found / found.sum(), shares / shares.sum(), atol=0.02)
     if not whole_words:  # no span has tokens on both sides of a [SEP]
@@ -370,7 +375,7 @@ def test_spans(whole_words):
         assert (np.diff(token)[inside] == 1).all()
 
 
-def test_spans_mask_every_position_as_often():
+def test_spans_mask_every_position_equally_often():
     num_rows, count = 20_000, 6
     ids = np.full((num_rows, 34), FIRST, np.int32)
     candidates = np.broadcast_to((np.arange(34) > 0) & (np.arange(34) < 33), ids.shape)
@@ -379,12 +384,13 @@ def test_spans_mask_every_position_as_often():
     )
     assert (weights.sum(1) == count).mean() > 0.999
     share = np.bincount(positions[weights > 0], minlength=34)[1:33] / num_rows
-    # Where room is short, short spans fit, and the ends of a segment have more of them.
+    # With little room left only short spans fit, which are more frequent at the ends of
+    # a segment.
     np.testing.assert_allclose(share[1:-1], count / 32, rtol=0.06)
     np.testing.assert_allclose(share, count / 32, rtol=0.2)
 
 
-def test_each_pair_of_a_row_has_masks_of_its_own():
+def test_each_pair_of_a_row_has_its_own_masks():
     rng = np.random.default_rng(0)
     num_rows, length, num_pairs = 4000, 64, 4
     ids = rng.integers(FIRST, VOCAB_SIZE, (num_rows, length)).astype(np.int32)
@@ -404,7 +410,7 @@ def test_each_pair_of_a_row_has_masks_of_its_own():
             wanted = np.minimum(counts[:, k], available[:, k])
             made = (found == k + 1).sum(1)
             assert (made <= wanted).all()
-            # Spans leave a mask over where only one of two would still fit.
+            # With spans, a slot is unused if only spans of two tokens are left.
             assert (made >= wanted - (rule.ngram_max - 1)).all()
         assert (np.diff(positions, axis=1) > 0)[weights[:, 1:] > 0].all()
 
@@ -412,7 +418,7 @@ def test_each_pair_of_a_row_has_masks_of_its_own():
 # ---------------------------------------------------------------------------- keys
 
 
-def test_same_key_same_mask_wherever_the_row_stands():
+def test_the_mask_of_a_key_does_not_depend_on_the_index_of_the_row():
     ids, candidates = make_rows(64, 64)
     keys = make_keys(64)
     whole = mask(ids, candidates, 5, keys)
@@ -425,7 +431,7 @@ def test_same_key_same_mask_wherever_the_row_stands():
 
 @pytest.mark.parametrize("word", [0, 1])
 def test_different_keys_different_masks(word):
-    """The first word chooses positions, the second what replaces them."""
+    """The first word determines the positions, the second the replacements."""
     ids, candidates = make_rows(2000, 64, full=True)
     keys, other = make_keys(2000), make_keys(2000)
     other[:, word] = make_keys(2000, seed=9)[:, word]
@@ -443,7 +449,7 @@ def test_rows_with_different_keys_are_masked_differently():
 
 
 def test_mix32():
-    """The hash in Python's integers; a change of it would change every mask."""
+    """The reference uses Python integers; changing the hash would change all masks."""
 
     def mix32(x):
         x = (x ^ x >> 16) * 0x7FEB352D % 2**32

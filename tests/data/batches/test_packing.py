@@ -7,14 +7,14 @@ from bert_jax.data.batches import packing
 
 
 def make_lengths(num_pairs, length, seed=0, full=0.3):
-    """Returns lengths of which some are the row's and the others anything."""
+    """Returns random lengths, some of which fill a row."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(5, length + 1, num_pairs)
     return np.where(rng.random(num_pairs) < full, length, lengths)
 
 
 def best_fit(lengths, length, per_row):
-    """Returns the number of rows when pairs are placed one at a time, longest first."""
+    """Returns the number of rows if pairs are packed one at a time, longest first."""
     rows = []
     for pair in sorted(lengths, reverse=True):
         fitting = [row for row in rows if row[0] >= pair and row[1] < per_row]
@@ -35,13 +35,13 @@ def test_rows_hold_every_pair_once_and_fit(length, per_row):
     used = rows >= 0
     assert sorted(rows[used]) == list(range(5000))
     assert np.where(used, lengths[rows], 0).sum(1).max() <= length
-    # No empty row, and empty places come last.
+    # There is no empty row, and empty places come last.
     assert (used == (np.arange(per_row) < used.sum(1)[:, None])).all()
     assert used[:, 0].all()
 
 
 @pytest.mark.parametrize("per_row", [2, 3, 8])
-def test_as_few_rows_as_one_pair_at_a_time(per_row):
+def test_the_number_of_rows_equals_that_of_packing_pairs_one_at_a_time(per_row):
     for seed in range(5):
         lengths = make_lengths(400, 128, seed)
         rows = packing.num_rows(lengths, 128, per_row)
@@ -55,8 +55,8 @@ def test_enough_pairs_leave_hardly_any_padding():
     assert lengths.sum() / (rows * 512) > 0.99
 
 
-def test_pairs_of_one_length_are_dealt_in_their_order():
-    """So a shuffle before packing decides which of them share a row."""
+def test_pairs_of_one_length_are_packed_in_order():
+    """A shuffle before packing therefore determines which of them share a row."""
     lengths = np.full(9, 10)
     rows = packing.pack(lengths, 32, 3)
     assert rows.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]

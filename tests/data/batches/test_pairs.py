@@ -1,4 +1,4 @@
-"""Sentence pairs, compared with the released procedure written as plain loops."""
+"""Tests of bert_jax.data.batches.pairs; the reference is the released loop."""
 
 import random as python_random
 
@@ -11,7 +11,7 @@ from bert_jax.data.batches import pairs
 MIN_P = 1e-4  # of a two-sample test; seeds are fixed, so it passes or fails for good
 
 
-# ------------------------------------------------- the procedure, a token at a time
+# ----------------------------------------------------------- the released procedure
 
 
 def reference_pairs(documents, sequence_length, short_seq_prob, rng):
@@ -62,7 +62,7 @@ def reference_truncate(a, b, max_num_tokens, rng):
     return a, b
 
 
-# --------------------------------------------------------------- what is compared
+# ------------------------------------------------------------------- distributions
 
 
 def make_lengths(num_documents, seed, max_sentences=15, max_tokens=40):
@@ -88,7 +88,7 @@ def as_lists(documents):
 
 
 def as_pairs(drawn):
-    """Returns the reference's token lists as slices."""
+    """Converts the token lists of the reference to slices."""
     for a, b, _ in drawn:
         assert a == list(range(a[0], a[0] + len(a)))
         assert b == list(range(b[0], b[0] + len(b)))
@@ -113,14 +113,14 @@ def draw(documents, sequence_length=64, short_seq_prob=0.1, key=(0,)):
 
 
 def is_whole_chunk(documents, drawn, target):
-    """Returns whether the sentence that A begins in fills a chunk by itself."""
+    """Returns whether the first sentence of A fills a chunk by itself."""
     sentence = sentence_of(documents, drawn.a_start)
     last = documents.sentence_offsets[document_of(documents, drawn.a_start) + 1] - 1
     return (np.diff(documents.token_offsets)[sentence] >= target) | (sentence == last)
 
 
 def observe(documents, drawn, max_num_tokens):
-    """Returns everything whose distribution is compared, by name."""
+    """Returns all quantities whose distributions are compared, by name."""
     a_end, b_end = drawn.a_start + drawn.a_length, drawn.b_start + drawn.b_length
     offsets = documents.token_offsets
     a_first, b_first = (
@@ -152,7 +152,7 @@ def observe(documents, drawn, max_num_tokens):
 
 
 @pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 1.0])
-def test_distributions_are_those_of_the_procedure(short_seq_prob):
+def test_distributions_equal_those_of_the_released_procedure(short_seq_prob):
     length = 64
     documents = make_documents(15_000, seed=1)
     rng = python_random.Random(2)
@@ -173,8 +173,8 @@ def test_distributions_are_those_of_the_procedure(short_seq_prob):
         assert p_value > 1e-3, name
 
 
-def test_short_targets_are_drawn_once_a_document_of_up_to_16_rows():
-    """With sentences of one token every chunk but the last has the target's length."""
+def test_documents_of_up_to_16_rows_draw_one_target():
+    """With sentences of one token, all chunks but the last have the target length."""
     num_documents = 3000
     documents = pairs.Documents.from_lengths(
         np.ones(num_documents * 100, int), np.full(num_documents, 100)
@@ -193,7 +193,7 @@ def test_short_targets_are_drawn_once_a_document_of_up_to_16_rows():
 
 @pytest.mark.parametrize("short_seq_prob", [0.0, 0.3])
 def test_share_of_short_documents(short_seq_prob):
-    """Sentences of one token: where B follows, A and B have the target's length."""
+    """With sentences of one token, A and a following B have the target length."""
     documents = pairs.Documents.from_lengths(np.ones(400_000, int), np.full(4000, 100))
     drawn = draw(documents, 64, short_seq_prob)
     own = document_of(documents, drawn.a_start)
@@ -209,10 +209,10 @@ def test_share_of_short_documents(short_seq_prob):
 
 
 def expected_pairs(documents, sequence_length, short_seq_prob):
-    """Returns the mean pairs of a pass in which each document draws one target.
+    """Returns the mean number of pairs of a pass if each document draws one target.
 
-    The mean over all targets, weighted with their probability; a row of target + 3
-    tokens has the same walk, but truncates to the target.
+    It is the mean over all targets, weighted with their probability. Rows of target + 3
+    tokens have the same walk, but are truncated to the target.
     """
     max_num_tokens = sequence_length - 3
 
@@ -226,7 +226,7 @@ def expected_pairs(documents, sequence_length, short_seq_prob):
 
 @pytest.fixture(scope="module")
 def books():
-    """Three documents of 250 times as many tokens as a row of 128, among short ones."""
+    """Three documents of 250 rows of 128 tokens, among short documents."""
     document_lengths = np.full(33, 8)
     document_lengths[[3, 17, 30]] = 3000
     lengths = np.random.default_rng(0).integers(1, 22, document_lengths.sum())
@@ -234,7 +234,7 @@ def books():
 
 
 def test_a_pass_over_few_long_documents_has_about_the_mean_number_of_pairs(books):
-    """With one target for each document the deviation is half of the mean."""
+    """With one target per document the standard deviation would be half the mean."""
     counts = np.array([len(draw(books, 128, 0.1, (i,))) for i in range(60)])
     assert counts.std() < 0.06 * counts.mean()
     expected = expected_pairs(books, 128, 0.1)
@@ -243,7 +243,7 @@ def test_a_pass_over_few_long_documents_has_about_the_mean_number_of_pairs(books
 
 @pytest.mark.parametrize("length", [32, 128])
 def test_every_part_of_a_long_document_draws_from_the_same_distribution(books, length):
-    """A part of 16 rows aims short with the share asked for, at any short target."""
+    """The share of parts of 16 rows with a short target is short_seq_prob."""
     targets = np.stack(
         [
             pairs._targets(books, length - 3, 0.3, pairs.CounterRandom(length, i))
@@ -268,7 +268,7 @@ def test_every_part_of_a_long_document_draws_from_the_same_distribution(books, l
 
 
 def test_targets_of_parts_of_one_size_are_spread_evenly():
-    """Of 300 equal documents 30 aim short in every pass, give or take one."""
+    """In every pass, 30 of 300 equal documents have a short target, plus or minus 1."""
     documents = pairs.Documents.from_lengths(np.full(3000, 5), np.full(300, 10))
     for key in range(20):
         targets = pairs._targets(documents, 125, 0.1, pairs.CounterRandom(key))
@@ -285,7 +285,7 @@ def test_no_target_is_short_without_short_seq_prob(books):
 
 
 @pytest.mark.parametrize("start, stop", [(0, 33), (2, 5), (17, 18)])
-def test_a_slice_of_documents_keeps_the_places_of_tokens(books, start, stop):
+def test_a_slice_of_documents_keeps_the_token_offsets(books, start, stop):
     part = books.slice(start, stop)
     first, last = books.sentence_offsets[[start, stop]]
     np.testing.assert_array_equal(
@@ -314,9 +314,9 @@ def test_pairs_are_well_formed(sequence_length, short_seq_prob):
     own, other = (document_of(documents, s) for s in (drawn.a_start, drawn.b_start))
     np.testing.assert_array_equal(document_of(documents, a_end - 1), own)
     np.testing.assert_array_equal(document_of(documents, b_end - 1), other)
-    # Random: from elsewhere, ten tries in 300 documents never fail.
+    # A random B is from another document: ten tries in 300 documents never fail.
     np.testing.assert_array_equal(own != other, drawn.is_random)
-    # Following: right after A, unless tokens were cut off between them.
+    # A following B starts at the end of A, unless tokens were removed between them.
     gap = (drawn.b_start - a_end)[~drawn.is_random]
     full = (drawn.a_length + drawn.b_length == max_num_tokens)[~drawn.is_random]
     assert gap.min() >= 0 and (gap[~full] == 0).all()
@@ -326,7 +326,7 @@ def test_pairs_are_well_formed(sequence_length, short_seq_prob):
 
 
 def recorded_draw(monkeypatch, *args):
-    """Returns a pass's pairs as chosen and as truncated, and each sentence's target."""
+    """Returns the pairs of a pass before and after truncation, and all targets."""
     given, targets_of, cut_of = {}, pairs._targets, pairs._truncate
 
     def targets(*args):
@@ -345,7 +345,7 @@ def recorded_draw(monkeypatch, *args):
 
 
 def tokens_of(sentences):
-    """Returns the tokens of sentences that stand one after the other as a slice."""
+    """Returns the tokens of consecutive sentences as a slice."""
     return sentences[0][0], sentences[-1][-1] + 1
 
 
@@ -361,12 +361,12 @@ def take(sentences, wanted):
 
 
 @pytest.mark.parametrize("sequence_length, short_seq_prob", [(64, 0.1), (128, 0.5)])
-def test_every_pair_is_the_next_step_of_the_walk(
+def test_pairs_equal_those_of_the_released_walk(
     monkeypatch, sequence_length, short_seq_prob
 ):
-    """The procedure with our draws put in: nothing else is visited, nothing left out.
+    """The released procedure with our random numbers visits the same pairs.
 
-    Truncation takes the tokens at both ends, and no other is missing.
+    Only tokens at the ends of segments are missing, which truncation removes.
     """
     documents = make_documents(400, seed=11)
     chosen, drawn, targets = recorded_draw(
@@ -412,7 +412,7 @@ def test_every_pair_is_the_next_step_of_the_walk(
 
 
 def tiles(documents, drawn):
-    """Returns whether A and, where it follows, B lie end to end over all documents."""
+    """Returns whether the segments A, and B that follow, cover all documents."""
     follows = ~drawn.is_random
     starts = np.concatenate([drawn.a_start, drawn.b_start[follows]])
     lengths = np.concatenate([drawn.a_length, drawn.b_length[follows]])
@@ -425,8 +425,8 @@ def tiles(documents, drawn):
     )
 
 
-def test_sentences_that_a_random_b_displaced_are_used_again():
-    """With a target past every document nothing is cut: no sentence may be missing."""
+def test_sentences_replaced_by_a_random_b_are_used_again():
+    """With a target beyond every document nothing is truncated or missing."""
     documents = make_documents(500, seed=5)
     drawn = draw(documents, sequence_length=100_000, short_seq_prob=0.0)
     assert drawn.is_random.any() and not drawn.is_random.all()
@@ -435,7 +435,7 @@ def test_sentences_that_a_random_b_displaced_are_used_again():
 
 @pytest.mark.parametrize("sequence_length, short_seq_prob", [(8, 0.5), (32, 0.1)])
 def test_every_sentence_is_used_once(sequence_length, short_seq_prob):
-    """Sentences of one token reach a target exactly, so nothing is cut here either."""
+    """Sentences of one token reach a target exactly, so nothing is truncated."""
     _, document_lengths = make_lengths(500, seed=6, max_sentences=100)
     documents = pairs.Documents.from_lengths(
         np.ones(document_lengths.sum(), int), document_lengths
@@ -445,9 +445,10 @@ def test_every_sentence_is_used_once(sequence_length, short_seq_prob):
 
 @pytest.mark.parametrize("sequence_length", [64, 128, 512])
 def test_a_token_is_missing_only_where_its_pair_was_truncated(sequence_length):
-    """A pair takes all from its first sentence to the next pair's, or fills its row.
+    """A pair has all tokens up to the first sentence of the next pair, or is full.
 
-    A full pair may have lost its first sentences, which then seem the last one's.
+    A full pair may have lost its first sentences, which then seem to belong to the pair
+    before it.
     """
     documents = make_documents(1500, seed=8)
     drawn = draw(documents, sequence_length)
@@ -466,7 +467,7 @@ def test_a_token_is_missing_only_where_its_pair_was_truncated(sequence_length):
 
 
 def reference_segments(document, max_num_tokens):
-    """Yields the rows of a document, a token at a time for long sentences."""
+    """Yields the rows of a document, one token at a time for long sentences."""
     parts = []
     for sentence in document:
         for i in range(0, len(sentence), max_num_tokens):
@@ -495,7 +496,7 @@ def test_segments_are_whole_sentences_that_fit(sequence_length):
     assert drawn.lengths.max() <= sequence_length
 
 
-def test_segments_leave_no_token_out_and_some_documents_aim_short():
+def test_segments_contain_all_tokens_and_some_documents_have_short_targets():
     documents = make_documents(2000, seed=10)
     full, short = (
         pairs.draw_segments(documents, 128, p, pairs.CounterRandom(2))
@@ -516,7 +517,7 @@ def test_segments_leave_no_token_out_and_some_documents_aim_short():
 
 
 def test_one_document():
-    """Ten tries find no other document: B is of the same one, and labelled random."""
+    """Ten tries find no other document, so a random B is from the same document."""
     documents = pairs.Documents.from_lengths(np.full(2000, 5), np.array([2000]))
     drawn = draw(documents)
     assert 0.4 < drawn.is_random.mean() < 0.6
@@ -531,12 +532,12 @@ def test_two_documents_of_one_sentence():
     assert drawn.is_random.tolist() == [True, True]
     assert sentence_of(documents, drawn.a_start).tolist() == [0, 1]
     assert sentence_of(documents, drawn.b_start).tolist() == [1, 0]
-    # The longer one is cut: 13 - 4 tokens are left of it.
+    # The longer one is truncated to 13 - 4 tokens.
     assert [drawn.a_length.tolist(), drawn.b_length.tolist()] == [[4, 9], [9, 4]]
 
 
 def test_ten_tries_to_find_another_document():
-    """Of two documents one's own is left over once in 2**10 draws."""
+    """With two documents, all ten tries draw the own one with probability 2**-10."""
     random = pairs.CounterRandom(1)
     own = np.zeros(200_000, np.int64)
     missed = (pairs._other_documents(own, 2, random) == own).sum()
@@ -560,7 +561,7 @@ def columns(drawn):
     )
 
 
-def test_same_key_same_pairs_other_key_other_pairs():
+def test_the_key_determines_the_pairs():
     documents = make_documents(200, seed=7)
     first, second, other = (
         draw(documents, key=key) for key in ((1, 2), (1, 2), (1, 3))
@@ -573,7 +574,7 @@ def test_same_key_same_pairs_other_key_other_pairs():
 
 
 def truncate(a, b, max_num_tokens, key=0):
-    """Truncates A at tokens 100 on and B at tokens 500 on."""
+    """Truncates a pair whose A starts at token 100 and B at token 500."""
     size = np.broadcast_shapes(np.shape(a), np.shape(b))
     full = pairs.Pairs(
         np.full(size, 100),
@@ -616,8 +617,8 @@ def test_truncation_of_every_small_pair(max_num_tokens):
 
 
 @pytest.mark.parametrize("a, b", [(25, 5), (5, 25)])
-def test_truncation_is_off_the_front_or_the_back_by_a_fair_coin(a, b):
-    """Of the longer segment, A or B; the other one stays as it is."""
+def test_truncation_removes_from_the_front_or_the_back_with_equal_probability(a, b):
+    """Only the longer segment is truncated."""
     cut = truncate(np.full(20_000, a), np.full(20_000, b), 20)
     off_front = cut.a_start - 100, cut.b_start - 500
     longer, shorter = off_front if a > b else off_front[::-1]
@@ -627,7 +628,7 @@ def test_truncation_is_off_the_front_or_the_back_by_a_fair_coin(a, b):
     assert (shorter == 0).all()
 
 
-def test_the_coins_of_a_and_b_are_not_the_same():
+def test_truncation_of_a_and_b_is_independent():
     cut = truncate(np.full(20_000, 20), np.full(20_000, 20), 20)
     table = np.histogram2d(cut.a_start - 100, cut.b_start - 500, [0, 4, 5, 6, 7, 11])[0]
     assert scipy.stats.chi2_contingency(table).pvalue > MIN_P
@@ -637,7 +638,7 @@ def test_the_coins_of_a_and_b_are_not_the_same():
 
 
 def test_golden_values():
-    """A NumPy that changes these changes every corpus order: resumed runs differ."""
+    """If NumPy changed these values, resumed runs would differ."""
     random = pairs.CounterRandom(1, 2, 3)
     assert random.words(3).tolist() == [
         13279728891206244966,
@@ -675,12 +676,12 @@ def test_order_is_a_permutation():
     assert scipy.stats.chisquare(table.ravel(), ddof=9).pvalue > MIN_P
 
 
-def test_spread_is_uniform_at_each_place_and_even_over_all():
+def test_each_number_of_spread_is_uniform_and_all_are_evenly_spaced():
     values = np.stack([pairs.CounterRandom(9, i).spread(64) for i in range(3000)])
     assert values.min() >= 0 and values.max() < 1
     for place in (0, 1, 63):
         assert scipy.stats.kstest(values[:, place], "uniform").pvalue > MIN_P
-    # Gaps between neighbours are at most three steps of golden sections long.
+    # Numbers at golden-ratio steps have no gap much wider than the mean gap.
     gaps = np.diff(np.sort(values, axis=1), axis=1)
     assert gaps.max() < 2.7 / 64
 
@@ -696,7 +697,7 @@ def test_below():
 
 @pytest.mark.parametrize("tosses", [1, 2, 62, 63, 64, 126, 127, 1000])
 def test_heads(tosses):
-    """Tosses past 63 come from more words, none used twice: the spread shows it."""
+    """Each 63 tosses need a new word; reused words would change the variance."""
     size = 20_000
     heads = pairs.CounterRandom(6, tosses).heads(np.full(size, tosses))
     assert 0 <= heads.min() and heads.max() <= tosses

@@ -1,6 +1,6 @@
 """Tests of bert_jax.data.batches.pipeline on corpora in which every token is unique.
 
-So a token tells where it came from, and a row can be held against the text.
+A token identifies its position in the corpus, so rows can be compared with the text.
 """
 
 import collections
@@ -43,10 +43,10 @@ KEYS = {
 
 
 class Made:
-    """A corpus, its config of a stream a shard, and where each token of it stands.
+    """A corpus, its config with one stream per shard, and the positions of its tokens.
 
-    document_of holds, by token id, the number of its document; tokens of a document
-    have consecutive ids, special tokens and spare ids have document -1.
+    document_of has the document of each token id. The tokens of a document have
+    consecutive ids; special tokens and unused ids have document -1.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ def four_shards(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short_sentences(tmp_path_factory):
-    """Sentences of one token: a chunk has the target's length, so nothing is cut."""
+    """A corpus of sentences of one token: chunks reach targets exactly."""
     return Made(tmp_path_factory.mktemp("short") / "made", 2, 1)
 
 
@@ -173,12 +173,12 @@ def draw_visit(made, stream, epoch, index, phase_index):
 
 
 def rows_of(batches):
-    """Returns the batches as one, row after row."""
+    """Concatenates batches."""
     return {key: np.concatenate([b[key] for b in batches]) for key in batches[0]}
 
 
 def unmasked(rows):
-    """Returns input_ids as they were before masking."""
+    """Returns input_ids before masking."""
     ids = rows["input_ids"].copy()
     row, slot = np.nonzero(rows["masked_lm_weights"])
     ids[row, rows["masked_lm_positions"][row, slot]] = rows["masked_lm_ids"][row, slot]
@@ -245,7 +245,7 @@ def test_rows_are_well_formed(four_shards, many_batches):
     np.testing.assert_array_equal(ids == special["[PAD]"], is_pad)
     np.testing.assert_array_equal(rows["input_ids"][is_pad], special["[PAD]"])
     assert is_pad.any()
-    # All else is text.
+    # All other tokens are text.
     text = ~is_pad & (position != 0) & (ids != special["[SEP]"])
     assert (four_shards.document_of[ids[text]] >= 0).all()
     assert (rows["next_sentence_positions"] == 0).all()
@@ -254,7 +254,7 @@ def test_rows_are_well_formed(four_shards, many_batches):
 
 
 def test_masks(four_shards, many_batches):
-    """As many as the length asks for, on text only, rising, then empty slots."""
+    """The number of masks depends on the length; only text is masked."""
     rows = rows_of(many_batches)
     table = masking.num_to_predict_table(LENGTH, PREDICTIONS, 0.15)
     count = rows["masked_lm_weights"].sum(1).astype(int)
@@ -273,7 +273,7 @@ def test_masks(four_shards, many_batches):
 
 @pytest.mark.parametrize("phase_index", [0, 1])
 def test_rows_are_text_of_the_corpus(four_shards, phase_index):
-    """Undoing the masks gives slices of documents; B follows A where labelled so."""
+    """Unmasked segments are slices of documents; B follows A according to the label."""
     rows = rows_of(four_shards.batches(20, num_streams=1, phase_index=phase_index))
     max_num_tokens = rows["input_ids"].shape[1] - 3
     document_of = four_shards.document_of
@@ -288,7 +288,7 @@ def test_rows_are_text_of_the_corpus(four_shards, phase_index):
 
 
 def test_phases(one_shard):
-    """Each has its own sizes and its own draws."""
+    """Each phase has its own sizes and its own draws."""
     first, second = (one_shard.batches(2, phase_index=i) for i in (0, 1))
     assert second[0]["input_ids"].shape == (BATCH, 64)
     assert second[0]["masked_lm_positions"].shape == (BATCH, 9)
@@ -296,8 +296,8 @@ def test_phases(one_shard):
     assert segments(rows_of(first)) != segments(rows_of(second))
 
 
-def test_a_vocabulary_larger_than_two_bytes_hold(tmp_path):
-    """Ids above 65,535 reach the rows as they are; random tokens are of all ids."""
+def test_a_vocabulary_larger_than_two_bytes(tmp_path):
+    """Ids above 65,535 are unchanged in rows; random tokens are drawn from all ids."""
     spare = 70_000
     made = Made(tmp_path / "made", 2, 9, spare_tokens=spare)
     first = made.document_of.tolist().index(0)
@@ -318,8 +318,10 @@ def test_a_vocabulary_larger_than_two_bytes_hold(tmp_path):
 
 
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
-def test_batch_of_a_step_is_the_same_however_reached(four_shards, num_streams):
-    """Also in the second and third epoch."""
+def test_the_batch_of_a_step_does_not_depend_on_the_first_step(
+    four_shards, num_streams
+):
+    """This includes steps in the second and third epoch."""
     made = four_shards
     epoch = made.steps_per_epoch(num_streams)
     count = 2 * epoch + 3
@@ -330,7 +332,7 @@ def test_batch_of_a_step_is_the_same_however_reached(four_shards, num_streams):
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_how_many_steps_are_made_at_once_changes_nothing(
+def test_the_number_of_steps_made_at_once_does_not_change_batches(
     four_shards, monkeypatch, split
 ):
     host = {"host": 1, "num_hosts": 2}
@@ -340,8 +342,8 @@ def test_how_many_steps_are_made_at_once_changes_nothing(
         assert_equal(four_shards.batches(20, split=split, **host), several)
 
 
-def test_position_of_a_row_is_plain_arithmetic():
-    """`visits` from any row is the tail of `visits` from the first."""
+def test_visits_can_start_at_any_row():
+    """`visits` from any row is a suffix of `visits` from the first row."""
     sizes = (3, 10, 1)
     stream = streams_lib.Stream(0, ((0, None), (1, None), (2, None)), sizes, (1, 0, 0))
 
@@ -375,8 +377,8 @@ def test_shards_are_visited_in_another_order_each_epoch():
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_hosts_together_give_the_batch_of_one(four_shards, split):
-    """Train: each host reads streams of its own; validation: a slice of one."""
+def test_the_rows_of_all_hosts_are_the_global_batch(four_shards, split):
+    """In training each host reads its own streams, in validation a slice of one."""
     made = four_shards
     whole = made.batches(4, first_step=5, split=split)
     for num_hosts in (2, 4):
@@ -418,7 +420,7 @@ def test_hosts_that_do_not_divide_the_streams_share_them(
 
 @pytest.fixture(scope="module")
 def sixteen_shards(tmp_path_factory):
-    """A second phase of other sizes, packed; an epoch of either is some dozen steps."""
+    """A corpus with a second phase of packed rows; an epoch has some dozen steps."""
     made = Made(tmp_path_factory.mktemp("sixteen") / "made", 16, 9, num_documents=200)
     return made.with_phase(0, num_steps=100).with_phase(
         1,
@@ -431,7 +433,7 @@ def sixteen_shards(tmp_path_factory):
 
 
 def run_batches(made, first_step, host=0, num_hosts=1):
-    """Returns a host's batches from a step of the run to its end, over both phases."""
+    """Returns the batches of a host from a step to the end of the run."""
     phase_index, first = phases.phase_of(made.config, first_step)
     found = []
     for index in range(phase_index, 2):
@@ -448,8 +450,10 @@ def two_hundred_steps(sixteen_shards):
     return run_batches(sixteen_shards, 0)
 
 
-def test_two_hundred_steps_pass_epochs_and_pack(sixteen_shards, two_hundred_steps):
-    """What the next test goes over."""
+def test_two_hundred_steps_include_epochs_and_packed_rows(
+    sixteen_shards, two_hundred_steps
+):
+    """Checks the assumptions of the next test."""
     assert len(two_hundred_steps) == 200
     for index, batch_size in enumerate((16, 32)):
         streams = sixteen_shards.streams(phase_index=index)
@@ -460,10 +464,10 @@ def test_two_hundred_steps_pass_epochs_and_pack(sixteen_shards, two_hundred_step
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2, 4, 8, 16])
-def test_any_number_of_hosts_sees_the_same_run(
+def test_batches_do_not_depend_on_the_number_of_hosts(
     sixteen_shards, two_hundred_steps, num_hosts
 ):
-    """From step 137, past an epoch; the one host of 200 steps began at step 0."""
+    """Starts at step 137, after an epoch; the single host started at step 0."""
     parts = [
         run_batches(sixteen_shards, 137, host, num_hosts) for host in range(num_hosts)
     ]
@@ -474,7 +478,7 @@ def test_any_number_of_hosts_sees_the_same_run(
 @pytest.mark.parametrize(
     "num_hosts", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8, 16))]
 )
-def test_any_number_of_hosts_sees_the_same_run_from_the_start(
+def test_batches_do_not_depend_on_the_number_of_hosts_from_the_start(
     sixteen_shards, two_hundred_steps, num_hosts
 ):
     parts = [
@@ -484,18 +488,18 @@ def test_any_number_of_hosts_sees_the_same_run_from_the_start(
     assert_equal(together, two_hundred_steps)
 
 
-# ----------------------------------------------------------------- where rows are from
+# ---------------------------------------------------------------------- provenance
 
 
 def token_starts(made, origin):
-    """Returns the shard's tokens and where each document begins, and the last ends."""
+    """Returns the tokens of a shard and the bounds of its documents."""
     (shard,) = (s for s in made.corpus.shards["train"] if s.file == origin.shard)
     tokens, documents = made.corpus.load(shard)
     return tokens, documents.token_offsets[documents.sentence_offsets]
 
 
 def excerpt(ids, tokens, starts, position_of):
-    """Returns where a segment of a row was cut from."""
+    """Returns the expected excerpt of a segment."""
     place = position_of[int(ids[0])]
     document = int(np.searchsorted(starts, place, side="right")) - 1
     text = tokens[starts[document] : starts[document + 1]].tolist()
@@ -509,8 +513,8 @@ def excerpt(ids, tokens, starts, position_of):
 
 
 @pytest.mark.parametrize("phase_index", [0, 1])
-def test_origins_tell_where_every_segment_was_cut_from(sixteen_shards, phase_index):
-    """Held against the tokens, each of which stands once in the corpus."""
+def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index):
+    """The reference are the tokens, each of which is unique in the corpus."""
     made = sixteen_shards
     for step in (0, 57):
         (batch,) = made.batches(1, step, phase_index=phase_index)
@@ -539,7 +543,7 @@ def test_origins_tell_where_every_segment_was_cut_from(sixteen_shards, phase_ind
             assert tuple(found) == origin.segments
 
 
-def test_origins_are_each_row_of_an_epoch_once(four_shards):
+def test_origins_of_an_epoch_contain_each_row_once(four_shards):
     made = four_shards
     sizes = [sum(stream.rows) for stream in made.streams()]
     seen = collections.Counter()
@@ -554,8 +558,8 @@ def test_origins_are_each_row_of_an_epoch_once(four_shards):
 
 
 @pytest.mark.parametrize("phase_index", [0, 1])
-def test_a_visit_has_no_pair_twice(sixteen_shards, phase_index):
-    """Over three epochs of small shards; the second phase is packed."""
+def test_a_visit_has_no_repeated_pair(sixteen_shards, phase_index):
+    """Tests three epochs of small shards; the second phase is packed."""
     made = sixteen_shards
     seen = collections.Counter()
     for step in range(40):
@@ -647,7 +651,7 @@ def test_rows_of_one_segment(tmp_path):
 
 
 def test_masks_follow_the_config(four_shards):
-    """Whole words, spans and rates reach the rows; the same rows as before else."""
+    """Whole words, spans and rates change the masks, but not the rows."""
     plain = rows_of(four_shards.batches(5))
     for changes in (
         {"whole_word_mask": True},
@@ -690,7 +694,7 @@ def test_masks_follow_the_config(four_shards):
 def test_words_of_ideographs_are_masked_whole(
     tmp_path, num_spare, ngram_max, max_sequences_per_row
 ):
-    """Each ideograph of this text belongs to one word, so a row tells its words."""
+    """Each ideograph of this text belongs to one word, so rows identify their words."""
     rng = random.Random(0)
     ideographs = [chr(0x4E00 + i) for i in range(900)]
     words = []
@@ -752,7 +756,7 @@ def test_words_of_ideographs_are_masked_whole(
 
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
 def test_streams_cover_all_shards(four_shards, num_streams):
-    """Each shard is one stream's, and validation is one stream."""
+    """Each shard belongs to one stream, and validation is one stream."""
     config = four_shards.config
     for split, expected in (("train", num_streams), ("validation", 1)):
         streams = four_shards.streams(split, num_streams=num_streams)
@@ -798,7 +802,7 @@ def test_validation_does_not_depend_on_the_number_of_streams(four_shards):
 
 
 def epoch_rows(made, epoch, num_streams=1):
-    """Returns the rows of one epoch of every stream, one after the other."""
+    """Returns the rows of one epoch of every stream, concatenated."""
     sizes = [sum(stream.rows) for stream in made.streams(num_streams=num_streams)]
     per_step = BATCH // num_streams
     num_steps = math.ceil(max(sizes) * (epoch + 1) / per_step)
@@ -818,7 +822,7 @@ def epoch_rows(made, epoch, num_streams=1):
 
 @pytest.mark.parametrize("num_streams", [1, 2])
 def test_epochs_use_every_sentence(short_sentences, num_streams):
-    """In an A, or in a B that follows; an epoch drops some pairs of some passes."""
+    """A sentence is in an A or in a B that follows; an epoch may drop some pairs."""
     every, train = set(), short_sentences.tokens("train")
     for epoch in range(4):
         used = set()
@@ -845,7 +849,7 @@ def test_epochs_differ_in_pairs_and_masks(short_sentences):
     assert (first["input_ids"] != second["input_ids"]).any(1).mean() > 0.9
     pairs_of = [set(segments(rows)) for rows in (first, second)]
     assert len(pairs_of[0] & pairs_of[1]) < 0.5 * len(pairs_of[0])
-    # Rows that happen to have the same text are masked anew.
+    # Rows that happen to have the same text have different masks.
     masks = collections.defaultdict(list)
     for rows in epochs:
         for row, positions in zip(
@@ -866,12 +870,12 @@ def test_rows_are_shuffled_within_a_visit(one_shard):
 
 
 def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
-    """Three streams of two phases: every draw of five epochs has its own key."""
+    """All draws of three streams, two phases and five epochs have different keys."""
     keys = []
 
     class Recorded(pairs.CounterRandom):
         def __init__(self, *key):
-            # Not what batches of other tests still draw ahead.
+            # Excludes draws that the iterators of other tests still run.
             if threading.current_thread() is threading.main_thread():
                 keys.append(key)
             super().__init__(*key)
@@ -884,7 +888,7 @@ def test_no_two_draws_share_a_key(short_sentences, monkeypatch):
                 draw_visit(made, stream, epoch, i, phase_index)
     monkeypatch.undo()
     assert len(keys) >= 2 * 3 * 5 * 4  # order, pairs of a pass, shuffle, rows
-    # What a draw is for comes first: keys of one kind have one length.
+    # The purpose of a draw comes first, and keys of one purpose have the same length.
     assert len({key[0] for key in keys}) == len({(key[0], len(key)) for key in keys})
     assert {key[0] for key in keys} == {0, 1, 2, 3}
     first = {}
@@ -916,7 +920,7 @@ def test_validation_text_is_not_trained_on(four_shards):
     assert len(documents["train"] | documents["validation"]) == 60
 
 
-# ---------------------------------------------------------------------- the end
+# -------------------------------------------------------------------- shutdown
 
 
 ABANDON = """
@@ -939,7 +943,7 @@ if len(sys.argv) > 3:
     "arguments", [["20"], pytest.param(["3", "7"], marks=pytest.mark.slow)]
 )
 def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, arguments):
-    """Threads at work when the interpreter goes must not hold it."""
+    """Running threads must not block the exit of the interpreter."""
     path = tmp_path / "config.json"
     path.write_text(four_shards.config.to_json())
     done = subprocess.run(
@@ -952,8 +956,8 @@ def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, argu
     assert (done.returncode, done.stderr) == (int([0, *arguments[1:]][-1]), "")
 
 
-def test_a_shard_damaged_while_it_is_read_is_named(tmp_path):
-    """After the corpus was opened and found whole."""
+def test_a_shard_that_becomes_corrupt_is_named(tmp_path):
+    """The shard becomes corrupt after the corpus was opened and verified."""
     made = Made(tmp_path / "made", 1, 5)
     (shard,) = made.corpus.shards["train"]
     path = tmp_path / "made" / "corpus" / shard.file
@@ -962,8 +966,8 @@ def test_a_shard_damaged_while_it_is_read_is_named(tmp_path):
         made.batches(1)
 
 
-def test_a_closed_iterator_makes_no_more(four_shards, monkeypatch):
-    """What was asked for ahead is dropped, visits and batches."""
+def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch):
+    """Visits and batches that have not started are cancelled."""
     drawn, may_go_on = [], threading.Event()
 
     def slow_visit(*args):

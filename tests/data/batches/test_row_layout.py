@@ -8,7 +8,7 @@ from bert_jax.data.batches import row_layout
 
 @pytest.mark.parametrize("num_pairs", [1, 2, 32])
 @pytest.mark.parametrize("has_b", [True, False])
-def test_layout_is_that_of_a_plain_loop(num_pairs, has_b):
+def test_layout_equals_a_plain_loop(num_pairs, has_b):
     rng = np.random.default_rng(num_pairs)
     pairs_BK5 = np.zeros((50, num_pairs, 5), np.int32)
     for row in pairs_BK5:

@@ -1,4 +1,4 @@
-"""Rows hold what they should, and pairs are cut as the released code cuts them."""
+"""Tests of bert_jax.data.batches.text_rows: layout and truncation of rows."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.models import TOKENIZER
 
 
 def cut_one_by_one(a, b, most):
-    """As google-research/bert says it: a loop that pops from the longer."""
+    """Truncates like google-research/bert, by a loop that pops from the longer text."""
     while a + b > most:
         if a > b:
             a -= 1
@@ -17,7 +17,7 @@ def cut_one_by_one(a, b, most):
     return a, b
 
 
-def test_truncation_is_that_of_a_loop():
+def test_truncation_equals_the_released_loop():
     a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 30), np.arange(0, 30)))
     for most in (5, 12, 29, 70):
         found = np.stack(text_rows.truncate_longest(a, b, most), axis=1)
@@ -26,7 +26,7 @@ def test_truncation_is_that_of_a_loop():
 
 
 def cut_by_tokenizers(a, b, most):
-    """Returns the lengths that are left by `longest_first` of Hugging Face."""
+    """Returns the lengths after `longest_first` truncation of Hugging Face."""
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "b": 4}
     model = tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]")
@@ -44,8 +44,8 @@ def cut_by_tokenizers(a, b, most):
 
 
 @pytest.mark.parametrize("most", [5, 12, 29, 30, 70])
-def test_truncation_differs_from_hugging_faces_where_the_model_card_says(most):
-    """By one token, see `tuned_card.PAIRS`."""
+def test_truncation_differs_from_hugging_face_as_the_model_card_states(most):
+    """The difference is one token, see `PAIRS` in the model card."""
     a, b = (x.ravel() for x in np.meshgrid(np.arange(1, 40), np.arange(1, 40)))
     ours = np.stack(text_rows.truncate_longest(a, b, most), axis=1)
     theirs = cut_by_tokenizers(a, b, most)
@@ -73,7 +73,7 @@ def test_rows_of_one_text_and_of_two():
     assert all(array.dtype == np.int32 for array in arrays.values())
 
 
-def test_a_batch_is_as_short_as_its_rows_allow():
+def test_cut_shortens_rows_to_the_longest_text():
     texts = [np.arange(n, dtype=np.int32) for n in (10, 15, 40, 200)]
     tokens = text_rows.join(texts, TOKENIZER, 100)
     none = np.full(4, -1)
@@ -81,19 +81,19 @@ def test_a_batch_is_as_short_as_its_rows_allow():
     lengths = [made.cut(np.array([row])).length for row in range(4)]
     assert lengths == [16, 32, 64, 100]
     assert made.cut(np.array([0, 2])).length == 64
-    # Two special tokens beside one text, three beside two.
+    # A row has two special tokens with one text, three with two texts.
     pairs = np.array([[0, 12, 0, 0], [0, 14, 0, 0], [0, 7, 0, 7]])
     made = text_rows.Rows(tokens.ids, pairs, 100)
     assert [made.cut(np.array([row])).length for row in range(3)] == [16, 16, 32]
 
 
-def test_values_lie_beside_their_tokens():
+def test_aligned_values_have_the_indices_of_their_tokens():
     tokens = text_rows.join([np.array([7, 8]), np.array([9])], TOKENIZER, 4)
     values = text_rows.aligned([np.array([70, 80]), np.array([90])], tokens, -1)
     assert dict(zip(tokens.ids[-3:], values[-3:], strict=True)) == {7: 70, 8: 80, 9: 90}
     assert (values[:-3] == -1).all() and len(values) == len(tokens.ids)
 
 
-def test_a_text_without_a_token_becomes_unknown():
+def test_a_text_without_tokens_becomes_unk():
     ids = text_rows.encode_texts(["w1", " \u200b "], TOKENIZER)
     assert [x.tolist() for x in ids] == [[6], [TOKENIZER.id("[UNK]")]]

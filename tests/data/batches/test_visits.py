@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.batches.visits: which pairs of a shard a visit gives."""
+"""Tests of bert_jax.data.batches.visits: the pairs and rows of a visit."""
 
 import collections
 
@@ -39,13 +39,13 @@ def draw(documents, settings, num_rows, key=(1,)):
 
 
 def pairs_of(rows):
-    """Returns A and B of every pair of some rows."""
+    """Returns A and B of every pair in the given rows."""
     every = rows.reshape(-1, 5)
     return [tuple(pair) for pair in every[every[:, 1] > 0, :4].tolist()]
 
 
 def passes(documents, settings, count, key=(1,)):
-    """Returns the first passes that a visit draws, as sets of pairs."""
+    """Returns the first passes of a visit, as sets of pairs."""
     data, phase = settings
     draw_pass = pairs.draw_pairs if data.next_sentence else pairs.draw_segments
     found = []
@@ -69,7 +69,7 @@ def test_rows_in_excess_of_a_pass_are_dropped(documents, share, next_sentence):
 
 
 def test_dropped_rows_are_of_all_documents(documents):
-    """Half of the pairs of a pass, in as many visits as it takes to see a pattern."""
+    """Visits with half of the pairs of a pass are repeated to detect any pattern."""
     settings = phase_of()
     starts = np.concatenate(
         [draw(documents, settings, 300, (key,))[:, 0, 0] for key in range(40)]
@@ -84,7 +84,7 @@ def test_dropped_rows_are_of_all_documents(documents):
 
 @pytest.mark.parametrize("more", [1.02, 1.5, 2.5])
 @pytest.mark.parametrize("per_row", [1, 4])
-def test_missing_rows_come_from_further_passes_without_a_repeat(
+def test_missing_rows_are_drawn_in_further_passes_without_repeats(
     documents, more, per_row
 ):
     settings = phase_of(per_row=per_row)
@@ -103,7 +103,7 @@ def test_missing_rows_come_from_further_passes_without_a_repeat(
         )
 
 
-def test_a_second_pass_is_drawn_only_where_rows_are_missing(documents, monkeypatch):
+def test_a_second_pass_is_only_drawn_if_rows_are_missing(documents, monkeypatch):
     drawn = []
 
     def recorded(*args):
@@ -124,10 +124,10 @@ def test_a_second_pass_is_drawn_only_where_rows_are_missing(documents, monkeypat
     "next_sentence, per_row, num_documents",
     [(True, 1, 2), (True, 4, 2), (False, 1, 1), (False, 4, 1)],
 )
-def test_rows_are_repeated_evenly_where_there_are_no_more_pairs(
+def test_rows_are_repeated_evenly_if_there_are_no_new_pairs(
     next_sentence, per_row, num_documents
 ):
-    """Documents of a sentence: each pass gives the same pairs."""
+    """With documents of one sentence, each pass gives the same pairs."""
     documents = pairs.Documents.from_lengths(
         np.full(num_documents, 2), np.ones(num_documents, int)
     )
@@ -139,7 +139,7 @@ def test_rows_are_repeated_evenly_where_there_are_no_more_pairs(
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_a_visit_has_the_rows_asked_for_and_as_many_mask_keys(tmp_path):
+def test_a_visit_has_num_rows_rows_and_mask_keys(tmp_path):
     config = make_config(tmp_path)
     corpus = write(config, make_documents(60))
     shard, phase = corpus.shards["train"][0], config.phases[0]
@@ -156,7 +156,7 @@ def test_a_visit_has_the_rows_asked_for_and_as_many_mask_keys(tmp_path):
         assert every[:, 0:2].sum(axis=1).max() <= len(visit.tokens)
 
 
-def test_the_same_key_gives_the_same_visit_and_another_key_another(documents):
+def test_the_key_determines_the_visit(documents):
     settings = phase_of(per_row=2)
     first, second, other = (
         draw(documents, settings, 400, key) for key in ((1, 2), (1, 2), (1, 3))

@@ -1,4 +1,4 @@
-"""Building a corpus: the same corpus however often it was interrupted."""
+"""Tests of bert_jax.data.corpus.build, including interruption and resuming."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def small_batches(monkeypatch):
 
 @pytest.fixture
 def source(tmp_path):
-    """A config and the documents that its source holds, some of them twice."""
+    """A config and the documents of its source, some of them repeated."""
     documents = make_documents(120, max_sentences=8)
     documents += documents[:20]
     config = make_config(tmp_path)
@@ -61,15 +61,15 @@ def trains(config, vocab_size=90):
 
 
 def made(config, *args):
-    """Returns the files that prepare makes."""
+    """Prepares a corpus; returns its files."""
     build.prepare(config, *args)
     return files(config.data.corpus_dir)
 
 
-# ------------------------------------------------------------------ what is made
+# ------------------------------------------------------------------------- files
 
 
-def test_the_corpus_is_that_of_the_sources_documents(source):
+def test_the_corpus_contains_the_documents_of_the_source(source):
     config, documents = source
     by_hand = elsewhere(config, "by_hand")
     found = write(by_hand, documents)
@@ -105,13 +105,13 @@ def test_any_order_of_the_documents_makes_the_same_files(source):
 
 
 def shards_of(config):
-    """Returns the shards that prepare makes; the manifest names the sources."""
+    """Prepares a corpus; returns its shards, because the manifest names the sources."""
     found = made(config, 1).items()
     return {name: data for name, data in found if name.startswith(("train", "valid"))}
 
 
 def test_empty_documents_do_not_matter(source, tmp_path):
-    """They are counted; all else is as without them."""
+    """Empty documents are counted, but do not change the shards."""
     config, documents = source
     nothing = ["", " ", "\n\n", "\x00", "\u3000\n\u200b"]
     texts = ["\n".join(document) for document in documents]
@@ -131,8 +131,8 @@ def test_empty_documents_do_not_matter(source, tmp_path):
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\r", "\u2028", "\x85"])
-def test_an_untidy_text_makes_the_shards_of_its_tidy_twin(source, tmp_path, end):
-    """A byte order mark, another line end, controls in words and U+FFFD beside one."""
+def test_an_untidy_text_makes_the_same_shards_as_a_clean_one(source, tmp_path, end):
+    """Byte order marks, line ends and control characters do not change the shards."""
     config, documents = source
     write_source(config, documents)
     text = (tmp_path / "text.txt").read_text().replace("w7", "\ufffdw7")
@@ -145,7 +145,7 @@ def test_an_untidy_text_makes_the_shards_of_its_tidy_twin(source, tmp_path, end)
     assert {word for d in found for s in d for word in s.split()} == set(WORDS)
 
 
-def test_sources_count_as_often_as_they_weigh(tmp_path):
+def test_source_weights_determine_the_number_of_copies(tmp_path):
     specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
     config = make_config(
         tmp_path, sources=specs, source_weights=(0.5, 2.0), validation_fraction=0.1
@@ -165,7 +165,7 @@ def test_sources_count_as_often_as_they_weigh(tmp_path):
 
 
 def test_a_corpus_in_a_bucket(source, tmp_path):
-    """TensorFlow's file system in memory stands for one."""
+    """The bucket is simulated by TensorFlow's in-memory file system."""
     config, _ = source
     local = made(config)
     remote = changed(config, "data", corpus_dir=f"ram://{tmp_path}/corpus")
@@ -175,7 +175,7 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     assert sorted(all_text(found)) == sorted(all_text(corpus.read(config)))
 
 
-def test_again_does_nothing(source, capsys):
+def test_preparing_an_existing_corpus_does_nothing(source, capsys):
     config, _ = source
     first = build.prepare(config)
     before = {file.name: file.stat() for file in os.scandir(config.data.corpus_dir)}
@@ -185,11 +185,11 @@ def test_again_does_nothing(source, capsys):
     assert {k: v.st_mtime_ns for k, v in after.items()} == {
         k: v.st_mtime_ns for k, v in before.items()
     }
-    assert "prepared already" in capsys.readouterr().out
+    assert "already prepared" in capsys.readouterr().out
 
 
-def test_an_input_file_is_stated_once(source, monkeypatch):
-    """With a vocabulary to train, the trainer looks for the files itself."""
+def test_an_input_file_is_statted_once(source, monkeypatch):
+    """This includes the training of a vocabulary."""
     config, _ = source
     path, stated, stat = config.data.sources[0].removeprefix("text:"), [], os.stat
 
@@ -202,7 +202,7 @@ def test_an_input_file_is_stated_once(source, monkeypatch):
     assert stated.count(path) == 1
 
 
-def test_a_text_too_large_to_keep_makes_the_same_files(source, monkeypatch):
+def test_a_text_too_large_to_keep_in_memory_makes_the_same_files(source, monkeypatch):
     config = trains(source[0])
     expected = made(config, 1)
     monkeypatch.setattr(build, "KEPT_BYTES", 100)
@@ -221,11 +221,11 @@ def test_is_small(source, monkeypatch):
 
 
 class Killed(BaseException):
-    """As KeyboardInterrupt: not an Exception."""
+    """Not an Exception, like KeyboardInterrupt."""
 
 
 def killed_at(monkeypatch, config, count):
-    """Prepares until the count-th file is about to get its name.
+    """Prepares a corpus until the count-th file is about to be renamed.
 
     Returns:
       Whether it came so far.
@@ -248,7 +248,7 @@ def killed_at(monkeypatch, config, count):
 
 
 def encoded_batches(monkeypatch, config):
-    """Prepares and returns the names of the batches that were encoded."""
+    """Prepares a corpus; returns the names of the batches that were encoded."""
     names = []
     write = sorted_runs.RunWriter.write
 
@@ -282,7 +282,7 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
 
 
 def test_killed_again_and_again(source, monkeypatch):
-    """Every time it comes a file further."""
+    """Each attempt finishes one more file than the one before."""
     config, _ = source
     expected = made(elsewhere(config, "straight"))
     for _ in range(100):
@@ -291,7 +291,7 @@ def test_killed_again_and_again(source, monkeypatch):
     assert files(config.data.corpus_dir) == expected
 
 
-def test_killed_after_the_manifest_it_only_tidies_up(source, monkeypatch):
+def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     config, _ = source
 
     def killed(directory):
@@ -335,20 +335,20 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("count", [9, -3])
-def test_what_was_made_of_anything_else_is_not_used(source, monkeypatch, name, count):
-    """Killed while runs are written, and when the first shards stand."""
+def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
+    """The process is killed while runs are written, and after the first shards."""
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
     assert killed_at(monkeypatch, config, count % (len(names) + 2 * 3 + 6))
-    time.sleep(0.01)  # times of change are that coarse
+    time.sleep(0.01)  # the resolution of modification times
     config = CHANGES[name](config) or config
-    assert len(encoded_batches(monkeypatch, config)) >= 5  # all, from the first
+    assert len(encoded_batches(monkeypatch, config)) >= 5  # all of them
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
 @pytest.mark.parametrize("values", [{"num_shards": 4}, {"validation_fraction": 0.4}])
 @pytest.mark.parametrize("count", [9, -3])
-def test_tokenized_text_is_used_for_other_shards(source, monkeypatch, values, count):
+def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
     count %= len(names) + 2 * 3 + 6
@@ -392,7 +392,7 @@ def start(config, path, *args):
 
 
 def num_finished(config):
-    """Returns how many runs and shards are finished."""
+    """Returns the number of finished runs and shards."""
     work = os.path.join(config.data.corpus_dir, "unfinished")
     names = [name for _, _, of_one in os.walk(work) for name in of_one]
     pattern = r"run-[0-9a-f]+-\d+(-last)?|(train|validation)-.*\.json"
@@ -421,7 +421,7 @@ def test_sigkill_of_all_processes_at_random_moments(
         found = num_finished(config)
         in_shards = i == num_kills - 1
         wanted = num_runs - found + 1 if in_shards else moments.randint(0, most)
-        ahead = 1 if in_shards else 2  # the last of three shards is never begun
+        ahead = 1 if in_shards else 2  # the last of three shards is never started
         process = start(config, tmp_path / "config.json", 100, wanted + ahead)
         while num_finished(config) < found + wanted:
             assert process.poll() is None
@@ -435,19 +435,19 @@ def test_sigkill_of_all_processes_at_random_moments(
     assert files(config.data.corpus_dir) == expected
 
 
-# ----------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------- errors
 
 
-def fails(config, message, num_workers=1):
-    """Prepares, and checks that finished work is kept and mentioned."""
+def check_fails(config, message, num_workers=1):
+    """Prepares a corpus; checks the error, and that finished work is kept."""
     with pytest.raises(ConfigError, match=message) as caught:
         build.prepare(config, num_workers)
-    assert "rerun the same command with this corrected to resume" in str(caught.value)
+    assert "correct this and rerun the same command to resume" in str(caught.value)
     assert os.listdir(config.data.corpus_dir) == ["unfinished"]
 
 
 def fails_at_once(config, message):
-    """Prepares, and checks that no trace is left, not even the directory."""
+    """Prepares a corpus; checks the error, and that the directory is removed."""
     with pytest.raises(ConfigError, match=message) as caught:
         build.prepare(config, 1)
     assert "resume" not in str(caught.value)
@@ -464,22 +464,22 @@ def test_an_error_before_any_text_is_read_leaves_nothing(source):
 def test_too_little_text(source):
     config, _ = source
     write_source(config, [])
-    fails(config, "no text in")
+    check_fails(config, "no text in")
     write_source(config, [["w1", "w2", "w3"]])
-    fails(config, r"gave [01] training document\(s\)")
+    check_fails(config, r"contain [01] training document\(s\)")
 
 
 @pytest.fixture
 def five_files(tmp_path):
-    """A config whose sources are five files of several batches each."""
+    """A config with five input files of several batches each."""
     for i in range(5):
         documents = [[f"w{i}", *d] for d in make_documents(60, seed=i)]
         write_documents(tmp_path / f"{i}.txt", documents)
     return make_config(tmp_path, sources=(f"text:{tmp_path}/[0-4].txt",))
 
 
-def mends(config, monkeypatch, num_encoded):
-    """Prepares again; checks how much is encoded again, and the corpus."""
+def check_resumes(config, monkeypatch, num_encoded):
+    """Prepares again; checks the number of encoded batches, and the corpus."""
     assert len(encoded_batches(monkeypatch, config)) == num_encoded
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
@@ -493,7 +493,7 @@ def num_batches(monkeypatch, config):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_bad_lines_are_reported_together_and_cost_their_files(
+def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch, num_workers
 ):
     config = five_files
@@ -504,22 +504,22 @@ def test_bad_lines_are_reported_together_and_cost_their_files(
         bad = content.replace(b"w7", b"w\xff", 2)
         (tmp_path / f"{i}.txt").write_bytes(bad)
     message = r"^4 lines or files .*\(1\) /.*/1.txt:\d+ is not UTF-8.*/4.txt:\d+ is"
-    fails(config, message, num_workers)
+    check_fails(config, message, num_workers)
     for i, content in good.items():
         (tmp_path / f"{i}.txt").write_bytes(content)
-    mends(config, monkeypatch, counts[1] + counts[4])
+    check_resumes(config, monkeypatch, counts[1] + counts[4])
 
 
-def test_the_setting_that_allows_bad_lines_costs_their_files(
+def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch
 ):
     config = five_files
     counts = num_batches(monkeypatch, config)
     with open(tmp_path / "3.txt", "ab") as file:
         file.write(b"\n\nw1 caf\xe9 w2\n")
-    fails(config, r"3.txt:\d+ is not UTF-8.* or set config.data.invalid_utf8")
+    check_fails(config, r"3.txt:\d+ is not UTF-8.* or set config.data.invalid_utf8")
     config = changed(config, "data", invalid_utf8="replace")
-    mends(config, monkeypatch, counts[3])
+    check_resumes(config, monkeypatch, counts[3])
     manifest = json.loads(files(config.data.corpus_dir)["manifest.json"])
     assert manifest["cleaning"] == {"lines_repaired": 1}
 
@@ -530,48 +530,50 @@ def test_bad_json_lines_are_reported_together(source, tmp_path, monkeypatch):
     (tmp_path / "1.jsonl").write_text("\n".join(good))
     (tmp_path / "2.jsonl").write_text('{"text": 1}\nno\n{"text": "w1 w2"}\n')
     config = changed(config, "data", sources=[f"jsonl:{tmp_path}/*.jsonl#text"])
-    fails(config, "2.jsonl:1 has int in the field 'text'.*2.jsonl:2 is not JSON")
+    check_fails(config, "2.jsonl:1 has int in the field 'text'.*2.jsonl:2 is not JSON")
     (tmp_path / "2.jsonl").write_text('{"text": "w1 w2"}\n')
-    mends(config, monkeypatch, 1)
+    check_resumes(config, monkeypatch, 1)
 
 
 def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
     counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
-    fails(config, r"num_shards=200 leaves \d+ shard")
+    check_fails(config, r"num_shards=200 leaves \d+ shard")
     config = changed(config, "data", num_shards=2)
     os.remove(tmp_path / "0.txt")
     write_documents(tmp_path / "00.txt", make_documents(5))
     config = changed(config, "data", sources=[f"text:{tmp_path}/[0-4]*.txt"])
     assert sum(counts) > 10
-    mends(config, monkeypatch, 1)
+    check_resumes(config, monkeypatch, 1)
 
 
 BAD_SETTINGS = {
     "num_shards": ({"num_shards": 500, "num_streams": 1}, "num_shards=500 leaves"),
-    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 held out none of 1"),
+    "fraction": ({"validation_fraction": 1e-6}, "fraction=1e-06 holds out none of 1"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_SETTINGS)
-def test_a_setting_that_does_not_fit_is_an_error_before_a_shard(
+def test_an_invalid_setting_is_an_error_before_any_shard_is_written(
     source, monkeypatch, name
 ):
     config, _ = source
     values, message = BAD_SETTINGS[name]
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
-        fails(changed(config, "data", **values), message)
-    mends(config, monkeypatch, 0)
+        check_fails(changed(config, "data", **values), message)
+    check_resumes(config, monkeypatch, 0)
 
 
-def test_too_large_a_shard_is_an_error_before_a_shard(source, monkeypatch):
+def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monkeypatch):
     config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
         patch.setattr(writer, "MAX_SHARD_BYTES", 1000)
-        fails(config, r"/train-\d+-of-00002 would hold .*num_shards \d\.\d times")
-    mends(config, monkeypatch, 0)
+        check_fails(
+            config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
+        )
+    check_resumes(config, monkeypatch, 0)
 
 
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
@@ -599,14 +601,14 @@ def test_merging_runs_first_makes_the_same_files(source, monkeypatch, num_worker
     assert made(config, num_workers) == expected
 
 
-def test_a_file_mended_after_a_merge_costs_the_runs_merged_with_it(
+def test_after_correcting_a_file_the_runs_merged_with_it_are_written_again(
     five_files, tmp_path, monkeypatch
 ):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
     counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
     monkeypatch.setattr(merging, "MAX_PIECES", 200 * 8)
     monkeypatch.setattr(merging, "FAN_IN", 4)
-    fails(config, "num_shards=200 leaves")
+    check_fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
     os.utime(tmp_path / "0.txt", ns=(0, 1))
     encoded = encoded_batches(monkeypatch, config)
@@ -623,7 +625,7 @@ def test_a_scratch_directory_elsewhere(source, tmp_path):
     assert os.listdir(scratch) == []
 
 
-def test_a_bad_line_found_by_the_vocabularys_training_is_reported_with_all(
+def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others(
     source, tmp_path, monkeypatch
 ):
     config = trains(source[0])
@@ -633,17 +635,17 @@ def test_a_bad_line_found_by_the_vocabularys_training_is_reported_with_all(
     fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
 
 
-def test_a_vocabulary_that_changes_with_the_text_encodes_everything_again(
+def test_when_the_vocabulary_changes_with_the_text_everything_is_encoded_again(
     source, monkeypatch
 ):
     config, documents = source
     config = changed(trains(config), "data", num_shards=500, num_streams=1)
-    fails(config, "num_shards=500 leaves")
+    check_fails(config, "num_shards=500 leaves")
     config = changed(config, "data", num_shards=2)
     write_source(config, [["banana " * 9] * 9, *documents])
     time.sleep(0.01)
     batches = num_batches(monkeypatch, config)
-    mends(config, monkeypatch, sum(batches))
+    check_resumes(config, monkeypatch, sum(batches))
 
 
 def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
@@ -651,7 +653,7 @@ def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
 ):
     monkeypatch.setattr(build, "KEPT_BYTES", 0)
     config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
-    fails(config, "num_shards=200 leaves")
+    check_fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
     counts = num_batches(monkeypatch, config)
     (tmp_path / "2.txt").write_bytes((tmp_path / "2.txt").read_bytes() + b" banana")
@@ -660,34 +662,34 @@ def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
         raise AssertionError("a vocabulary was trained")
 
     monkeypatch.setattr(tokenizers, "train", trained)
-    # The old and the new file are a third of all text, old and new.
+    # The old and the new file are a third of the text of both versions.
     monkeypatch.setattr(build, "MAX_CHANGED_SHARE", 0.34)
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
-def test_an_equal_vocabulary_trained_again_keeps_tokenized_text(
+def test_runs_are_kept_if_a_retrained_vocabulary_is_equal(
     five_files, tmp_path, monkeypatch
 ):
     config = changed(trains(five_files), "data", num_shards=200, num_streams=1)
-    fails(config, "num_shards=200 leaves")
+    check_fails(config, "num_shards=200 leaves")
     config = changed(config, "data", num_shards=2)
     counts = num_batches(monkeypatch, config)
     os.utime(tmp_path / "2.txt", ns=(0, 1))
-    mends(config, monkeypatch, counts[2])
+    check_resumes(config, monkeypatch, counts[2])
 
 
-def test_one_document_names_the_alternative(tmp_path):
-    """A blank line after every sentence is, in a single file, one document."""
+def test_one_document_is_an_error_that_suggests_files(tmp_path):
+    """A single file with a blank line after every sentence is one document."""
     config = make_config(tmp_path, num_shards=1, num_streams=1, validation_fraction=0.0)
     (tmp_path / "text.txt").write_text("\n\n".join(WORDS))
-    fails(config, "1 training document.*write files:GLOB")
+    check_fails(config, "1 training document.*write files:GLOB")
 
 
 @pytest.mark.parametrize(
     "small_bytes", [pytest.param(0, marks=pytest.mark.slow), build.SMALL_BYTES]
 )
-def test_what_cleaning_did_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
-    """Also when the text is read a second time, after the vocabulary's training."""
+def test_cleaning_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
+    """Changes are counted once even if the text is read twice to train a vocabulary."""
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)
     monkeypatch.setattr(build, "KEPT_BYTES", small_bytes)
     config = changed(trains(source[0]), "data", invalid_utf8="replace")
@@ -761,7 +763,7 @@ print(json.dumps([peak("self"), max(peaks)]))
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path):
-    """Of the process that reads and of the largest that encodes or writes."""
+    """Measures the process that reads and the largest worker process."""
     peaks = []
     documents = make_documents(25_000, max_sentences=40)
     for num_copies in (1, 4):
@@ -781,7 +783,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
             program, cwd=ROOT, capture_output=True, text=True, check=True
         )
         peaks.append(json.loads(done.stdout.splitlines()[-1]))
-    # TensorFlow alone is 740 MB; a shard in memory grows with the text.
+    # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
     assert max(map(max, peaks)) < 1e9
     for one, four in zip(*peaks, strict=True):
         assert four < one + 40e6

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.corpus.encoding: what becomes of a document's lines."""
+"""Tests of bert_jax.data.corpus.encoding: cleaning and sentence splitting."""
 
 import collections
 import pickle
@@ -12,7 +12,7 @@ from tests.conftest import make_config
 
 
 def clean(*lines, is_split=False, max_line_bytes=2**20):
-    """Returns the sentences and what was counted."""
+    """Returns the sentences and the counts."""
     data = make_config(data__max_line_bytes=max_line_bytes).data
     counts = collections.Counter()
     document = Document(lines, is_split, "a.txt, document 1")
@@ -41,7 +41,7 @@ def test_sentences_are_kept_as_given():
 
 
 def test_all_controls_but_tab_are_dropped_and_counted():
-    """The library's category Cc is the reference; line ends never get here."""
+    """Category Cc of unicodedata is the reference; lines contain no line ends."""
     controls = [chr(c) for c in range(0x110000) if unicodedata.category(chr(c)) == "Cc"]
     controls = [c for c in controls if len(f"a{c}b".splitlines()) == 1]
     assert len(controls) == 65 - 8  # all but \n \v \f \r \x1c \x1d \x1e \x85
@@ -77,6 +77,6 @@ def test_long_lines_are_cut_and_counted(is_split):
     assert counts == {"lines_cut": 1}
 
 
-def test_documents_go_between_processes():
+def test_documents_can_be_pickled():
     document = Document(("One.",), True, "a")
     assert pickle.loads(pickle.dumps(document)) == document

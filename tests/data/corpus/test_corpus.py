@@ -41,14 +41,19 @@ def test_round_trip(written):
     "section, key, value, message",
     [
         ("data", "sources", ["text:b"], r"data.sources=\['text:b'\].*text.txt'\]"),
-        ("data", "source_weights", [2.0], r"weights=\[2.0\], .* made with \[\];"),
+        ("data", "source_weights", [2.0], r"weights=\[2.0\], .* prepared with \[\];"),
         ("data", "invalid_utf8", "skip", "data.invalid_utf8='skip', .*'error'"),
         ("data", "max_line_bytes", 2**19, "data.max_line_bytes=524288, .*1048576"),
         ("data", "max_document_bytes", 2**21, "data.max_document_bytes=2097152, "),
-        ("data", "num_shards", 4, "data.num_shards=4, .* made with 2;"),
+        ("data", "num_shards", 4, "data.num_shards=4, .* prepared with 2;"),
         ("data", "validation_fraction", 0.1, "validation_fraction=0.1, .* with 0.2;"),
-        ("tokenizer", "vocab_size", 56, "tokenizer.vocab_size=56, .* made with 55;"),
-        ("tokenizer", "lowercase", False, "lowercase=False, .* made with True;"),
+        (
+            "tokenizer",
+            "vocab_size",
+            56,
+            "tokenizer.vocab_size=56, .* prepared with 55;",
+        ),
+        ("tokenizer", "lowercase", False, "lowercase=False, .* prepared with True;"),
         ("tokenizer", "vocab_file", "", "vocab_file='', .* with a vocabulary file;"),
     ],
 )
@@ -62,12 +67,12 @@ def test_corpus_with_a_trained_vocabulary(written):
     config, _, found = written
     recipe = corpus.recipe(config) | {"tokenizer.trained": True}
     rewrite_manifest(found, recipe=recipe)
-    message = "vocab_file='.*vocab-55.txt', .* made with a vocabulary trained on it"
+    message = "vocab_file='.*vocab-55.txt', .* prepared with a vocabulary trained on it"
     with pytest.raises(ConfigError, match=message):
         corpus.read(config)
 
 
-def test_settings_that_are_not_of_the_corpus_may_change(written):
+def test_settings_that_do_not_affect_the_corpus_may_change(written):
     config, _, found = written
     other = changed(config, "data", num_streams=1, short_seq_prob=0.3)
     assert corpus.read(other) == found
@@ -87,7 +92,7 @@ def test_vocabulary_of_the_corpus_was_edited(written):
     path = os.path.join(found.directory, "vocab.txt")
     with open(path, "a") as file:
         file.write("more\n")
-    with pytest.raises(CorruptError, match="vocab.txt is not the vocabulary that"):
+    with pytest.raises(CorruptError, match="vocab.txt is not the vocabulary with"):
         corpus.read(config)
 
 
@@ -98,7 +103,7 @@ def test_no_corpus(tmp_path):
 
 
 def rewrite_manifest(found, **values):
-    """Changes what the manifest says, as somebody would who made it so."""
+    """Changes entries of the manifest and updates its digest."""
     path = os.path.join(found.directory, "manifest.json")
     with open(path) as file:
         manifest = json.load(file) | values
@@ -110,11 +115,13 @@ def test_newer_format(written):
     config, _, found = written
     newer = corpus.FORMAT_VERSION + 1
     rewrite_manifest(found, format_version=newer)
-    with pytest.raises(ConfigError, match=f"format_version {newer}, this code reads"):
+    with pytest.raises(
+        ConfigError, match=f"format_version {newer}, but this code reads"
+    ):
         corpus.read(config)
 
 
-def test_a_manifest_that_was_edited_is_told_from_another_format(written):
+def test_an_edited_manifest_is_distinguished_from_another_format(written):
     config, _, found = written
     path = os.path.join(found.directory, "manifest.json")
     with open(path) as file:
@@ -123,12 +130,12 @@ def test_a_manifest_that_was_edited_is_told_from_another_format(written):
     for changes in ({"format_version": newer}, {"documents": {}}, {"sha256": None}):
         with open(path, "w") as file:
             json.dump(manifest | changes, file)
-        with pytest.raises(CorruptError, match="manifest.json was changed: its sha256"):
+        with pytest.raises(CorruptError, match="manifest.json is corrupt: its sha256"):
             corpus.read(config)
     manifest.pop("sha256")  # as versions before wrote it
     with open(path, "w") as file:
         json.dump(manifest | {"format_version": 3}, file)
-    with pytest.raises(ConfigError, match="has format_version 3, this code") as info:
+    with pytest.raises(ConfigError, match="has format_version 3, but this") as info:
         corpus.read(config)
     assert not isinstance(info.value, CorruptError)
 
@@ -171,7 +178,7 @@ def test_a_column_of_another_shape_or_type(written, name, change):
         corpus.read(config)
 
 
-def test_a_directory_for_a_manifest(written):
+def test_a_directory_instead_of_a_manifest(written):
     config, _, found = written
     path = os.path.join(found.directory, "manifest.json")
     os.remove(path)
@@ -181,7 +188,7 @@ def test_a_directory_for_a_manifest(written):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"3", b"\xff\xfe"])
-def test_damaged_manifest(written, content):
+def test_corrupt_manifest(written, content):
     config, _, found = written
     path = os.path.join(found.directory, "manifest.json")
     with open(path, "wb") as file:
@@ -190,7 +197,7 @@ def test_damaged_manifest(written, content):
         corpus.read(config)
 
 
-# -------------------------------------------------------------- damaged files
+# -------------------------------------------------------------- corrupt files
 
 
 def path_of(found, split="train", i=0):
@@ -212,34 +219,38 @@ def first_record_bytes(path):
 
 FAULTS = {
     "missing": (os.remove, "is missing", "cannot be read"),
-    "empty": (lambda path: os.truncate(path, 0), "has 0 bytes", "is empty or cut off"),
+    "empty": (
+        lambda path: os.truncate(path, 0),
+        "has 0 bytes",
+        "is empty or truncated",
+    ),
     "cut in a header": (
         lambda path: os.truncate(path, 5),
-        "has 5 bytes, its manifest says",
-        "is empty or cut off",
+        "has 5 bytes, but the manifest lists",
+        "is empty or truncated",
     ),
     "cut in a record": (
         lambda path: os.truncate(path, os.path.getsize(path) // 2),
-        r"has \d+ bytes, its manifest says",
-        "cannot be read",
+        r"has \d+ bytes, but the manifest lists",
+        "is corrupt",
     ),
     "cut at its last byte": (
         lambda path: os.truncate(path, os.path.getsize(path) - 1),
-        r"has \d+ bytes, its manifest says",
-        "cannot be read",
+        r"has \d+ bytes, but the manifest lists",
+        "is corrupt",
     ),
     "cut between records": (
         lambda path: os.truncate(path, first_record_bytes(path)),
-        r"has \d+ bytes, its manifest says",
-        r"holds \(\d+, .*, its manifest says \(",
+        r"has \d+ bytes, but the manifest lists",
+        r"contains \(\d+, .*, but the manifest lists \(",
     ),
-    "flipped bit": (flip_bit, "was changed: its sha256 is not", "cannot be read"),
+    "flipped bit": (flip_bit, "is corrupt: its sha256 is not", "is corrupt"),
 }
 
 
 @pytest.fixture
 def blocks(tmp_path, monkeypatch):
-    """A corpus of several records a shard."""
+    """A corpus with several records per shard."""
     monkeypatch.setattr(writer, "BLOCK_TOKENS", 200)
     config = make_config(tmp_path)
     found = write(config, make_documents(60))
@@ -251,8 +262,8 @@ def blocks(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.parametrize("split, i", [("train", 1), ("validation", 0)])
-def test_a_damaged_shard_is_named(blocks, split, i, name):
-    """When the corpus is opened, and when only later somebody reads the shard."""
+def test_a_corrupt_shard_is_named(blocks, split, i, name):
+    """The file is named when the corpus is opened and when the shard is loaded."""
     config, found = blocks
     path, (damage, at_open, at_load) = path_of(found, split, i), FAULTS[name]
     damage(path)
@@ -264,14 +275,14 @@ def test_a_damaged_shard_is_named(blocks, split, i, name):
     assert "\n" not in str(info.value)
 
 
-def test_of_a_large_corpus_sizes_are_checked_and_contents_when_they_are_read(
+def test_in_a_large_corpus_records_are_verified_when_a_shard_is_loaded(
     blocks, monkeypatch
 ):
     monkeypatch.setattr(corpus, "DIGEST_BYTES", 1)
     config, found = blocks
     flip_bit(path_of(found))
     opened = corpus.read(config)
-    with pytest.raises(ConfigError, match="train-00000-of-00002 cannot be read"):
+    with pytest.raises(ConfigError, match="train-00000-of-00002 is corrupt"):
         opened.load(opened.shards["train"][0])
     os.truncate(path_of(found), 100)
     with pytest.raises(ConfigError, match="train-00000-of-00002 has 100 bytes"):
@@ -282,7 +293,7 @@ def test_an_extra_shard(written):
     config, _, found = written
     name = os.path.join(found.directory, "train-00001-of-00003")
     shutil.copy(path_of(found), name)
-    with pytest.raises(CorruptError, match=f"{name} is not of the corpus.*remove it"):
+    with pytest.raises(CorruptError, match=f"{name} is not listed in .*remove it"):
         corpus.read(config)
 
 
@@ -299,13 +310,13 @@ def test_a_manifest_whose_counts_differ(written, name):
     rewrite_column(found, name, lambda counts: [counts[0] + 1, *counts[1:]])
     opened = corpus.read(config)
     with pytest.raises(
-        CorruptError, match=r"train-00000-of-00002 holds \(\d+, .* manifest says \("
+        CorruptError, match=r"train-00000-of-00002 contains \(\d+, .* manifest lists \("
     ):
         opened.load(opened.shards["train"][0])
 
 
 def test_without_next_sentence_a_document_is_enough(tmp_path):
-    """And a corpus of one is not for training with next sentences."""
+    """A corpus of one document cannot be used for training with next sentences."""
     alone = {"num_shards": 1, "num_streams": 1, "validation_fraction": 0.0}
     config = make_config(tmp_path, **alone, next_sentence=False)
     write(config, [["w1 w2 w3"]])

@@ -20,7 +20,7 @@ def encode(config, documents, source=0):
 
 @pytest.fixture
 def weighted(tmp_path):
-    """Makes configs of one source, four shards and a weight."""
+    """Returns a function that makes configs of one source, a weight and four shards."""
 
     def make(weight):
         return make_config(tmp_path, num_shards=4, source_weights=(weight,))
@@ -50,7 +50,7 @@ def test_keys_and_ids_are_those_of_a_plain_reference(tmp_path):
 
 
 @pytest.mark.parametrize("weight", [0.25, 0.9, 1.0, 1.5, 3.0, 4.75])
-def test_documents_count_as_often_as_their_source_weighs(weighted, weight):
+def test_the_source_weight_is_the_mean_number_of_copies(weighted, weight):
     encoded, counts = encode(weighted(weight), make_documents(3000, max_sentences=3))
     train = [entries for entries in encoded if not is_held_out(entries)]
     sizes = np.array([len(entries) for entries in train])
@@ -85,7 +85,7 @@ def test_a_larger_weight_only_adds_copies(weighted):
         assert all(a == b[: len(a)] for a, b in zip(fewer, more, strict=True))
 
 
-def test_copies_are_distinct_and_dealt_over_all_shards(weighted):
+def test_copies_are_distinct_and_spread_over_all_shards(weighted):
     config = weighted(4.0)
     ranges = key_ranges.KeyRanges(config.data, 1)
     encoded, _ = encode(config, make_documents(600))
@@ -157,7 +157,7 @@ def segmented_config(tmp_path, word_segmented, num_spare=0):
 
 @pytest.mark.parametrize("word_segmented", [False, True])
 def test_unknown_tokens_are_counted_with_and_without_marks(tmp_path, word_segmented):
-    """The vocabulary lacks U+6211, which ends a word and begins another one."""
+    """The vocabulary lacks U+6211, which ends one word and starts another."""
     config = segmented_config(tmp_path, word_segmented)
     _, counts = encode(config, SEGMENTED, source=3)
     assert counts["tokens of source 3"] == 22
@@ -165,7 +165,7 @@ def test_unknown_tokens_are_counted_with_and_without_marks(tmp_path, word_segmen
 
 
 @pytest.mark.parametrize("num_spare, dtype", [(0, np.uint16), (40_000, np.uint32)])
-def test_marks_say_where_an_ideograph_continues_a_word(tmp_path, num_spare, dtype):
+def test_ideographs_that_continue_a_word_are_marked(tmp_path, num_spare, dtype):
     config = segmented_config(tmp_path, True, num_spare)
     tokenizer = tokenizers.load(config.tokenizer)
     assert encoding.id_dtype(tokenizer, config.data) == dtype
@@ -185,8 +185,8 @@ def test_marks_say_where_an_ideograph_continues_a_word(tmp_path, num_spare, dtyp
                 for i, mark in zip(ids, continues, strict=True)
             )
         )
-    # ## says by itself that it continues. An ideograph that the vocabulary lacks is
-    # known as one in a word of ideographs alone.
+    # The prefix ## shows that a piece continues a word. An unknown ideograph is only
+    # recognized in a word that consists of ideographs.
     assert texts == [
         " \u4f60+\u597d \u4e16+\u754c , bert \u6a21+\u578b \u3002",
         " [UNK] \u7231+\u4f60 bert ##s \u6a21+\u4e16"

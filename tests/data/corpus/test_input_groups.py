@@ -67,7 +67,7 @@ def test_a_changed_file_renames_its_own_group(config, work, tmp_path):
     }
 
 
-def test_a_new_or_removed_file_leaves_other_groups(config, work, tmp_path):
+def test_an_added_or_removed_file_does_not_change_other_groups(config, work, tmp_path):
     before = names(plan(config, work))
     (tmp_path / "00.txt").write_text("w1 w2")
     after = names(plan(config, work))
@@ -111,7 +111,7 @@ def test_kept_documents_are_not_read_again(config, work, tmp_path):
     assert again == kept and len(kept) == 7
 
 
-def test_everything_that_cannot_be_read_is_in_one_error(config, work, tmp_path):
+def test_all_bad_lines_and_files_are_in_one_error(config, work, tmp_path):
     (tmp_path / "0.txt").write_bytes(b"w1\nw2 \xff w3\nw4\nw5 \xfe w6\n")
     (tmp_path / "1.txt").write_bytes(b"w \xff\n" * 10)
     (tmp_path / "4.txt").write_bytes("w1".encode("utf-16"))
@@ -126,7 +126,7 @@ def test_everything_that_cannot_be_read_is_in_one_error(config, work, tmp_path):
     assert message.endswith("; and 7 more")
 
 
-def test_a_single_bad_line_is_named_alone(config, work, tmp_path):
+def test_a_single_bad_line_is_named(config, work, tmp_path):
     (tmp_path / "3.txt").write_bytes(b"w2 \xff w3\n")
     with pytest.raises(ConfigError, match=r"^/.*/3.txt:1 is not UTF-8"):
         list(reader(config, work).keep())

@@ -44,7 +44,7 @@ def test_index_agrees_with_the_edges(tmp_path):
 
 
 def test_keys_below_the_share_are_held_out(tmp_path):
-    """Whatever the number of shards: more shards must not move held-out documents."""
+    """The number of shards must not affect which documents are held out."""
     for num_shards, num_validation in ((2, 1), (9, 4)):
         data = make_config(tmp_path, num_shards=num_shards, num_streams=1).data
         ranges = key_ranges.KeyRanges(data, num_validation)
@@ -68,7 +68,7 @@ def test_keys_of_copies_are_spread_over_the_training_keys(tmp_path):
     "fraction, num_tokens, expected",
     [(0.0, 10**12, 0), (0.2, 100, 1), (0.002, 134 * 10**9, 4), (0.002, 10**12, 30)],
 )
-def test_held_out_documents_get_as_many_shards_as_their_size_needs(
+def test_the_number_of_validation_shards_depends_on_their_size(
     tmp_path, fraction, num_tokens, expected
 ):
     data = make_config(tmp_path, validation_fraction=fraction).data

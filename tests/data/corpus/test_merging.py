@@ -13,7 +13,7 @@ UINT16 = np.dtype(np.uint16)
 
 
 def write_runs(directory, found, count, group="a"):
-    """Writes entries to runs, and returns the runs' paths."""
+    """Writes entries to runs, and returns the paths of the runs."""
     paths = []
     for i in range(count):
         segment = segments.from_entries(found[i::count], UINT16)
@@ -113,7 +113,7 @@ def test_killed_at_any_file_a_merge_resumes(tmp_path, monkeypatch, function):
     assert {entry for path in paths for entry in contents(path)} == set(found)
 
 
-def test_runs_of_other_groups_are_removed_with_what_they_were_merged_into(tmp_path):
+def test_merged_runs_with_other_groups_are_removed(tmp_path):
     a = write_runs(tmp_path, entries(30), 3, "a")
     b = write_runs(tmp_path, entries(30, seed=1), 2, "b")
     write_runs(tmp_path, entries(30, seed=2), 2, "c")
@@ -128,7 +128,7 @@ def test_runs_of_other_groups_are_removed_with_what_they_were_merged_into(tmp_pa
 
 
 def simulate(num_runs, num_shards, run_bytes):
-    """Counts what merging and writing shards open, read and rewrite.
+    """Counts the opens, reads and rewrites of merging and writing shards.
 
     Uses the planning code on names alone. A run's bytes are of token ids.
     """

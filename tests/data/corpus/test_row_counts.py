@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.corpus.row_counts against passes that are drawn and packed."""
+"""Tests of bert_jax.data.corpus.row_counts; the reference draws and packs passes."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from configs import tiny
 
 
 def make_documents(lengths, seed=0):
-    """Returns documents of about so many tokens, in sentences of 12 in the mean."""
+    """Returns documents of about the given lengths, in sentences of about 12 tokens."""
     rng = np.random.default_rng(seed)
     sentences = [
         np.maximum(1, rng.poisson(12, max(1, round(length / 12)))) for length in lengths
@@ -21,7 +21,7 @@ def make_documents(lengths, seed=0):
 
 
 def make_mix(seed=0):
-    """Returns documents of a small shard: three long ones among short ones."""
+    """Documents of a small shard: three long ones among short ones."""
     rng = np.random.default_rng(seed)
     lengths = np.concatenate([[9000, 12_000, 15_000], rng.exponential(300, 400) + 10])
     return make_documents(rng.permutation(lengths), seed)
@@ -42,7 +42,7 @@ def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
 
 
 def columns_of(shards):
-    """Returns rows as they come out of a manifest."""
+    """Returns rows as read from a manifest."""
     return row_counts.from_columns(
         row_counts.to_columns(shards), "next_sentence", len(shards)
     )
@@ -62,7 +62,7 @@ def mixed():
 def test_expected_rows_are_the_mean_of_passes(
     mixed, length, short_seq_prob, next_sentence, per_row
 ):
-    """90 is no length of the manifest, 6 no number of pairs in a row."""
+    """Neither length 90 nor 6 pairs in a row are in the manifest."""
     documents, counts = mixed
     data, phase = phase_of(length, short_seq_prob, per_row, next_sentence)
     columns = row_counts.to_columns([counts])
@@ -81,7 +81,7 @@ def test_expected_rows_are_the_mean_of_passes(
     assert (1 - error - bias) * rows <= np.mean(passes) <= (1 + error) * rows
 
 
-def test_shards_have_keys_of_their_own():
+def test_shards_have_different_keys():
     first, second, same = (make_documents([50, 60], seed) for seed in (1, 2, 1))
     assert row_counts._key(first) == row_counts._key(same) != row_counts._key(second)
 
@@ -98,7 +98,7 @@ def test_errors_of_counts_differ_between_keys_and_are_small():
     assert (spread > 0.001).all() and (spread < [0.03, 0.1]).all()
 
 
-def test_each_document_counts_once_wherever_the_parts_end(mixed, monkeypatch):
+def test_each_document_is_counted_once_for_any_size_of_parts(mixed, monkeypatch):
     documents, whole = mixed
     monkeypatch.setattr(row_counts, "COUNTED_SENTENCES", 1000)
     parts = list(row_counts._parts(documents))
@@ -138,7 +138,7 @@ def test_documents_shorter_than_rows_give_one_row_each_beyond_the_lengths():
         assert row_counts.expected_rows(rows, *phase_of(length, 0.0)) == [50]
 
 
-def test_counts_of_the_manifest_are_taken_as_they_are():
+def test_counts_in_the_manifest_are_used_unchanged():
     """A mean of 110.5 is rounded the same way on every machine."""
     rows = make_rows(lambda length: (100, 205))
     for per_row in (1, 2, 3, 32):
@@ -170,7 +170,7 @@ def test_columns_of_several_shards():
         lambda column: column.pop("4"),
     ],
 )
-def test_columns_of_another_shape_or_type_are_refused(mixed, change):
+def test_columns_of_another_shape_or_type_are_an_error(mixed, change):
     columns = row_counts.to_columns([mixed[1]] * 2)
     change(columns["next_sentence"]["64"])
     with pytest.raises((KeyError, TypeError, ValueError)):

@@ -12,7 +12,7 @@ UINT16 = np.dtype(np.uint16)
 
 
 def entries(count, seed=0, num_keys=10**6):
-    """Made-up documents; of equal keys, the content is equal."""
+    """Returns random documents; documents with equal keys are equal."""
     rng, found = random.Random(seed), []
     for _ in range(count):
         content = random.Random(rng.randrange(num_keys))
@@ -30,7 +30,7 @@ def entries(count, seed=0, num_keys=10**6):
 
 
 def to_entries(segment):
-    """Returns the documents of a segment, one by one."""
+    """Returns the documents of a segment as a list."""
     result, sentence, token = [], 0, 0
     for record in segment.records:
         after, end = sentence + record["num_sentences"], token + record["num_tokens"]

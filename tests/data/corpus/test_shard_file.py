@@ -11,7 +11,7 @@ from bert_jax.lazy_tensorflow import tf
 
 
 def block(tokens):
-    """A record of a document of one sentence."""
+    """Returns a record of one document of one sentence."""
     arrays = {
         "dtype": np.frombuffer(b"uint16", np.uint8),
         "token_ids": np.array(tokens, np.uint16),
@@ -28,7 +28,7 @@ def block(tokens):
 
 @pytest.fixture
 def shard(tmp_path):
-    """The path of a file of three records, and where each begins."""
+    """The path of a file of three records, and their offsets."""
     path, offsets = str(tmp_path / "shard"), [0]
     with tf.io.TFRecordWriter(path) as file:
         for tokens in ([1, 2, 3], [4] * 50, [5, 6]):
@@ -45,7 +45,7 @@ def flip(path, offset):
         file.write(bytes([byte ^ 4]))
 
 
-def test_all_records_are_one(shard):
+def test_read_concatenates_the_records(shard):
     tokens, sentence_lengths, document_lengths = shard_file.read(shard[0])
     assert tokens.tolist() == [1, 2, 3] + [4] * 50 + [5, 6]
     assert sentence_lengths.tolist() == [3, 50, 2]
@@ -57,13 +57,13 @@ def test_the_first_bad_record_is_named(shard, number):
     path, offsets = shard
     num_bytes, sha256 = shard_file.digest(path)
     flip(path, offsets[number] + 20)
-    where = f"; record {number} is bad, from byte {offsets[number]} on"
-    with pytest.raises(CorruptError, match=f"{path} cannot be read .*{where}"):
+    where = f"; record {number} at byte {offsets[number]} is corrupt"
+    with pytest.raises(CorruptError, match=f"{path} is corrupt .*{where}"):
         shard_file.read(path)
     assert where in shard_file.damage(path, num_bytes, sha256)
 
 
-def test_what_was_damaged_on_its_way_is_read_again(shard, capfd, monkeypatch):
+def test_data_corrupted_in_transit_is_read_again(shard, capfd, monkeypatch):
     path, offsets = shard
     flip(path, offsets[1] + 20)
     reads, read_blocks = [], shard_file._read_blocks
@@ -76,24 +76,24 @@ def test_what_was_damaged_on_its_way_is_read_again(shard, capfd, monkeypatch):
 
     monkeypatch.setattr(shard_file, "_read_blocks", read_and_mend)
     assert len(shard_file.read(path)[0]) == 55
-    assert "checksum was wrong, but not when it was read again" in capfd.readouterr()[1]
+    assert "wrong checksum, but it was correct when read again" in capfd.readouterr()[1]
 
 
-def test_a_digest_that_was_wrong_once_is_no_damage(shard, capfd, monkeypatch):
+def test_a_digest_that_was_wrong_once_is_accepted(shard, capfd, monkeypatch):
     path, _ = shard
     right = shard_file.digest(path)
     answers = iter([(right[0], "0" * 64), right])
     monkeypatch.setattr(shard_file, "digest", lambda path: next(answers))
     assert shard_file.damage(path, *right) is None
-    assert "not the manifest's, but not when it was read" in capfd.readouterr().err
+    assert "in the manifest, but it was correct when read" in capfd.readouterr().err
 
 
-def test_a_record_of_something_else(tmp_path):
+def test_a_record_of_another_format(tmp_path):
     path = str(tmp_path / "shard")
     for record in (b"", b"\xff\xff", tf.train.Example().SerializeToString()):
         with tf.io.TFRecordWriter(path) as file:
             file.write(record)
-        with pytest.raises(CorruptError, match="has a record that is no block"):
+        with pytest.raises(CorruptError, match="has a record of another format"):
             shard_file.read(path)
     os.remove(path)
     with pytest.raises(CorruptError, match="is missing"):

@@ -35,7 +35,7 @@ def test_batches_hold_all_documents_in_order():
     assert all(batch.num_bytes >= 100 for batch in found[:-1])
 
 
-def test_no_documents_make_an_empty_batch_and_a_large_one_makes_its_own():
+def test_batches_of_no_documents_and_of_a_large_document():
     (empty,) = cut([])
     assert empty.name == "group-000000-last" and empty.documents == []
     a, large, b = raw(["a"]), raw(["w1 " * 200]), raw(["b"])
@@ -58,7 +58,7 @@ def test_the_last_batch_has_the_counts_of_reading():
 
 @pytest.fixture
 def run(tmp_path):
-    """A config, the entries of its documents without repeats, and their run."""
+    """A config, the distinct entries of its documents, and their run."""
     config = make_config(tmp_path, num_shards=64, num_streams=1)
     tokenizer = tokenizers.load(config.tokenizer)
     documents = [raw(d) for d in make_documents(100) + make_documents(3) + [[]]]
@@ -77,7 +77,7 @@ def run(tmp_path):
     return config, sorted(entries), sorted_runs.Run(path, np.dtype(np.uint16))
 
 
-def test_the_header_counts_what_was_read(run):
+def test_the_header_has_the_counts_of_the_documents(run):
     _, entries, found = run
     header = found.header
     assert header.num_documents == len(entries) == 100
@@ -118,11 +118,11 @@ def test_further_copies_are_counted_by_range(tmp_path):
     assert totals[:, 3].tolist() == [0, copies[1], copies[2]]
 
 
-def test_a_run_that_is_cut_off_is_an_error(run):
+def test_a_truncated_run_is_an_error(run):
     _, _, found = run
     os.truncate(found.path, os.path.getsize(found.path) - 1)
     end = sorted_runs.positions(found.records(), np.array([], np.uint64))
-    with pytest.raises(EOFError, match="cut off"):
+    with pytest.raises(EOFError, match="truncated"):
         found.read(*end)
 
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from bert_jax.checkpoint import workdir
+from bert_jax import storage
 from bert_jax.data.corpus import file_systems, work_directory
 from bert_jax.errors import ConfigError
 
@@ -18,7 +18,7 @@ def corpus_dir(tmp_path):
 
 
 def leave(corpus_dir, made_for, *names, shards=()):
-    """Leaves a stage's files and shards as a killed process does."""
+    """Writes the files of a stage and a shard, as left by a killed process."""
     with pytest.raises(KeyboardInterrupt):
         with work_directory.opened(corpus_dir) as work:
             add(corpus_dir, work, made_for, *names, shards=shards)
@@ -47,7 +47,7 @@ TMP = "." + 32 * "0" + ".tmp"
 SHARD = "train-00001-of-00002"
 
 
-def test_content_made_for_the_same_is_found_again(corpus_dir):
+def test_content_for_the_same_settings_is_reused(corpus_dir):
     leave(corpus_dir, {"key": (1, 2)}, "run-0", "run-1" + TMP, shards=[SHARD])
     touch(corpus_dir, SHARD + TMP)
     with work_directory.opened(corpus_dir) as work:
@@ -56,7 +56,7 @@ def test_content_made_for_the_same_is_found_again(corpus_dir):
         assert sorted(os.listdir(corpus_dir)) == [SHARD, "unfinished"]
 
 
-def test_content_made_for_something_else_is_removed(corpus_dir):
+def test_content_for_other_settings_is_removed(corpus_dir):
     leave(corpus_dir, {"key": 1}, "run-0", shards=[SHARD])
     leave(corpus_dir, {"key": 2}, "run-1")
     with work_directory.opened(corpus_dir) as work:
@@ -65,7 +65,7 @@ def test_content_made_for_something_else_is_removed(corpus_dir):
         assert os.listdir(corpus_dir) == ["unfinished"]
 
 
-def test_content_that_fits_other_values_is_kept_for_those(corpus_dir):
+def test_content_that_fits_other_settings_is_kept(corpus_dir):
     def stage(work, key, fits):
         work_directory.stage(work, "runs", {"key": key}, fits=fits)
         return own_files(work)
@@ -89,7 +89,7 @@ def test_a_corpus_is_unfinished_from_its_first_file_to_its_manifest(corpus_dir):
     assert not work_directory.is_unfinished(corpus_dir)
 
 
-def test_shards_of_others_are_not_touched(corpus_dir):
+def test_shards_of_other_work_are_not_touched(corpus_dir):
     os.mkdir(corpus_dir)
     touch(corpus_dir, SHARD)
     with pytest.raises(ConfigError, match=f"corpus_dir=.*has {SHARD} but no manifest"):
@@ -116,7 +116,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(workdir.fcntl, "flock", refuse)
+    monkeypatch.setattr(storage.fcntl, "flock", refuse)
     with work_directory.opened(corpus_dir) as work:
         add(corpus_dir, work, {}, "run-0")
     assert own_files(work) == ["run-0"]
@@ -126,7 +126,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
     def fail(*args):
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(workdir.fcntl, "flock", fail)
+    monkeypatch.setattr(storage.fcntl, "flock", fail)
     with pytest.raises(OSError, match="input/output error"):
         with work_directory.opened(corpus_dir):
             pass
@@ -135,7 +135,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
 def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
     corpus_dir, monkeypatch
 ):
-    """It had the lock when we looked, and was done when we got it."""
+    """The other process finishes while this one waits for the lock."""
     leave(corpus_dir, {}, "run-0", shards=[SHARD])
     makedirs = os.makedirs
 
@@ -145,7 +145,7 @@ def test_a_corpus_that_another_process_has_just_finished_is_not_touched(
         makedirs(*args, **kwargs)
 
     monkeypatch.setattr(os, "makedirs", finished_meanwhile)
-    with pytest.raises(ConfigError, match="prepared by another process in the meant"):
+    with pytest.raises(ConfigError, match="has just been prepared by another process"):
         with work_directory.opened(corpus_dir):
             pass
     assert sorted(os.listdir(corpus_dir)) == ["manifest.json", SHARD]
@@ -180,7 +180,9 @@ def test_an_error_keeps_finished_work(corpus_dir):
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     corpus_dir = str(tmp_path / "file" / "corpus")
-    with pytest.raises(ConfigError, match="corpus_dir='.*/file/corpus' cannot be wri"):
+    with pytest.raises(
+        ConfigError, match="corpus_dir='.*/file/corpus' is not writable"
+    ):
         with work_directory.opened(corpus_dir):
             pass
 
@@ -194,7 +196,7 @@ def temporary(tmp_path, monkeypatch):
     return directory
 
 
-def test_the_work_for_a_bucket_is_done_on_this_machine(temporary, capsys):
+def test_the_work_directory_of_a_bucket_is_local(temporary, capsys):
     with work_directory.opened("ram://bucket/corpus") as work:
         assert os.path.dirname(work) == str(temporary)
         assert f"scratch: {work} (" in capsys.readouterr().out
@@ -209,7 +211,7 @@ def networked(monkeypatch):
     monkeypatch.setattr(file_systems, "is_networked", lambda path: True)
 
 
-def test_the_work_for_a_network_file_system_is_on_a_local_disk(
+def test_the_scratch_directory_of_a_network_file_system_is_local(
     corpus_dir, temporary, networked
 ):
     leave(corpus_dir, {}, "run-0", shards=[SHARD])
@@ -225,10 +227,10 @@ def test_the_work_for_a_network_file_system_is_on_a_local_disk(
     assert os.listdir(corpus_dir) == [SHARD] and os.listdir(temporary) == []
 
 
-def test_where_the_scratch_directory_is_lost_the_work_starts_again(
+def test_if_the_scratch_directory_is_lost_the_work_starts_over(
     corpus_dir, temporary, networked
 ):
-    """On another machine, or after its temporary directory was emptied."""
+    """It is lost on another machine, or when the temporary directory is emptied."""
     leave(corpus_dir, {}, "run-0", shards=[SHARD])
     shutil.rmtree(temporary / os.listdir(temporary)[0])
     with work_directory.opened(corpus_dir) as work:
@@ -237,7 +239,7 @@ def test_where_the_scratch_directory_is_lost_the_work_starts_again(
         assert os.listdir(corpus_dir) == ["unfinished"]
 
 
-def test_a_scratch_directory_that_was_given(corpus_dir, tmp_path, capsys):
+def test_a_given_scratch_directory(corpus_dir, tmp_path, capsys):
     scratch_dir = str(tmp_path / "local" / "disk")
     with pytest.raises(KeyboardInterrupt):
         with work_directory.opened(corpus_dir, scratch_dir) as work:
@@ -257,7 +259,7 @@ def test_a_scratch_directory_that_was_given(corpus_dir, tmp_path, capsys):
 
 def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
     (tmp_path / "file").write_text("")
-    message = "--scratch_dir=.*/file/here cannot be written"
+    message = "--scratch_dir=.*/file/here is not writable"
     with pytest.raises(ConfigError, match=message):
         with work_directory.opened(corpus_dir, str(tmp_path / "file" / "here")):
             pass

@@ -38,7 +38,7 @@ def take_long(item):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_results_are_those_of_all_items(num_workers):
+def test_every_item_has_one_result(num_workers):
     found = list(workers.run(add_to_state, range(20), num_workers, remember, (100,)))
     assert sorted(result for _, result in found) == list(range(100, 120))
     pids = {pid for pid, _ in found}
@@ -52,13 +52,13 @@ def test_a_single_item_starts_no_process(items):
     assert found == [(os.getpid(), 1 + item) for item in items]
 
 
-def test_ctrl_c_is_for_the_parent_alone():
+def test_ctrl_c_only_interrupts_the_parent():
     assert list(workers.run(hears_ctrl_c, range(4), 2)) == [False] * 4
     assert hears_ctrl_c(0)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_items_are_read_only_so_far_ahead(num_workers):
+def test_read_ahead_is_bounded(num_workers):
     num_read = num_done = 0
 
     def items():
@@ -100,7 +100,7 @@ def touch_slowly(path):
 
 
 def test_nothing_is_written_after_the_work_has_ended(tmp_path):
-    """Whoever clears up after a failure does not race with what still runs."""
+    """Cleaning up after a failure must not race with running tasks."""
 
     def items():
         yield from (tmp_path / name for name in "abc")
@@ -150,7 +150,7 @@ def test_processes_end_with_their_killed_parent_and_do_not_import_it(tmp_path):
 
 
 def is_ours(pid):
-    """Whether it runs: an ended process that nobody waited for has no command line."""
+    """Returns whether a process runs; a zombie process has no command line."""
     try:
         with open(f"/proc/{pid}/cmdline") as file:
             return "multiprocessing" in file.read()

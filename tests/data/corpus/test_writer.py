@@ -68,7 +68,7 @@ def test_manifest_counts(written):
     assert sum(s.num_tokens for s in shards) == sum(len(s.split()) for s in sentences)
 
 
-def test_a_manifest_is_readable_at_its_top_and_has_a_line_a_column(written):
+def test_the_manifest_has_one_line_per_setting_and_column(written):
     config, _, _ = written
     with open(os.path.join(config.data.corpus_dir, "manifest.json")) as file:
         text = file.read()
@@ -86,8 +86,8 @@ def test_a_manifest_is_readable_at_its_top_and_has_a_line_a_column(written):
     ]
 
 
-def test_several_records_a_shard(tmp_path, monkeypatch, written):
-    """Blocks only bound memory: the documents are those of one block."""
+def test_several_records_per_shard(tmp_path, monkeypatch, written):
+    """The size of blocks does not affect the documents."""
     _, documents, one_block = written
     monkeypatch.setattr(writer, "BLOCK_TOKENS", 40)
     config = make_config(tmp_path, corpus_dir=str(tmp_path / "blocks"))
@@ -106,7 +106,7 @@ def test_documents_in_another_order_make_the_same_files(tmp_path, written, seed)
 
 
 def test_documents_in_several_segments_make_the_same_file(tmp_path):
-    """Against a reference: sort what is distinct, one document after the other."""
+    """The reference sorts the distinct documents, one at a time."""
     config = one_shard(tmp_path)
     tokenizer = tokenizers.load(config.tokenizer)
     dtype = encoding.id_dtype(tokenizer, config.data)
@@ -131,7 +131,7 @@ def test_documents_in_several_segments_make_the_same_file(tmp_path):
 
 
 def test_sentences_without_tokens_are_dropped(tmp_path):
-    """A sentence of white space only has no token, a document of those no sentence."""
+    """A blank sentence has no token; a document of blank sentences is empty."""
     documents = [["w1 w2", " ", "w3"], [" ", "\u200b"], [], ["w4", "w5"]]
     found = write(one_shard(tmp_path), documents)
     assert sorted(all_text(found)) == [["w1 w2", "w3"], ["w4", "w5"]]
@@ -153,8 +153,8 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(tmp_path, vocab_size, dtype):
     assert vocab_size - 1 in tokens
 
 
-def test_place_does_not_depend_on_other_documents(tmp_path, written):
-    """More text later must not move held-out documents to the training split."""
+def test_the_split_of_a_document_does_not_depend_on_other_documents(tmp_path, written):
+    """Adding text must not move held-out documents to the training split."""
     _, documents, found = written
     config = make_config(tmp_path, corpus_dir=str(tmp_path / "more"))
     more = write(config, make_documents(30, seed=1) + documents)
@@ -173,7 +173,7 @@ def test_repeated_documents_are_kept_once_and_counted(tmp_path, written):
     assert document_counts(once) == counts_of(read=60, of_one_sentence=num_single)
 
 
-def test_documents_are_dealt_fairly(tmp_path):
+def test_documents_are_distributed_evenly_over_shards(tmp_path):
     found = write(make_config(tmp_path, num_shards=4), make_documents(1200))
     # Binomial: 240 held out of 1,200, sd 14; about 240 a shard, sd 14.
     for shard in (*found.shards["train"], *found.shards["validation"]):
@@ -185,10 +185,11 @@ def test_no_validation_split(tmp_path):
     assert found.shards["validation"] == ()
 
 
-def test_a_shard_that_readers_could_not_hold_is_refused(tmp_path, monkeypatch):
+def test_a_shard_that_exceeds_the_maximum_size_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(writer, "MAX_SHARD_BYTES", 1000)
     with pytest.raises(
-        ConfigError, match=r"train-00000-of-00001 would hold .*num_shards \d+\.\d times"
+        ConfigError,
+        match=r"train-00000-of-00001 would contain .*num_shards by at least \d+\.\d",
     ):
         write(one_shard(tmp_path), make_documents(60))
     assert os.listdir(tmp_path / "corpus") == []
@@ -204,10 +205,10 @@ def test_a_failure_while_writing_leaves_no_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "corpus") == []
 
 
-# --------------------------------------------------------- not enough to draw from
+# -------------------------------------------------------------- too few documents
 
 
-def fails(config, documents, message):
+def check_fails(config, documents, message):
     with pytest.raises(ConfigError, match=message):
         write(config, documents)
     assert not os.path.exists(os.path.join(config.data.corpus_dir, "manifest.json"))
@@ -215,28 +216,34 @@ def fails(config, documents, message):
 
 def test_empty_source(tmp_path):
     config = make_config(tmp_path)
-    fails(config, [], r"text.txt\) gave 0 documents, none with text")
-    fails(config, [[], [" "]], r"text.txt\) gave 2 documents, none with text")
+    check_fails(config, [], r"text.txt\) contain 0 documents, none with text")
+    check_fails(config, [[], [" "]], r"text.txt\) contain 2 documents, none with text")
 
 
 def test_single_sentence_documents_only(tmp_path):
     documents = [[word] for word in WORDS]
-    fails(make_config(tmp_path), documents, r"50 document\(s\), 50 of one sentence")
+    check_fails(
+        make_config(tmp_path), documents, r"50 document\(s\), 50 of one sentence"
+    )
 
 
 def test_a_blank_line_between_nearly_all_sentences(tmp_path):
     """google-research/bert#125: every next sentence would be a random one."""
     two = [[f"w{i}", "w2"] for i in range(5)]
     one = [[f"w{i} w{i + 1}"] for i in range(46)]
-    fails(make_config(tmp_path), one + two, "46 of one sentence.*blank line between")
+    check_fails(
+        make_config(tmp_path), one + two, "46 of one sentence.*blank lines separate"
+    )
     write(make_config(tmp_path), one[1:] + two)  # nine in ten are enough
 
 
 @pytest.mark.parametrize("weights", [(), (3.0,)])
 def test_one_document(tmp_path, weights):
-    """Whose copies are no other documents."""
+    """Copies of the document do not count as other documents."""
     config = one_shard(tmp_path, source_weights=weights)
-    fails(config, [["w1", "w2", "w3"]], r"gave 1 training document.*write files:GLOB")
+    check_fails(
+        config, [["w1", "w2", "w3"]], r"contain 1 training document.*write files:GLOB"
+    )
 
 
 @pytest.mark.parametrize("num_shards, count", [(2, 3), (64, 30)])
@@ -248,9 +255,11 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
         rf"num_shards={num_shards} leaves \d+ shard\(s\) with fewer than 2 of the"
         rf" {count} training documents.*num_shards=1 and config.data.num_streams=1"
     )
-    fails(config, documents, message)
+    check_fails(config, documents, message)
 
 
 def test_nothing_held_out(tmp_path):
     config = make_config(tmp_path, validation_fraction=1e-6)
-    fails(config, make_documents(30), "validation_fraction=1e-06 held out none of 30")
+    check_fails(
+        config, make_documents(30), "validation_fraction=1e-06 holds out none of 30"
+    )

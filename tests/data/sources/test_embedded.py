@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources.embedded: prose that is on every machine."""
+"""Tests of bert_jax.data.sources.embedded: prose from the installed Python."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import numpy as np
 from bert_jax.data.sources import embedded
 
 
-def test_gives_hundreds_of_documents_of_prose_the_same_every_time():
+def test_yields_hundreds_of_documents_of_prose_in_a_fixed_order():
     found = list(itertools.islice(embedded.documents(), 400))
     assert len({name for name, _ in found}) == 400
     documents = [document for _, document in found]

@@ -35,7 +35,7 @@ def test_no_file_matches(tmp_path, kind):
 
 
 @FILE_KINDS
-def test_a_directory_is_not_a_file(tmp_path, kind):
+def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
         input_files.find((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
 
@@ -54,7 +54,7 @@ def test_jsonl_needs_a_field(tmp_path):
         input_files.find((f"jsonl:{path}",))
 
 
-def test_kinds_without_files_have_none(tmp_path):
+def test_embedded_and_tfds_sources_have_no_files(tmp_path):
     path = write(tmp_path / "x.txt")
     specs = ("embedded:", f"text:{path}", f"jsonl:{path}#a", "tfds:any#text")
     found = input_files.find(specs)
@@ -63,7 +63,7 @@ def test_kinds_without_files_have_none(tmp_path):
 
 
 def test_only_jsonl_has_a_field_in_its_pattern(tmp_path):
-    """# is a character of the name in the pattern of any other kind."""
+    """In the pattern of any other kind, # is part of the file name."""
     path = write(tmp_path / "c#.txt", "One.\nTwo.")
     (found,) = input_files.find((f"text:{path}",))
     assert found.text_bytes == 9 and found.format == "text"
@@ -84,7 +84,7 @@ def test_total_bytes_of_sources(tmp_path):
     assert total(text, "tfds:any#text") is None
 
 
-def test_a_changed_file_is_another_input(tmp_path):
+def test_a_changed_file_changes_the_source(tmp_path):
     path = write(tmp_path / "a.txt")
     spec = (f"text:{path}",)
     first = input_files.find(spec)
@@ -94,18 +94,18 @@ def test_a_changed_file_is_another_input(tmp_path):
     assert input_files.find(spec) != first
 
 
-def test_files_are_stated_once_and_concurrently(tmp_path, monkeypatch):
-    """64 files at 20 ms each take 1.3 s one after the other."""
+def test_each_file_is_statted_once_and_concurrently(tmp_path, monkeypatch):
+    """Statting 64 files sequentially at 20 ms each would take 1.3 s."""
     for i in range(64):
         write(tmp_path / f"{i:02}.txt")
-    stated, running, most, lock = [], 0, 0, threading.Lock()
+    statted, running, most, lock = [], 0, 0, threading.Lock()
     stat = os.stat
 
     def slow_stat(path, *args, **kwargs):
         nonlocal running, most
         if str(path).endswith(".txt"):
             with lock:
-                stated.append(path)
+                statted.append(path)
                 running += 1
                 most = max(most, running)
             time.sleep(0.02)
@@ -115,12 +115,12 @@ def test_files_are_stated_once_and_concurrently(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "stat", slow_stat)
     (found,) = input_files.find((f"text:{tmp_path}/*.txt",))
-    assert [file.path for file in found.files] == sorted(stated)
-    assert len(stated) == len(set(stated)) == 64
+    assert [file.path for file in found.files] == sorted(statted)
+    assert len(statted) == len(set(statted)) == 64
     assert 4 < most <= storage.STAT_THREADS
 
 
-def test_specs_by_file(tmp_path):
+def test_by_file_splits_a_spec_into_one_per_file(tmp_path):
     for name in ("[1].jsonl", "2.jsonl"):
         write(tmp_path / name)
     found = input_files.by_file(f"jsonl:{tmp_path}/*.jsonl#a")
@@ -128,7 +128,7 @@ def test_specs_by_file(tmp_path):
     assert input_files.by_file("tfds:any#text") == ["tfds:any#text"]
 
 
-def test_the_share_of_changed_text(tmp_path):
+def test_changed_share_counts_changed_and_removed_files(tmp_path):
     def found(*specs):
         return input_files.find(tuple(f"text:{tmp_path}/{spec}" for spec in specs))
 

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources.layout; test_sources holds it against whole files."""
+"""Tests of bert_jax.data.sources.layout; test_sources.py tests it on whole files."""
 
 import textwrap
 
@@ -22,14 +22,19 @@ TWO = "A sentence stands here. Another one follows it."
         ([TWO, "", TWO, "", TWO], [TWO, "", TWO, "", TWO], False),
         ([TWO, TWO, "", TWO], [TWO, TWO, None, TWO], False),
     ],
-    ids=["headings", "sentence a line", "paragraphs apart", "paragraph a line"],
+    ids=[
+        "headings",
+        "sentence per line",
+        "blank line after each paragraph",
+        "paragraph per line",
+    ],
 )
-def test_documents_end_where_the_layout_says(lines, expected, is_split):
+def test_layout_determines_the_ends_of_documents(lines, expected, is_split):
     stream, found_is_split = layout.documents_of(iter(lines))
     assert (list(stream), found_is_split) == (expected, is_split)
 
 
-def test_one_document_has_blank_lines_for_headings_and_ornaments():
+def test_one_document_replaces_headings_and_ornaments_by_blank_lines():
     lines = ["# Chapter 1", TWO, "* * *", TWO, "## Part", ONE]
     found = list(layout.one_document(iter(lines)))
     assert found == ["", TWO, "", TWO, "", ONE]

@@ -1,4 +1,4 @@
-"""Reading lines: encodings, compression, and files that cannot be read."""
+"""Tests of bert_jax.data.sources.lines: encodings, compression, unreadable files."""
 
 import bz2
 import collections
@@ -24,10 +24,10 @@ def write(path, content):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7, 64, 2**20])
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress])
-def test_lines_are_pythons_whatever_the_chunks(
+def test_lines_equal_those_of_python_for_any_chunk_size(
     tmp_path, monkeypatch, chunk_bytes, pack
 ):
-    """CRLF and characters fall across the ends of chunks; open() is the reference."""
+    """CRLF and characters cross chunk boundaries; io.StringIO is the reference."""
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
     rng = np.random.default_rng(0)
     alphabet = list("ab \t\u00e9\u4f60\U0001f600\u2028\x85") + ["\n", "\r", "\r\n"] * 2
@@ -47,7 +47,7 @@ def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path):
 
 @pytest.mark.parametrize("chunk_bytes", [5, 16, 2**20])
 @pytest.mark.parametrize("unit", ["ab ", "a", "\u4f60", "\U0001f600\u00e9 x"])
-def test_long_lines_come_in_the_same_parts_whatever_the_chunks(
+def test_long_lines_are_split_into_the_same_parts_for_any_chunk_size(
     tmp_path, monkeypatch, chunk_bytes, unit
 ):
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
@@ -70,33 +70,36 @@ def test_cut_prefers_the_last_space():
     assert lines.cut("short", 9) == ["short"]
 
 
-# ------------------------------------------------------------------ wrong bytes
+# ---------------------------------------------------------------- invalid bytes
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"ok\ncaf\xe9 au lait", r"a:2 is .* 0xe9 as byte 4 .* iconv -f LATIN1 .*/a"),
-        (b"a \x93quote\x94", "a:1 is .* 0x93 as byte 3 .* iconv -f CP1252"),
-        ("\u4f60\u597d".encode()[:-1], "a:1 is .* byte 4 .*character is cut off"),
-        (b"\xc3\xa9t\xc3\xa9 \xff\xfe\xfd x", "a:1 .* 0xff as byte 7 .*is it text"),
-        (b"ok\n\n" + b"x" * 5000 + b" \x80", "a:3 is .* 0x80 as byte 5002"),
-        (b"\xed\xa0\x80 surrogate", "a:1 is .* 0xed as byte 1"),
-        (b"\xc0\xaf overlong", "a:1 is .* 0xc0 as byte 1"),
-        (b"\x7fELF\x02\x01\xe9 x", "a:1 is .* 0xe9 .*it is no text; leave the file"),
+        (b"ok\ncaf\xe9 au lait", r"a:2 is .*0xe9 at byte 4 .* iconv -f LATIN1 .*/a"),
+        (b"a \x93quote\x94", "a:1 is .*0x93 at byte 3 .* iconv -f CP1252"),
+        ("\u4f60\u597d".encode()[:-1], "a:1 is .* byte 4 .*character is truncated"),
+        (
+            b"\xc3\xa9t\xc3\xa9 \xff\xfe\xfd x",
+            "a:1 .*0xff at byte 7 .*check that it is a text",
+        ),
+        (b"ok\n\n" + b"x" * 5000 + b" \x80", "a:3 is .*0x80 at byte 5002"),
+        (b"\xed\xa0\x80 surrogate", "a:1 is .*0xed at byte 1"),
+        (b"\xc0\xaf overlong", "a:1 is .*0xc0 at byte 1"),
+        (b"\x7fELF\x02\x01\xe9 x", "a:1 is .*0xe9 .*it is a binary file; remove"),
     ],
 )
-def test_wrong_bytes_are_named_with_file_line_and_byte(tmp_path, content, message):
+def test_invalid_bytes_are_named_with_file_line_and_byte(tmp_path, content, message):
     path = write(tmp_path / "a", content)
     with pytest.raises(ConfigError, match=message) as error:
         read(path, invalid_utf8=None)
-    assert "invalid_utf8" not in str(error.value)  # a key of pretraining alone
+    assert "invalid_utf8" not in str(error.value)  # only pretraining has this key
     with pytest.raises(ConfigError, match=message + ".*set config.data.invalid_utf8"):
         read(path)
 
 
 @pytest.mark.parametrize("chunk_bytes", [3, 2**20])
-def test_wrong_bytes_replaced_or_left(tmp_path, monkeypatch, chunk_bytes):
+def test_invalid_bytes_replaced_or_kept(tmp_path, monkeypatch, chunk_bytes):
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
     path = write(tmp_path / "a", b"good\na\xff\xfeb\xe9\n\xc3\xa9\nend\xe4")
     counts = collections.Counter()
@@ -116,7 +119,7 @@ def test_wrong_bytes_replaced_or_left(tmp_path, monkeypatch, chunk_bytes):
         ("utf-16-be", "UTF-16BE"),
     ],
 )
-def test_other_encodings_are_named(tmp_path, codec, name):
+def test_utf16_and_utf32_are_named(tmp_path, codec, name):
     path = write(tmp_path / "a b", "One is first. Caf\u00e9.".encode(codec))
     for policy in ("error", "replace"):
         with pytest.raises(ConfigError, match=f"a b is {name}, .*iconv -f {name} .*'$"):
@@ -129,29 +132,31 @@ def test_other_encodings_are_named(tmp_path, codec, name):
 @pytest.mark.parametrize(
     "content", [b"a\0b\0", b"\0\0\0\0\0\0\0\0", b"word\0word\0word"]
 )
-def test_some_zeros_do_not_make_utf16(tmp_path, content):
+def test_text_with_some_zeros_is_not_taken_for_utf16(tmp_path, content):
     assert read(write(tmp_path / "a", content)) == [(1, content.decode())]
 
 
-# ---------------------------------------------------------- files that fail to open
+# -------------------------------------------------------------- unreadable files
 
 
-def test_compressed_data_that_is_cut_off(tmp_path):
+def test_truncated_compressed_data(tmp_path):
     text = "".join(f"line {i}\n" for i in range(5000)).encode()
     for pack in (gzip.compress, bz2.compress):
         for keep in (0.9, 0.5):
             packed = pack(text)
             path = write(tmp_path / "a", packed[: int(keep * len(packed))])
-            with pytest.raises(ConfigError, match="a is cut off: .*copy it again"):
+            with pytest.raises(
+                ConfigError, match="a is truncated: .*copy the file again"
+            ):
                 read(path)
 
 
-def test_compressed_data_that_is_damaged(tmp_path):
+def test_corrupt_compressed_data(tmp_path):
     packed = bytearray(gzip.compress(bytes(range(128)) * 500))
-    packed[-6] ^= 1  # of the checksum
-    with pytest.raises(ConfigError, match="a is damaged or not gzip"):
+    packed[-6] ^= 1  # a bit of the checksum
+    with pytest.raises(ConfigError, match="a is corrupt or not gzip"):
         read(write(tmp_path / "a", bytes(packed)))
-    with pytest.raises(ConfigError, match="a.gz is damaged or not gzip"):
+    with pytest.raises(ConfigError, match="a.gz is corrupt or not gzip"):
         read(write(tmp_path / "a.gz", b"plain text"))
     with pytest.raises(ConfigError, match="a.bz2 cannot be read"):
         read(write(tmp_path / "a.bz2", b"plain text"))
@@ -172,7 +177,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
 
 
 def test_remote_files_are_read_by_tensorflow(tmp_path):
-    """As gs:// would be: here a scheme that its local file system knows."""
+    """file:// takes the same code path as gs://, but needs no bucket."""
     path = write(tmp_path / "a", gzip.compress(b"One.\nTwo."))
     assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]
     with pytest.raises(ConfigError, match="none: there is no such file"):

@@ -79,7 +79,7 @@ def test_the_pronoun_is_not_an_initial():
     ],
     ids=lambda expected: expected[0],
 )
-def test_the_number_of_a_list_is_not_a_sentence(expected):
+def test_a_list_number_is_not_a_sentence(expected):
     assert sentences.split(" ".join(expected)) == expected
 
 
@@ -127,7 +127,7 @@ def test_stops_of_other_scripts(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t\n "])
-def test_nothing_in_nothing_out(text):
+def test_blank_text_has_no_sentences(text):
     assert sentences.split(text) == []
 
 
@@ -160,8 +160,8 @@ def test_white_space_is_stripped_and_no_word_is_lost():
         "cjk",
     ],
 )
-def test_is_linear_in_the_length_of_a_text(text):
+def test_time_is_linear_in_the_length_of_a_text(text):
     """A line of dot leaders, or a book without a stop, must not take minutes."""
-    start = time.process_time()  # other processes do not count
+    start = time.process_time()  # excludes the time of other processes
     sentences.split(text)
     assert time.process_time() - start < 2

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources.sources: every kind of source and what it refuses."""
+"""Tests of bert_jax.data.sources.sources: every kind of source and its errors."""
 
 import bz2
 import collections
@@ -27,16 +27,16 @@ def raw(spec, counts=None, data=DATA):
 
 
 def read(kind, path, suffix="", counts=None, **changes):
-    """Returns the documents of a source as lists of sentences."""
+    """Reads the documents of a source as lists of sentences."""
     data = make_config(**{f"data__{key}": value for key, value in changes.items()}).data
     counts = collections.Counter() if counts is None else counts
     found = raw(f"{kind}:{path}{suffix}", counts, data)
-    return [encoding_lib.sentences(document, data, counts) for document in found]
+    return [encoding_lib.clean_sentences(document, data, counts) for document in found]
 
 
 @pytest.fixture
 def text_documents(tmp_path):
-    """Reads a text as a file of its own."""
+    """Returns a function that writes a text to a file and reads its documents."""
     path = tmp_path / "layout.txt"
     return lambda text: read("text", write(path, text))
 
@@ -65,7 +65,7 @@ Four. Five.
 
 
 def test_layout_wikitext_titles(text_documents):
-    """Section headings neither end a document nor are text of it."""
+    """Section headings do not end a document and are not part of its text."""
     text = """ = First =
  
  One is first . Two is next .
@@ -97,23 +97,23 @@ def test_text_before_the_first_heading_is_a_document(text_documents):
 
 
 @pytest.mark.parametrize("line", ["#hashtag", "a = b", "= = =", "== x ==", "####### x"])
-def test_lines_that_are_no_headings(line, text_documents):
+def test_lines_that_resemble_headings_are_text(line, text_documents):
     assert sum(map(len, text_documents(f"{line}\n\nText."))) == 2
 
 
-def test_layout_a_sentence_a_line(text_documents):
+def test_layout_one_sentence_per_line(text_documents):
     text = "One is first.\nTwo is next.\nThree.\n\n\nFour.\n Five.  \n"
     assert text_documents(text) == ONE_DOCUMENT_EACH
 
 
-def test_a_sentence_a_line_is_kept_as_given(text_documents):
-    """Lines are not split again: nine in ten hold one sentence by the splitter."""
+def test_one_sentence_per_line_is_not_split_again(text_documents):
+    """A line of two sentences stays whole if nine in ten lines hold one sentence."""
     lines = [f"Line {i}" for i in range(18)] + ["Two here. In a line."]
     assert text_documents("\n".join(lines)) == [lines]
 
 
-def test_layout_a_paragraph_a_line_with_blank_lines_between(text_documents):
-    """One group per line would make every paragraph a document of its own."""
+def test_layout_one_paragraph_per_line_with_blank_lines_between(text_documents):
+    """The blank lines do not make every paragraph a document."""
     text = "One is first. Two is next.\n\nThree.\n\nFour. Five.\n"
     assert text_documents(text) == [sum(ONE_DOCUMENT_EACH, [])]
 
@@ -124,7 +124,7 @@ def test_layout_running_text_with_a_blank_line_between_documents(text_documents)
 
 
 def random_text(num_words, seed=0):
-    """Returns sentences of made-up words, a paragraph of running text."""
+    """Returns a paragraph of sentences of random words."""
     rng = np.random.default_rng(seed)
     words = ["".join(chr(97 + c) for c in rng.integers(0, 26, n)) for n in range(1, 12)]
     text = " ".join(words[i] for i in rng.integers(0, len(words), num_words))
@@ -137,7 +137,7 @@ def wrapped(paragraphs, width=72):
 
 
 def in_file(kind, texts):
-    """Returns what a file of a kind of source holds for some documents."""
+    """Returns the content of a file of the given kind that contains the documents."""
     if kind == "text":
         return "".join(f"# Title\n\n{text}\n\n" for text in texts)
     if kind == "wikiextractor":
@@ -153,8 +153,8 @@ FILE_KINDS = ["text", "files", "wikiextractor", "wikiextractor JSON", "jsonl"]
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
 @pytest.mark.parametrize("kind", FILE_KINDS)
-def test_wrapped_documents_read_as_their_unwrapped_twins(tmp_path, kind, line_end):
-    """Each document is decided by itself: one is wrapped, one not, one at 60."""
+def test_wrapped_documents_equal_unwrapped_ones(tmp_path, kind, line_end):
+    """Each document is examined separately: wrapped at 72, not wrapped, at 60."""
     texts = [[random_text(120, 3 * i + j) for j in range(3)] for i in range(3)]
     verse = "\n".join(["Shall I compare thee to a summer's day?", "So long"] * 9)
     first = wrapped(texts[0])
@@ -174,7 +174,7 @@ def test_wrapped_documents_read_as_their_unwrapped_twins(tmp_path, kind, line_en
     assert counts == {"documents_unwrapped": (num_documents + 1) // 2}
 
 
-def test_a_wrapped_file_is_a_document(tmp_path):
+def test_a_wrapped_file_is_one_document(tmp_path):
     paragraphs = [random_text(120, seed) for seed in range(12)]
     path = write(tmp_path / "a.txt", wrapped(paragraphs))
     twin = write(tmp_path / "twin.txt", "\n\n".join(paragraphs))
@@ -183,7 +183,7 @@ def test_a_wrapped_file_is_a_document(tmp_path):
 
 
 def test_wrapped_documents_between_blank_lines(tmp_path):
-    """A file of documents with a paragraph a line, of which one is wrapped."""
+    """One document of the file is wrapped, the others have one paragraph per line."""
     texts = [random_text(60, seed) for seed in range(9)]
     groups = ["\n".join(texts[:4]), wrapped(texts[4:5]), "\n".join(texts[5:])]
     found = read("text", write(tmp_path / "a.txt", "\n\n".join(groups)))
@@ -211,7 +211,7 @@ def test_wrapped_text_under_headings(tmp_path):
         [f"Entry number {i} of a list" for i in range(40)],
         [f"{random_text(9, i)}" for i in range(60)],
     ],
-    ids=["poem", "list", "a sentence a line"],
+    ids=["poem", "list", "sentence per line"],
 )
 def test_lines_that_are_not_wrapped(tmp_path, lines):
     document = "\n".join(lines)
@@ -229,9 +229,9 @@ def test_lines_that_are_not_wrapped(tmp_path, lines):
         "# Title\n\nOne. Two.\nThree. Four.\n# Next\nFive. Six.",
         "One. Two.\nThree. Four.\n\nFive. Six.",
     ],
-    ids=["a sentence a line", "headings", "running"],
+    ids=["sentence per line", "headings", "running text"],
 )
-def test_any_line_end_reads_as_its_twin_with_lf(tmp_path, text, separator):
+def test_any_line_end_is_equivalent_to_lf(tmp_path, text, separator):
     twin = read("text", write(tmp_path / "twin.txt", text))
     path = tmp_path / "other.txt"
     path.write_bytes(text.replace("\n", separator).encode())
@@ -241,7 +241,7 @@ def test_any_line_end_reads_as_its_twin_with_lf(tmp_path, text, separator):
 
 
 def test_text_reads_files_in_order_of_name_with_any_line_end(tmp_path):
-    """A byte order mark, CRLF and subdirectories under ** are all ordinary."""
+    """Byte order marks, CRLF and subdirectories matched by ** are supported."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.txt").write_bytes(b"Four.\r\nFive.\r\n")
     (tmp_path / "a.txt").write_bytes(
@@ -260,7 +260,7 @@ def test_text_that_is_not_utf8(tmp_path):
 # ----------------------------------------------------------------------- files
 
 
-def test_files_are_a_document_each_without_their_headings(tmp_path):
+def test_each_file_is_a_document_without_its_headings(tmp_path):
     book = """# Title: A Book
 
 ## Author: Somebody
@@ -285,17 +285,17 @@ Three.
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress])
 @pytest.mark.parametrize("name", ["b.txt", "b.txt.packed"])
-def test_compressed_files_are_told_by_their_content(tmp_path, compress, name):
+def test_compressed_files_are_recognized_by_their_content(tmp_path, compress, name):
     (tmp_path / name).write_bytes(compress(b"One. Two."))
     assert read("files", tmp_path / "b*") == [["One.", "Two."]]
 
 
-# ---------------------------------------------------------- sizes and wrong bytes
+# -------------------------------------------------------- sizes and invalid bytes
 
 LIMITS = {"max_line_bytes": 1024, "max_document_bytes": 4096}
 
 
-def test_long_documents_come_in_parts(tmp_path):
+def test_long_documents_are_split_into_parts(tmp_path):
     lines = [f"Line {i} of a very long document." for i in range(1000)]
     path = write(tmp_path / "a.txt", "\n".join(lines) + "\n\nA short one.\nEnd.")
     counts = collections.Counter()
@@ -307,7 +307,7 @@ def test_long_documents_come_in_parts(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["text", "files", "wikiextractor", "jsonl"])
-def test_long_lines_come_in_parts_and_no_word_is_lost(tmp_path, kind):
+def test_long_lines_are_split_into_parts_without_losing_a_word(tmp_path, kind):
     words = [f"word{i}" for i in range(1500)]
     text = " ".join(words)
     if kind == "wikiextractor":
@@ -325,8 +325,8 @@ def test_long_lines_come_in_parts_and_no_word_is_lost(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["text", "files", "wikiextractor", "jsonl"])
-def test_wrong_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
-    """A whole document is skipped, and no other; for files it is the file."""
+def test_invalid_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
+    """Only the document with invalid bytes is skipped; for files: it is the file."""
     wrong, good = b"Caf\xe9 one. Bad \xff\xfe two.", b"Three. Four."
     if kind == "text":
         content = b"\n\n".join([good + b"\nMore. Two.", wrong, good])
@@ -342,7 +342,7 @@ def test_wrong_bytes_are_an_error_replaced_or_skipped(tmp_path, kind):
         content, expected = wrong, [["Three.", "Four."]]
     (tmp_path / "a").write_bytes(content)
     suffix = "#text" if kind == "jsonl" else ""
-    with pytest.raises(ConfigError, match=r"/a:\d is not UTF-8.*0xe9 as byte"):
+    with pytest.raises(ConfigError, match=r"/a:\d is not UTF-8.*0xe9 at byte"):
         read(kind, tmp_path / "*", suffix)
     counts = collections.Counter()
     found = read(kind, tmp_path / "*", suffix, counts, invalid_utf8="replace")
@@ -378,7 +378,7 @@ print(before, peak(), num_bytes)
     "case", ["line", "gzip", "document", "short lines", "one word", "jsonl"]
 )
 def test_memory_is_bounded_by_the_limits_not_by_the_input(tmp_path, case):
-    """100 MB in a line, in a document, or without a space: 300 MB besides imports."""
+    """Reading 100 MB in one line, document or word takes under 300 MB of memory."""
     size = (20 if case == "short lines" else 100) * 2**20
     path = tmp_path / "a.txt"
     sentence = b"A sentence of some words, neither long nor short. "
@@ -399,7 +399,7 @@ def test_memory_is_bounded_by_the_limits_not_by_the_input(tmp_path, case):
     )
     assert result.returncode == 0, result.stderr
     before, peak, num_chars = map(float, result.stdout.split())
-    assert num_chars > size / 7  # all was read: up to four bytes a character
+    assert num_chars > size / 7  # all of it: a character has up to four bytes
     assert peak - before < 300
     assert peak < 1024
 
@@ -420,7 +420,7 @@ def test_jsonl(tmp_path):
 
 
 def test_jsonl_field_by_a_dotted_path(tmp_path):
-    """A field that has a dot in its own name is found as well."""
+    """A field whose name contains a dot is also found."""
     objects = [{"a": {"b": {"c": "Deep. Deeper."}}, "a.b": "Flat."}]
     path = write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, objects)))
     assert read("jsonl", path, "#a.b.c") == [["Deep.", "Deeper."]]
@@ -428,12 +428,12 @@ def test_jsonl_field_by_a_dotted_path(tmp_path):
 
 
 def test_jsonl_line_ends_inside_a_string_are_text(tmp_path):
-    """U+2028 may stand in a JSON string; it ends a line of the text, not the object."""
+    """U+2028 in a JSON string ends a line of the text, not the object."""
     path = write(tmp_path / "x.jsonl", '{"body": "One\u2028two\\nthree\\u0085four"}')
     assert read("jsonl", path, "#body") == [["One", "two", "three", "four"]]
 
 
-def test_jsonl_half_a_surrogate_pair_is_no_text(tmp_path):
+def test_jsonl_lone_surrogates_become_question_marks(tmp_path):
     path = write(tmp_path / "x.jsonl", '{"body": "a \\ud800 b \\udcff c"}')
     assert read("jsonl", path, "#body", invalid_utf8="skip") == [["a ? b ? c"]]
 
@@ -441,8 +441,8 @@ def test_jsonl_half_a_surrogate_pair_is_no_text(tmp_path):
 @pytest.mark.parametrize(
     "line, message",
     [
-        ('{"text": "a", "n": 1}', "has no field 'body'; .* there is: text, n;"),
-        ('{"body": 3, "n": 1}', "has int in the field 'body', not text; .* body, n"),
+        ('{"text": "a", "n": 1}', r"has no field 'body' .*it has: text, n\);"),
+        ('{"body": 3, "n": 1}', "has int in the field 'body', not text; .*: body, n"),
         ('{"body": null}', "has NoneType in the field 'body', not text"),
         ('{"body": ["a"]}', "has list in the field 'body', not text"),
         ("[1]", "is list, not an object"),
@@ -459,9 +459,9 @@ def test_jsonl_line_without_the_field(tmp_path, line, message):
         read("jsonl", path, "#body")
 
 
-def test_jsonl_missing_inner_field_names_those_that_are_there(tmp_path):
+def test_jsonl_missing_inner_field_lists_the_fields_present(tmp_path):
     path = write(tmp_path / "x.jsonl", '{"a": {"c": "x", "d": "y"}}')
-    with pytest.raises(ConfigError, match="'a.b'; at 'b' there is: c, d"):
+    with pytest.raises(ConfigError, match="'a.b' .instead of 'b' it has: c, d"):
         read("jsonl", path, "#a.b")
 
 
@@ -478,7 +478,7 @@ def test_jsonl_line_too_long_is_dropped_and_counted(tmp_path):
 
 
 def test_wikiextractor(tmp_path):
-    """The title line is not text; a redirect has no text and stays empty."""
+    """The title line is not text; a redirect is an empty document."""
     text = """<doc id="1" url="https://x.org/wiki?curid=1" title="First">
 First
 
@@ -520,7 +520,7 @@ Four. Five."""
 
 
 def test_wikiextractor_json(tmp_path):
-    """The title is dropped where it is repeated, as one of its versions does."""
+    """A repeated title is dropped; only some versions of WikiExtractor repeat it."""
     objects = [
         {"id": "1", "title": "First", "text": "One is first. Two is next.\nThree."},
         {"id": "2", "title": "A redirect", "text": ""},
@@ -548,7 +548,7 @@ def test_wikiextractor_empty_file_among_others(tmp_path):
     assert read("wikiextractor", tmp_path / "wiki_*") == [["One.", "Two."]]
 
 
-def test_wikiextractor_of_another_file(tmp_path):
+def test_wikiextractor_rejects_plain_text(tmp_path):
     path = write(tmp_path / "plain.txt", "One.\nTwo.\n")
     with pytest.raises(ConfigError, match="plain.txt has no <doc"):
         read("wikiextractor", path)
@@ -558,7 +558,7 @@ def test_wikiextractor_of_another_file(tmp_path):
 
 
 class TinyBertTexts(tfds.core.GeneratorBasedBuilder):
-    """Registers itself, so that tfds.builder("tiny_bert_texts") finds it."""
+    """A dataset of 20 texts, found by tfds.builder("tiny_bert_texts")."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -592,7 +592,7 @@ def test_tfds(tfds_directory):
     expected = [[f"Text {i} begins.", "It goes on.", "Caf\u00e9."] for i in range(20)]
     assert sorted(found) == sorted(expected)
     assert (tfds_directory / "tiny_bert_texts" / "1.0.0").is_dir()
-    # Prepared now: read again, in the same order.
+    # The prepared dataset is read again, in the same order.
     assert read("tfds", "tiny_bert_texts", "#body") == found
 
 
@@ -606,7 +606,7 @@ def test_tfds_split_version_and_field_path(tfds_directory):
 
 
 class TinyBertBooks(TinyBertTexts):
-    """Books wrapped like those of tfds:pg19, and poems."""
+    """Books, wrapped like those of tfds:pg19 and not wrapped."""
 
     def _generate_examples(self):
         for i in range(4):
@@ -615,7 +615,7 @@ class TinyBertBooks(TinyBertTexts):
             yield i, {"body": wrapped(paragraphs), "n": i, "page": {"html": html}}
 
 
-def test_tfds_wrapped_documents_read_as_their_unwrapped_twins(tfds_directory):
+def test_tfds_wrapped_documents_equal_unwrapped_ones(tfds_directory):
     counts = collections.Counter()
     found = read("tfds", "tiny_bert_books", "#body", counts)
     assert found == read("tfds", "tiny_bert_books", "#page.html")
@@ -624,7 +624,7 @@ def test_tfds_wrapped_documents_read_as_their_unwrapped_twins(tfds_directory):
 
 
 class TinyBertText(TinyBertTexts):
-    """Has a field "text" besides another."""
+    """A dataset with a field "text" and another text field."""
 
     def _info(self):
         features = {"other": tfds.features.Text(), "text": tfds.features.Text()}
@@ -636,7 +636,7 @@ class TinyBertText(TinyBertTexts):
         yield 0, {"other": "Other.", "text": b"Caf\xe9 one. Two."}
 
 
-def test_tfds_field_text_is_taken_unasked(tfds_directory):
+def test_tfds_field_text_is_the_default(tfds_directory):
     assert read("tfds", "tiny_bert_text:train", invalid_utf8="replace") == [
         ["Caf\ufffd one.", "Two."]
     ]
@@ -644,7 +644,7 @@ def test_tfds_field_text_is_taken_unasked(tfds_directory):
         read("tfds", "tiny_bert_text")
 
 
-def test_tfds_with_several_text_fields_asks_for_one(tfds_directory):
+def test_tfds_with_several_text_fields_needs_a_field(tfds_directory):
     with pytest.raises(ConfigError, match="are body, page.html; name one"):
         read("tfds", "tiny_bert_texts")
 
@@ -654,14 +654,14 @@ def test_tfds_with_several_text_fields_asks_for_one(tfds_directory):
     [
         ("tiny_bert_texts#text", "'text' of .* does not exist; .* body, page.html"),
         ("tiny_bert_texts#n", "'n' of tiny_bert_texts is not text; .* body"),
-        ("tiny_bert_texts:test#body", "no split 'test'; it has train, .*10%"),
-        ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; it has train"),
+        ("tiny_bert_texts:test#body", "no split 'test'; use one of train, .*10%"),
+        ("tiny_bert_texts:train[:x]#body", r"no split 'train\[:x\]'; use one of train"),
         ("tiny_bert_texts:7.0.0#body", "has no 'tiny_bert_texts:7.0.0': "),
-        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts'; see"),
+        ("no_such_tiny_texts#text", "has no 'no_such_tiny_texts'; choose"),
         ("#text", "write tfds:NAME"),
     ],
 )
-def test_tfds_mistakes(tfds_directory, spec, message):
+def test_tfds_errors(tfds_directory, spec, message):
     with pytest.raises(ConfigError, match=message):
         read("tfds", spec)
 
@@ -673,7 +673,9 @@ class TinyBertBroken(TinyBertTexts):
 
 
 def test_tfds_that_cannot_be_prepared(tfds_directory):
-    words = "cannot prepare 'tiny_bert_broken': the network is down; without a network"
+    words = (
+        "cannot prepare 'tiny_bert_broken': the network is down; without a network, use"
+    )
     with pytest.raises(ConfigError, match=words):
         read("tfds", "tiny_bert_broken#body")
 
@@ -682,7 +684,7 @@ def test_tfds_that_cannot_be_prepared(tfds_directory):
 
 
 def test_embedded_takes_no_argument():
-    with pytest.raises(ConfigError, match="'all'"):
+    with pytest.raises(ConfigError, match="'embedded:all'"):
         raw("embedded:all")
 
 
@@ -713,12 +715,12 @@ def test_no_text_names_the_files(tmp_path, kind, content):
         read(kind, tmp_path / "*", "#text" if kind == "jsonl" else "")
 
 
-def test_headings_alone_are_no_text(tmp_path):
+def test_headings_without_text_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="no text in 'files:"):
         read("files", write(tmp_path / "a.md", "# Title\n\n## Author\n\n---\n"))
 
 
-def test_bytes_of_a_document_are_those_of_utf_8():
+def test_num_bytes_of_a_document_is_its_size_in_utf8():
     document = document_lib.Document(
         ("\u4f60\u597d", "w1"), is_split=True, origin="here"
     )

@@ -1,4 +1,4 @@
-"""Datasets are found, prepared and read, and what they have not is told by its key."""
+"""Tests of bert_jax.data.sources.tfds: preparing and reading datasets, and errors."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from bert_jax.errors import ConfigError
 
 
 class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
-    """Registers itself, so that tfds.builder("tiny_bert_numbers") finds it."""
+    """A dataset of 20 numbers, found by tfds.builder("tiny_bert_numbers")."""
 
     VERSION = tfds.core.Version("1.0.0")
 
@@ -26,7 +26,7 @@ class TinyBertNumbers(tfds.core.GeneratorBasedBuilder):
             yield i, {"n": i}
 
 
-def test_a_split_is_read_in_one_order(tmp_path, monkeypatch):
+def test_a_split_is_always_read_in_the_same_order(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     builder = tfds_lib.builder("tiny_bert_numbers", "config.here")
 
@@ -41,14 +41,14 @@ def test_a_split_is_read_in_one_order(tmp_path, monkeypatch):
         read("dev")
 
 
-def test_datasets_and_versions_that_are_not_there(tmp_path, monkeypatch):
+def test_unknown_datasets_and_versions_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     for name in ("tiny_bert_nothing", "tiny_bert_numbers:7.0.0"):
         with pytest.raises(ConfigError, match=f"config.here: .* has no '{name}'"):
             tfds_lib.builder(name, "config.here")
 
 
-def test_parts_together_are_the_split(tmp_path, monkeypatch):
+def test_parts_cover_the_split(tmp_path, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
 
     def parts(argument, count):

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.sources.unwrap: which lines are joined, and which stay."""
+"""Tests of bert_jax.data.sources.unwrap: which lines are joined, which are kept."""
 
 import collections
 import itertools
@@ -41,7 +41,7 @@ CHINESE = [
 
 
 def joined(*documents):
-    """Returns the lines of documents without blank ones, and the counts."""
+    """Unwraps documents; returns their non-blank lines and the counts."""
     counts = collections.Counter()
     stream = itertools.chain.from_iterable([*lines, None] for lines in documents)
     found, current = [], []
@@ -82,12 +82,12 @@ def test_paragraphs_that_begin_with_an_indent_instead_of_a_blank_line(indent):
     assert joined(lines)[0] == [PROSE]
 
 
-def test_text_that_is_indented_as_a_whole():
+def test_text_with_every_line_indented():
     lines = wrapped(PROSE, initial_indent="     ", subsequent_indent="   ")
     assert joined(lines)[0] == [PROSE]
 
 
-def test_the_items_of_a_wrapped_list_stay_apart():
+def test_the_items_of_a_wrapped_list_are_not_joined():
     items = [f"{i}. {text}" for i, text in enumerate(PROSE, start=1)]
     lines = [line for line in wrapped(items, subsequent_indent="   ") if line]
     assert joined(lines)[0] == [items]
@@ -101,8 +101,8 @@ def test_quotations_narrower_than_the_text_are_joined():
     assert len(found[3:]) < len(quotation) / 2
 
 
-def test_lines_that_an_editor_left_a_little_short():
-    """Four words in ten that would just fit stand on the next line."""
+def test_paragraphs_wrapped_at_slightly_different_widths():
+    """Some words that would fit on a line are on the next one."""
     lines = []
     for number, paragraph in enumerate(PROSE):
         lines += [*textwrap.wrap(paragraph, 72 - 2 * (number % 3)), ""]
@@ -127,7 +127,7 @@ def test_no_space_is_added_to_a_hyphenated_word_or_a_dash(line, following, expec
     assert expected in joined(lines)[0][0][-1]
 
 
-# ---------------------------------------------- what stays in a wrapped document
+# ---------------------------------------- blocks kept in a wrapped document
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_no_space_is_added_to_a_hyphenated_word_or_a_dash(line, following, expec
     ],
     ids=["verse", "columns", "contents", "table", "title", "bullets", "headings"],
 )
-def test_blocks_that_are_not_prose_stay(block):
+def test_blocks_that_are_not_prose_are_kept(block):
     lines = [*wrapped(PROSE[:2]), *block, "", *wrapped(PROSE[2:])]
     assert joined(lines)[0] == [[*PROSE[:2], *block, *PROSE[2:]]]
 
 
-def test_a_heading_right_above_a_paragraph_stays():
+def test_a_heading_directly_above_a_paragraph_is_kept():
     lines = ["# The Harbour", *wrapped(PROSE[:2]), "## The Inn", *wrapped(PROSE[2:])]
     assert joined(lines)[0] == [["# The Harbour", *PROSE[:2], "## The Inn", PROSE[2]]]
 
@@ -204,19 +204,19 @@ LIST = [
         "code",
         "dialogue",
         "list",
-        "a paragraph a line",
-        "a sentence a line",
+        "paragraph per line",
+        "sentence per line",
         "table",
         "lower-case lines of any length",
     ],
 )
-def test_lines_that_are_not_wrapped_stay(lines):
+def test_lines_that_are_not_wrapped_are_kept(lines):
     found, counts = joined(lines)
     assert found == [[line for line in lines if line.strip()]]
     assert not counts
 
 
-def test_a_few_short_lines_among_long_ones_are_no_wrapped_text():
+def test_a_few_short_lines_among_long_ones_are_not_wrapped_text():
     lines = [*PROSE * 5, *textwrap.wrap(PROSE[0], 72)]
     assert joined(lines)[0] == [lines]
 
@@ -250,14 +250,14 @@ def test_a_few_lines_that_begin_with_names_and_numbers():
         VERSE[:3],
         [PROSE[0], "of which nobody spoke", "until they reached the wall"],
     ],
-    ids=["two lines", "list", "list again", "verse", "long"],
+    ids=["two lines", "list", "another list", "verse", "long line"],
 )
-def test_a_few_lines_that_prove_nothing_stay(lines):
+def test_a_few_lines_without_evidence_of_a_width_are_kept(lines):
     found, counts = joined(lines)
     assert found == [lines] and not counts
 
 
-def test_every_document_is_decided_by_itself():
+def test_every_document_is_examined_separately():
     documents = [wrapped(PROSE), PENTAMETER, PROSE, CODE, wrapped(PROSE, 60), DIALOGUE]
     found, counts = joined(*documents)
     code = [line for line in CODE if line]
@@ -282,7 +282,7 @@ def test_chinese_and_japanese_paragraphs_begin_with_wide_spaces():
 
 
 def test_latin_words_in_chinese_text():
-    """Columns are counted: a wide character takes two."""
+    """The width is counted in columns; a wide character takes two."""
     text = CHINESE[0].replace("，", "，BERT 模型也用 Python 语言，")
     lines, line, size = [], "", 0
     for character in text * 3:
@@ -294,7 +294,7 @@ def test_latin_words_in_chinese_text():
     assert found[0].replace(" ", "") == (text * 3).replace(" ", "")
 
 
-def test_chinese_verse_stays():
+def test_chinese_verse_is_kept():
     verse = ["床前明月光，", "疑是地上霜。", "举头望明月，", "低头思故乡。"] * 5
     assert joined(verse)[0] == [verse]
 
@@ -313,7 +313,7 @@ def test_korean_keeps_its_spaces():
 
 
 def test_memory_is_bounded():
-    """The first lines come before the whole document was read."""
+    """The first lines are yielded before the whole document is read."""
     read = 0
 
     def source():
@@ -334,7 +334,7 @@ def test_parts_of_a_document_end_between_paragraphs():
     assert counts == {"documents_unwrapped": 1}
 
 
-def test_verse_of_many_pages_in_a_wrapped_document_stays():
+def test_verse_of_many_pages_in_a_wrapped_document_is_kept():
     copies = unwrap.PART_LINES // len(wrapped(PROSE)) + 1
     verse = VERSE * unwrap.PART_LINES
     lines = [*wrapped(PROSE * copies), *verse, "", *wrapped(PROSE)]

@@ -1,4 +1,4 @@
-"""Every token knows its characters, and the ids are those of the whole text."""
+"""Tests of bert_jax.data.tokenizers.offsets: ids and character offsets."""
 
 import itertools
 import tracemalloc
@@ -30,7 +30,7 @@ def documents():
 
 
 @pytest.mark.parametrize("kind", config_lib.TOKENIZER_KINDS)
-def test_ids_are_the_texts_and_pieces_are_what_stands_there(kind, documents):
+def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
     config = make_config(tokenizer__kind=kind, tokenizer__vocab_size=1000).tokenizer
     tokenizer = tokenizers.train(documents, config)
     locate, encode = LocatingEncoder(tokenizer), tokenizer.encoder()
@@ -53,10 +53,10 @@ def test_ids_are_the_texts_and_pieces_are_what_stands_there(kind, documents):
 def test_memory_does_not_grow_with_the_number_of_distinct_strings(
     monkeypatch, num_characters
 ):
-    monkeypatch.setattr(offsets, "MAX_REMEMBERED", 50, raising=False)
+    monkeypatch.setattr(offsets, "MAX_CACHED", 50)
     vocab = (*wordpiece.SPECIAL_TOKENS, *"0123456789", *(f"##{i}" for i in range(10)))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
-    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED", 50)
+    monkeypatch.setattr(wordpiece, "MAX_CACHED", 50)
     locate = LocatingEncoder(tokenizer)
     first = locate(f"{0:0{num_characters}}")
     tracemalloc.start()
@@ -70,7 +70,7 @@ def test_memory_does_not_grow_with_the_number_of_distinct_strings(
         np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
 
 
-def test_what_is_unknown_or_shorter_in_a_string():
+def test_offsets_of_unknown_pieces_and_of_strings_with_accents():
     vocab = (*wordpiece.SPECIAL_TOKENS, "(", ")", "cafe", "##s", ",", "\u4e2d")
     locate = LocatingEncoder(wordpiece.WordPiece(vocab, lowercase=True))
 
@@ -80,9 +80,10 @@ def test_what_is_unknown_or_shorter_in_a_string():
         return [text[start:end] for start, end in ends]
 
     assert spans("Caf\u00e9s, cafe") == ["Caf\u00e9", "s", ",", "cafe"]
-    # One unknown piece is what the others leave; with two nobody knows.
+    # A single unknown piece has the characters that the other pieces leave. With two,
+    # every piece has the offsets of the whole string.
     assert spans("(robot) (a,b)") == ["(", "robot", ")"] + ["(a,b)"] * 5
-    # A mark of its own counts nothing: the pieces stand for the string.
+    # A combining accent is in no piece, so the lengths do not add up.
     assert spans("cafe\u0301s") == ["cafe\u0301s", "cafe\u0301s"]
-    # Ideographs are strings by themselves.
+    # Each ideograph is a string.
     assert spans("\u4e2d\u6587(\u4e2d") == ["\u4e2d", "\u6587", "(", "\u4e2d"]

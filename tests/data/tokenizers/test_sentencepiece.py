@@ -59,7 +59,7 @@ def encode(tokenizer, text):
 
 
 def train_elsewhere(kind, **options):
-    """Returns a model as other software has them, by default without BERT's tokens."""
+    """Trains a model as other software does, by default without BERT's tokens."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(sentence for d in documents() for sentence in d),
@@ -89,7 +89,7 @@ def test_ids_of_each_sentence(tokenizer):
     assert encoded[LINES.index("")].tolist() == []
 
 
-def test_lowercase_is_the_models(tokenizer):
+def test_lowercase_is_part_of_the_model(tokenizer):
     assert encode(tokenizer, "CAF\u00c9 ABC") == encode(tokenizer, "caf\u00e9 abc")
     kept = sentencepiece_lib.train(
         documents(), make_config(KINDS[0], lowercase=False, vocab_size=150)
@@ -103,7 +103,7 @@ def test_continues_word_marks_the_pieces_inside_words(tokenizer):
     assert found.dtype == bool and found.shape == (len(tokenizer.vocab),)
     special = [tokenizer.vocab[i] for i in np.flatnonzero(found[: len(SPECIAL)])]
     assert special == ["[UNK]"]
-    lines = [*LINES[:40], "abc \u4e00 x\u4e00y \u4e00\u4e01z def"]  # and unknown ones
+    lines = [*LINES[:40], "abc \u4e00 x\u4e00y \u4e00\u4e01z def"]  # has [UNK]
     assert tokenizer.id("[UNK]") in tokenizer.encoder()(lines[-1:])[0]
     for line in lines:
         ids = tokenizer.encoder()([line])[0]
@@ -122,7 +122,7 @@ def test_pickled_tokenizer_is_equal_and_encodes(tokenizer):
 def test_exported_pipeline_gives_the_same_ids(tokenizer):
     exported = tokenizer.huggingface()
     for line, ids in zip(LINES, tokenizer.encoder()(LINES), strict=True):
-        # Special tokens are added by the export; as mere pieces they would be matched.
+        # The pipeline would match the literal text of special tokens.
         if "[" not in line:
             assert exported.encode(line).ids == ids.tolist(), ascii(line)
     text = exported.decode(tokenizer.encoder()(["abc def"])[0].tolist())
@@ -130,7 +130,7 @@ def test_exported_pipeline_gives_the_same_ids(tokenizer):
 
 
 def test_scores_add_up_exactly():
-    """Why no tie between pieces hangs on the width of a float."""
+    """Exact sums are why ties between pieces do not depend on rounding."""
     tokenizer = sentencepiece_lib.train(documents(), make_config(KINDS[0]))
     model = model_pb2.ModelProto.FromString(tokenizer.model)
     scores = np.array([piece.score for piece in model.pieces])
@@ -150,14 +150,14 @@ def test_scores_add_up_exactly():
         {"normalization_rule_name": "identity"},
     ],
 )
-def test_models_from_elsewhere_are_exported_as_they_are(kind, options):
+def test_models_of_other_software_are_exported_unchanged(kind, options):
     content = train_elsewhere(kind, **options)
     config = make_config(kind, lowercase=False)
     tokenizer = sentencepiece_lib.read(content, config, "m")
     exported = tokenizer.huggingface()
     lines = [line for line in LINES if "[" not in line and "--" not in line]
     if options == {"normalization_rule_name": "identity"}:
-        # The library takes a mark at the end of such a text for white space.
+        # The library treats a word mark at the end of such a text as white space.
         lines = [line for line in lines if not line.endswith("\u2581")]
     for line, ids in zip(lines, tokenizer.encoder()(lines), strict=True):
         assert exported.encode(line).ids == ids.tolist(), ascii(line)
@@ -166,14 +166,14 @@ def test_models_from_elsewhere_are_exported_as_they_are(kind, options):
 # -------------------------------------------------------------------- read a file
 
 
-def test_reading_what_was_trained_changes_nothing(tokenizer):
+def test_reading_a_trained_model_returns_an_equal_tokenizer(tokenizer):
     model = model_pb2.ModelProto.FromString(tokenizer.model)
     config = make_config(KINDS[model.trainer_spec.model_type - 1])
     assert sentencepiece_lib.read(tokenizer.content(), config, "m") == tokenizer
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_without_special_tokens_gets_them_at_its_end(kind):
+def test_missing_special_tokens_are_appended(kind):
     content = train_elsewhere(kind)
     before = sentencepiece.SentencePieceProcessor(model_proto=content)
     config = make_config(kind, lowercase=False)
@@ -185,7 +185,7 @@ def test_a_model_without_special_tokens_gets_them_at_its_end(kind):
     assert sentencepiece_lib.read(tokenizer.model, config, "m") == tokenizer
 
 
-def test_special_tokens_that_text_could_become_no_longer_do():
+def test_user_defined_special_tokens_become_control_pieces():
     content = train_elsewhere(KINDS[0], user_defined_symbols=["[MASK]"])
     before = sentencepiece.SentencePieceProcessor(model_proto=content)
     assert before.piece_to_id("[MASK]") in before.encode("a [MASK] b")
@@ -199,12 +199,12 @@ def test_special_tokens_that_text_could_become_no_longer_do():
 @pytest.mark.parametrize(
     "content", [b"", b"\x00", b"[PAD]\n[UNK]\n", b"\xff" * 100, bytes(range(256))]
 )
-def test_a_file_that_is_no_model(content):
+def test_a_file_that_is_not_a_model(content):
     with pytest.raises(ConfigError, match="^here.model is not a SentencePiece model"):
         sentencepiece_lib.read(content, make_config(KINDS[0]), "here.model")
 
 
-def test_a_model_cut_off_anywhere_is_refused():
+def test_a_truncated_model_is_an_error():
     content = train_elsewhere(KINDS[0])
     config = make_config(KINDS[0], lowercase=False)
     for length in range(100, len(content) - 1, len(content) // 23):
@@ -212,7 +212,7 @@ def test_a_model_cut_off_anywhere_is_refused():
             found = sentencepiece_lib.read(content[:length], config, "m")
         except ConfigError:
             continue
-        # Cut between its parts, what is left still is a model.
+        # A model that is truncated between two of its fields is still a valid one.
         assert found.vocab[0] == "[UNK]"
 
 
@@ -221,7 +221,7 @@ def test_a_model_cut_off_anywhere_is_refused():
     [
         ("unigram", make_config(KINDS[1]), "set config.tokenizer.kind=sentencepiece_u"),
         ("bpe", make_config(KINDS[0]), "set config.tokenizer.kind=sentencepiece_bpe"),
-        ("char", make_config(KINDS[0]), "'sentencepiece_unigram', but m is not such"),
+        ("char", make_config(KINDS[0]), "'sentencepiece_unigram', but m is a model of"),
         ("bpe", make_config(KINDS[1]), "set config.tokenizer.lowercase=False"),
     ],
 )
@@ -232,17 +232,17 @@ def test_a_model_of_another_kind_or_case(found, config, message):
         sentencepiece_lib.read(content, config, "m")
 
 
-def test_a_file_tells_of_what_kind_it_is(tokenizer):
+def test_kind_of_a_file(tokenizer):
     kind = sentencepiece_lib.kind(tokenizer.content(), "here")
     assert kind in KINDS
     assert sentencepiece_lib.read(tokenizer.content(), make_config(kind), "here")
-    with pytest.raises(ConfigError, match="here is no unigram or BPE model"):
+    with pytest.raises(ConfigError, match="here is not a .* unigram or BPE model"):
         sentencepiece_lib.kind(b"\xff no model", "here")
 
 
-def test_word_marks_at_the_end_are_refused():
+def test_a_model_that_marks_the_ends_of_words_is_an_error():
     content = train_elsewhere(KINDS[0], treat_whitespace_as_suffix=True)
-    with pytest.raises(ConfigError, match="m marks words at their end"):
+    with pytest.raises(ConfigError, match="m marks the ends of words"):
         sentencepiece_lib.read(content, make_config(KINDS[0]), "m")
 
 
@@ -259,7 +259,7 @@ def test_training_twice_gives_the_same_bytes(kind, tokenizer):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "size, message",
-    [(5000, "set it to \\d+ or fewer"), (12, "no room for the .*; try")],
+    [(5000, "set it to \\d+ or less"), (12, "no room for the .*; set")],
 )
 def test_a_size_that_does_not_fit_the_text(kind, size, message):
     config = make_config(kind, vocab_size=size)
@@ -268,7 +268,7 @@ def test_a_size_that_does_not_fit_the_text(kind, size, message):
 
 
 def test_characters_are_covered_by_script():
-    """The trainer alone covers a share of the whole text, and most of that is Latin."""
+    """The trainer alone would cover a share of the text, which is mostly Latin."""
     text = chinese(20_000)
     latin = [" ".join(document) for document in documents()] * 40
     config = make_config("sentencepiece_bpe", vocab_size=4000)
@@ -287,7 +287,7 @@ def test_more_characters_than_there_is_room_for(kind):
 
 
 def test_characters_are_counted_as_the_model_normalizes_them():
-    """Full-width letters, ligatures and capitals have no pieces of their own."""
+    """Full-width letters, ligatures and capitals do not get pieces."""
     text = ["\uff21\uff22 \ufb01 ABC \u3000\u33a1"] * 50
     vocab = sentencepiece_lib.train([text], make_config(KINDS[1], vocab_size=17)).vocab
     assert {"a", "b", "c", "f", "i", "m", "2"} <= set(vocab)
@@ -295,7 +295,7 @@ def test_characters_are_counted_as_the_model_normalizes_them():
 
 
 @pytest.mark.parametrize("nothing", [[], [[]], [[""], [" "]]])
-def test_no_text(nothing):
+def test_training_without_text_is_an_error(nothing):
     with pytest.raises(ConfigError, match="no text to train"):
         sentencepiece_lib.train(nothing, make_config(KINDS[0]))
 
@@ -304,7 +304,7 @@ def without_pieces(model):
     del model.pieces[:]
 
 
-def with_no_text(model):
+def with_empty_piece(model):
     model.pieces[9].piece = ""
 
 
@@ -320,36 +320,36 @@ def with_no_score(model):
     model.pieces[9].score = float("nan")
 
 
-def with_two_for_the_unknown(model):
+def with_two_unknown_pieces(model):
     model.pieces[9].type = 2
 
 
-def with_a_damaged_table(model):
+def with_a_corrupt_table(model):
     table = model.normalizer_spec.precompiled_charsmap
     model.normalizer_spec.precompiled_charsmap = b"\xff\xff\xff\x7f" + table[4:]
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    ("corrupt", "message"),
     [
         (without_pieces, "is not a SentencePiece model"),
-        (with_no_text, "piece 9 is empty, over 1000 characters or NUL"),
-        (with_nul, "piece 9 is empty, over 1000 characters or NUL"),
-        (with_a_huge_piece, "piece 9 is empty, over 1000 characters or NUL"),
+        (with_empty_piece, "piece 9 is empty, contains NUL or has over 1000 char"),
+        (with_nul, "piece 9 is empty, contains NUL or has over 1000 char"),
+        (with_a_huge_piece, "piece 9 is empty, contains NUL or has over 1000 char"),
         (with_no_score, "piece 9 has the score nan"),
-        (with_two_for_the_unknown, "2 pieces are for what is unknown"),
-        (with_a_damaged_table, "its table of characters is damaged"),
+        (with_two_unknown_pieces, "it has 2 unknown pieces"),
+        (with_a_corrupt_table, "its normalization table is corrupt"),
     ],
 )
 def test_a_crafted_model_never_reaches_the_library(
-    tokenizer, harm, message, monkeypatch
+    tokenizer, corrupt, message, monkeypatch
 ):
     def load(*args, **kwargs):
         raise AssertionError("loaded")
 
     monkeypatch.setattr(sentencepiece, "SentencePieceProcessor", load)
     model = model_pb2.ModelProto.FromString(tokenizer.model)
-    harm(model)
+    corrupt(model)
     kind = KINDS[model.trainer_spec.model_type - 1]
     with pytest.raises(ConfigError, match=f"p.model.*{message}"):
         sentencepiece_lib.read(model.SerializeToString(), make_config(kind), "p.model")

@@ -18,13 +18,13 @@ KB = 1000
 
 
 @pytest.fixture(autouse=True)
-def short_stretches(monkeypatch):
-    monkeypatch.setattr(source_sample, "STRETCH_BYTES", KB)
+def short_excerpts(monkeypatch):
+    monkeypatch.setattr(source_sample, "EXCERPT_BYTES", KB)
 
 
 @pytest.fixture
 def sample(tmp_path):
-    """Returns the lines sampled from sources, by source, and what was found."""
+    """Returns a function that returns the sampled lines and `Sampled` per source."""
 
     def sample(max_bytes, *specs, **data):
         data = {"max_line_bytes": 2**14, "max_document_bytes": 2**16} | data
@@ -42,7 +42,7 @@ def sample(tmp_path):
 
 
 def numbered(count, word="line"):
-    """Returns `count` lines of 20 bytes each, with their ends."""
+    """Returns `count` lines of 20 bytes each, including the line end."""
     return [f"{word} {i:0{18 - len(word)}d}" for i in range(count)]
 
 
@@ -50,7 +50,7 @@ def write(path, lines, pack=bytes):
     path.write_bytes(pack("".join(f"{line}\n" for line in lines).encode()))
 
 
-def test_small_sources_are_read_whole_and_leave_their_room_to_others(tmp_path, sample):
+def test_the_unused_share_of_a_small_source_goes_to_others(tmp_path, sample):
     write(tmp_path / "a.txt", numbered(50, "a"))  # 1 kB
     write(tmp_path / "b.txt", numbered(1000, "b"))
     (a, b), found = sample(10 * KB, f"text:{tmp_path}/a.txt", f"text:{tmp_path}/b.txt")
@@ -60,7 +60,7 @@ def test_small_sources_are_read_whole_and_leave_their_room_to_others(tmp_path, s
     assert found[1].places == 9 and not found[1].is_everything
 
 
-def test_a_large_file_is_read_in_stretches_over_all_of_its_length(tmp_path, sample):
+def test_a_large_file_is_sampled_over_its_whole_length(tmp_path, sample):
     write(tmp_path / "a.txt", numbered(5000))  # 100 kB
     (found,), (sampled,) = sample(10 * KB, f"text:{tmp_path}/a.txt")
     lines = {line: i for i, line in enumerate(numbered(5000))}
@@ -71,7 +71,7 @@ def test_a_large_file_is_read_in_stretches_over_all_of_its_length(tmp_path, samp
 
 
 def test_each_file_of_a_source_is_read(tmp_path, sample):
-    """A small file in another language is not lost among large ones."""
+    """A small file, possibly in another language, is sampled besides large ones."""
     for name, count in {"a": 4000, "b": 40, "c": 8000}.items():
         write(tmp_path / f"{name}.txt", numbered(count, name))
     (found,), _ = sample(10 * KB, f"text:{tmp_path}/?.txt")
@@ -80,7 +80,7 @@ def test_each_file_of_a_source_is_read(tmp_path, sample):
     assert 200 < counts["a"] < 240 and 200 < counts["c"] < 240
 
 
-def test_of_very_many_files_evenly_spread_ones_are_read(tmp_path, sample):
+def test_of_very_many_files_evenly_spaced_ones_are_read(tmp_path, sample):
     for i in range(200):
         write(tmp_path / f"{i:03d}.txt", numbered(50, f"{i:03d}"))
     (found,), (sampled,) = sample(20 * KB, f"text:{tmp_path}/???.txt")
@@ -90,8 +90,8 @@ def test_of_very_many_files_evenly_spread_ones_are_read(tmp_path, sample):
     assert max(gaps) <= 20
 
 
-def test_the_beginning_of_a_long_document_is_taken(tmp_path, sample):
-    """20 books that are each longer than the share of their source gave nothing."""
+def test_the_start_of_a_long_document_is_taken(tmp_path, sample):
+    """Regression test: 20 books longer than the share of a source gave no text."""
     specs = []
     for i in range(20):
         (tmp_path / f"{i}.txt").write_text("word " * KB)  # one line of 5 kB
@@ -100,7 +100,7 @@ def test_the_beginning_of_a_long_document_is_taken(tmp_path, sample):
     assert all(0.9 * KB < sampled.bytes <= KB for sampled in found)
 
 
-def test_a_line_of_a_whole_file_is_entered_between_characters(tmp_path, sample):
+def test_excerpts_of_a_file_of_one_line_start_between_characters(tmp_path, sample):
     characters = [chr(0x4E00 + i % 5000) for i in range(20_000)]
     (tmp_path / "a.txt").write_text("".join(characters))
     (found,), (sampled,) = sample(10 * KB, f"text:{tmp_path}/a.txt")
@@ -114,8 +114,8 @@ def json_lines(count, length):
 
 
 @pytest.mark.parametrize("count, length", [(1000, 80), (40, 3 * KB)])
-def test_json_lines_are_entered_where_one_begins(tmp_path, sample, count, length):
-    """Of lines longer than a stretch the beginning of the text is taken."""
+def test_excerpts_of_json_lines_start_at_a_line(tmp_path, sample, count, length):
+    """Of a line longer than an excerpt, the start of the text is taken."""
     texts, lines = json_lines(count, length)
     write(tmp_path / "a.jsonl", lines)
     (found,), _ = sample(10 * KB, f"jsonl:{tmp_path}/a.jsonl#text")
@@ -128,7 +128,7 @@ def test_json_lines_are_entered_where_one_begins(tmp_path, sample, count, length
     assert sum(map(len, found)) > 7 * KB
 
 
-def test_wikiextractor_files_are_entered_where_an_article_begins(tmp_path, sample):
+def test_excerpts_of_wikiextractor_files_start_at_an_article(tmp_path, sample):
     articles = []
     for i in range(300):
         body = [html.escape(f"{i} & {j}") for j in range(20)]
@@ -146,16 +146,14 @@ def test_wikiextractor_files_are_entered_where_an_article_begins(tmp_path, sampl
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
-def test_a_compressed_file_is_read_from_its_beginning(tmp_path, sample, name):
+def test_a_compressed_file_is_read_from_its_start(tmp_path, sample, name):
     write(tmp_path / name, numbered(50_000), gzip.compress)
     (found,), (sampled,) = sample(5 * KB, f"text:{tmp_path}/{name}")
     assert found[:200] == numbered(200)
     assert sampled.places == 1 and not sampled.is_everything
 
 
-def test_a_stretch_that_cannot_be_read_is_left_to_the_pass_over_all_text(
-    tmp_path, sample
-):
+def test_an_unreadable_excerpt_is_skipped(tmp_path, sample):
     lines = [json.dumps({"text": line}) for line in numbered(1000)]
     write(tmp_path / "a.jsonl", [*lines[:600], *["{"] * 100, *lines[600:]])
     (found,), _ = sample(10 * KB, f"jsonl:{tmp_path}/a.jsonl#text")
@@ -165,7 +163,7 @@ def test_a_stretch_that_cannot_be_read_is_left_to_the_pass_over_all_text(
         sample(10 * KB, f"jsonl:{tmp_path}/b.jsonl#text")
 
 
-def test_a_source_without_text_is_refused(tmp_path, sample):
+def test_a_source_without_text_is_an_error(tmp_path, sample):
     write(tmp_path / "a.txt", numbered(10))
     (tmp_path / "b.txt").write_text("\n\n")
     with pytest.raises(ConfigError, match="no text in"):
@@ -199,7 +197,7 @@ class TinyBertSampled(tfds.core.GeneratorBasedBuilder):
             yield i, {"text": f"{line}\n{line}"}
 
 
-def test_a_dataset_is_read_in_parts(tfds_directory, sample):  # noqa: F811
+def test_a_dataset_is_sampled_in_slices(tfds_directory, sample):  # noqa: F811
     spec = "tfds:tiny_bert_sampled:train"
     everything, (sampled,) = sample(100 * KB, spec)
     assert sampled == source_sample.Sampled(200, 8 * KB, 16, True)
@@ -209,7 +207,7 @@ def test_a_dataset_is_read_in_parts(tfds_directory, sample):  # noqa: F811
     assert not sampled.is_everything
 
 
-def test_the_sample_is_the_same_again(tmp_path, sample):
+def test_sampling_is_deterministic(tmp_path, sample):
     for i in range(7):
         write(tmp_path / f"{i}.txt", numbered(300 * i + 1, f"{i}"))
     assert sample(10 * KB, f"text:{tmp_path}/?.txt") == sample(
@@ -217,7 +215,7 @@ def test_the_sample_is_the_same_again(tmp_path, sample):
     )
 
 
-def test_no_more_is_read_than_the_sample_needs(tmp_path, sample, monkeypatch):
+def test_only_the_sampled_excerpts_are_read(tmp_path, sample, monkeypatch):
     write(tmp_path / "a.txt", numbered(500_000))  # 10 MB
     num_bytes, read = 0, source_sample.storage.Reader.read
 
@@ -229,4 +227,4 @@ def test_no_more_is_read_than_the_sample_needs(tmp_path, sample, monkeypatch):
 
     monkeypatch.setattr(source_sample.storage.Reader, "read", counted)
     sample(10 * KB, f"text:{tmp_path}/a.txt")
-    assert num_bytes < 3e6  # buffers of a mebibyte
+    assert num_bytes < 3e6  # reads are buffered by 1 MiB

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.data.tokenizers.tokenizers: the same for every kind."""
+"""Tests of bert_jax.data.tokenizers.tokenizers, for every kind of tokenizer."""
 
 import os
 import random
@@ -36,7 +36,7 @@ def trained(request):
     return config, tokenizers.train(documents(), config)
 
 
-def test_train_makes_what_the_config_says(trained):
+def test_train_follows_the_config(trained):
     config, tokenizer = trained
     assert len(tokenizer.vocab) == 60 and tokenizer.lowercase
     assert [tokenizer.id(token) for token in tokenizers.SPECIAL_TOKENS] == [*range(5)]
@@ -45,7 +45,7 @@ def test_train_makes_what_the_config_says(trained):
     assert ids.dtype == np.int32 and ids.min() >= 5
 
 
-def test_another_case_is_another_tokenizer(trained):
+def test_digest_depends_on_lowercase(trained):
     config, tokenizer = trained
     cased = make_config(config.kind, lowercase=False)
     other = tokenizers.train(documents(), cased)
@@ -61,20 +61,20 @@ def test_saved_tokenizer_is_read_back(trained, tmp_path):
     assert found == tokenizer and found.digest == tokenizer.digest
 
 
-def test_saving_that_fails_leaves_nothing(trained, tmp_path):
+def test_a_failed_save_leaves_no_file(trained, tmp_path):
     (tmp_path / trained[1].FILE / "x").mkdir(parents=True)
     with pytest.raises(Exception, match=trained[1].FILE):
         trained[1].save(tmp_path)
     assert os.listdir(tmp_path) == [trained[1].FILE]
 
 
-def test_reading_a_directory_without_it(trained, tmp_path):
+def test_read_from_a_directory_without_a_tokenizer(trained, tmp_path):
     config, tokenizer = trained
     with pytest.raises(ConfigError, match=f"{tokenizer.FILE} is missing; prepare"):
         tokenizers.read(str(tmp_path), config)
 
 
-def test_load_takes_the_same_file(trained, tmp_path):
+def test_load_reads_a_saved_file(trained, tmp_path):
     config, tokenizer = trained
     tokenizer.save(tmp_path)
     path = str(tmp_path / tokenizer.FILE)
@@ -98,7 +98,7 @@ def test_load_a_missing_file(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_reads_no_more_than_it_takes(kind, monkeypatch):
+def test_training_reads_at_most_training_bytes(kind, monkeypatch):
     monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 3000)
     monkeypatch.setattr(sentencepiece, "TRAINING_BYTES", 3000)
     endless = iter(documents() * 100)
@@ -109,7 +109,7 @@ def test_training_reads_no_more_than_it_takes(kind, monkeypatch):
 def test_a_file_that_is_too_large_is_not_opened(tmp_path):
     path = tmp_path / "vocab.txt"
     path.touch()
-    os.truncate(path, 2**40)  # a hole: it takes no place
+    os.truncate(path, 2**40)  # a sparse file, which takes no space on disk
     config = make_config("wordpiece", vocab_file=str(path))
     with pytest.raises(ConfigError, match="vocab.txt is larger than 64 MiB"):
         tokenizers.load(config)

@@ -17,7 +17,7 @@ from tests.corpora import changed, make_config, make_documents, raw, write_sourc
 
 @pytest.fixture
 def two_sources(tmp_path):
-    """A config that trains on two sources, the second in other words, and both."""
+    """A config with two sources that share no words, and their documents."""
     specs = tuple(f"text:{tmp_path}/{name}.txt" for name in "ab")
     config = make_config(tmp_path, sources=specs)
     parts = [
@@ -31,7 +31,7 @@ def two_sources(tmp_path):
 
 @pytest.fixture
 def work(tmp_path):
-    """Returns a new work directory."""
+    """Returns a function that creates a work directory."""
     return lambda: tempfile.mkdtemp(dir=tmp_path)
 
 
@@ -41,16 +41,18 @@ def kept(parts):
 
 def make(config, documents, work):
     found = input_files.find(config.data.sources)
-    return training.make(config, found, documents, work)
+    return training.load_or_train(config, found, documents, work)
 
 
-def test_a_given_vocabulary_is_taken_as_it_is(tmp_path, work):
+def test_a_vocabulary_file_is_loaded_unchanged(tmp_path, work):
     config = make_config(tmp_path, sources=("embedded:",))
     expected = tokenizers.load(config.tokenizer), None
     assert make(config, None, work()) == expected
 
 
-def test_a_small_text_is_trained_on_whole_wherever_it_comes_from(two_sources, work):
+def test_training_on_documents_and_on_sources_of_a_small_text_is_equal(
+    two_sources, work
+):
     config, parts = two_sources
     in_memory, trained_on = make(config, kept(parts), work())
     read_again, same = make(config, None, work())
@@ -72,14 +74,14 @@ def test_a_small_text_is_trained_on_whole_wherever_it_comes_from(two_sources, wo
 def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, work):
     config, parts = two_sources
     monkeypatch.setattr(wordpiece_training, "TRAINING_BYTES", 4000)
-    monkeypatch.setattr(source_sample, "STRETCH_BYTES", 500)
+    monkeypatch.setattr(source_sample, "EXCERPT_BYTES", 500)
     seen, train = [], tokenizers.train
 
-    def noted(documents, *args):
+    def recording_train(documents, *args):
         seen.extend(documents)
         return train(seen, *args)
 
-    monkeypatch.setattr(tokenizers, "train", noted)
+    monkeypatch.setattr(tokenizers, "train", recording_train)
     _, trained_on = make(config, None, work())
     size = sum(len(sentence) + 1 for document in seen for sentence in document)
     assert 3000 < size == trained_on["bytes"] <= 4000
@@ -93,14 +95,14 @@ def test_a_large_text_is_sampled_from_each_source(two_sources, monkeypatch, work
 
 
 class Killed(BaseException):
-    """As KeyboardInterrupt: not an Exception."""
+    """Not an Exception, like KeyboardInterrupt."""
 
 
 def killed(*args):
     raise Killed
 
 
-def test_the_sample_is_kept_when_the_training_is_killed(
+def test_the_sample_is_reused_after_the_training_was_killed(
     two_sources, monkeypatch, work, capsys
 ):
     config, _ = two_sources
@@ -113,7 +115,7 @@ def test_the_sample_is_kept_when_the_training_is_killed(
     monkeypatch.setattr(source_sample, "documents", killed)
     capsys.readouterr()
     assert make(config, None, directory) == expected
-    assert "tokenizer: text was sampled before" in capsys.readouterr().out
+    assert "tokenizer: reusing the text sampled" in capsys.readouterr().out
     monkeypatch.setattr(tokenizers, "train", killed)
     assert make(config, None, directory) == expected
 
@@ -134,7 +136,7 @@ def test_an_unfinished_sample_is_gathered_again(two_sources, monkeypatch, work):
     assert make(config, None, directory) == expected
 
 
-def test_what_is_done_is_logged(two_sources, work, capsys):
+def test_training_is_logged(two_sources, work, capsys):
     config, _ = two_sources
     make(config, None, work())
     start, end = capsys.readouterr().out.splitlines()

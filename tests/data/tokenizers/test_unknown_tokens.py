@@ -49,7 +49,7 @@ def test_every_source_is_reported(config):
         ),
     ],
 )
-def test_a_source_with_many_is_warned_of(config, values, remedy):
+def test_a_source_with_many_unknown_tokens_gives_a_warning(config, values, remedy):
     config = changed(config, "tokenizer", **values)
     _, warning = unknown_tokens.report(config, [0.0, 0.28])
     assert warning == (

@@ -37,7 +37,7 @@ def encode(tokenizer, text):
 
 
 def reference(tokenizer, text):
-    """The released rules, a character at a time; returns tokens."""
+    """Tokenizes by the released rules, one character at a time."""
     cleaned = ""
     for character in text:
         category = unicodedata.category(character)
@@ -117,7 +117,7 @@ def test_longest_piece_is_taken_first():
     assert encode(tokenizer, "unaffable") == ["un", "##aff", "##able"]
 
 
-def test_a_word_that_cannot_be_matched_is_one_unknown():
+def test_a_word_that_cannot_be_matched_is_one_unk():
     tokenizer = wordpiece("run", "##ning", "a")
     assert encode(tokenizer, "a runningx a") == ["a", "[UNK]", "a"]
 
@@ -186,7 +186,7 @@ HARD = [
 
 
 def characters_of_hard():
-    """A vocabulary of every small piece that a hard case can need, none longer."""
+    """Returns a vocabulary of all characters of HARD, and few longer pieces."""
     texts = HARD + [unicodedata.normalize("NFD", text.lower()) for text in HARD]
     found = sorted({c for text in texts for c in text} - set(" \t\n\r"))
     return [*found, *(f"##{c}" for c in found), "ab", "##ab"]
@@ -196,7 +196,7 @@ def characters_of_hard():
 def test_hard_cases_equal_the_slow_reference(lowercase):
     tokenizer = wordpiece(*characters_of_hard(), lowercase=lowercase)
     encode_all = tokenizer.encoder()
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second time from the cache
         for text, ids in zip(HARD, encode_all(HARD), strict=True):
             found = [tokenizer.vocab[i] for i in ids]
             assert found == reference(tokenizer, text), ascii(text)
@@ -204,7 +204,7 @@ def test_hard_cases_equal_the_slow_reference(lowercase):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_every_character_is_dropped_kept_or_split_at_as_in_the_reference(lowercase):
-    """All but most of the letters, private and unassigned characters."""
+    """Tests all characters, but only every 89th letter or unassigned character."""
     tokenizer = wordpiece("a", "##b", "b", lowercase=lowercase)
     texts = [
         f"a{chr(code)}b"
@@ -218,9 +218,9 @@ def test_every_character_is_dropped_kept_or_split_at_as_in_the_reference(lowerca
 
 
 def test_random_text_equals_the_slow_reference(monkeypatch):
-    """With a memory so small that it is forgotten many times."""
-    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED", 50)
-    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED_CHARS", 9)
+    """The cache is so small that it is cleared many times."""
+    monkeypatch.setattr(wordpiece_lib, "MAX_CACHED", 50)
+    monkeypatch.setattr(wordpiece_lib, "MAX_CACHED_CHARS", 9)
     rng = random.Random(0)
     alphabet = "abAB,.- \t\u00e9\u0301\u00c9\u4f60\u3042\u200b\x1c\ue000\u0131"
     texts = ["".join(rng.choices(alphabet, k=rng.randint(0, 40))) for _ in range(3000)]
@@ -234,7 +234,7 @@ def test_random_text_equals_the_slow_reference(monkeypatch):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_exported_pipeline_gives_the_same_ids(lowercase):
-    """But for what `WordPiece.huggingface` names."""
+    """The exceptions are those listed in `WordPiece.huggingface`."""
     tokenizer = wordpiece(*characters_of_hard(), lowercase=lowercase)
     exported = tokenizer.huggingface()
     words = [word for text in HARD for word in text.split(" ")]
@@ -256,7 +256,7 @@ def test_continues_word():
     assert found.tolist() == [False] * 5 + [False, True, False, True, False]
 
 
-def test_tokens_of_another_vocabulary_are_made_of_pieces():
+def test_tokens_of_another_vocabulary_are_split_into_pieces():
     tokenizer = wordpiece("un", "##able", "##a", "a", "b", "##b", "-")
     tokens = ["unable", "Unable", "##able", "##ab", "a-b", "##x", "\u200b", "able"]
     pieces = [[tokenizer.vocab[i] for i in ids] for ids in tokenizer.pieces_of(tokens)]
@@ -267,7 +267,7 @@ def test_tokens_of_another_vocabulary_are_made_of_pieces():
         ["##a", "##b"],
         ["a", "-", "b"],
         ["[UNK]"],
-        ["[UNK]"],  # nothing is left of it
+        ["[UNK]"],  # the token is empty after cleaning
         ["[UNK]"],
     ]
 
@@ -289,7 +289,7 @@ def write_vocab(path, tokens, end="\n"):
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_load(tmp_path, end, start):
-    """A byte order mark is no part of the first token."""
+    """A byte order mark is not part of the first token."""
     tokens = [*SPECIAL, "the", "##s", "caf\u00e9", "\u2028"]
     path = tmp_path / "vocab.txt"
     config = write_vocab(path, tokens, end)
@@ -337,8 +337,8 @@ def test_load_not_utf8(tmp_path):
         tokenizers.load(make_config(vocab_file=str(path)))
 
 
-def test_what_is_remembered_is_bounded_whatever_the_vocabulary(monkeypatch):
-    monkeypatch.setattr(wordpiece_lib, "MAX_REMEMBERED", 10)
+def test_the_cache_is_bounded_for_any_vocabulary(monkeypatch):
+    monkeypatch.setattr(wordpiece_lib, "MAX_CACHED", 10)
     vocab = (*SPECIAL, *(f"w{i}" for i in range(50)), *"abc", "##a", "##b", "##c")
     encode = wordpiece_lib.WordPiece(vocab, lowercase=True).encoder()
     words = ["".join(random.Random(i).choices("abc", k=9)) for i in range(200)]

@@ -12,7 +12,7 @@ from tests.data.tokenizers.test_wordpiece import SPECIAL, encode, make_config
 
 
 def documents():
-    """Words of which many pairs of letters are equally frequent, so ties abound."""
+    """Returns words with many equally frequent pairs of letters, hence many ties."""
     rng = random.Random(0)
     words = ["".join(rng.choices("abcdefgh", k=rng.randint(2, 7))) for _ in range(300)]
     return [[" ".join(rng.choices(words, k=12)) for _ in range(5)] for _ in range(40)]
@@ -23,7 +23,7 @@ def train(documents, vocab_size, lowercase=True):
     return wordpiece_training.train(documents, config).vocab
 
 
-def test_trained_vocabulary_has_the_size_asked_for():
+def test_trained_vocabulary_has_vocab_size_tokens():
     vocab = train(documents(), 120)
     assert len(vocab) == len(set(vocab)) == 120
     assert list(vocab[:5]) == SPECIAL
@@ -31,15 +31,15 @@ def test_trained_vocabulary_has_the_size_asked_for():
     wordpiece.validate(vocab, "trained")
 
 
-def test_what_is_too_long_for_a_word_does_not_hold_up_the_training():
-    """The trainer takes minutes for 300,000 letters without a space, else."""
+def test_strings_longer_than_a_word_are_dropped():
+    """The trainer would take minutes for 300,000 letters without a space."""
     text = [*documents(), ["x" * 300_000 + " " + "\u4e00" * 300_000]]
     vocab = train(text, 120)
     assert "\u4e00" in vocab and not any("xxx" in token for token in vocab)
 
 
-def test_words_that_punctuation_alone_parts_are_trained_on():
-    """As in Ethiopic, between whose words stands a mark and no space."""
+def test_words_separated_by_punctuation_only_are_trained_on():
+    """Ethiopic words are separated by a mark without a space."""
     words = ["\u1230\u120b\u121d", "\u12d3\u1208\u121d"]
     vocab = train([["\u1361".join(words * 60)] * 20], 60)
     assert set(words) <= set(vocab)
@@ -57,13 +57,13 @@ def test_too_little_text_leaves_unused_tokens():
 
 @pytest.mark.parametrize("vocab_size", [60, 150])
 def test_training_twice_gives_the_same_vocabulary(vocab_size):
-    """Else two machines that prepare the same text get different ids."""
+    """Otherwise two machines that prepare the same text would get different ids."""
     first = train(documents(), vocab_size)
     assert all(train(documents(), vocab_size) == first for _ in range(3))
 
 
-def test_training_does_not_hold_the_text():
-    """What Python holds meanwhile is a small part of a text that comes bit by bit."""
+def test_training_does_not_keep_the_text_in_memory():
+    """The peak memory of Python is a fraction of the size of the text."""
     sentences = [" ".join(document) for document in documents()]
     num_bytes = 50 * sum(map(len, sentences))
     tracemalloc.start()
@@ -86,10 +86,10 @@ def test_trained_vocabulary_covers_its_text(lowercase):
     assert any(token.strip("#") == "\u00c9" for token in vocab) != lowercase
 
 
-def test_a_vocabulary_without_room_for_the_characters_is_refused():
-    """Special tokens first: a smaller one could even lack [MASK]."""
+def test_a_vocabulary_without_room_for_the_characters_is_an_error():
+    """A smaller vocabulary could even lack [MASK]."""
     with pytest.raises(
-        ConfigError, match=r"vocab_size=6 has no room for the 9 .*try 18"
+        ConfigError, match=r"vocab_size=6 has no room for the 9 .*set it to 18"
     ):
         train([["a b"]], 6)
     assert len(train([["a b"]], 9)) == 9
@@ -105,7 +105,7 @@ def unknown_share(vocab, sentences, lowercase=True):
 
 
 def test_ideographs_are_covered_and_never_inside_words():
-    """At most 500 of 3,000 got a piece when an eighth of the vocabulary was theirs."""
+    """Regression test: at most an eighth of the vocabulary, 500 of 3,000, was used."""
     text = chinese(100_000)
     vocab = train([text], 4000)
     assert unknown_share(vocab, text) < 0.001
@@ -114,13 +114,13 @@ def test_ideographs_are_covered_and_never_inside_words():
     )
 
 
-def test_kana_and_hangul_stand_anywhere_in_words():
+def test_kana_and_hangul_have_pieces_for_any_position_in_a_word():
     vocab = train([["\u3072\u3089\u304c\u306a \ud55c\uad6d\uc5b4"] * 3], 100, False)
     for character in "\u3072\u3089\u304c\u306a\ud55c\uad6d\uc5b4":
         assert {character, f"##{character}"} <= set(vocab)
 
 
-def test_a_script_of_little_of_the_text_is_covered_like_the_main_one():
+def test_a_script_of_a_small_share_of_the_text_is_covered():
     text = chinese(30_000)
     latin = [" ".join(document) for document in documents()] * 30
     share = sum(map(len, text)) / sum(map(len, latin))
@@ -136,8 +136,8 @@ def test_a_few_words_of_a_script_do_not_fill_the_vocabulary():
     assert 0 < sum(map(wordpiece.are_ideographs, vocab)) < 64
 
 
-def test_the_commonest_characters_are_chosen_where_there_is_no_room_for_all():
-    """A quarter of the vocabulary stays for longer pieces."""
+def test_the_most_common_characters_are_selected_if_there_is_no_room_for_all():
+    """A quarter of the vocabulary is left to longer pieces."""
     text = chinese(100_000)
     latin = [" ".join(document) for document in documents()]
     vocab = train([latin, text], 1000)
@@ -148,7 +148,7 @@ def test_the_commonest_characters_are_chosen_where_there_is_no_room_for_all():
     assert 0.2 < unknown_share(vocab, text) < 0.3
 
 
-def test_places_that_words_do_not_need_go_to_characters():
+def test_room_that_longer_pieces_do_not_need_goes_to_characters():
     text = chinese(100_000)
     vocab = train([text], 2000)
     assert sum(map(wordpiece.are_ideographs, vocab)) == 2000 - len(SPECIAL)
