@@ -91,6 +91,19 @@ def test_a_manifest_is_readable_at_its_top_and_has_a_line_a_column(written):
     ]
 
 
+def test_a_shard_takes_under_2_kb_of_the_manifest(tmp_path):
+    """Indented, a shard took 12 kB, so 100,000 shards took 1.2 GB."""
+    sizes = []
+    for num_shards in (8, 16):
+        directory = tmp_path / str(num_shards)
+        directory.mkdir()
+        config = make_config(directory, num_shards=num_shards, validation_fraction=0.0)
+        found = write(config, make_documents(50 * num_shards))
+        assert len(found.shards["train"]) == num_shards
+        sizes.append(os.path.getsize(os.path.join(found.directory, "manifest.json")))
+    assert 500 < (sizes[1] - sizes[0]) / 8 < 2000
+
+
 def test_several_records_a_shard(tmp_path, monkeypatch, written):
     """Blocks only bound memory: the documents are those of one block."""
     _, documents, one_block = written
