@@ -269,6 +269,14 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
     fails(config, documents, message)
 
 
+def test_the_advised_number_of_shards_suits_the_documents(tmp_path):
+    (tmp_path / "8").mkdir()
+    config = make_config(tmp_path, num_shards=400, num_streams=8)
+    documents = [["w1 w2", f"w{i % 50}", f"w{i // 50}"] for i in range(300)]
+    fails(config, documents, "num_shards=8 and config.data.num_streams=8$")
+    write(make_config(tmp_path / "8", num_shards=8, num_streams=8), documents)
+
+
 def test_nothing_held_out(tmp_path):
     config = make_config(tmp_path, validation_fraction=1e-6)
     fails(config, make_documents(30), "validation_fraction=1e-06 held out none of 30")
