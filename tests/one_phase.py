@@ -1,4 +1,7 @@
-"""configs/tiny.py in one phase and one schedule, with the released mask rate."""
+"""Reduces configs/tiny.py to one phase and one schedule.
+
+The mask rate and the first weights are those of the released BERT.
+"""
 
 import ml_collections
 
@@ -10,4 +13,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.phases = config.phases[-1:]
     config.optimizer.schedule_by_phase = False
     config.data.masked_lm_prob = 0.15
+    config.model.initializer_range = 0.02
     return config
