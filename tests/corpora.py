@@ -16,7 +16,7 @@ from bert_jax.data import (
     tokenizers,
     unknown_tokens,
 )
-from configs import tiny
+from tests import one_phase
 
 WORDS = [f"w{i}" for i in range(50)]
 
@@ -27,7 +27,7 @@ def make_config(directory, vocab_size=55, **data):
     vocab += [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
     path = directory / f"vocab-{vocab_size}.txt"
     path.write_text("\n".join(vocab) + "\n")
-    config = tiny.get_config()
+    config = one_phase.get_config()
     config.data.update(
         {
             "sources": (f"text:{directory}/text.txt",),

@@ -76,11 +76,11 @@ def saved(workdir):
 
 
 TWO_PHASES = """
-from configs import tiny
+from tests import one_phase
 
 
 def get_config():
-    config = tiny.get_config()
+    config = one_phase.get_config()
     first = config.phases[0]
     first.update(num_steps=21, global_batch_size=16, sequence_length=16)
     first.max_predictions = 3

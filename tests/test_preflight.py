@@ -21,7 +21,7 @@ needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
 )
 TINY = [
-    "--config=configs/tiny.py",
+    "--config=tests/one_phase.py",
     "--config.model.num_hidden_layers=1",
     "--config.data.corpus_dir=nowhere",
 ]
@@ -115,7 +115,7 @@ def test_with_a_number_of_devices_nothing_is_compiled():
     assert result.returncode == 0 and not result.stderr
     assert result.stdout == (
         "the config goes onto 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
-        " phase 1: 64 sequences, 4 a device at a time\n"
+        " phase 1: 32 sequences, 2 a device at a time\n"
     )
 
 

@@ -21,7 +21,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import position, prepare
 from bert_jax.data import masking, pairs, pipeline, tokenizers, visits
-from configs import tiny
+from tests import one_phase
 from tests.commands import ROOT
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
@@ -72,7 +72,7 @@ class Made:
         directory.mkdir()
         (directory / "vocab.txt").write_text("\n".join(vocab))
         (directory / "text.txt").write_text("\n".join(lines))
-        config = tiny.get_config()
+        config = one_phase.get_config()
         config.data.sources = (f"text:{directory}/text.txt",)
         config.data.corpus_dir = str(directory / "corpus")
         config.data.num_shards = num_shards
@@ -705,7 +705,7 @@ def test_words_of_ideographs_are_masked_whole(
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     found = {}
     for word_segmented in (True, False):
-        config = tiny.get_config()
+        config = one_phase.get_config()
         config.data.sources = (f"text:{tmp_path}/text.txt",)
         config.data.corpus_dir = str(tmp_path / f"corpus-{word_segmented}")
         config.data.word_segmented = word_segmented
