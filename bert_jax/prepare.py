@@ -43,7 +43,8 @@ if __name__ == "__main__":
     _SCRATCH_DIR = flags.DEFINE_string(
         "scratch_dir",
         None,
-        "directory on a local disk for temporary files, about as large as the corpus;"
+        "directory on a local disk for temporary files, about as large as the corpus"
+        " and 1 GB more a worker while runs are merged;"
         " if not given, corpus_dir, or the system's temporary directory when corpus_dir"
         " is a bucket or on a network or FUSE file system",
     )

@@ -1,6 +1,10 @@
 """A BERT small enough to learn from the installed documentation in minutes on a CPU.
 
 python -m bert_jax.train --config=configs/tiny.py
+
+The same recipe trains on other text (README, "Your own text", has the measured losses).
+A small model first stays at the loss of word frequencies; with rows of 16 tokens it
+leaves that plateau sooner than with rows of 32.
 """
 
 import ml_collections
@@ -14,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.gradient_reduction_dtype = "float32"
     config.accumulation_steps = 1
     config.remat = "none"
-    config.log_every_steps = 20
+    config.log_every_steps = 50
     config.compilation_cache_dir = ""
 
     config.data = ml_collections.ConfigDict()
@@ -32,7 +36,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.word_segmented = False
     config.data.short_seq_prob = 0.1
     config.data.next_sentence = True
-    config.data.masked_lm_prob = 0.15
+    # More to learn from a row than with 0.15; with 0.3 and a rate of 3e-3 the held-out
+    # loss on books after 600 steps of 64 x 32 was 5.89, not 5.83.
+    config.data.masked_lm_prob = 0.2
     config.data.mask_replace_prob = 0.8
     config.data.mask_random_prob = 0.1
     config.data.mask_random_special = True
@@ -42,7 +48,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.tokenizer = ml_collections.ConfigDict()
     config.tokenizer.kind = "wordpiece"  # or sentencepiece_unigram, _bpe
     config.tokenizer.vocab_file = ""
-    config.tokenizer.vocab_size = 4000  # 8,000 learnt less in the same time
+    config.tokenizer.vocab_size = 4000  # 8,000 learnt less, in an earlier recipe
     config.tokenizer.lowercase = True
 
     config.model = ml_collections.ConfigDict()
@@ -55,16 +61,29 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.attention_probs_dropout_prob = 0.0
     config.model.max_position_embeddings = 64
     config.model.type_vocab_size = 2
-    config.model.initializer_range = 0.02
+    config.model.initializer_range = 0.09  # hidden_size**-0.5
     config.model.layer_norm_eps = 1e-12
 
+    # Most of the plateau is left in the first phase: on books the held-out loss after
+    # 600 steps of 2,048 tokens was 5.64 in rows of 16, 5.83 in rows of 32 (word
+    # frequencies: 6.25), each on its own length. Next sentences are learnt in the
+    # second phase, where rows have room for them. Both have as many tokens a step.
     config.phases = (
         ml_collections.ConfigDict(
             {
-                "num_steps": 1600,
+                "num_steps": 1000,
+                "sequence_length": 16,
+                "global_batch_size": 128,
+                "max_predictions": 3,  # sequence_length * masked_lm_prob
+                "max_sequences_per_row": 1,
+            }
+        ),
+        ml_collections.ConfigDict(
+            {
+                "num_steps": 2000,  # with 1,200, accuracy on pairs was 68%, not 72%
                 "sequence_length": 64,
-                "global_batch_size": 64,
-                "max_predictions": 10,
+                "global_batch_size": 32,
+                "max_predictions": 13,
                 "max_sequences_per_row": 1,
             }
         ),
@@ -77,13 +96,13 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer = ml_collections.ConfigDict()
     config.optimizer.name = "adamw_bert"
     config.optimizer.schedule = "linear"
-    config.optimizer.schedule_by_phase = False
+    config.optimizer.schedule_by_phase = True  # new positions need a rate to learn at
     config.optimizer.reset_moments_by_phase = False
-    config.optimizer.learning_rate = 4e-3  # better than 1.5e-3 in trials
-    config.optimizer.warmup_steps = 160  # a tenth of the steps
+    config.optimizer.learning_rate = 2e-3  # 5.83 in that trial on books, 5.91 with 1e-3
+    config.optimizer.warmup_steps = 60  # 5% of a phase
     config.optimizer.weight_decay = 0.01
     config.optimizer.beta1 = 0.9
-    config.optimizer.beta2 = 0.98  # the moments must settle within 1,600 steps
+    config.optimizer.beta2 = 0.99  # the moments must settle within 1,000 steps
     config.optimizer.epsilon = 1e-6
     config.optimizer.mu_dtype = "float32"
     config.optimizer.clip_norm = 1.0
@@ -92,7 +111,7 @@ def get_config() -> ml_collections.ConfigDict:
         {"data": -1, "fsdp": 1, "tensor": 1, "shard_optimizer": False}
     )
     config.checkpoint = ml_collections.ConfigDict()
-    config.checkpoint.every_steps = 400
+    config.checkpoint.every_steps = 500
     config.checkpoint.every_minutes = 0.0
     config.checkpoint.keep = 2
     config.checkpoint.keep_every_steps = 0
@@ -101,6 +120,6 @@ def get_config() -> ml_collections.ConfigDict:
         {"max_bad_steps": 10, "max_rollbacks": 0, "replay_every_steps": 0}
     )
     config.eval = ml_collections.ConfigDict(
-        {"every_steps": 400, "num_sequences": 1024, "masked_lm_prob": 0.15}
+        {"every_steps": 500, "num_sequences": 1024, "masked_lm_prob": 0.15}
     )
     return config

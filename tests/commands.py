@@ -96,6 +96,6 @@ def small_run(directory: pathlib.Path, **changes) -> list[str]:
         "eval.num_sequences": 32,
         "log_every_steps": 10,
     } | changes
-    return ["--config=configs/tiny.py"] + [
+    return ["--config=tests/one_phase.py"] + [
         f"--config.{key}={value}" for key, value in values.items()
     ]

@@ -29,7 +29,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.distributed import mesh as mesh_lib
-from configs import tiny
+from tests import one_phase
 from tests.commands import run_well, small_run, write_text
 
 # Started in the background by a shell, tests ignore Ctrl-C, and what they start would.
@@ -70,7 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def make_config(**changes) -> config_lib.ExperimentConfig:
     """Returns a very small config; keys with __ for dots: model__hidden_size=32."""
-    config = tiny.get_config()
+    config = one_phase.get_config()
     defaults = {
         "tokenizer__vocab_size": 97,
         "model__hidden_size": 32,

@@ -9,7 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax.data.corpus import corpus, encoding, key_ranges, segments, writer
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
-from configs import tiny
+from tests import one_phase
 
 WORDS = [f"w{i}" for i in range(50)]
 
@@ -20,7 +20,7 @@ def make_config(directory, vocab_size=55, **data):
     vocab += [f"[unused{i}]" for i in range(vocab_size - len(vocab))]
     path = directory / f"vocab-{vocab_size}.txt"
     path.write_text("\n".join(vocab) + "\n")
-    config = tiny.get_config()
+    config = one_phase.get_config()
     config.data.update(
         {
             "sources": (f"text:{directory}/text.txt",),

@@ -155,7 +155,7 @@ def test_tuning_names_configs_of_tasks():
 
 
 def test_a_reader_of_help_may_want_no_more():
-    process = start("bert_jax.inspect_batch.text", "--help")
+    process = start("bert_jax.inspect_batch", "--help")
     assert process.stdout is not None
     process.stdout.close()  # before it is written, as Python imports first
     process.stdout = None

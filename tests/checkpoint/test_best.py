@@ -76,11 +76,11 @@ def saved(workdir):
 
 
 TWO_PHASES = """
-from configs import tiny
+from tests import one_phase
 
 
 def get_config():
-    config = tiny.get_config()
+    config = one_phase.get_config()
     first = config.phases[0]
     first.update(num_steps=21, global_batch_size=16, sequence_length=16)
     first.max_predictions = 3
@@ -116,6 +116,6 @@ def test_a_run_keeps_its_best_evaluation_of_each_phase(tmp_path):
     first, second = (6, 12, 18), (24, 30, 36, 42)
     best = {min(phase, key=lambda step: losses[step]) for phase in (first, second)}
     assert saved(workdir) == best | {42}
-    listed = run_well("bert_jax.checkpoint.manager", "list", f"--workdir={workdir}")
+    listed = run_well("bert_jax.checkpoint", "list", f"--workdir={workdir}")
     for step in best:
         assert f"{losses[step]:.4f}" in listed

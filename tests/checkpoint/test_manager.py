@@ -261,11 +261,11 @@ def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
     save_all(tmp_path, config, {10: None, 20: None, 30: None})
     evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
     (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
-    command = ("bert_jax.checkpoint.manager", "list", f"--workdir={tmp_path}")
+    command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
     listed = run_well(*command).splitlines()
     assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
     assert "2.5000" in listed[2] and "2.2500" in listed[3]
-    verify = ("bert_jax.checkpoint.manager", "verify", f"--workdir={tmp_path}")
+    verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
     assert run_well(*verify).count("sound") == 3
     path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
     content = bytearray(path.read_bytes())
@@ -309,6 +309,6 @@ def test_what_a_run_deletes_meanwhile_is_left_out(tmp_path, monkeypatch, capsys)
     ],
 )
 def test_mistakes_are_one_line(arguments, message):
-    result = run("bert_jax.checkpoint.manager", *arguments)
+    result = run("bert_jax.checkpoint", *arguments)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert message in result.stderr

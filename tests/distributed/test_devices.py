@@ -152,7 +152,7 @@ def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
         result = run(f"bert_jax.{command[0]}", *command[1:])
         assert result.returncode == 0, result.stderr
         assert result.stderr.splitlines()[0] == NOTICE
-    result = run("bert_jax.inspect_batch.text", workdir, "--rows=1")
+    result = run("bert_jax.inspect_batch", workdir, "--rows=1")
     assert result.returncode == 0 and NOTICE not in result.stderr
 
 

@@ -54,9 +54,7 @@ def test_a_run_that_diverges_ends_with_77_and_leaves_its_checkpoints(text, tmp_p
         assert line.startswith("error: the loss or the gradient was not finite in the")
         assert "up to step 38; all parameters are finite" in line
         assert checkpoints(tmp_path) == ["30"]
-    verified = run_well(
-        "bert_jax.checkpoint.manager", "verify", f"--workdir={tmp_path}"
-    )
+    verified = run_well("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
     assert "sound" in verified
     assert {record["step"] for record in records(tmp_path)} >= {36, 37, 38}
     # The data is mended: the run goes on from what it had.
@@ -85,10 +83,10 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
     assert checkpoints(straight) == ["30", "60"]
     # Step 31 took the batch after the window, and inspect_batch shows that one.
     looked = run_well(
-        "bert_jax.inspect_batch.text", f"--workdir={straight}", "--step=31", "--rows=1"
+        "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
     )
     config = small_run(text, **{"phases[0].num_steps": 100})
-    told = run_well("bert_jax.inspect_batch.text", *config, "--step=39", "--rows=1")
+    told = run_well("bert_jax.inspect_batch", *config, "--step=39", "--rows=1")
     assert looked.splitlines()[3:] == told.splitlines()[3:]
     assert [line["step"] for line in lines(straight) if "loss" in line] == [
         10,
@@ -144,10 +142,10 @@ def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
     taken = [(record["step"], record["batch"]) for record in records(straight)]
     assert taken == [(36, 35), (37, 36), (38, 37), (46, 53), (47, 54), (48, 55)]
     looked = run_well(
-        "bert_jax.inspect_batch.text", f"--workdir={straight}", "--step=31", "--rows=1"
+        "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
     )
     config = small_run(text, **{"phases[0].num_steps": 100})
-    expected = run_well("bert_jax.inspect_batch.text", *config, "--step=57", "--rows=1")
+    expected = run_well("bert_jax.inspect_batch", *config, "--step=57", "--rows=1")
     assert looked.splitlines()[3:] == expected.splitlines()[3:]
     result = run(TRAIN, *given(killed), KILL_AT="35#3:SIGKILL", **faults)
     assert result.returncode == -9

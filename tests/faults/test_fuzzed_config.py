@@ -95,9 +95,7 @@ def test_on_the_command_line(tmp_path, seed):
     """Whatever is given, the exit code is 2 and the last line says why."""
     rng = random.Random(seed)
     keys = [".".join(map(str, path)) for path in paths(CONFIGS[0]) if 0 not in path]
-    module = rng.choice(
-        ["bert_jax.prepare", "bert_jax.train", "bert_jax.preflight.check"]
-    )
+    module = rng.choice(["bert_jax.prepare", "bert_jax.train", "bert_jax.preflight"])
     argument = f"--config.{rng.choice(keys)}={rng.choice(WORDS)}"
     # Whatever else is right, this is not.
     wrong = rng.choice(["--config.seed=-1", "--config.data.sources=('no:',)"])

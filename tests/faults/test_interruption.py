@@ -67,9 +67,9 @@ def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
     """Returns the end of a run of which the second phase is never compiled."""
     (tmp_path / "two_phases.py").write_text(
         "import copy\n"
-        "from configs import tiny\n"
+        "from tests import one_phase\n"
         "def get_config():\n"
-        "    config = tiny.get_config()\n"
+        "    config = one_phase.get_config()\n"
         "    config.phases += copy.deepcopy(config.phases)\n"
         "    return config\n"
     )

@@ -35,9 +35,9 @@ def text(tmp_path_factory) -> pathlib.Path:
     write_text(directory / "documents.txt", 100)
     (directory / "two_phases.py").write_text(
         "import ml_collections\n"
-        "from configs import tiny\n"
+        "from tests import one_phase\n"
         "def get_config():\n"
-        "    config = tiny.get_config()\n"
+        "    config = one_phase.get_config()\n"
         "    second = ml_collections.ConfigDict(config.phases[0].to_dict())\n"
         "    config.phases = (config.phases[0], second)\n"
         "    return config\n"

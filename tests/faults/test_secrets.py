@@ -55,7 +55,7 @@ def test_no_secret_is_written_or_said(tmp_path):
         ("bert_jax.train", *config, workdir),
         ("bert_jax.evaluate", workdir),
         (
-            "bert_jax.inspect_batch.text",
+            "bert_jax.inspect_batch",
             *config,
             "--step=3",
             f"--html={tmp_path}/page.html",

@@ -47,14 +47,29 @@ def test_closing_words_compare_with_guessing():
         "  python -m bert_jax.export --workdir=runs/x --output=DIR",
         "  python -m bert_jax.finetune --config=configs/finetune/X.py --model=runs/x",
     ]
-    assert "little else" not in words
-    poor = report.closing_words("runs/x", 20, 60, LINES, 4.4, 0.57, 1)
-    assert "word frequencies and little else" in poor
-    poorest = report.closing_words("runs/x", 20, 60, LINES, 4.2, 0.57, 1)
-    assert "not even learnt word frequencies" in poorest
     assert "'--workdir=runs/x y'" in report.closing_words(
         "runs/x y", 2, 6, [], 4, 0.5, 1
     )
+
+
+@pytest.mark.parametrize(
+    ("unigram_entropy", "text"),
+    [
+        (5.51, None),
+        (5.5, None),
+        (5.49, "little more than word frequencies"),
+        (4.41, "little more than word frequencies"),
+        (4.39, "not even learnt word frequencies"),
+    ],
+)
+def test_closing_words_warn_of_a_model_no_better_than_random_weights(
+    unigram_entropy, text
+):
+    words = report.closing_words("runs/x", 20, 60, LINES, unigram_entropy, 0.57, 1)
+    assert ("WARNING" in words) == (text is not None)
+    if text is not None:
+        assert text in words and "no better a start for fine-tuning" in words
+        assert "num_steps" in words and "configs/laptop.py" in words
 
 
 def test_closing_words_name_the_hosts_of_the_next_commands():

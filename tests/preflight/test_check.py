@@ -23,7 +23,7 @@ needs_libtpu = pytest.mark.skipif(
     not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
 )
 TINY = [
-    "--config=configs/tiny.py",
+    "--config=tests/one_phase.py",
     "--config.model.num_hidden_layers=1",
     "--config.data.corpus_dir=nowhere",
 ]
@@ -117,7 +117,7 @@ def test_devices_flag_compiles_nothing():
     assert result.returncode == 0 and not result.stderr
     assert result.stdout == (
         "the config fits 16 device(s), mesh data 16 x fsdp 1 x tensor 1;"
-        " phase 1: 64 sequences, 4 per device and microbatch\n"
+        " phase 1: 32 sequences, 2 per device and microbatch\n"
     )
 
 

@@ -7,6 +7,7 @@ process. The manifest is written last.
 import collections
 import dataclasses
 import json
+import math
 import os
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ BLOCK_TOKENS = 2**16
 # The maximum size of the token ids in a shard. A reader has one shard in memory, the
 # writer two.
 MAX_SHARD_BYTES = 2**28
+# With a mean of so many, one shard in ten million has fewer than 2.
+DOCUMENTS_PER_SHARD = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,7 +318,7 @@ def check_enough(
         )
         raise ConfigError(
             f"config.data.num_shards={num_shards} leaves {poor} shard(s) with {reason};"
-            " set config.data.num_shards=1 and config.data.num_streams=1"
+            f" {_fewer_shards(config.data.num_streams, num_train)}"
         )
     fraction = config.data.validation_fraction
     num_held_out = sum(
@@ -328,6 +331,15 @@ def check_enough(
             f" {min(0.5, max(2 * fraction, 5 / kept)):.2g}, or set it to 0 to train"
             " without held-out evaluation"
         )
+
+
+def _fewer_shards(num_streams: int, num_train: int) -> str:
+    """Returns the advice to set a number of shards that suits the documents."""
+    num_shards = 1 << (max(1, num_train // DOCUMENTS_PER_SHARD).bit_length() - 1)
+    return (
+        f"set config.data.num_shards={num_shards} and"
+        f" config.data.num_streams={math.gcd(num_shards, num_streams)}"
+    )
 
 
 def _check_pairs(sources: str, kept: int, of_one_sentence: int, num_train: int) -> None:

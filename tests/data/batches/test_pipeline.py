@@ -24,7 +24,7 @@ from bert_jax.data.batches import masking, pairs, pipeline, provenance, visits
 from bert_jax.data.batches import streams as streams_lib
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
-from configs import tiny
+from tests import one_phase
 from tests.commands import ROOT
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
@@ -75,7 +75,7 @@ class Made:
         directory.mkdir()
         (directory / "vocab.txt").write_text("\n".join(vocab))
         (directory / "text.txt").write_text("\n".join(lines))
-        config = tiny.get_config()
+        config = one_phase.get_config()
         config.data.sources = (f"text:{directory}/text.txt",)
         config.data.corpus_dir = str(directory / "corpus")
         config.data.num_shards = num_shards
@@ -712,7 +712,7 @@ def test_words_of_ideographs_are_masked_whole(
     (tmp_path / "vocab.txt").write_text("\n".join(vocab))
     found = {}
     for word_segmented in (True, False):
-        config = tiny.get_config()
+        config = one_phase.get_config()
         config.data.sources = (f"text:{tmp_path}/text.txt",)
         config.data.corpus_dir = str(tmp_path / f"corpus-{word_segmented}")
         config.data.word_segmented = word_segmented

@@ -7,12 +7,12 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.data.batches import packing, pairs, visits
-from configs import tiny
+from tests import one_phase
 from tests.corpora import make_config, make_documents, write
 
 
 def phase_of(length=64, per_row=1, next_sentence=True, short_seq_prob=0.1):
-    config = tiny.get_config()
+    config = one_phase.get_config()
     config.data.next_sentence = next_sentence
     config.data.short_seq_prob = short_seq_prob
     config.model.max_position_embeddings = length

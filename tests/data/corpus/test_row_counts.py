@@ -6,7 +6,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.data.batches import packing, pairs
 from bert_jax.data.corpus import row_counts
-from configs import tiny
+from tests import one_phase
 
 
 def make_documents(lengths, seed=0):
@@ -28,7 +28,7 @@ def make_mix(seed=0):
 
 
 def phase_of(length=128, short_seq_prob=0.1, per_row=1, next_sentence=True):
-    config = tiny.get_config()
+    config = one_phase.get_config()
     config.data.short_seq_prob = short_seq_prob
     config.data.next_sentence = next_sentence
     config.model.max_position_embeddings = length

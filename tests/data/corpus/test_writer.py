@@ -86,6 +86,19 @@ def test_the_manifest_has_one_line_per_setting_and_column(written):
     ]
 
 
+def test_a_shard_takes_under_2_kb_of_the_manifest(tmp_path):
+    """Indented, a shard took 12 kB, so 100,000 shards took 1.2 GB."""
+    sizes = []
+    for num_shards in (8, 16):
+        directory = tmp_path / str(num_shards)
+        directory.mkdir()
+        config = make_config(directory, num_shards=num_shards, validation_fraction=0.0)
+        found = write(config, make_documents(50 * num_shards))
+        assert len(found.shards["train"]) == num_shards
+        sizes.append(os.path.getsize(os.path.join(found.directory, "manifest.json")))
+    assert 500 < (sizes[1] - sizes[0]) / 8 < 2000
+
+
 def test_several_records_per_shard(tmp_path, monkeypatch, written):
     """The size of blocks does not affect the documents."""
     _, documents, one_block = written
@@ -256,6 +269,14 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
         rf" {count} training documents.*num_shards=1 and config.data.num_streams=1"
     )
     check_fails(config, documents, message)
+
+
+def test_the_advised_number_of_shards_suits_the_documents(tmp_path):
+    (tmp_path / "8").mkdir()
+    config = make_config(tmp_path, num_shards=400, num_streams=8)
+    documents = [["w1 w2", f"w{i % 50}", f"w{i // 50}"] for i in range(300)]
+    check_fails(config, documents, "num_shards=8 and config.data.num_streams=8$")
+    write(make_config(tmp_path / "8", num_shards=8, num_streams=8), documents)
 
 
 def test_nothing_held_out(tmp_path):
