@@ -926,7 +926,8 @@ def test_validation_text_is_not_trained_on(four_shards):
 ABANDON = """
 import sys
 from bert_jax import config
-from bert_jax.data import corpus, pipeline
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import corpus
 
 config = config.from_json(open(sys.argv[1]).read())
 batches = pipeline.batches(
