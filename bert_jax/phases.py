@@ -36,13 +36,11 @@ class Position:
       corpus_sha256: digest of the corpus's manifest.
       skips: skipped batches, disjoint and in order.
       rollbacks: number of rollbacks so far; each one adds to `skips`.
-      log: metrics of the steps since the last log line, in order.
     """
 
     corpus_sha256: str
     skips: Skips = ()
     rollbacks: int = 0
-    log: tuple[dict[str, float], ...] = ()
 
 
 def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:

@@ -6,9 +6,11 @@
 Continues by itself when the workdir holds a checkpoint. Ctrl-C and SIGTERM save one.
 """
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from absl import flags
@@ -23,102 +25,290 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.distributed.watchdog import Watchdog
+from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import initialize
 from bert_jax.model import parameters
-from bert_jax.monitoring import report, writer
+from bert_jax.monitoring import report, throughput, writer
 from bert_jax.monitoring.goodput import Startup
+from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position, phase_of
-from bert_jax.training import compilation, loop, optimizer, rollbacks
+from bert_jax.training import compilation, nonfinite, optimizer, rollbacks
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps, keep_compiled
 from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.input import training_batches
 from bert_jax.training.replay import Replay
+from bert_jax.training.step import TrainState
 
 
-def train(config: ExperimentConfig, workdir: str) -> step_lib.TrainState:
-    """Trains from the workdir's newest checkpoint, or from new weights, to the end."""
-    with Watchdog() as watchdog:
-        return watched(config, workdir, watchdog)
-
-
-def watched(
-    config: ExperimentConfig, workdir: str, watchdog: Watchdog
-) -> step_lib.TrainState:
-    """As `train`; the watchdog hears of each part."""
+def train(config: ExperimentConfig, workdir: str) -> TrainState:
+    """Trains from the newest checkpoint of the workdir, or from step 0, to the end."""
     startup = Startup()
-    # ---- What it needs, checked before anything is written.
-    mesh, corpus, weights = open_inputs(config, workdir, watchdog)
-    watchdog.begin("making or restoring the state")
-    multihost.make_shared("workdir", workdir)
-    first_step = take_workdir(workdir, config)
-    startup.mark("corpus")
+    with Monitor(startup) as monitor:
+        # ---- Inputs: checked before anything is written.
+        mesh, corpus, weights = open_inputs(config, workdir, monitor)
 
-    # ---- State: first weights, or where the last call stopped.
-    tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
-    ranking = best.read(workdir, config, first_step)
-    checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
-    position = Position(corpus.sha256)
-    if first_step:
-        position = rollbacks.resumed(
-            workdir, first_step, checkpoints.position(first_step, corpus.sha256)
+        # ---- State: first weights, or those of the newest checkpoint.
+        with monitor.activity("initializing"):
+            multihost.make_shared("workdir", workdir)
+            first_step = take_workdir(workdir, config)
+            tx, schedule = optimizer.make_optimizer(config)
+            graphdef, init = step_lib.init_state(config, tx)
+            ranking = best.read(workdir, config, first_step)
+            checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
+            position = Position(corpus.sha256)
+            if first_step:
+                position = checkpoints.position(first_step, corpus.sha256)
+                position = rollbacks.resumed(workdir, first_step, position)
+                state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
+            else:
+                state = first_state(init, weights)
+            if multihost.is_first():
+                if not first_step:
+                    rollbacks.clear(workdir)
+                workdir_lib.write_config(workdir, config)
+            print(describe(config, mesh, corpus, state, workdir, first_step))
+            notes = weights.notes if weights else ()
+            for note in (*optimizer.schedule_notes(config), *notes):
+                print(f"        {note}", flush=True)
+            del weights  # as large as the parameters
+
+        # ---- Steps.
+        train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+        compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
+        if first_step < config.num_steps:
+            compiled.begin(phase_of(config, first_step)[0])
+        run = Run(
+            config=config,
+            workdir=workdir,
+            mesh=mesh,
+            corpus=corpus,
+            checkpoints=checkpoints,
+            ranking=ranking,
+            compiled=compiled,
+            replay=Replay(config, train_step),
+            held_out=HeldOut(config, corpus, mesh, graphdef),
+            monitor=monitor,
+            began=startup.began,
         )
-        state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
-    else:
-        state = first_state(init, weights)
-    if multihost.is_first():
-        if not first_step:
-            rollbacks.clear(workdir)
-        workdir_lib.write_config(workdir, config)
-    print(describe(config, mesh, corpus, state, workdir, first_step), flush=True)
-    for note in (
-        *optimizer.schedule_notes(config),
-        *(weights.notes if weights else ()),
-    ):
-        print(f"        {note}", flush=True)
-    del weights  # as large as the parameters
-    startup.mark("state")
+        preemption.save_on_signals()
+        state = train_with_rollbacks(run, state, first_step, position)
 
-    # ---- Steps.
-    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
-    compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
-    if first_step < config.num_steps:
-        compiled.begin(phase_of(config, first_step)[0])
-    run = loop.Run(
-        config=config,
-        workdir=workdir,
-        mesh=mesh,
-        corpus=corpus,
-        checkpoints=checkpoints,
-        ranking=ranking,
-        compiled=compiled,
-        replay=Replay(config, train_step),
-        held_out=HeldOut(config, corpus, mesh, graphdef),
-        startup=startup,
-        watchdog=watchdog,
+        # ---- End: the last checkpoint verified, the curves and the closing words.
+        preemption.restore_ctrl_c()
+        with monitor.activity("ending"):
+            checkpoints.close()
+            multihost.agree("end", lambda: end(run))
+        return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The open parts of a run.
+
+    Attributes:
+      began: start of the process, in seconds since 1970.
+    """
+
+    config: ExperimentConfig
+    workdir: str
+    mesh: jax.sharding.Mesh
+    corpus: corpus_lib.Corpus
+    checkpoints: Checkpoints
+    ranking: best.Ranking
+    compiled: CompiledSteps
+    replay: Replay
+    held_out: HeldOut
+    monitor: Monitor
+    began: float
+
+
+def train_with_rollbacks(
+    run: Run, state: TrainState, first_step: int, position: Position
+) -> TrainState:
+    """Takes the remaining steps; a diverged run resumes as config.guard allows.
+
+    Args:
+      run: the open parts of the run.
+      state: of `first_step`; it is donated.
+      first_step: number of completed steps.
+      position: in the data.
+
+    Raises:
+      Interrupted: when the run was asked to stop, and is saved.
+      DivergedError: when too many steps were not finite; nothing more is saved.
+      ConfigError: when a disk is full.
+      CorruptError: when a chip computes wrong.
+    """
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
-    preemption.save_on_signals()
-    watchdog.begin("the steps")
-    state = loop.take_steps(run, state, first_step, position)
+    started = run.began
+    while True:
+        try:
+            return take_steps(run, state, first_step, position, started)
+        except DivergedError as error:
+            with run.monitor.activity("rolling back"):
+                first_step, position = rollbacks.roll_back(
+                    run.config, run.workdir, run.checkpoints, position, error
+                )
+        # Not before: the error's traceback holds the state that diverged.
+        started = time.time()
+        state = run.checkpoints.restore(first_step, like, run.mesh)
 
-    # ---- The end: everything sound on disk, a picture and a few words.
-    preemption.restore_ctrl_c()
-    watchdog.begin("the end")
-    checkpoints.close()
 
-    def end() -> str:
-        remedy = "the same command goes on from step {}"
-        integrity.check(workdir, config.num_steps, remedy)
-        show_end(config, workdir, run.held_out, time.time() - startup.began)
-        return ""
-
-    multihost.agree("end", end)  # nobody is done before the last checkpoint is sound
+def take_steps(
+    run: Run, state: TrainState, first_step: int, position: Position, started: float
+) -> TrainState:
+    """The training loop: takes the steps after `first_step`, the last one included."""
+    config, monitor, checkpoints = run.config, run.monitor, run.checkpoints
+    open_log(run, first_step, position, started)
+    run.ranking.drop_after(first_step)
+    if first_step and preemption.interrupted():  # a new run takes a step first
+        raise Interrupted(f"step {first_step:,} is saved in {run.workdir}")
+    evaluate_if_missing(run, state, first_step)
+    batches = training_batches(run.corpus, config, run.mesh, first_step, position.skips)
+    with finishing_saves(run):
+        try:
+            for step, phase_index, batch in monitor.timed(batches):
+                train_step = compiled_step(run, phase_index)
+                if run.replay.is_due(step):
+                    with monitor.activity("replaying"):
+                        run.replay.check(step, state, batch)
+                state, metrics = train_step(state, batch)
+                monitor.step(step, phase_index, metrics)
+                checkpoints.check_saving()
+                is_last = step == config.num_steps
+                if preemption.interrupted() and not is_last:
+                    save(run, step, state, position)  # there may be seconds left
+                    raise Interrupted(f"step {step:,} is saved in {run.workdir}")
+                is_best = False
+                if run.held_out.is_due(step):
+                    is_best = evaluate(run, step, phase_index, state)
+                if is_last or is_best or is_time_to_save(run, step):
+                    save(run, step, state, position)
+            monitor.flush()
+        except DivergedError as error:
+            monitor.note_time(error.step)  # else it would count as time not running
+            reason = nonfinite.diagnosis(state.params, run.workdir)
+            raise error.because(reason) from None
     return state
 
 
+def open_log(run: Run, first_step: int, position: Position, started: float) -> None:
+    """Opens the log of the steps after `first_step`."""
+    config = run.config
+    guard = nonfinite.Guard(
+        config,
+        run.corpus,
+        position,
+        first_step,
+        run.workdir if multihost.is_first() else None,
+        run.monitor.say,
+    )
+    run.monitor.open_log(
+        run.workdir,
+        first_step,
+        config.num_steps,
+        config.log_every_steps,
+        phase_of(config, max(first_step - 1, 0))[0],
+        throughput.Rates(config),
+        report.step_words,
+        guard.look,
+        started,
+    )
+
+
+@contextlib.contextmanager
+def finishing_saves(run: Run) -> Iterator[None]:
+    """Waits for the save in progress, also after an error where it can complete."""
+    try:
+        yield
+    except DivergedError:
+        raise
+    except Exception as error:
+        # No save completes where another process is lost.
+        if not multihost.may_be_lost_peer(error):
+            with contextlib.suppress(Exception):  # report the first error
+                wait_for_save(run)
+        raise
+    wait_for_save(run)
+
+
+def wait_for_save(run: Run) -> None:
+    with run.monitor.activity("saving"):
+        run.checkpoints.wait()
+
+
+def compiled_step(run: Run, phase_index: int) -> Callable[..., Any]:
+    """Returns the compiled step of a phase, waiting for its compilation."""
+    if run.compiled.is_ready(phase_index):
+        return run.compiled.of(phase_index)
+    with run.monitor.activity("compiling"):
+        return run.compiled.of(phase_index)
+
+
+def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
+    """Evaluates a resumed state that was saved but not evaluated."""
+    if not step or not run.held_out.is_due(step):
+        return
+    lines = writer.read(run.workdir)
+    is_done = any(x["step"] == step and writer.HELD_OUT_LOSS in x for x in lines)
+    if not multihost.from_process_0(is_done):
+        evaluate(run, step, phase_of(run.config, step - 1)[0], state)
+
+
+def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
+    """Logs the held-out metrics; returns whether keep_best preserves this state."""
+    with run.monitor.activity("evaluating"):
+        line = run.held_out.evaluate(state, phase_index)
+    run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
+    run.monitor.log(step, line, f"held out: {report.held_out_words(line)}")
+    if not run.config.checkpoint.keep_best:
+        return False
+    return multihost.from_process_0(run.ranking.is_best(step, run.checkpoints.steps()))
+
+
+def is_time_to_save(run: Run, step: int) -> bool:
+    """Decides by steps; by minutes where a line is due, since all processes agree."""
+    checkpoint = run.config.checkpoint
+    if step % checkpoint.every_steps == 0:
+        return True
+    if not checkpoint.every_minutes or step % run.config.log_every_steps:
+        return False
+    minutes = run.checkpoints.seconds_since_save() / 60
+    return multihost.from_process_0(minutes >= checkpoint.every_minutes)
+
+
+def save(run: Run, step: int, state: TrainState, position: Position) -> None:
+    """Writes the log lines so far, and starts saving a state that is finite."""
+    run.monitor.flush()  # raises where the steps since the last line diverged
+    nonfinite.check_finite(step, state)
+    with run.monitor.activity("saving"):  # waits for the save before
+        run.checkpoints.save(step, state, run.config, position)
+
+
+def end(run: Run) -> str:
+    """Verifies the last checkpoint, draws the curves and prints the closing words."""
+    remedy = "the same command goes on from step {}"
+    integrity.check(run.workdir, run.config.num_steps, remedy)
+    lines = writer.read(run.workdir)
+    report.plot_curves(run.workdir, lines, run.held_out.unigram_entropy)
+    words = report.closing_words(
+        run.workdir,
+        run.config.num_steps,
+        time.time() - run.began,
+        lines,
+        run.held_out.unigram_entropy,
+        run.held_out.next_sentence_majority,
+        multihost.num_processes(),
+    )
+    print(words)
+    return ""
+
+
 def open_inputs(
-    config: ExperimentConfig, workdir: str, watchdog: Watchdog
+    config: ExperimentConfig, workdir: str, monitor: Monitor
 ) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, initialize.Weights | None]:
     """Returns the mesh, which is set, the corpus and first weights, if any are given.
 
@@ -127,29 +317,38 @@ def open_inputs(
         is prepared last, nothing is written before.
     """
     cli.local_directory("workdir", workdir)
-    watchdog.begin("opening devices")
-    devices.open_devices()
-    keep_compiled(config.compilation_cache_dir)
-    mesh = mesh_lib.make_mesh(config.mesh)
-    mesh_lib.check_mesh(config, mesh)
-    workdir_lib.check_continues(workdir, config)
-    is_begun = bool(integrity.steps(workdir))
-    multihost.check_same(
-        "begun",
-        str(is_begun),
-        f"--workdir={workdir} is not the same directory on all hosts",
-    )
-    jax.set_mesh(mesh)
-    watchdog.pause()  # a large corpus is prepared for hours, and no device is used
-    if is_begun or not config.init_from:
-        return mesh, find_corpus(config), None
+    with monitor.activity("opening devices"):
+        devices.open_devices()
+        keep_compiled(config.compilation_cache_dir)
+        mesh = mesh_lib.make_mesh(config.mesh)
+        mesh_lib.check_mesh(config, mesh)
+        workdir_lib.check_continues(workdir, config)
+        is_begun = bool(integrity.steps(workdir))
+        multihost.check_same(
+            "begun",
+            str(is_begun),
+            f"--workdir={workdir} is not the same directory on all hosts",
+        )
+        jax.set_mesh(mesh)
+    # Unbounded: preparing a large corpus takes hours, and uses no device.
+    with monitor.activity("opening the corpus", is_bounded=False):
+        corpus, weights = open_corpus(config, bool(config.init_from) and not is_begun)
+    return mesh, corpus, weights
+
+
+def open_corpus(
+    config: ExperimentConfig, is_initialized: bool
+) -> tuple[corpus_lib.Corpus, initialize.Weights | None]:
+    """Returns the corpus, and the weights of config.init_from if `is_initialized`."""
+    if not is_initialized:
+        return find_corpus(config), None
     source = initialize.open_source(config)
     if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
         tokenizer = tokenizers.load(config.tokenizer)
         weights = initialize.read(source, config, tokenizer)
-        return mesh, find_corpus(config), weights
+        return find_corpus(config), weights
     corpus = find_corpus(config)
-    return mesh, corpus, initialize.read(source, config, corpus.tokenizer)
+    return corpus, initialize.read(source, config, corpus.tokenizer)
 
 
 def take_workdir(workdir: str, config: ExperimentConfig) -> int:
@@ -187,28 +386,9 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     return corpus
 
 
-def show_end(
-    config: ExperimentConfig, workdir: str, held_out: HeldOut, seconds: float
-) -> None:
-    """Draws the curves and prints the closing words."""
-    lines = writer.read(workdir)
-    report.plot_curves(workdir, lines, held_out.unigram_entropy)
-    print(
-        report.closing_words(
-            workdir,
-            config.num_steps,
-            seconds,
-            lines,
-            held_out.unigram_entropy,
-            held_out.next_sentence_majority,
-            multihost.num_processes(),
-        )
-    )
-
-
 def first_state(
-    init: Callable[[], step_lib.TrainState], weights: initialize.Weights | None
-) -> step_lib.TrainState:
+    init: Callable[[], TrainState], weights: initialize.Weights | None
+) -> TrainState:
     """Returns the state of step 0: random weights, or those of another model."""
     state = init()
     if weights is None:
@@ -221,7 +401,7 @@ def describe(
     config: ExperimentConfig,
     mesh: jax.sharding.Mesh,
     corpus: corpus_lib.Corpus,
-    state: step_lib.TrainState,
+    state: TrainState,
     workdir: str,
     first_step: int,
 ) -> str:

@@ -38,3 +38,31 @@ def lines(workdir: pathlib.Path) -> list[dict]:
 def exact_lines(workdir: pathlib.Path) -> list[list]:
     """Returns of each line what does not depend on the clock."""
     return [[line.get(name) for name in EXACT] for line in lines(workdir)]
+
+
+def assert_same_metrics(found: pathlib.Path, expected: pathlib.Path) -> None:
+    """Asserts equal evaluations, and equal sums of the losses of all steps.
+
+    An interruption saves between two log lines and writes a line there, so that lines
+    are means over other steps.
+    """
+
+    def evaluations(workdir):
+        found = lines(workdir)
+        return [
+            {k: v for k, v in line.items() if k.startswith(("eval_", "dev_", "step"))}
+            for line in found
+            if "loss" not in line
+        ]
+
+    def total(workdir):
+        steps = [
+            (line["step"], line["loss"]) for line in lines(workdir) if "loss" in line
+        ]
+        before = [0, *(step for step, _ in steps)]
+        return sum(
+            (step - b) * loss for (step, loss), b in zip(steps, before, strict=False)
+        )
+
+    assert evaluations(found) == evaluations(expected)
+    np.testing.assert_allclose(total(found), total(expected), rtol=1e-6)

@@ -13,6 +13,7 @@ import errno
 import functools
 import importlib.metadata
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -100,6 +101,7 @@ class Checkpoints:
         self.directory = (Path(workdir) / integrity.DIRECTORY).absolute()
         self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
         self._saves = 0
+        self._saved_at = time.monotonic()
         self._manager = _Manager(
             self.directory,
             item_names=("state", "meta"),
@@ -136,7 +138,7 @@ class Checkpoints:
             "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         }
         self.wait()
-        self._step = step
+        self._step, self._saved_at = step, time.monotonic()
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
         # A name serves once in a process, in which there may be several directories.
         self._saves += 1
@@ -148,6 +150,10 @@ class Checkpoints:
                     state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
             )
+
+    def seconds_since_save(self) -> float:
+        """Returns the seconds since the last `save`, or since these were opened."""
+        return time.monotonic() - self._saved_at
 
     def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
         """Returns the step of the newest valid checkpoint, 0 when there is none.
@@ -240,9 +246,7 @@ class Checkpoints:
         found = self._meta(step).get("position") or {}
         try:
             skips = tuple(Skip(**skip) for skip in found["skips"])
-            return Position(
-                found["corpus_sha256"], skips, found["rollbacks"], tuple(found["log"])
-            )
+            return Position(found["corpus_sha256"], skips, found["rollbacks"])
         except (TypeError, KeyError):
             raise self._damaged(step, "no position in the data") from None
 

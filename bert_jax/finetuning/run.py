@@ -10,6 +10,7 @@ import dataclasses
 import json
 import math
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,16 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
-from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.sweep import Setup
 from bert_jax.model import parameters
-from bert_jax.monitoring import report, step_log, writer
+from bert_jax.monitoring import writer
+from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position
-from bert_jax.training import loop, nonfinite
+from bert_jax.training import nonfinite
 from bert_jax.training.step import TrainState
 
 RESULT_FILE = "result.json"
@@ -81,13 +82,13 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
     if result := read_result(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
         return result
-    with Watchdog() as watchdog:
-        run = _Run(setup, learning_rate, seed, workdir, watchdog)
+    with Monitor() as monitor:
+        run = _Run(setup, learning_rate, seed, workdir, monitor)
         try:
             diverged = run.take_steps()
         finally:
-            watchdog.pause()
-            run.close()
+            with monitor.activity("ending", is_bounded=False):
+                run.close()
     history = run.history
     best = _best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
@@ -181,10 +182,10 @@ class _Run:
         learning_rate: float,
         seed: int,
         workdir: str,
-        watchdog: Watchdog,
+        monitor: Monitor,
     ):
         config = setup.config
-        self._watchdog = watchdog
+        self._monitor = monitor
         self._setup, self._config, self._workdir = setup, config, workdir
         self._seed, recipe = seed, config.recipe
         features = setup.datasets.train.features
@@ -202,31 +203,30 @@ class _Run:
         self._dropout_key = tuning_step.dropout_key(seed)
         tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
         self._checkpoints = _open(workdir, _KEEP)
-        self._step, position = self._begin(tx)
+        self._position = Position(setup.sha256["train"])
+        self._step = self._begin(tx)
         multihost.agree(
             f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
         )
         self._best_weights = _open(_best_workdir(workdir), _KEEP_BEST)
-        self._writer = writer.open_writer(
-            workdir, self._step, len(position.log), multihost.is_first()
+        monitor.open_log(
+            workdir,
+            self._step,
+            self._num_steps,
+            config.log_every_steps,
+            phase_index=0,
+            rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
+            words=_step_words,
+            on_steps=self._check_steps,
+            started=time.time(),
         )
         # As process 0 sees it, where lines of later steps are gone.
         self._history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
-        self._progress = report.Progress(self._step, self._num_steps)
-        self._log = step_log.StepLog(
-            config.log_every_steps,
-            lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
-            self._show,
-            self._look_at_steps,
-            self._step,
-            0,
-            position.log,
-        )
 
-    def _begin(self, tx: Any) -> tuple[int, Position]:
-        """Makes the first state, or reads the newest one that was saved."""
+    def _begin(self, tx: Any) -> int:
+        """Initializes the state or restores the newest one, and returns its step."""
         setup = self._setup
 
         def init() -> TrainState:
@@ -243,7 +243,7 @@ class _Run:
                 params = parameters.place(state.params, setup.encoder.arrays)
                 state = dataclasses.replace(state, params=params)
             self._state = state
-            return 0, Position(setup.sha256["train"])
+            return 0
         position = self._checkpoints.read_position(step)
         if position.corpus_sha256 != setup.sha256["train"]:
             raise ConfigError(
@@ -253,7 +253,7 @@ class _Run:
             )
         like = jax.eval_shape(jax.jit(init))
         self._state = self._checkpoints.restore(step, like, setup.mesh)
-        return step, position
+        return step
 
     def take_steps(self) -> str:
         """Returns "" at the end, or what was not finite.
@@ -261,10 +261,9 @@ class _Run:
         Raises:
           hosts.Interrupted: when it was asked to stop, and is saved.
         """
-        last_metrics: dict[str, jax.Array] = {}
         try:
             if self._step in self._dev_steps:
-                self._look_at_dev()
+                self._evaluate_and_save()
             while self._step < self._num_steps and not self._is_enough():
                 self._state, step_metrics = self._setup.train_step(
                     self._state,
@@ -274,13 +273,7 @@ class _Run:
                     self._setup.teacher.params if self._setup.teacher else None,
                 )
                 self._step += 1
-                loop.wait_for_step(self._state, last_metrics)
-                last_metrics = step_metrics
-                self._watchdog.heartbeat(f"step {self._step:,}")
-                self._progress.took(self._step)
-                self._log.add(self._step, 0, step_metrics)
-                if self._step in self._dev_steps:
-                    self._log.flush()
+                self._monitor.step(self._step, 0, step_metrics)
                 self._is_asked_to_stop |= preemption.interrupted()
                 if self._is_asked_to_stop and self._step < self._num_steps:
                     self._save()
@@ -288,8 +281,8 @@ class _Run:
                         f"step {self._step:,} is saved in {self._workdir}"
                     )
                 if self._step in self._dev_steps:
-                    self._look_at_dev()
-            self._log.flush()
+                    self._evaluate_and_save()
+            self._monitor.flush()
         except DivergedError as error:
             return str(error)
         return ""
@@ -306,8 +299,6 @@ class _Run:
 
     def close(self) -> None:
         """Closes what it writes; waits for saves under way."""
-        self._progress.close()
-        self._writer.close()
         with contextlib.suppress(ConfigError):  # what went before is to be told
             self._checkpoints.close()
             self._best_weights.close()
@@ -324,13 +315,12 @@ class _Run:
         since = sum(line["step"] > best["step"] for line in history)
         return bool(patience) and since >= patience
 
-    def _look_at_dev(self) -> None:
-        """Saves and evaluates, but for what a call before this one did.
+    def _evaluate_and_save(self) -> None:
+        """Saves and evaluates the state, as far as an earlier call has not.
 
-        In this order: a prediction may take minutes, and a look at a state that cannot
-        be saved would count for nothing.
+        It saves first: a prediction may take minutes, and the evaluation of a state
+        that cannot be saved would not count.
         """
-        self._watchdog.begin("a look at the dev set")
         if self._step not in self._checkpoints.steps():
             self._save()
         if not any(line["step"] == self._step for line in self._history):
@@ -338,50 +328,44 @@ class _Run:
         best = _best(self._history, self._config.metric)
         if best["step"] == self._step and self._step not in self._best_weights.steps():
             params: Any = {"params": self._state.params}
-            self._best_weights.save(self._step, params, self._config, self._position())
-            self._best_weights.wait()
-        self._watchdog.heartbeat("a look at the dev set")
+            with self._monitor.activity("saving"):
+                self._best_weights.save(
+                    self._step, params, self._config, self._position
+                )
+                self._best_weights.wait()
 
     def _evaluate(self) -> None:
+        """Logs the metrics of the first dev set."""
         split = self._setup.datasets.dev[0]
         num_done, num_rows = 0, len(split.features)
 
         def count(num: int) -> None:
             nonlocal num_done
             num_done += num
-            self._progress.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
+            self._monitor.tick(f"  dev set: {num_done:,} of {num_rows:,} rows")
 
-        found = self._setup.evaluate(self._state.params, split, count)
+        with self._monitor.activity("evaluating"):
+            found = self._setup.evaluate(self._state.params, split, count)
         line = {f"dev_{name}": value for name, value in found.items()}
-        self._writer.write(self._step, line)
-        self._writer.flush()
-        self._history.append({"step": self._step, **found})
         words = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
-        self._progress.say(f"step {self._step:,} dev set: {words}")
-        self._log.stop_clock()
+        self._monitor.log(self._step, line, f"dev set: {words}")
+        self._monitor.flush()
+        self._history.append({"step": self._step, **found})
 
     def _save(self) -> None:
-        position = self._position()  # and a bad state ends the run here
+        self._monitor.flush()  # raises where the steps since the last line diverged
         nonfinite.check_finite(self._step, self._state)
-        self._writer.flush()
-        self._checkpoints.save(self._step, self._state, self._config, position)
-        self._checkpoints.wait()
+        with self._monitor.activity("saving"):
+            self._checkpoints.save(
+                self._step, self._state, self._config, self._position
+            )
+            self._checkpoints.wait()
 
-    def _position(self) -> Position:
-        return Position(self._setup.sha256["train"], log=self._log.unwritten())
-
-    def _show(self, step: int, line: dict[str, float]) -> None:
-        self._writer.write(step, line)
-        words = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
-        if "examples_per_sec" in line:  # not where no step was timed
-            words += f"  {line['examples_per_sec']:,.0f} examples/s"
-        self._progress.update(step, words)
-
-    def _look_at_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
-        """Tells of steps that were not finite, and ends the run at too many."""
+    def _check_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
+        """Reports steps that were not finite, and ends the run at too many in a row."""
         in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
         if any(in_row):
-            self._progress.say(
+            self._monitor.say(
                 f"up to step {last_step:,}, {sum(map(bool, in_row))} not finite: no"
                 " update"
             )
@@ -391,6 +375,13 @@ class _Run:
                 f"the loss or the gradient was not finite in {max(in_row)} steps in a"
                 " row; try a lower learning rate",
             )
+
+
+def _step_words(line: dict[str, float]) -> str:
+    words = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
+    if "examples_per_sec" in line:  # absent where no step was timed
+        words += f"  {line['examples_per_sec']:,.0f} examples/s"
+    return words
 
 
 def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:

@@ -57,11 +57,13 @@ class Goodput:
         self._part = "starting"
         self._since = time.perf_counter() - max(time.time() - started, 0.0)
 
-    def enter(self, part: str) -> None:
-        """Says that what comes is of another part."""
+    def enter(self, part: str) -> str:
+        """Counts the time from now on in another part, and returns the part before."""
         now = time.perf_counter()
         self._seconds[self._part] += now - self._since
+        before = self._part
         self._part, self._since = part, now
+        return before
 
     def leave_as(self, part: str) -> None:
         """Says that the time since `enter` was of another part than thought."""

@@ -23,7 +23,6 @@ class StepLog:
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
         first_step: int = 0,
         phase_index: int = 0,
-        unwritten: Sequence[dict[str, float]] = (),
     ):
         """Prepares for the first step, or for the one after `first_step`.
 
@@ -32,17 +31,15 @@ class StepLog:
           rates: makes the part of a line that tells of speed, given a phase and its
             steps a second; a line of which no step was timed goes without.
           on_line: takes each line and its step.
-          on_steps: told the number of the last step and the metrics of all those that a
-            line is made of, before it is written; what it raises comes out of `add`,
-            `flush` and `unwritten`.
+          on_steps: takes the number of the last step and the metrics of all steps of a
+            line, before the line is written; `add` and `flush` raise what it raises.
           first_step: steps that are done.
           phase_index: the phase of the last of them.
-          unwritten: what `unwritten` returned then.
         """
         self._log_every_steps, self._rates = log_every_steps, rates
         self._on_line, self._on_steps = on_line, on_steps
         self._pending: list[dict[str, jax.Array]] = []  # on the devices
-        self._fetched: list[dict[str, Any]] = list(unwritten)
+        self._fetched: list[dict[str, Any]] = []
         self._step = first_step
         self._phase_index = phase_index
         self._clock: float | None = None  # None: the time since is not only steps
@@ -79,18 +76,6 @@ class StepLog:
         self._fetched = []
         self._clock, self._timed_steps = time.perf_counter(), 0
         self._on_line(self._step, line)
-
-    def unwritten(self) -> tuple[dict[str, float], ...]:
-        """Returns the metrics of the steps since the last line.
-
-        A checkpoint holds them, so that a run that is stopped between two lines writes
-        the lines of one that is not.
-        """
-        self._fetch()
-        return tuple(
-            {name: float(value) for name, value in metrics.items()}
-            for metrics in self._fetched
-        )
 
     def _fetch(self) -> None:
         if self._pending:

@@ -32,21 +32,15 @@ HELD_OUT_LOSS = "eval_loss"
 class MetricsWriter:
     """Appends to metrics.jsonl and to a TensorBoard event file in the workdir."""
 
-    def __init__(self, workdir: str, first_step: int, num_unwritten: int = 0):
-        """Makes the event file; lines of steps after `first_step` are dropped.
+    def __init__(self, workdir: str, first_step: int):
+        """Creates the event file and drops the lines of steps after `first_step`.
 
-        They are of a run that was killed after its last checkpoint, and come again. So
-        do lines of the loss over any of the last `num_unwritten` steps before, which
-        the checkpoint holds because they were not written when it was made.
+        Those steps were lost with a process that was killed after its last checkpoint,
+        and are taken again.
         """
         path = Path(workdir) / "metrics.jsonl"
         if path.exists():
-            written = first_step - num_unwritten
-            kept = [
-                line
-                for line in complete_lines(path)
-                if line["step"] <= (written if "loss" in line else first_step)
-            ]
+            kept = [line for line in complete_lines(path) if line["step"] <= first_step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             storage.write(str(path), text.encode())
         self._lines = Appended(path)
@@ -126,12 +120,12 @@ class NoWriter:
 
 
 def open_writer(
-    workdir: str, first_step: int, num_unwritten: int, is_first: bool
+    workdir: str, first_step: int, is_first: bool
 ) -> MetricsWriter | NoWriter:
     """Returns what writes in the first process and does not in the others."""
     if not is_first:
         return NoWriter()
-    return MetricsWriter(workdir, first_step, num_unwritten)
+    return MetricsWriter(workdir, first_step)
 
 
 def read(workdir: str) -> list[dict[str, Any]]:

@@ -45,6 +45,11 @@ class HeldOut:
             )
         )
 
+    def is_due(self, step: int) -> bool:
+        """Returns whether config.eval evaluates the state after `step` steps."""
+        is_last = step == self._config.num_steps
+        return self.exists and (is_last or step % self._config.eval.every_steps == 0)
+
     def evaluate(
         self, state: step_lib.TrainState, phase_index: int
     ) -> dict[str, float]:

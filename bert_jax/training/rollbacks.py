@@ -1,4 +1,4 @@
-"""Records the last rollback of a run, so that an interrupted run resumes after it.
+"""Rolls a diverged run back, and records that so that an interrupted run resumes alike.
 
 A rollback skips the batches since a checkpoint, and that checkpoint was saved without
 those skips. Until the next save only this record has them. Diverging again would not
@@ -11,11 +11,55 @@ import json
 from pathlib import Path
 
 from bert_jax import storage
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
-from bert_jax.errors import CorruptError
-from bert_jax.phases import Position, Skip
+from bert_jax.errors import CorruptError, DivergedError
+from bert_jax.phases import Position, Skip, skipping
 
 ROLLBACK_FILE = "rollback.json"
+
+
+def roll_back(
+    config: ExperimentConfig,
+    workdir: str,
+    checkpoints: Checkpoints,
+    position: Position,
+    error: DivergedError,
+) -> tuple[int, Position]:
+    """Returns the step of the last valid checkpoint and a position that skips ahead.
+
+    The position skips the batches of all steps since that checkpoint. It is recorded in
+    the workdir before any corrupt checkpoint is moved, so that the run resumes alike
+    whenever it is killed.
+
+    Raises:
+      DivergedError: the given one, when config.guard.max_rollbacks is reached or there
+        is no checkpoint.
+    """
+    checkpoints.wait()
+    if position.rollbacks >= config.guard.max_rollbacks:
+        raise error
+
+    def after(first_step: int) -> Position:
+        return dataclasses.replace(
+            position,
+            skips=skipping(config, position.skips, first_step, error.step),
+            rollbacks=position.rollbacks + 1,
+        )
+
+    first_step = checkpoints.recover(
+        f"rollback {position.rollbacks + 1}",
+        lambda step: write(workdir, step, after(step)),
+    )
+    if not first_step:
+        raise error
+    print(
+        f"{error}; back to step {first_step:,}, skipping the batches of the"
+        f" {error.step - first_step:,} steps since",
+        flush=True,
+    )
+    return first_step, after(first_step)
 
 
 def write(workdir: str, step: int, position: Position) -> None:

@@ -22,7 +22,8 @@ import numpy as np
 from bert_jax.checkpoint import integrity
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import watchdog
-from bert_jax.training import compilation, loop, replay
+from bert_jax.monitoring.monitor import Monitor
+from bert_jax.training import compilation, replay, rollbacks
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
@@ -56,52 +57,52 @@ def send_signal() -> None:
     step_to_kill, _, name = KILL_AT.partition(":")
     step_to_kill, _, times = step_to_kill.partition("#")
     left = [int(times or 1)]
-    real = loop.wait_for_step
+    real = Monitor.step
 
     def is_killed_and_hangs(*_, **__) -> None:
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(1e6)
 
-    def wait_for_step(state, last_metrics) -> None:
-        real(state, last_metrics)
-        if int(state.step) == int(step_to_kill):
+    def take(self, step, *given) -> None:
+        real(self, step, *given)
+        if step == int(step_to_kill):
             left[0] -= 1
             if not left[0]:
                 os.kill(os.getpid(), getattr(signal, name))
                 time.sleep(NOTICE_SECS)
 
     if step_to_kill.isdigit():
-        loop.wait_for_step = wait_for_step
+        Monitor.step = take
     else:
         mock.patch(step_to_kill, is_killed_and_hangs).start()
 
 
 def fail() -> None:
-    real = loop.wait_for_step
+    real = Monitor.step
 
-    def wait_for_step(state, last_metrics) -> None:
-        real(state, last_metrics)
-        if int(state.step) == int(os.environ["FAIL_AT"]):
+    def take(self, step, *given) -> None:
+        real(self, step, *given)
+        if step == int(os.environ["FAIL_AT"]):
             raise KeyError("a fault of ours")
 
-    loop.wait_for_step = wait_for_step
+    Monitor.step = take
 
 
 def hang() -> None:
-    real = loop.wait_for_step
+    real = Monitor.step
     watchdog.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
 
     def waits_for_ever(*_, **__) -> None:
         watchdog.LONG_SECS = 8.0  # not before: a start may take longer
         time.sleep(1e6)
 
-    def wait_for_step(state, last_metrics) -> None:
-        real(state, last_metrics)
-        if int(state.step) == int(HANG_AT):
+    def take(self, step, *given) -> None:
+        real(self, step, *given)
+        if step == int(HANG_AT):
             waits_for_ever()
 
     if HANG_AT.isdigit():
-        loop.wait_for_step = wait_for_step
+        Monitor.step = take
     else:
         mock.patch(HANG_AT, waits_for_ever).start()
 
@@ -120,19 +121,19 @@ def compute_wrong() -> None:
 
 def corrupt_checkpoint() -> None:
     step, number = map(int, os.environ["CORRUPT_CHECKPOINT"].split(":"))
-    real = loop.roll_back
+    real = rollbacks.roll_back
 
-    def roll_back(run, position, error):
+    def roll_back(config, workdir, checkpoints, position, error):
         if position.rollbacks == number - 1:
-            run.checkpoints.wait()
-            directory = integrity.directory_of(run.workdir, step)
+            checkpoints.wait()
+            directory = integrity.directory_of(workdir, step)
             path = max(directory.rglob("*"), key=lambda path: path.stat().st_size)
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
-        return real(run, position, error)
+        return real(config, workdir, checkpoints, position, error)
 
-    loop.roll_back = roll_back
+    rollbacks.roll_back = roll_back
 
 
 def compile_for_ever() -> None:

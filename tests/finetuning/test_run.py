@@ -14,11 +14,9 @@ from bert_jax.errors import ConfigError, CorruptError, Interrupted
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.sweep import Setup
 from bert_jax.model import parameters
-from bert_jax.monitoring import writer
 from tests.commands import ENV, ROOT
 from tests.finetuning import labelled
-
-TIMES = ("examples_per_sec",)
+from tests.runs import assert_same_metrics, lines
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +25,6 @@ def straight(tmp_path_factory):
     directory = tmp_path_factory.mktemp("straight")
     setup = labelled.make_setup(directory)
     return directory, tuning.tune(setup, 3e-3, 0, str(directory / "run"))
-
-
-def lines_of(workdir):
-    lines = writer.read(str(workdir))
-    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
 
 
 def weights_of(setup, result, workdir):
@@ -43,8 +36,8 @@ def test_it_learns_and_tells(straight):
     assert [line["step"] for line in result.history] == [8, 16, 24]
     assert result.metrics["accuracy"] >= 0.8 and not result.diverged
     assert result.metrics["accuracy"] == max(x["accuracy"] for x in result.history)
-    lines = lines_of(directory / "run")
-    assert [x["step"] for x in lines if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
+    logged = lines(directory / "run")
+    assert [x["step"] for x in logged if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
     assert tuning.read_result(str(directory / "run")) == result
 
@@ -82,14 +75,14 @@ def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkey
         calls.append(None)
         return len(calls) == stop
 
-    monkeypatch.setattr(tuning.hosts, "interrupted", interrupted)
+    monkeypatch.setattr(tuning.preemption, "interrupted", interrupted)
     run = str(tmp_path / "run")
     words = "is done" if stop == 24 else f"step {stop} is saved"
     with pytest.raises(Interrupted, match=words):
         tuning.tune(setup, 3e-3, 0, run)
     result = tuning.tune(setup, 3e-3, 0, run)
     assert result == expected
-    assert lines_of(run) == lines_of(directory / "run")
+    assert_same_metrics(tmp_path / "run", directory / "run")
     found = weights_of(setup, result, run)
     for name, array in weights_of(setup, expected, directory / "run").items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -165,7 +158,7 @@ def test_seeds_differ_and_scratch_is_random(tmp_path):
 
 def test_other_data_is_refused(tmp_path, monkeypatch):
     setup = labelled.make_setup(tmp_path)
-    monkeypatch.setattr(tuning.hosts, "interrupted", lambda: True)
+    monkeypatch.setattr(tuning.preemption, "interrupted", lambda: True)
     with pytest.raises(Interrupted):
         tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
     other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
@@ -203,7 +196,7 @@ def test_sharded_equals_unsharded(straight, tmp_path):
     params = tuning.best_params(setup, result, str(tmp_path / "run"))
     specs = {x.sharding.spec for x in jax.tree.leaves(params)}
     assert jax.P("tensor", "fsdp") in specs
-    found, straight_lines = lines_of(tmp_path / "run"), lines_of(directory / "run")
+    found, straight_lines = lines(tmp_path / "run"), lines(directory / "run")
     for a, b in zip(found, straight_lines, strict=True):
         assert a["step"] == b["step"]
         if "loss" in b:
@@ -216,11 +209,12 @@ import pathlib, sys, time
 from bert_jax.distributed import watchdog
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.data import batches
+from bert_jax.monitoring import monitor
 from tests.conftest import use_mesh
 from tests.finetuning import labelled
 
 use_mesh(1, 1, 1)
-tuning.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
+monitor.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
 place, placed = batches.place, []
 
 def waits_for_ever(*arguments):

@@ -1,6 +1,5 @@
 """FLOPs counted independently, and writers that survive a kill."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -170,16 +169,3 @@ def test_a_peak_that_a_run_goes_over_is_measured_again(monkeypatch):
     assert mfu(5e8) == 0.5 and len(peaks) == 2
     assert mfu(3e9) == 0.75 and len(peaks) == 1
     assert mfu(6e9) == 1.5 and not peaks  # no peak falls
-
-
-def test_a_line_whose_steps_the_checkpoint_holds_comes_again(tmp_path):
-    """As where a checkpoint is made at the step of a line, which is written later."""
-    with contextlib.closing(writer_lib.MetricsWriter(str(tmp_path), 0)) as writer:
-        for step in (5, 10):
-            writer.write(step, {"loss": 1.0})
-        writer.write(10, {"eval_masked_lm_loss": 2.0})
-    writer_lib.MetricsWriter(str(tmp_path), 10, num_unwritten=5).close()
-    found = [(line["step"], "loss" in line) for line in writer_lib.read(str(tmp_path))]
-    assert found == [(5, True), (10, False)]
-    writer_lib.MetricsWriter(str(tmp_path), 10, num_unwritten=0).close()
-    assert len(writer_lib.read(str(tmp_path))) == 2

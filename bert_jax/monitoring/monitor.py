@@ -1,0 +1,189 @@
+"""Observes a run: detects hangs, accounts for time, shows progress, writes metrics."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+import jax
+
+from bert_jax.distributed import multihost
+from bert_jax.distributed.watchdog import Watchdog
+from bert_jax.errors import StorageError
+from bert_jax.monitoring import writer
+from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
+from bert_jax.monitoring.report import Progress
+from bert_jax.monitoring.step_log import StepLog
+
+T = TypeVar("T")
+Metrics = dict[str, jax.Array]
+
+
+class Monitor:
+    """Reports of one run, from start-up to the last checkpoint.
+
+    As a context manager it watches for hangs while the context is open.
+    """
+
+    def __init__(self, startup: Startup | None = None):
+        """Creates a monitor; `startup` reports the stages until the first step."""
+        self._watchdog = Watchdog()
+        self._startup = startup
+        self._clock: Goodput | None = None  # None: no log is open
+        self._last_metrics: Metrics = {}
+
+    def __enter__(self) -> Self:
+        self._watchdog.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+        self._watchdog.__exit__(*exception)
+
+    def open_log(
+        self,
+        workdir: str,
+        first_step: int,
+        num_steps: int,
+        log_every_steps: int,
+        phase_index: int,
+        rates: Callable[[int, float], dict[str, float]],
+        words: Callable[[dict[str, float]], str],
+        on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
+        started: float,
+    ) -> None:
+        """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
+
+        Args:
+          workdir: directory of the run.
+          first_step: number of completed steps.
+          num_steps: of the whole run.
+          log_every_steps: steps in a log line.
+          phase_index: phase of the last completed step.
+          rates: see `StepLog`.
+          words: formats the metrics of a log line.
+          on_steps: see `StepLog`.
+          started: beginning of the time that is not accounted for yet, in seconds
+            since 1970.
+        """
+        self.close()
+        self._clock = Goodput(writer.read(workdir), first_step, started)
+        self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
+        self._progress = Progress(first_step, num_steps)
+        self._words = words
+        self._log = StepLog(
+            log_every_steps,
+            rates,
+            self._write_steps,
+            on_steps,
+            first_step,
+            phase_index,
+        )
+        self._last_metrics = {}
+
+    def close(self) -> None:
+        """Closes the log; complete lines only are written."""
+        if self._clock is None:
+            return
+        self._clock = None
+        self._progress.close()
+        with contextlib.suppress(OSError, StorageError):
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def activity(self, name: str, *, is_bounded: bool = True) -> Iterator[None]:
+        """Times and watches an activity that is not a step.
+
+        Args:
+          name: a gerund phrase. A key of `goodput.PARTS`, "saving" for example, is the
+            part that the time is counted in.
+          is_bounded: whether the watchdog may end the process, after an hour.
+        """
+        if is_bounded:
+            self._watchdog.begin(name)
+        else:
+            self._watchdog.pause()
+        part = name if name in PARTS else "starting"
+        before = self._clock.enter(part) if self._clock else part
+        try:
+            yield
+        finally:
+            if self._clock:
+                self._clock.enter(before)
+            if self._startup:
+                self._startup.mark(name)
+            self._watchdog.heartbeat(name)
+
+    def timed(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yields batches, and counts the time that devices wait for each of them."""
+        batches = iter(batches)
+        assert self._clock is not None
+        self._watchdog.begin("reading the first batch")
+        while True:
+            self._clock.enter("data")
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            arrays: Any = self._last_metrics.values()
+            if not all(array.is_ready() for array in arrays):
+                self._clock.leave_as("steps")  # no device has waited
+            self._clock.enter("steps")
+            if self._startup:
+                self._startup.mark("data")
+            yield batch
+
+    def step(self, step: int, phase_index: int, metrics: Metrics) -> None:
+        """Takes the metrics of a step, and waits until the step before is complete.
+
+        On a CPU it waits for the step itself: simulated devices deadlock in collectives
+        when steps queue up (seen with jax 0.10 and 0.12), and a CPU gains nothing from
+        running ahead.
+
+        Args:
+          step: number of steps taken, with this one.
+          phase_index: its phase.
+          metrics: scalars, which may not be computed yet.
+
+        Raises:
+          Exception: what `on_steps` raises.
+        """
+        if self._startup:
+            self._startup.finish("first step", metrics, self.say)
+        is_cpu = jax.default_backend() == "cpu"
+        jax.block_until_ready(metrics if is_cpu else self._last_metrics)
+        self._last_metrics = metrics
+        self._watchdog.heartbeat(f"step {step:,}")
+        self._progress.took(step)
+        self._log.add(step, phase_index, metrics)
+
+    def log(self, step: int, line: dict[str, float], text: str) -> None:
+        """Writes a line of metrics that are not of steps, and shows `text`."""
+        self._log.flush()
+        self._write(step, line)
+        self.say(f"step {step:,} {text}")
+        self._log.stop_clock()
+
+    def flush(self) -> None:
+        """Writes the line of the steps so far and has all lines on disk."""
+        self._log.flush()
+        self._writer.flush()
+
+    def note_time(self, step: int) -> None:
+        """Writes a line with the time accounting alone."""
+        self._write(step, {})
+
+    def say(self, text: str) -> None:
+        """Prints a line above the progress bar."""
+        self._progress.say(text)
+
+    def tick(self, text: str) -> None:
+        """Shows the progress of an activity, where no line was printed for a while."""
+        self._progress.tick(text)
+
+    def _write_steps(self, step: int, line: dict[str, float]) -> None:
+        self._write(step, line)
+        self._progress.update(step, self._words(line))
+
+    def _write(self, step: int, line: dict[str, float]) -> None:
+        assert self._clock is not None
+        self._writer.write(step, line | self._clock.line())

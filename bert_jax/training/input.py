@@ -1,0 +1,62 @@
+"""The batches of a run on its devices, in the order of its steps."""
+
+import itertools
+from collections.abc import Iterator
+
+import jax
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
+from bert_jax.phases import Skips, runs_of_batches
+from bert_jax.training.step import Batch
+
+
+def training_batches(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    first_step: int,
+    skips: Skips,
+) -> Iterator[tuple[int, int, Batch]]:
+    """Yields (step, phase, batch) for every step after `first_step`.
+
+    A batch is on the devices, with the shapes of `step.batch_shapes`. The next batch is
+    transferred while a step runs.
+
+    Args:
+      corpus: its "train" split is read.
+      config: of the run.
+      mesh: each process makes the rows of its own devices.
+      first_step: number of completed steps.
+      skips: batches that the run does not take.
+    """
+    host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
+
+    def placed() -> Iterator[tuple[int, Batch]]:
+        for phase_index, first_batch, num_batches in runs_of_batches(
+            config, first_step, skips
+        ):
+            batches = pipeline.batches(
+                corpus,
+                config,
+                split="train",
+                seed=config.seed,
+                phase_index=phase_index,
+                first_step=first_batch,
+                host=host,
+                num_hosts=num_hosts,
+            )
+            for batch in itertools.islice(batches, num_batches):
+                yield phase_index, sharding.place_batch(batch, mesh)
+
+    ahead = placed()
+    current = next(ahead, None)
+    for step in itertools.count(first_step + 1):
+        if current is None:
+            return
+        following = next(ahead, None)
+        yield step, *current
+        current = following
