@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax.config import ModelConfig, TokenizerConfig
+from bert_jax.config import ModelConfig, TokenizerConfig, TokenizerKind
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
@@ -25,7 +25,7 @@ from bert_jax.interop import (
 )
 from bert_jax.interop.files import Source
 from bert_jax.model import heads, parameters
-from bert_jax.model.bert import ACTIVATIONS, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.heads import Head
 from bert_jax.model.parameters import path_name
 
@@ -201,20 +201,10 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
     )
-    whole = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    whole += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
-    for name in whole:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{path} has {name}={values[name]}; fetch it again")
     if config.hidden_size % config.num_attention_heads:
         raise ConfigError(
             f"{path} has hidden_size={config.hidden_size}, which is not a multiple of"
             f" num_attention_heads={config.num_attention_heads}; fetch it again"
-        )
-    if config.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"{path} has hidden_act={config.hidden_act!r}; supported are"
-            f" {', '.join(ACTIVATIONS)}"
         )
     mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
     return config
@@ -267,7 +257,7 @@ def tokenizer_of(
             f"{directory} does not record whether its text was lower-cased; write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
-    kind = "wordpiece"
+    kind: TokenizerKind = "wordpiece"
     if path.name != tokenizers.WordPiece.FILE:
         kind = sentencepiece.kind(source.vocabulary, str(path))
     config = TokenizerConfig(
