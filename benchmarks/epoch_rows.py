@@ -24,11 +24,11 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
+from bert_jax.configs import tiny
 from bert_jax.data.batches import pairs, provenance, streams
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus import row_counts, segments, writer
 from bert_jax.data.tokenizers import tokenizers
-from configs import tiny
 
 MIXES = {"base": (14, 3200), "books": (3, 0), "mixed": (3, 100)}  # books, articles
 BOOK_TOKENS, ARTICLE_TOKENS = 90_000, 400

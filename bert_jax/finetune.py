@@ -307,7 +307,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _CONFIG = cli.define_config("configs/finetune")
+    _CONFIG = cli.define_config("finetune")
     flags.DEFINE_string("model", None, "what to tune: a trained model")
     _WORKDIR = flags.DEFINE_string(
         "workdir", None, "where runs are kept; runs/finetune-NAME-OF-CONFIG if absent"

@@ -39,7 +39,7 @@ SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)"
 def command(directory, *rest, **more):
     values = labelled.changes(directory) | more
     return [
-        "--config=configs/finetune/sst2.py",
+        "--config=configs/finetune/glue.py:sst2",
         f"--model={directory / 'source'}",
         f"--workdir={directory / 'run'}",
         *(f"--config.{key}={value}" for key, value in values.items()),

@@ -11,11 +11,11 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors
-from configs import base, base_modern, large, large_packed, sizes, tiny
+from bert_jax.configs import base, base_modern, large, large_packed, sizes, tiny
 from tests.conftest import make_config
 
 
-@pytest.mark.parametrize("path", sorted(glob.glob("configs/[a-z]*.py")))
+@pytest.mark.parametrize("path", sorted(glob.glob("bert_jax/configs/[a-z]*.py")))
 def test_every_config_file_is_valid_and_round_trips_through_json(path):
     spec = importlib.util.spec_from_file_location("config_file", path)
     module = importlib.util.module_from_spec(spec)

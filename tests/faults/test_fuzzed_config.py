@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import workdir
-from configs import base, tiny
+from bert_jax.configs import base, tiny
 from tests.commands import run
 from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
 

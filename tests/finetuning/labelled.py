@@ -29,7 +29,7 @@ def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:
 
 
 def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
-    """Returns overrides of configs/finetune/sst2.py for a run that takes seconds."""
+    """Returns overrides of configs/finetune/glue.py:sst2 for a short run."""
     return {
         "data.train": write_table(directory / "train.tsv", num_rows, 0),
         "data.dev": (write_table(directory / "dev.tsv", 30, 1),),

@@ -8,12 +8,15 @@ import ml_collections
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax.configs import finetune, tiny
+from bert_jax.configs.finetune import glue
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from configs import finetune, tiny
+from tests.commands import ROOT
 
 DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
-NAMES = sorted(path.stem for path in DIRECTORY.glob("*.py") if path.stem != "recipe")
+FILES = {path.stem for path in DIRECTORY.glob("[a-z]*.py")} - {"recipe"}
+NAMES = sorted(FILES - {"glue"} | glue.TASKS.keys())
 KINDS = {
     "stsb": "regression",
     "goemotions": "multi_label",
@@ -28,7 +31,10 @@ KINDS = {
 
 
 def config_dict(name) -> ml_collections.ConfigDict:
-    return importlib.import_module(f"configs.finetune.{name}").get_config()
+    """Returns the config of a file of configs/finetune, or of a GLUE task."""
+    if name in glue.TASKS:
+        return glue.get_config(name)
+    return importlib.import_module(f"bert_jax.configs.finetune.{name}").get_config()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,12 +48,29 @@ def test_every_file_loads(name):
 
 
 def test_every_task_of_the_papers_has_a_config():
-    glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
-    assert set(NAMES) == glue | set(KINDS) | {"distill", "own"}
+    tasks = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
+    assert set(NAMES) == tasks | set(KINDS) | {"distill", "own"}
+
+
+def test_mnli_has_two_dev_and_test_sets():
+    config = tasks_config.from_config_dict(glue.get_config("mnli"))
+    names = ("mnli_matched", "mnli_mismatched")
+    assert config.task.glue == names
+    assert config.data.dev == (
+        "tfds:glue/mnli:validation_matched",
+        "tfds:glue/mnli:validation_mismatched",
+    )
+    assert len(config.data.test) == 2
+
+
+@pytest.mark.parametrize("name", ["", "imdb"])
+def test_unknown_glue_task_is_an_error(name):
+    with pytest.raises(ConfigError, match=f"'{name}' is not a GLUE task.*cola, mnli"):
+        glue.get_config(name)
 
 
 def test_the_page_on_custom_tasks_names_existing_keys():
-    text = (DIRECTORY.parents[1] / "docs" / "your_own_task.md").read_text()
+    text = (ROOT / "docs" / "your_own_task.md").read_text()
     table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
     assert {"task.text", "task.label", "task.labels", "data.header"} <= keys

@@ -11,10 +11,10 @@ import pytest
 from tensorboard.backend.event_processing import event_accumulator
 
 from bert_jax import config as config_lib
+from bert_jax.configs import base
 from bert_jax.monitoring import throughput
 from bert_jax.monitoring import writer as writer_lib
 from bert_jax.training import step as step_lib
-from configs import base
 from tests.conftest import make_batch, make_config
 
 

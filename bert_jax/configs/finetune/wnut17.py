@@ -6,7 +6,7 @@ conll.py and were not tuned for this task.
 
 import ml_collections
 
-from configs.finetune import conll
+from bert_jax.configs.finetune import conll
 
 
 def get_config() -> ml_collections.ConfigDict:

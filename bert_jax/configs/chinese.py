@@ -10,7 +10,7 @@ README and the released bert_config.json; everything else is that of configs/bas
 
 import ml_collections
 
-from configs import base
+from bert_jax.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -9,7 +9,7 @@ document context. To use CoNLL's own files:
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 
 def get_config() -> ml_collections.ConfigDict:

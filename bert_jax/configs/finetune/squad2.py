@@ -9,7 +9,7 @@ dev set. To use the dataset's own files:
 
 import ml_collections
 
-from configs.finetune import squad1
+from bert_jax.configs.finetune import squad1
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -7,7 +7,7 @@ of recipe.py.
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 LABELS = (
     "admiration",

@@ -6,7 +6,7 @@ accuracy 81.6 for BERT-base on the dev set.
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 
 def get_config() -> ml_collections.ConfigDict:

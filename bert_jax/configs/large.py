@@ -9,7 +9,7 @@ sources.
 
 import ml_collections
 
-from configs import base
+from bert_jax.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -13,7 +13,7 @@ README, "Pre-training tips and caveats". The other numbers are ours and were not
 
 import ml_collections
 
-from configs import base
+from bert_jax.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -12,7 +12,7 @@ its phases, of 128 tokens at rates below 1e-4, which taught it little.
 
 import ml_collections
 
-from configs import sizes
+from bert_jax.configs import sizes
 
 
 def get_config() -> ml_collections.ConfigDict:

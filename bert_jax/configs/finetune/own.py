@@ -5,7 +5,7 @@ docs/your_own_task.md describes the files and the keys to set.
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -5,19 +5,19 @@ The student starts from the first layers of --model, which is usually the teache
     python -m bert_jax.finetune --config=configs/finetune/distill.py
         --model=TUNED --config.distill.teacher=TUNED
 
-TUNED is the WORKDIR/model of a run of configs/finetune/sst2.py. For another task, copy
-this file and start from that task's config.
+TUNED is the WORKDIR/model of a run of configs/finetune/glue.py:sst2. For another task,
+copy this file and start from that task's config.
 """
 
 import ml_collections
 
-from configs.finetune import sst2
+from bert_jax.configs.finetune import glue
 
 
 def get_config() -> ml_collections.ConfigDict:
-    config = sst2.get_config()
+    config = glue.get_config("sst2")
     config.num_layers = 6  # Sanh et al. 2019, section 3: half of BERT-base's
-    config.distill.teacher = "runs/finetune-sst2/model"
+    config.distill.teacher = "runs/finetune-glue-sst2/model"
     # The weights and the temperature of transformers' run_squad_w_distillation.py.
     config.distill.label_weight = 0.5
     config.distill.logits_weight = 0.5

@@ -15,7 +15,7 @@ To use GLUE's own files:
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -6,7 +6,7 @@ CODAH paper fine-tunes on SWAG first; this config does not.
 
 import ml_collections
 
-from configs.finetune import swag
+from bert_jax.configs.finetune import swag
 
 
 def get_config() -> ml_collections.ConfigDict:

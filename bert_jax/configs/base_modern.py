@@ -13,7 +13,7 @@ project has not run it in full.
 
 import ml_collections
 
-from configs import base
+from bert_jax.configs import base
 
 
 def get_config() -> ml_collections.ConfigDict:

@@ -12,7 +12,7 @@ For Chinese or Japanese data in the same format, such as CMRC 2018, set
 
 import ml_collections
 
-from configs.finetune import recipe
+from bert_jax.configs.finetune import recipe
 
 
 def get_config() -> ml_collections.ConfigDict:

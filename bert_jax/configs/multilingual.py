@@ -15,7 +15,7 @@ p ** -0.3 for each source, with the shares of your dump. In this config, all wei
 
 import ml_collections
 
-from configs import base
+from bert_jax.configs import base
 
 # Wikipedia's language codes. The released list has Chinese twice, simplified and
 # traditional, but both are the same Wikipedia.

@@ -10,8 +10,8 @@ hidden size, as in all released models (Turc et al. 2019; google-research/bert R
 
 import ml_collections
 
+from bert_jax.configs import base
 from bert_jax.errors import ConfigError
-from configs import base
 
 HEAD_SIZE = 64
 NAMES = {

@@ -11,7 +11,7 @@ under padding_efficiency.
 
 import ml_collections
 
-from configs import large
+from bert_jax.configs import large
 
 
 def get_config() -> ml_collections.ConfigDict:
