@@ -64,7 +64,7 @@ class Length:
     def check(self, key: str, value: tuple[Any, ...]) -> None:
         """Raises ConfigError if the list has too few or too many values."""
         ok = self.min <= len(value) <= self.max
-        require(ok, key, value, f"has {len(value)} values; it must have {self}")
+        require(ok, key, value, f"has length {len(value)}; the length must be {self}")
 
 
 Count = Annotated[int, Range(min=1)]

@@ -52,7 +52,7 @@ Shape = Circle | Polygon
         (
             Shape,
             {"kind": "polygon", "sides": (1, 2)},
-            r"x.sides=\(1.0, 2.0\) has 2 values; it must have at least 3",
+            r"x.sides=\(1.0, 2.0\) has length 2; the length must be at least 3",
         ),
     ],
 )

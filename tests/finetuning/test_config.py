@@ -99,8 +99,8 @@ def change(name, **changes):
         ("sst2", {"task__colour": "red"}, "config.task.colour is not a config key"),
         ("sst2", {"colour": "red"}, "config.colour is not a config key"),
         ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
-        ("sst2", {"data__dev": ()}, "config.data.dev=.* must have at least 1"),
-        ("sst2", {"task__text": ()}, "config.task.text=.* must have 1 to 2"),
+        ("sst2", {"data__dev": ()}, "config.data.dev=.* length must be at least 1"),
+        ("sst2", {"task__text": ()}, "config.task.text=.* length must be 1 to 2"),
         (
             "sst2",
             {"task__labels": ("a", "b", "a")},
@@ -124,7 +124,7 @@ def change(name, **changes):
         (
             "similarity",
             {"task__text": ("a",)},
-            "config.task.text=.* has 1 values; it must have 2",
+            "config.task.text=.* has length 1; the length must be 2",
         ),
         ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
         ("sst2", {"num_layers": -1}, "config.num_layers=-1 must be at least 0"),

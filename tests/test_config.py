@@ -209,7 +209,7 @@ def test_value_of_the_wrong_type_is_named(section, key, value):
         ),
         (
             {"data__sources": ()},
-            r"data\.sources=\(\) has 0 values; it must have at least 1",
+            r"data\.sources=\(\) has length 0; the length must be at least 1",
         ),
         (
             {"data__source_weights": (1.0, 2.0)},
@@ -268,7 +268,7 @@ def test_contradiction_errors_have_key_value_and_remedy(changes, message):
 def test_config_without_phases_is_rejected():
     config = tiny.get_config()
     config.phases = ()
-    with pytest.raises(errors.ConfigError, match="phases=.* at least 1"):
+    with pytest.raises(errors.ConfigError, match="phases=.* length must be at least 1"):
         config_lib.from_config_dict(config)
 
 
