@@ -190,7 +190,7 @@ def test_prepare_says_the_same(arguments, message):
 def test_tuning_names_configs_of_tasks():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "distill, glue" in stdout and "tiny" not in stdout
-    assert "recipe" not in stdout
+    assert "recipe," not in stdout
     assert max(map(len, stdout.splitlines())) <= 88
 
 
