@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import rows
-from bert_jax import int8, predict, sharding, trained
+from bert_jax import int8, sharding, trained
 from bert_jax.config import MeshConfig
-from bert_jax.tasks import task
+from bert_jax.tasks import line_input, task
 from bert_jax.tasks.config import TextTask
 from bert_jax.tasks.predictor import Predictor
 from bert_jax.trained import Trained
@@ -101,7 +101,7 @@ def make(
         dtype=jnp.dtype("float32"),
         mesh=mesh,
     )
-    examples = predict.examples_of(model.head, [(s,) for s in sentences], 1, False)
+    examples = line_input.examples_of(TASK, [(s,) for s in sentences], 1, False)
     features = task.featurize(
         TASK,
         examples,
