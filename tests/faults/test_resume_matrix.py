@@ -125,7 +125,7 @@ def end_of_epoch(workdir: pathlib.Path) -> int:
 
 def newest(workdir: pathlib.Path) -> int:
     names = (path.name for path in (workdir / "checkpoints").iterdir())
-    return max(int(name) for name in names if name.isdigit())
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 @pytest.mark.parametrize(("num_processes", "devices", "name", "places"), CASES)
@@ -145,7 +145,8 @@ def test_a_stopped_run_equals_a_straight_one(
             assert newest(tmp_path) in (step, step + 1)
         else:
             assert codes == [76] * (num_processes - 1) + [-9]
-            assert step - 16 < newest(tmp_path) <= step  # one may be on its way
+            # The save of this step has not begun, the one before it may be in progress.
+            assert step - 16 <= newest(tmp_path) <= step
     codes = train(num_processes, devices, arguments(text, tmp_path))
     assert codes == [0] * num_processes
     assert_same_bits(tmp_path, expected, LAST)
