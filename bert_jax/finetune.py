@@ -36,7 +36,7 @@ from bert_jax.finetuning.inputs import Start
 from bert_jax.finetuning.run import Result
 from bert_jax.finetuning.sweep import Setup
 from bert_jax.monitoring.progress import Progress
-from bert_jax.monitoring.report import duration
+from bert_jax.monitoring.report import format_duration
 
 SETTINGS_FILE = "finetune.json"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
@@ -88,7 +88,7 @@ def finetune(
                 print(f"diverged: {result.diverged}", flush=True)
     preemption.restore_ctrl_c()
     # With those of earlier calls: WORKDIR/model is the best of all.
-    results = tuning.results_in(runs_directory(workdir))
+    results = tuning.read_results(runs_directory(workdir))
     finish(setup, workdir, results, time.monotonic() - began)
     return results
 
@@ -107,7 +107,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     Raises:
       ConfigError: when another process writes there, or it holds other runs.
     """
-    workdir_lib.hold(workdir)
+    workdir_lib.lock(workdir)
     settings: dict[str, Any] = {
         "config": json.loads(setup.config.to_json()),
         "model": str(Path(start.model).absolute()),
@@ -119,8 +119,8 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or give another --workdir"
-        was = workdir_lib.flat(storage.read_json(path, remedy))
-        now = workdir_lib.flat(settings)
+        was = workdir_lib.flatten(storage.read_json(path, remedy))
+        now = workdir_lib.flatten(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)
             if not may_change and was.get(key) != now.get(key):
@@ -153,7 +153,7 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
         raise AllDivergedError(
             f"no run came to its first look at the dev set: {results[0].diverged}"
         )
-    best = max(sound, key=lambda result: tuning.worth(result.metrics, metric))
+    best = max(sound, key=lambda result: tuning.score(result.metrics, metric))
     directory = run_directory(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
     predicted = [predict(setup, params, split) for split in setup.datasets.dev]
@@ -233,7 +233,7 @@ def closing_words(
     model = shlex.quote(f"--model={workdir}/{outcome.MODEL_DIRECTORY}")
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
-        f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}."
+        f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
         f"{_without_model(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
         f" model is in {workdir}/{outcome.MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{outcome.PREDICTIONS_DIRECTORY}, curves in"

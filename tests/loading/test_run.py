@@ -51,7 +51,7 @@ def test_config_that_is_not_a_json_object_is_an_error(tmp_path, content):
 )
 def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
     workdir.write_config(str(tmp_path), make_config())
-    workdir.check_continues(str(tmp_path), make_config(**changes))
+    workdir.check_config(str(tmp_path), make_config(**changes))
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,23 @@ def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
 def test_keys_that_change_the_result_may_not_change(tmp_path, changes, key):
     workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError) as error:
-        workdir.check_continues(str(tmp_path), make_config(**changes))
+        workdir.check_config(str(tmp_path), make_config(**changes))
     assert key in str(error.value) and "was started with" in str(error.value)
 
 
 def test_number_of_phases_may_not_change(tmp_path):
     workdir.write_config(str(tmp_path), make_config())
     with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
-        workdir.check_continues(str(tmp_path), two_phases())
+        workdir.check_config(str(tmp_path), two_phases())
 
 
 def test_checkpoints_without_a_config_are_an_error(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
-    workdir.check_continues(str(tmp_path), make_config())  # killed before the config
+    workdir.check_config(str(tmp_path), make_config())  # killed before the config
     (checkpoints / "30").mkdir()
     with pytest.raises(errors.ConfigError, match="checkpoints but no config.json"):
-        workdir.check_continues(str(tmp_path), make_config())
+        workdir.check_config(str(tmp_path), make_config())
 
 
 def test_run_opens_on_as_many_devices_as_divide_its_batch(trained):
