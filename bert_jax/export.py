@@ -64,15 +64,7 @@ def export(
       ConfigError: when the output exists, or the checkpoint does not or is not finite.
       ExportError: when the export differs from the run when it is read back.
     """
-    target = Path(output).expanduser().absolute()
-    is_new = not os.path.lexists(target)
-    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
-    if not is_new and not is_empty:
-        raise ConfigError(f"--output={output} already exists; use a new directory")
-    if target.is_relative_to(Path(workdir).expanduser().absolute()):
-        raise ConfigError(
-            f"--output={output} is inside --workdir={workdir}; use another directory"
-        )
+    target = _target(output, workdir)
     run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
@@ -105,6 +97,24 @@ def export(
         f"{f' within {difference:.1g}' if difference else ''}."
         f" {output}/README.md describes how to load it."
     )
+
+
+def _target(output: str, workdir: str) -> Path:
+    """Returns the absolute path of the output.
+
+    Raises:
+      ConfigError: when it is neither new nor an empty directory, or in the workdir.
+    """
+    target = Path(output).expanduser().absolute()
+    is_new = not os.path.lexists(target)
+    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    if not is_new and not is_empty:
+        raise ConfigError(f"--output={output} already exists; use a new directory")
+    if target.is_relative_to(Path(workdir).expanduser().absolute()):
+        raise ConfigError(
+            f"--output={output} is inside --workdir={workdir}; use another directory"
+        )
+    return target
 
 
 def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
