@@ -97,8 +97,8 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
     work_directory.remove(directory)
     made = corpus.read(config)
     print(
-        f"corpus: {sum(s.num_tokens for s in made.shards['train']):,} training tokens,"
-        f" {sum(s.num_tokens for s in made.shards['validation']):,} held-out tokens"
+        f"corpus: {sum(s.num_tokens for s in made.shards['train']):,} tokens to train"
+        f" on, {sum(s.num_tokens for s in made.shards['validation']):,} held out"
         f" -> {directory}",
         flush=True,
     )

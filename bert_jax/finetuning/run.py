@@ -316,7 +316,7 @@ class _Run:
         return batches.place(batch, self._part, setup.mesh)
 
     def _stops_early(self) -> bool:
-        """Returns whether config.early_stop_evals evaluations brought no improvement."""
+        """Returns whether the last `early_stop_evals` evaluations did not improve."""
         patience, history = self._config.early_stop_evals, self._history
         best = _best(history, self._config.metric)
         since = sum(line["step"] > best["step"] for line in history)
@@ -369,7 +369,7 @@ class _Run:
             self._checkpoints.wait()
 
     def _check_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
-        """Reports steps that are not finite, and raises DivergedError after too many."""
+        """Reports steps that are not finite; too many in a row raise DivergedError."""
         in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
         if any(in_row):
             self._monitor.print(

@@ -53,7 +53,7 @@ class HeldOut:
     def evaluate(
         self, state: step_lib.TrainState, phase_index: int
     ) -> dict[str, float]:
-        """Returns the held-out metrics as eval_NAME, and their weighted sum eval_loss."""
+        """Returns the held-out metrics as eval_NAME, and the weighted eval_loss."""
         result = evaluate(
             self._eval_step,
             state.params,
