@@ -59,7 +59,7 @@ hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
 # Files that take minutes: begun first, so that none of them is left for the end.
-LONGEST = ("test_kills", "test_steps", "test_resume_matrix", "test_local")
+LONGEST = ("test_kills", "test_step", "test_resume_matrix", "test_local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
