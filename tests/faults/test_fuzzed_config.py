@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax.checkpoint import workdir
 from configs import base, tiny
 from tests.commands import run
-from tests.faults.fuzzed import JSON, edited, edits, config_error, new_directory
+from tests.faults.fuzzed import JSON, config_error, edited, edits, new_directory
 
 CONFIGS = [json.loads(module.get_config().to_json()) for module in (tiny, base)]
 

@@ -16,7 +16,7 @@ from bert_jax.loading import initialize
 from tests import models
 from tests.conftest import make_config as model_config
 from tests.corpora import all_text, make_config, make_documents, write
-from tests.faults.fuzzed import JSON, edited, edits, config_error, new_directory
+from tests.faults.fuzzed import JSON, config_error, edited, edits, new_directory
 
 CORPUS_FILES = [
     "manifest.json",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.interop import huggingface_write
-from tests.faults.fuzzed import edited, edits, config_error, new_directory
+from tests.faults.fuzzed import config_error, edited, edits, new_directory
 
 TEXT = [
     "abc def gh, i? \u00c4\ufb01 \u4e2d\u6587 [MASK] \x00\u200b",
