@@ -49,7 +49,7 @@ class Guard:
           position: position of the run in its data.
           first_step: number of completed steps.
           workdir: directory for the records; None records nothing.
-          log: called with a line for each window with steps that are not finite.
+          log: called with a line if some of the checked steps are not finite.
         """
         self._config, self._corpus, self._position = config, corpus, position
         self._path = Path(workdir) / BAD_STEPS_FILE if workdir else None

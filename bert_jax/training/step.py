@@ -93,7 +93,7 @@ def make_train_step(
 
     If the loss or the gradient is not finite, the update is skipped: parameters,
     moments and the position in the schedule stay the same, and the step is counted in
-    `bad_steps`.
+    `bad_steps`. The schedule then lags behind the phases by that number of steps.
     """
     dtype = compute_dtype(config.compute_dtype)
     kernel_dtype = _kernel_dtype(config)
@@ -309,6 +309,7 @@ def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
 
 
 def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
+    """Returns sums divided by counts, for each metric."""
     # The released code adds 1e-5 to counts, which keeps a batch without masks finite
     # but changes every accuracy. Counts are whole numbers, so the maximum does not.
     return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
