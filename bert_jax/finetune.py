@@ -88,7 +88,7 @@ def finetune(
                 print(f"diverged: {result.diverged}", flush=True)
     preemption.restore_ctrl_c()
     # With those of earlier calls: WORKDIR/model is the best of all.
-    results = tuning.read_results(runs_directory(workdir))
+    results = tuning.results_in(runs_directory(workdir))
     finish(setup, workdir, results, time.monotonic() - began)
     return results
 
@@ -153,7 +153,7 @@ def finish(setup: Setup, workdir: str, results: list[Result], seconds: float) ->
         raise AllDivergedError(
             f"no run came to its first look at the dev set: {results[0].diverged}"
         )
-    best = max(sound, key=lambda result: tuning.score(result.metrics, metric))
+    best = max(sound, key=lambda result: tuning.worth(result.metrics, metric))
     directory = run_directory(workdir, best.learning_rate, best.seed)
     params = tuning.best_params(setup, best, directory)
     predicted = [predict(setup, params, split) for split in setup.datasets.dev]

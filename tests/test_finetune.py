@@ -88,7 +88,7 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     rest = [f"--workdir={tmp_path / 'run'}", "--config.recipe.learning_rate=3e-3"]
     stdout = run_processes(2, "--command=finetune", *command(directory, *rest))
     assert stdout.count("Best by accuracy") == 1
-    (found,) = tuning.read_results(str(tmp_path / "run" / "runs"))
+    (found,) = tuning.results_in(str(tmp_path / "run" / "runs"))
     one = tuning.read_result(str(directory / "run" / "runs" / "lr0.003_seed0"))
     assert one is not None and found.metrics == one.metrics
 

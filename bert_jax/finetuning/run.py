@@ -47,15 +47,14 @@ _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The result of a run.
+    """What came of a run.
 
     Attributes:
-      learning_rate: the peak learning rate.
-      seed: the seed of the run.
-      diverged: the error if the run diverged, else "".
-      best_step: the step with the best dev metric; 0 if it diverged before any.
-      metrics: the dev metrics at `best_step`.
-      history: {"step": ..., metrics} of each evaluation of the dev set.
+      learning_rate, seed: of it.
+      diverged: what went wrong; "" when nothing did.
+      best_step: steps when the dev set's metric was best; 0 when it diverged before.
+      metrics: of the dev set at that step.
+      history: {"step": ..., metrics} of each look at the dev set.
     """
 
     learning_rate: float
@@ -81,7 +80,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
       CorruptError: when there are checkpoints and all are corrupt.
     """
     if result := read_result(workdir):
-        _drop_checkpoints(workdir)  # an earlier call was killed before this
+        _drop_checkpoints(workdir)  # a call was killed before it could
         return result
     with Monitor() as monitor:
         run = _Run(setup, learning_rate, seed, workdir, monitor)
@@ -113,10 +112,10 @@ def _drop_checkpoints(workdir: str) -> None:
 
 
 def read_result(workdir: str) -> Result | None:
-    """Returns the result of a complete run, or None if it is not complete.
+    """Returns the result of a completed run, None if it is not complete.
 
     Raises:
-      CorruptError: when result.json is corrupt.
+      CorruptError: if the file of the result is corrupt.
     """
     path = Path(workdir) / RESULT_FILE
     if not path.is_file():
@@ -129,11 +128,8 @@ def read_result(workdir: str) -> Result | None:
         raise CorruptError(f"{path} is corrupt; {remedy}") from None
 
 
-def read_results(directory: str) -> list[Result]:
-    """Returns the results of all complete runs in a directory.
-
-    They are sorted by descending learning rate, then by seed.
-    """
+def results_in(directory: str) -> list[Result]:
+    """Returns the results of all runs below a directory, by learning rate and seed."""
     found = [read_result(str(path)) for path in Path(directory).iterdir()]
     done = [result for result in found if result is not None]
     return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
@@ -159,13 +155,13 @@ def _best_workdir(workdir: str) -> str:
 
 
 def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
-    """Returns the first evaluation with the highest metric, {} if there is none."""
-    return max(history, key=lambda line: score(line, metric), default={})
+    """Returns the first line with the highest metric, {} of none."""
+    return max(history, key=lambda line: worth(line, metric), default={})
 
 
-def score(metrics: dict[str, Any], metric: str) -> float:
-    """Returns the value that ranks an evaluation; NaN and infinity rank last."""
-    value = metrics.get(metric)  # metrics.jsonl holds null for NaN
+def worth(found: dict[str, Any], metric: str) -> float:
+    """Returns what metrics are ranked by: one that is no number ranks last."""
+    value = found.get(metric)  # None comes out of metrics.jsonl for one
     return value if value is not None and math.isfinite(value) else -math.inf
 
 
