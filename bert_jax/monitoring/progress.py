@@ -158,6 +158,7 @@ class TaskLog:
         self._group, self._max_tasks, self._number = group, max_tasks, 0
 
     def print(self, text: str) -> None:
+        """Prints a line, prefixed with the command."""
         # One call, because another thread may print as well.
         stream = getattr(sys, self._stream)
         stream.write(f"{self._command}: {text}\n")

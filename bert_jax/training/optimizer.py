@@ -24,6 +24,8 @@ UNDECAYED = ("bias", "scale", "decoder_bias")
 
 
 class BertAdamState(NamedTuple):
+    """The moments of `scale_by_bert_adam`."""
+
     mu: Any  # a tree like the parameters, of OptimizerConfig.mu_dtype
     nu: Any  # a tree like the parameters, float32
 

@@ -32,6 +32,7 @@ class Replay:
         self._train_step = jax.jit(train_step)
 
     def is_due(self, step: int) -> bool:
+        """Returns whether step number `step`, counted from 1, is replayed."""
         return self._every_steps > 0 and step % self._every_steps == 0
 
     def check(
