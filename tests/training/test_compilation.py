@@ -106,6 +106,6 @@ def test_a_second_run_uses_the_cache(trained, tmp_path):
     for name in ("first", "second"):
         arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
         stdout = run_well("bert_jax.train", *arguments)
-        assert re.search(r"start:  import .*, compiling \d.*, first step \d", stdout)
+        assert re.search(r"start:  import \d.*, first step \d", stdout)
         steps.append(sorted((tmp_path / "cache").glob("jit_train_step-*-cache")))
     assert len(steps[0]) == 1 and steps[0] == steps[1]
