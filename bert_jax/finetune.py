@@ -36,7 +36,7 @@ from bert_jax.finetuning.inputs import Start
 from bert_jax.finetuning.run import Result
 from bert_jax.finetuning.sweep import Setup
 from bert_jax.monitoring.progress import Progress
-from bert_jax.monitoring.report import duration
+from bert_jax.monitoring.report import format_duration
 
 SETTINGS_FILE = "finetune.json"
 # What may change when a sweep goes on: where and how it runs, not what it computes.
@@ -107,7 +107,7 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     Raises:
       ConfigError: when another process writes there, or it holds other runs.
     """
-    workdir_lib.hold(workdir)
+    workdir_lib.lock(workdir)
     settings: dict[str, Any] = {
         "config": json.loads(setup.config.to_json()),
         "model": str(Path(start.model).absolute()),
@@ -119,8 +119,8 @@ def take_workdir(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or give another --workdir"
-        was = workdir_lib.flat(storage.read_json(path, remedy))
-        now = workdir_lib.flat(settings)
+        was = workdir_lib.flatten(storage.read_json(path, remedy))
+        now = workdir_lib.flatten(settings)
         for key in sorted({*was, *now}):
             may_change = key.startswith(MAY_CHANGE)
             if not may_change and was.get(key) != now.get(key):
@@ -233,7 +233,7 @@ def closing_words(
     model = shlex.quote(f"--model={workdir}/{outcome.MODEL_DIRECTORY}")
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
-        f" step {best.best_step:,} ({duration(seconds)} in this call). {sets}."
+        f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
         f"{_without_model(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
         f" model is in {workdir}/{outcome.MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{outcome.PREDICTIONS_DIRECTORY}, curves in"

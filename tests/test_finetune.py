@@ -105,7 +105,7 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
 
 @pytest.mark.slow
 def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
-    workdir_lib.hold(str(tmp_path))
+    workdir_lib.lock(str(tmp_path))
     result = run("bert_jax.finetune", *command(swept[0], f"--workdir={tmp_path}"))
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert f"is being written by process {os.getpid()} on" in result.stderr

@@ -50,7 +50,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
       ConfigError: if a flag, config key or input file is invalid.
     """
     devices.open_devices()
-    compilation.keep_compiled(config.compilation_cache_dir)
+    compilation.enable_cache(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     mesh_lib.check_batch(
