@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 import types
 import typing
 from collections.abc import Callable
@@ -289,6 +290,17 @@ def _value(value: Any) -> str:
     return f"`{value!r}`"
 
 
+# ---- Import rule
+
+
+def layers() -> str:
+    """Returns the layers of import-linter, the highest first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    found = next(c["layers"] for c in contracts if c["type"] == "layers")
+    return "```text\n" + "\n".join(layer.replace(" | ", ", ") for layer in found) + "\n```"
+
+
 # ---- Results of benchmarks
 
 
@@ -417,6 +429,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "pretraining_keys": pretraining_keys,
     "finetuning_keys": finetuning_keys,
     "config_differences": config_differences,
+    "layers": layers,
     "results": results,
     "tuning": tuning,
     "preflight": preflight,
