@@ -5,6 +5,7 @@ the function of that name in GENERATORS returns: command references from --help,
 references from the dataclasses, and tables of benchmarks/results.
 """
 
+import ast
 import concurrent.futures
 import dataclasses
 import importlib
@@ -26,7 +27,6 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 RESULTS = ROOT / "benchmarks/results"
 
 COMMANDS = (
@@ -56,8 +56,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replaces the markers of a page, and links to PAGES; called by mkdocs."""
+    if str(ROOT) not in sys.path:  # mkdocs resets it after loading a hook
+        sys.path.insert(0, str(ROOT))
     for uri, path in PAGES.items():
-        markdown = markdown.replace(f"](../{path})", f"]({uri})")
+        markdown = markdown.replace(f"](../{path}", f"]({uri}")
     return re.sub(r"<!-- generate: (\w+) ?(.*) -->", _generate, markdown)
 
 
@@ -89,7 +91,8 @@ def _help(name: str) -> str:
     if result.returncode == 0:
         return result.stdout
     if name == "prepare_beam" and "Beam is not installed" in result.stderr:
-        return importlib.import_module(f"bert_jax.{name}").__doc__ or ""
+        source = (ROOT / f"bert_jax/{name}.py").read_text()
+        return ast.get_docstring(ast.parse(source)) or ""
     raise RuntimeError(f"bert_jax.{name} --help: {result.stderr}")
 
 
