@@ -24,8 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
 
@@ -43,8 +41,10 @@ PAGES = {
 }
 
 
-def on_files(files: Files, config: Any) -> Files:
+def on_files(files: Any, config: Any) -> Any:
     """Adds PAGES to the site; called by mkdocs."""
+    from mkdocs.structure.files import File
+
     for uri, path in PAGES.items():
         text = (ROOT / path).read_text()
         # Links to files that are no pages become file names.
@@ -258,7 +258,7 @@ def load(module: str) -> Any:
 
 
 def look_up(config: Any, path: str) -> Any:
-    """Returns the value of a key; of a key of phases, the list of all phases' values."""
+    """Returns the value of a key; for a key of phases, the list of their values."""
     if "[i]" in path:
         name, _, key = path.removeprefix("config.").partition("[i].")
         return [item[key] for item in config[name]]
@@ -301,7 +301,9 @@ def layers() -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = project["tool"]["importlinter"]["contracts"]
     found = next(c["layers"] for c in contracts if c["type"] == "layers")
-    return "```text\n" + "\n".join(layer.replace(" | ", ", ") for layer in found) + "\n```"
+    return (
+        "```text\n" + "\n".join(layer.replace(" | ", ", ") for layer in found) + "\n```"
+    )
 
 
 # ---- Results of benchmarks
@@ -314,25 +316,25 @@ def results(name: str, *benchmarks: str) -> str:
       name: the file, without ".jsonl".
       *benchmarks: names of the benchmarks whose rows are shown; all if none.
     """
-    rows = []
-    for row in read(name):
-        if benchmarks and row["benchmark"] not in benchmarks:
-            continue
-        spread = row["spread"]
-        rows.append(
-            [
-                row["case"],
-                f"{number(row['value'])} {row['unit']}",
-                row["peer"] or "",
-                number(row["peer_value"]),
-                number(row["ratio"]),
-                "" if row["repeats"] == 1 else f"{spread:.0%} of {row['repeats']}",
-                _more(row),
-                "python {python}, jax {jax}".format(**row["versions"]),
-            ]
-        )
+    found = [r for r in read(name) if not benchmarks or r["benchmark"] in benchmarks]
+    versions = ["Python {python}, jax {jax}".format(**row["versions"]) for row in found]
+    is_one = len(set(versions)) == 1
+    rows = [
+        [
+            row["case"],
+            f"{number(row['value'])} {row['unit']}",
+            row["peer"] or "",
+            number(row["peer_value"]),
+            number(row["ratio"]),
+            "" if row["repeats"] == 1 else f"{row['spread']:.0%} of {row['repeats']}",
+            _more(row),
+            "" if is_one else version,
+        ]
+        for row, version in zip(found, versions, strict=True)
+    ]
     heads = ["case", "ours", "compared with", "its value", "ratio"]
-    return table([*heads, "spread, repeats", "more", "versions"], rows)
+    text = table([*heads, "spread, repeats", "more", "versions"], rows)
+    return f"{text}\n\n{versions[0]}." if is_one else text
 
 
 def tuning(name: str) -> str:
