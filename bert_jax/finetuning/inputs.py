@@ -12,7 +12,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import datasets as datasets_lib
 from bert_jax.finetuning.data.datasets import Datasets
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.setup import Setup
 from bert_jax.loading import encoders
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.encoders import Encoder

@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.data import datasets
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.setup import Setup
 from bert_jax.loading import encoders
 from tests import models
 from tests.conftest import use_mesh
