@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 
 import pytest
 
@@ -22,6 +23,7 @@ def test_results_of_a_sweep_are_read_by_learning_rate_and_seed(tmp_path):
             str(tmp_path), result.learning_rate, result.seed
         )
         assert results.read(directory) is None
+        pathlib.Path(directory).mkdir(parents=True)
         results.write(directory, result)
     (tmp_path / "runs" / "lr0.001_seed1").mkdir()  # not complete
     assert results.read_all(results.runs_directory(str(tmp_path))) == expected

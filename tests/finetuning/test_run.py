@@ -1,7 +1,6 @@
 """A run learns, keeps what is best, and is the same wherever it was stopped."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, CorruptError, Interrupted
+from bert_jax.errors import ConfigError, Interrupted
 from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup

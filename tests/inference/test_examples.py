@@ -1,4 +1,4 @@
-"""Lines are converted to examples, or an error names the required form."""
+"""Inputs are converted to examples, or an error names the required form."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import pytest
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.inference import line_input
+from bert_jax.inference import examples
 from tests.finetuning.test_config import config_dict
 
 SINGLE, PAIR, UNKNOWN = ("a",), ("a", "b"), ()
@@ -24,22 +24,22 @@ def text_task(text):
     ("task_config", "lines", "message"),
     [
         (text_task(UNKNOWN), [("a", "b"), ("c",)], "a text, or two .* as the first"),
-        (text_task(PAIR), [("a", "b"), ("c",)], "1 part; .* must be text ||| text$"),
-        (text_task(SINGLE), [("a", "b")], "with 2 parts; each line must be a text$"),
-        (task("squad1"), [("a",)], "each line must be question ||| paragraph$"),
-        (task("swag"), [("a", "b")], "each line must be context"),
+        (text_task(PAIR), [("a", "b"), ("c",)], "1 text; .* must be text ||| text$"),
+        (text_task(SINGLE), [("a", "b")], "has 2 texts; each input must be a text$"),
+        (task("squad1"), [("a",)], "each input must be question ||| paragraph$"),
+        (task("swag"), [("a", "b")], "each input must be context"),
         (task("swag"), [("a", "b", "c"), ("a", "b", "c", "d")], "as the first"),
-        (task("similarity"), [("a",)], "each line must be text ||| text$"),
+        (task("similarity"), [("a",)], "each input must be text ||| text$"),
     ],
 )
-def test_a_line_with_too_few_or_too_many_parts_is_an_error(task_config, lines, message):
+def test_an_input_with_too_few_or_too_many_texts_fails(task_config, lines, message):
     message = message.replace("|||", r"\|\|\|")
     with pytest.raises(ConfigError, match=message):
-        line_input.examples_of(task_config, lines, len(lines[0]), False)
+        examples.examples_of(task_config, lines, False)
 
 
-def test_lines_are_converted_to_single_texts_or_pairs():
-    single = line_input.examples_of(text_task(SINGLE), [("a",), ("b",)], 1, False)
+def test_inputs_are_converted_to_single_texts_or_pairs():
+    single = examples.examples_of(text_task(SINGLE), [("a",), ("b",)], False)
     assert (single.a, single.b) == (["a", "b"], None)
-    pairs = line_input.examples_of(text_task(PAIR), [("a", "b"), ("c", "")], 2, False)
+    pairs = examples.examples_of(text_task(PAIR), [("a", "b"), ("c", "")], False)
     assert (pairs.a, pairs.b) == (["a", "c"], ["b", ""])
