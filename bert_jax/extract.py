@@ -4,10 +4,12 @@
         [--layers=first|second_to_last|last|sum_last_four|concat_last_four|sum_all]
         [--pooling=none|words|mean|cls] [--max_length=N] [--batch_size=N]
         [--compute_dtype=float32|bfloat16] [--weights=float32|int8]
+        [--lowercase=true|false]
 
-DIR is a directory of `export` or any Hugging Face BERT. Each line of FILE, or of
-standard input for --input=-, is a text, or a pair with " ||| " between its texts. The
-output is a .jsonl with one object per line, or an .npz, in the order of the texts:
+DIR is a directory of `export`, any Hugging Face BERT, a TF1 checkpoint of
+google-research/bert, or a workdir of `train`. Each line of FILE, or of standard input
+for --input=-, is a text, or a pair with " ||| " between its texts. The output is a
+.jsonl with one object per line, or an .npz, in the order of the texts:
 
     --pooling=none         tokens (ids), starts, ends (characters of the text), features
                            [tokens, F], and lengths, the number of tokens of each text
@@ -41,6 +43,7 @@ def open_model(path: str) -> tuple[TextEncoder, Callable[..., Any]]:
         max_length=_MAX_LENGTH.value,
         batch_size=_BATCH_SIZE.value,
         compute_dtype=_COMPUTE_DTYPE.value,
+        lowercase=_LOWERCASE.value,
     )
     exact = functools.partial(model.features, **chosen)
     if _WEIGHTS.value == "float32":
@@ -101,4 +104,6 @@ if __name__ == "__main__":
     )
     help_ = "int8: a quarter of the memory; reports the difference for the first texts"
     _WEIGHTS = flags.DEFINE_enum("weights", "float32", options.WEIGHTS, help_)
+    help_ = "whether the model's text was lower-cased, for models that do not record it"
+    _LOWERCASE = flags.DEFINE_bool("lowercase", None, help_)
     cli.run(main, __doc__)

@@ -21,7 +21,6 @@ from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning import inputs, outcome, results
 from bert_jax.finetuning import run as tuning
 from bert_jax.interop import huggingface_write
-from bert_jax.loading import encoders
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from tests.commands import ENV, ROOT, run, run_well
@@ -98,7 +97,7 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
     )
-    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
     assert model.head == model_lib.read_tuned(str(directory / "run" / "model")).head
 
 
@@ -125,7 +124,7 @@ def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
 def test_the_model_is_the_one_of_its_metrics(swept):
     """Read back from its directory alone."""
     directory, _ = swept
-    model = model_lib.read_tuned(str(directory / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(directory / "run" / "model")))
     assert model.head is not None and model.head.labels == ("against", "for")
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)
@@ -143,7 +142,7 @@ def test_transformers_reads_the_same_logits(swept):
     encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = theirs.eval()(**encoded).logits.numpy()
-    model = model_lib.read_tuned(str(path))
+    model = model_lib.place(model_lib.read_tuned(str(path)))
     ids = encoded["input_ids"].numpy().astype(np.int32)
     batch = {
         "input_ids": ids,
@@ -194,7 +193,7 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     outcome.write(setup, workdir, [result], 1.0)
     assert result.metrics[setup.config.metric] > LEARNT[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
-    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
     assert model.head == setup.head
     assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
@@ -291,7 +290,7 @@ def open_student(teacher, **changes):
     values = config_dict("distill")
     values.distill.teacher = str(teacher)
     values.sequence_length = 24
-    encoder = encoders.read(str(teacher), None)
+    encoder = model_lib.read_encoder(str(teacher))
     for name, value in changes.items():
         if name == "tokenizer":
             encoder = dataclasses.replace(encoder, tokenizer=value)
@@ -323,7 +322,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    teacher = model_lib.open_tuned(str(tmp_path), "config.distill.teacher")
+    teacher = model_lib.read_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="fine-tuned for regression, but config.task"):
         inputs.check_teacher_task(teacher, values, None)
@@ -364,7 +363,7 @@ def test_wrong_flags_are_one_line(source):
         ("--seeds=a", "--seeds=a must be integers separated by commas"),
         ("--model=", "--model is missing"),
         ("--model=/nowhere", "--model=/nowhere is not a directory"),
-        ("--model=~nouser/x", "--model=~nouser/x is not a valid path"),
+        ("--model=~nouser/x", "--model='~nouser/x' is not a local path"),
         ("--seeds=1,0,1", "contain a run twice (lr0.003_seed1)"),
     ):
         result = run("bert_jax.finetune", *command(directory), flag)

@@ -15,8 +15,7 @@ from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
 from bert_jax.finetuning.data.datasets import Datasets, Split
 from bert_jax.finetuning.predictor import Predictor
-from bert_jax.loading.encoders import Encoder
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import HostModel, PlacedModel
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
 from bert_jax.training import step as step_lib
@@ -38,12 +37,12 @@ class Setup:
     """
 
     config: FinetuneConfig
-    encoder: Encoder
+    encoder: HostModel
     is_from_scratch: bool
     datasets: Datasets
     sha256: dict[str, str]
     mesh: jax.sharding.Mesh
-    teacher: Trained | None = None
+    teacher: PlacedModel | None = None
 
     @property
     def head(self) -> Head:

@@ -19,7 +19,7 @@ from bert_jax.inference.features import (
 )
 from bert_jax.inference.options import Text
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 from bert_jax.model import int8
 
 
@@ -30,6 +30,7 @@ def load(
     batch_size: int = 32,
     compute_dtype: str = "float32",
     weights: str = "float32",
+    lowercase: bool | None = None,
 ) -> "TextEncoder":
     """Loads the encoder of a model; its heads are ignored.
 
@@ -37,8 +38,8 @@ def load(
     if there is none.
 
     Args:
-      path: a directory of `export` or `finetune`, or any Hugging Face BERT with
-        safetensors.
+      path: a directory of `export` or `finetune`, any Hugging Face BERT with
+        safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`.
       max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are
         truncated at the end; a pair loses tokens from its longer text. None: the
         model's own maximum.
@@ -46,6 +47,8 @@ def load(
         number of devices.
       compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
       weights: "float32", or "int8", which takes a quarter of the memory.
+      lowercase: whether the text of the model was lower-cased, for models that do not
+        record it.
 
     Raises:
       ConfigError: if there is no model, a file is corrupt, an option is out of range,
@@ -54,7 +57,8 @@ def load(
     options.check_choice("weights", weights, options.WEIGHTS)
     mesh = options.current_mesh()
     with jax.set_mesh(mesh):
-        trained = model_lib.read_encoder(os.fspath(path))
+        found = model_lib.read_encoder(os.fspath(path), lowercase, "model")
+        trained = model_lib.place(found)
     model = TextEncoder(
         trained,
         mesh,
@@ -73,11 +77,12 @@ class TextEncoder:
     Attributes:
       tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
       max_length: maximum tokens of a row.
+      num_layers: number of layers.
     """
 
     def __init__(
         self,
-        trained: Trained,
+        trained: PlacedModel,
         mesh: jax.sharding.Mesh,
         *,
         max_length: int | None,
@@ -93,6 +98,7 @@ class TextEncoder:
         """
         options.check_positive("batch_size", batch_size)
         self.tokenizer = trained.tokenizer
+        self.num_layers = trained.config.num_hidden_layers
         self.max_length = options.row_length(trained, max_length)
         self._trained, self._mesh = trained, mesh
         self._batch_size, self._compute_dtype = batch_size, compute_dtype

@@ -23,7 +23,7 @@ from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 from bert_jax.model import heads, int8
 
 # Functions of the hidden states: the embeddings, then the output of each layer. Sums do
@@ -70,7 +70,7 @@ class Extractor:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: PlacedModel,
         *,
         layers: str,
         pooling: str,

@@ -9,7 +9,7 @@ from bert_jax.config import MeshConfig
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 
 # A text, or the texts of one input: a pair, or a context and its choices.
 Text = str | tuple[str, ...]
@@ -45,7 +45,7 @@ def as_parts(texts: Sequence[Text]) -> list[Parts]:
     return [(text,) if isinstance(text, str) else tuple(text) for text in texts]
 
 
-def row_length(model: Trained, max_length: int | None) -> int:
+def row_length(model: PlacedModel, max_length: int | None) -> int:
     """Returns max_length, or the model's own if it is None.
 
     Raises:

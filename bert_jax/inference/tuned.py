@@ -24,7 +24,7 @@ from bert_jax.finetuning.predictor import Predictor
 from bert_jax.inference import examples, options
 from bert_jax.inference.options import Text
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 from bert_jax.model import int8
 from bert_jax.model.heads import Head
 
@@ -76,7 +76,7 @@ def load_tuned(
     options.check_choice("weights", weights, options.WEIGHTS)
     mesh = options.current_mesh()
     with jax.set_mesh(mesh):
-        trained = model_lib.read_tuned(os.fspath(path))
+        trained = model_lib.place(model_lib.read_tuned(os.fspath(path), "model"))
     assert trained.head is not None
     settings = thresholds.read(
         Path(path).expanduser(),
@@ -117,7 +117,7 @@ class TunedModel:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: PlacedModel,
         mesh: jax.sharding.Mesh,
         settings: dict[str, Any],
         *,

@@ -52,7 +52,8 @@ def make(directory, **changes):
         "dtype": jnp.dtype(jnp.float32),
         "mesh": jax.sharding.get_mesh(),
     } | changes
-    return Extractor(model_lib.read_encoder(str(directory)), **settings)
+    model = model_lib.place(model_lib.read_encoder(str(directory)))
+    return Extractor(model, **settings)
 
 
 def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):

@@ -31,7 +31,7 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(directory), device="cpu")
     assert theirs.max_seq_length == 32
-    model = model_lib.read_encoder(str(directory))
+    model = model_lib.place(model_lib.read_encoder(str(directory)))
     extract = features.Extractor(
         model,
         layers="last",
@@ -50,7 +50,7 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
 
 def cosine(directory, encoded) -> float:
     """Returns the cosine that the head computes for a pair of texts."""
-    model = model_lib.read_tuned(str(directory))
+    model = model_lib.place(model_lib.read_tuned(str(directory)))
     assert model.head is not None and model.head.kind == "similarity"
     ids = np.zeros((1, 2, 16), np.int32)
     for row, tokens in enumerate(encoded):
