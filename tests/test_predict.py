@@ -114,7 +114,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
     asked = [f"--model={tmp_path / 'asked'}", f"--input={tmp_path / 'empty.txt'}"]
     for arguments, message in (
         ([], "--model is missing"),
-        ([f"--model={tmp_path}"], "--input is missing; give --input=VALUE: file, an"),
+        ([f"--model={tmp_path}"], "--input is missing; give --input=VALUE: file with"),
         ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
