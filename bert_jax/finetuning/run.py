@@ -8,7 +8,6 @@ is complete, result.json.
 import contextlib
 import dataclasses
 import json
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,17 +17,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import errors, storage
+from bert_jax import errors
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
+from bert_jax.finetuning import results
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.monitor import Monitor
@@ -36,33 +37,12 @@ from bert_jax.phases import Position
 from bert_jax.training import nonfinite
 from bert_jax.training.step import TrainState
 
-RESULT_FILE = "result.json"
 # Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
 # the newest may be corrupt. Of the best parameters, one is kept.
 _KEEP = CheckpointConfig(
     every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
 )
 _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What came of a run.
-
-    Attributes:
-      learning_rate, seed: of it.
-      diverged: what went wrong; "" when nothing did.
-      best_step: steps when the dev set's metric was best; 0 when it diverged before.
-      metrics: of the dev set at that step.
-      history: {"step": ..., metrics} of each look at the dev set.
-    """
-
-    learning_rate: float
-    seed: int
-    diverged: str
-    best_step: int
-    metrics: dict[str, float]
-    history: tuple[dict[str, float], ...]
 
 
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
@@ -79,7 +59,7 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
       ConfigError: when the disk is full, or the run was started with other data.
       CorruptError: when there are checkpoints and all are corrupt.
     """
-    if result := read_result(workdir):
+    if result := results.read(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
         return result
     with Monitor() as monitor:
@@ -90,13 +70,12 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
             with monitor.activity("ending", is_bounded=False):
                 run.close()
     history = run.history
-    best = _best(history, setup.config.metric)
+    best = results.best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
     found = {name: value for name, value in best.items() if name != "step"}
     result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
     if multihost.is_first():
-        text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-        storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
+        results.write(workdir, result)
     multihost.barrier(f"{workdir}: end")
     _drop_checkpoints(workdir)
     if run.is_interrupted:
@@ -109,30 +88,6 @@ def _drop_checkpoints(workdir: str) -> None:
     if multihost.is_first():
         directory = Path(workdir) / integrity.DIRECTORY
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def read_result(workdir: str) -> Result | None:
-    """Returns the result of a completed run, None if it is not complete.
-
-    Raises:
-      CorruptError: if the file of the result is corrupt.
-    """
-    path = Path(workdir) / RESULT_FILE
-    if not path.is_file():
-        return None
-    remedy = f"remove {workdir} to repeat the run"
-    values: Any = storage.read_json(path, remedy)
-    try:
-        return Result(**values | {"history": tuple(values["history"])})
-    except (TypeError, KeyError):
-        raise CorruptError(f"{path} is corrupt; {remedy}") from None
-
-
-def results_in(directory: str) -> list[Result]:
-    """Returns the results of all runs below a directory, by learning rate and seed."""
-    found = [read_result(str(path)) for path in Path(directory).iterdir()]
-    done = [result for result in found if result is not None]
-    return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
 
 
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
@@ -152,17 +107,6 @@ def best_params(setup: Setup, result: Result, workdir: str) -> Any:
 
 def _best_workdir(workdir: str) -> str:
     return f"{workdir}/best"
-
-
-def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
-    """Returns the first line with the highest metric, {} of none."""
-    return max(history, key=lambda line: worth(line, metric), default={})
-
-
-def worth(found: dict[str, Any], metric: str) -> float:
-    """Returns what metrics are ranked by: one that is no number ranks last."""
-    value = found.get(metric)  # None comes out of metrics.jsonl for one
-    return value if value is not None and math.isfinite(value) else -math.inf
 
 
 def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
@@ -314,7 +258,7 @@ class _Run:
     def _stops_early(self) -> bool:
         """Returns whether the last `early_stop_evals` evaluations did not improve."""
         patience, history = self._config.early_stop_evals, self._history
-        best = _best(history, self._config.metric)
+        best = results.best(history, self._config.metric)
         since = sum(line["step"] > best["step"] for line in history)
         return bool(patience) and since >= patience
 
@@ -328,7 +272,7 @@ class _Run:
             self._save()
         if not any(line["step"] == self._step for line in self._history):
             self._evaluate()
-        best = _best(self._history, self._config.metric)
+        best = results.best(self._history, self._config.metric)
         if best["step"] == self._step and self._step not in self._best_weights.steps():
             params: Any = {"params": self._state.params}
             with self._monitor.activity("saving"):

@@ -1,7 +1,6 @@
 """Tests of bert_jax.finetuning.run."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 import threading
@@ -10,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, CorruptError, Interrupted
+from bert_jax.errors import ConfigError, Interrupted
+from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from tests.commands import ENV, ROOT
 from tests.finetuning import labelled
@@ -39,7 +39,7 @@ def test_a_run_learns_and_logs_its_metrics(straight):
     logged = lines(directory / "run")
     assert [x["step"] for x in logged if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
-    assert tuning.read_result(str(directory / "run")) == result
+    assert results.read(str(directory / "run")) == result
 
 
 def test_a_run_leaves_no_thread_behind(straight, tmp_path):
@@ -166,13 +166,6 @@ def test_other_training_data_is_an_error(tmp_path, monkeypatch):
     other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
     with pytest.raises(ConfigError, match="started on different training data"):
         tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
-
-
-@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
-def test_a_corrupt_result_is_an_error(tmp_path, content):
-    (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(CorruptError, match="result.json is .*; remove .* to repeat"):
-        tuning.read_result(str(tmp_path))
 
 
 @pytest.mark.parametrize(
