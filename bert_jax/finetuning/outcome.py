@@ -41,7 +41,7 @@ def write(setup: Setup, workdir: str, results: list[Result], seconds: float) -> 
       setup: the setup of the sweep.
       workdir: the workdir of the sweep.
       results: the results of all its runs.
-      seconds: format_duration of this call, to print.
+      seconds: duration of this call, to print.
 
     Raises:
       AllDivergedError: if every run diverged before its first evaluation.
