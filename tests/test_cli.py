@@ -205,7 +205,7 @@ def test_a_reader_of_help_may_want_no_more():
 
 def test_help_tells_what_a_flag_takes():
     stdout = run_well("bert_jax.export", "--help")
-    assert "  --format: <huggingface|google>: what to write" in stdout
+    assert "  --format: <huggingface|google>: format to write" in stdout
     assert "(default: 'huggingface')" in stdout
 
 
@@ -319,3 +319,35 @@ def test_only_commands_of_ours_stop_at_once(module):
         print(signal.getsignal(signal.SIGINT) is bert_jax.stop)
     """
     assert run_code(program).stdout == f"{module.startswith('bert_jax')}\n"
+
+
+# --------------------------------------------------------------------- output files
+
+
+def test_an_output_file_appears_when_it_is_complete(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        with cli.replacing(path) as tmp:
+            tmp.write_text("half")
+            raise RuntimeError
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+    with cli.replacing(path) as tmp:
+        tmp.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("nowhere/a.npz", "in a directory that does not exist"),
+        ("input.txt", "is --input; give another file"),
+        ("directory", "is a directory; give a file"),
+        ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
+    ],
+)
+def test_invalid_output_files(name, message, tmp_path):
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(errors.ConfigError, match=message):
+        cli.check(tmp_path / name, str(tmp_path / "input.txt"))

@@ -18,7 +18,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.seed = 12345  # create_pretraining_data.py random_seed
     config.init_from = ""
     config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
-    config.gradient_reduction_dtype = "float32"  # bfloat16 halves the bytes, see README
+    config.gradient_reduction_dtype = "float32"  # bfloat16: half the bytes
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 100

@@ -2,7 +2,7 @@
 
 python -m bert_jax.train --config=configs/tiny.py
 
-The same recipe trains on other text (README, "Your own text", has the measured losses).
+The same recipe trains on other text (docs/your_own_corpus.md has the measured losses).
 A small model first stays at the loss of word frequencies; with rows of 16 tokens it
 leaves that plateau sooner than with rows of 32.
 """

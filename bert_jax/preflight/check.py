@@ -15,7 +15,7 @@ from bert_jax.config import REMAT, ExperimentConfig
 from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
-from bert_jax.monitoring.progress import UnderWay
+from bert_jax.monitoring.progress import TaskLog
 from bert_jax.preflight import aot, checks, estimate, quantities
 from bert_jax.preflight.aot import Trial
 from bert_jax.training import step as step_lib
@@ -39,8 +39,8 @@ class Preflight:
     mesh: jax.sharding.Mesh
     chip: Chip | None  # None if the device has no data sheet
     price: float | None  # price of one chip for one hour
-    under_way: UnderWay = dataclasses.field(
-        default_factory=lambda: UnderWay("preflight"), compare=False
+    under_way: TaskLog = dataclasses.field(
+        default_factory=lambda: TaskLog("preflight"), compare=False
     )
 
     @property
@@ -55,7 +55,7 @@ class Preflight:
         """Compiles the step of a phase in full."""
         phase = config.phases[phase_index]
         sequences = aot.micro_batch(config, self.mesh, phase_index)
-        with self.under_way.doing(
+        with self.under_way.task(
             f"compiling {config.model.num_hidden_layers} layers,"
             f" {sequences} x {phase.sequence_length} tokens per device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
@@ -67,7 +67,7 @@ class Preflight:
     ) -> aot.EarlyMemory:
         """Estimates memory from programs of few layers."""
         few = " and ".join(map(str, aot.FEW_LAYERS))
-        with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
+        with self.under_way.task(f"memory of {few} layers, remat={config.remat}"):
             return aot.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
 
     def map_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
@@ -111,7 +111,7 @@ class Preflight:
         each = self.chip.gib_to_compile * GIB * layers
         num = max(min(most, int(free / each)), 1)
         if num < most or free < each:
-            self.under_way.say(
+            self.under_way.print(
                 f"compiling {num} of {most} phases at a time: each may need"
                 f" {quantities.memory(each)} of memory, and this machine has"
                 f" {quantities.memory(free)} free"
@@ -381,7 +381,7 @@ def preflight(
     chip = chips.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)
     if search and flight.hbm_bytes:
-        flight.under_way.say(PLAN)
+        flight.under_way.print(PLAN)
     phases = flight.map_phases(lambda own, i: own.phase_report(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None

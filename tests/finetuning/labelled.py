@@ -7,8 +7,8 @@ import numpy as np
 
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.data import datasets
-from bert_jax.finetuning.sweep import Setup
-from bert_jax.loading import encoders
+from bert_jax.finetuning.setup import Setup
+from bert_jax.loading import model as model_lib
 from tests import models
 from tests.conftest import use_mesh
 from tests.finetuning.test_config import config_dict
@@ -165,7 +165,7 @@ def make_setup(
         target = config[section] if section else config
         target[name] = value
     config = tasks_config.from_config_dict(config)
-    encoder = encoders.read(str(source), None)
+    encoder = model_lib.read_encoder(str(source))
     found = datasets.read(config, encoder.tokenizer)
     return Setup(
         config, encoder, is_from_scratch, found, found.sha256(), use_mesh(*mesh)
