@@ -33,11 +33,28 @@ class _TensorFlow:
 
 def _import_tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _discard_stderr():
+    with _discard_stderr(), _without_keras():
         import tensorflow
 
         tensorflow.config.set_visible_devices([], "GPU")  # batches are made on the CPU
     return tensorflow
+
+
+@contextlib.contextmanager
+def _without_keras() -> Iterator[None]:
+    """Makes TensorFlow skip Keras, which is half of its import and imports SciPy.
+
+    TensorFlow accepts that Keras cannot be imported; `tf.keras` imports it later.
+    """
+    blocked = "keras.src"
+    if blocked in sys.modules:
+        yield
+        return
+    sys.modules[blocked] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[blocked]
 
 
 @contextlib.contextmanager

@@ -54,3 +54,14 @@ def test_import_error_is_raised():
     )
     assert done.returncode == 1
     assert "ModuleNotFoundError" in done.stderr
+
+
+def test_keras_is_imported_at_its_first_use_only():
+    done = run_code(
+        "import sys\n"
+        "from bert_jax.lazy_tensorflow import tf\n"
+        "tf.data.Dataset.range(2)\n"
+        "assert 'keras' not in sys.modules and 'scipy.stats' not in sys.modules\n"
+        "tf.keras.Model"
+    )
+    assert done.returncode == 0, done.stderr

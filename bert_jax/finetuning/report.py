@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib
 import numpy as np
 import rich.box
 import rich.console
@@ -20,10 +19,6 @@ from bert_jax.finetuning.data.squad import Questions
 from bert_jax.finetuning.inputs import Start
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Setup
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 # Attributes of features and examples that count losses -> their descriptions.
 LOSSES = {
@@ -121,7 +116,11 @@ def print_table(results: Sequence[Result], metric: str) -> None:
 
 def plot_curves(workdir: str, results: Sequence[Result], metric: str) -> Path:
     """Plots the dev metric of every run against the step."""
-    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    from matplotlib.figure import Figure  # slow to import
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
     for result in results:
         axes.plot(
             [line["step"] for line in result.history],
@@ -153,6 +152,7 @@ def plot_confusion(
       MAX_CLASSES of them.
     """
     import sklearn.metrics  # slow to import, see metrics.py
+    from matplotlib.figure import Figure
 
     pairs = _class_pairs(examples, predicted, names)
     if pairs is None or len(names) > MAX_CLASSES:
@@ -160,7 +160,8 @@ def plot_confusion(
     labels_N, predicted_N = pairs
     counts = sklearn.metrics.confusion_matrix(labels_N, predicted_N, labels=list(names))
     size = max(4.0, 0.35 * len(names) + 2)
-    figure, axes = plt.subplots(figsize=(size, size), layout="constrained")
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, j in np.ndindex(*counts.shape):
@@ -210,5 +211,4 @@ def _save(figure: Any, workdir: str, name: str) -> Path:
     storage.write_with(
         str(path), lambda tmp: figure.savefig(tmp, dpi=120, format="png")
     )
-    plt.close(figure)
     return path

@@ -6,15 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import rich.progress
 
 from bert_jax import storage
 from bert_jax.monitoring import goodput
 from bert_jax.monitoring.progress import has_terminal
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 CURVES_FILE = "loss_curves.png"
 # The longest time without a line in a log file while steps complete.
@@ -161,9 +157,12 @@ def plot_curves(
       lines: lines of metrics.jsonl.
       unigram_entropy: entropy of the held-out tokens in nats; None without any.
     """
+    from matplotlib.figure import Figure  # a second of imports that start-up can spare
+
     train = [line for line in lines if "loss" in line]
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
 
     def draw(axes: Any, name: str, label: str, colour: str) -> None:
         axes.plot(
@@ -207,7 +206,6 @@ def plot_curves(
     storage.write_with(
         str(path), lambda tmp: figure.savefig(tmp, dpi=120, format="png")
     )
-    plt.close(figure)
     return path
 
 
