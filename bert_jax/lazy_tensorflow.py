@@ -33,7 +33,7 @@ class _TensorFlow:
 
 def _import_tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _discard_stderr(), _without_keras():
+    with _discard_stderr(), without_keras():
         import tensorflow
 
         tensorflow.config.set_visible_devices([], "GPU")  # batches are made on the CPU
@@ -41,7 +41,7 @@ def _import_tensorflow() -> Any:
 
 
 @contextlib.contextmanager
-def _without_keras() -> Iterator[None]:
+def without_keras() -> Iterator[None]:
     """Makes TensorFlow skip Keras, which is half of its import and imports SciPy.
 
     TensorFlow accepts that Keras cannot be imported; `tf.keras` imports it later.

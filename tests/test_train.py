@@ -156,7 +156,7 @@ def wait_for_line(process, beginning: str) -> None:
             marks=pytest.mark.slow,
         ),
         ({"optimizer.learning_rat": 1}, "--config.optimizer.learning_rate"),
-        ({"seed": "abc"}, "--config.seed=abc does not fit"),
+        ({"seed": "abc"}, "--config.seed=abc is invalid: it must be of type int"),
     ],
 )
 def test_an_invalid_config_is_one_line_and_writes_nothing(

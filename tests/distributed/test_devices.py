@@ -159,7 +159,7 @@ def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
 def test_predict_uses_the_cpu_on_a_host_of_a_slice(on_a_host_of_a_slice):
     result = run("bert_jax.predict", "--model=/nowhere", "--input=-")
     notice, error = result.stderr.splitlines()
-    assert notice == NOTICE and "--model=/nowhere is not a directory" in error
+    assert notice == NOTICE and "model=/nowhere is not a directory" in error
 
 
 def test_predict_refuses_to_open_the_tpu_of_a_slice(monkeypatch, on_a_host_of_a_slice):

@@ -393,7 +393,7 @@ def test_decoder_bias_under_its_older_name(source):
         (index_what_is_not_there, "part.safetensors lacks 'a'; fetch it again"),
         (sum_all_but_the_weights, "SHA256SUMS does not list model.safetensors"),
         (sum_by_a_lost_link, "SHA256SUMS is missing"),
-        (remove_a_tensor, "lacks 1 of the encoder's .*: bert.layers.1.output.bias"),
+        (remove_a_tensor, "lacks 1 of the model's tensors: bert.layers.1.output.bias"),
         (misshape_a_tensor, r"1 tensor.*transform.bias is \[31\], expected \[32\]"),
         (lose_a_row, "vocab.txt has 97 tokens, but .* has 96 rows for them"),
         (have_a_huge_config, "config.json is larger than 64 MiB"),
