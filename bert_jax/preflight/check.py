@@ -16,18 +16,12 @@ from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.monitoring.progress import UnderWay
-from bert_jax.preflight import aot, checks, estimate, quantities
-from bert_jax.preflight.aot import Trial
+from bert_jax.preflight import checks, estimate
+from bert_jax.preflight import compile as compile_lib
+from bert_jax.preflight import report as report_lib
+from bert_jax.preflight.compile import Trial
 from bert_jax.training import step as step_lib
 
-# Number of tasks that compare the kinds of remat: a step of few layers for the config's
-# own kind, and the same and an early memory estimate for each other kind.
-REMAT_TASKS = 1 + 2 * (len(REMAT) - 1)
-PLAN = (
-    "for each phase: programs of few layers, to estimate memory; the config's batch;"
-    f" the largest batch, in at most about {aot.MAX_TRIES} full programs, each taking"
-    " as long to compile as the config's; other kinds of remat, with few layers"
-)
 T = TypeVar("T")
 
 
@@ -52,23 +46,15 @@ class Preflight:
         return int(self.chip.hbm_gib * GIB) if self.chip else 0
 
     def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
-        """Compiles the step of a phase in full."""
-        phase = config.phases[phase_index]
-        sequences = aot.micro_batch(config, self.mesh, phase_index)
+        """Compiles the step of a phase."""
+        sequences = compile_lib.micro_batch(config, self.mesh, phase_index)
+        tokens = config.phases[phase_index].sequence_length
         with self.under_way.doing(
             f"compiling {config.model.num_hidden_layers} layers,"
-            f" {sequences} x {phase.sequence_length} tokens per device"
+            f" {sequences} x {tokens} tokens per device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
         ):
-            return aot.compile_step(config, self.mesh, phase_index)
-
-    def early_memory(
-        self, config: ExperimentConfig, phase_index: int
-    ) -> aot.EarlyMemory:
-        """Estimates memory from programs of few layers."""
-        few = " and ".join(map(str, aot.FEW_LAYERS))
-        with self.under_way.doing(f"memory of {few} layers, remat={config.remat}"):
-            return aot.early_memory(config, self.mesh, phase_index, self.hbm_bytes)
+            return compile_lib.compile_step(config, self.mesh, phase_index)
 
     def map_phases(self, result: Callable[["Preflight", int], T]) -> list[T]:
         """Returns the result for each phase, computed in `num_at_once` threads.
@@ -82,14 +68,13 @@ class Preflight:
         """
 
         def in_thread(phase_index: int) -> T:
-            under_way = copy.copy(self.under_way)
+            own = dataclasses.replace(self, under_way=copy.copy(self.under_way))
             with jax.set_mesh(self.mesh):  # the current mesh is local to a thread
-                own = dataclasses.replace(self, under_way=under_way)
                 return result(own, phase_index)
 
-        phases = range(len(self.config.phases))
         threads = ThreadPoolExecutor(self.num_at_once())
         try:
+            phases = range(len(self.config.phases))
             futures = [threads.submit(in_thread, i) for i in phases]
             for done in as_completed(futures):
                 done.result()
@@ -113,8 +98,8 @@ class Preflight:
         if num < most or free < each:
             self.under_way.say(
                 f"compiling {num} of {most} phases at a time: each may need"
-                f" {quantities.memory(each)} of memory, and this machine has"
-                f" {quantities.memory(free)} free"
+                f" {report_lib.memory(each)} of memory, and this machine has"
+                f" {report_lib.memory(free)} free"
             )
         return num
 
@@ -125,59 +110,25 @@ class Preflight:
 
     def phase_report(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""
-        phase = self.config.phases[phase_index]
-        sequences = aot.micro_batch(self.config, self.mesh, phase_index)
-        early = None
-        # Without a search, this pays off only if the batch may be far too large.
-        if self.hbm_bytes and (search or sequences > aot.FEW_ROWS):
-            early = self.few_layers(phase_index)
-        trial = self.own_batch(phase_index, early)
-        fits_by = "compiler" if trial.compiled else "few_layers"
+        config, phase = self.config, self.config.phases[phase_index]
+        self.begin_part(phase_index, "the config's batch")
+        trial = self.compile(config, phase_index)
         report = {
             "phase": phase_index,
             "num_steps": phase.num_steps,
             "sequence_length": phase.sequence_length,
             "global_batch_size": phase.global_batch_size,
-            "accumulation_steps": self.config.accumulation_steps,
-            "micro_batch": sequences,
+            "accumulation_steps": config.accumulation_steps,
+            "micro_batch": compile_lib.micro_batch(config, self.mesh, phase_index),
             "fits": trial.fits if self.hbm_bytes else None,
-            "fits_by": fits_by if self.hbm_bytes else None,
-            "compiled": self.compiled_report(trial) if trial.compiled else None,
-            "from_few_layers": None
-            if trial.compiled
-            else self.uncompiled_report(trial),
-            "model_flops": estimate.model_flops(self.config, phase_index),
+            "fits_by": "compiler" if self.hbm_bytes else None,
+            "compiled": self.compiled_report(trial),
+            "model_flops": estimate.model_flops(config, phase_index),
             "estimated": self.time_report(trial, phase_index),
         }
         if self.hbm_bytes and (search or not trial.fits):
-            early = early or self.few_layers(phase_index)
-            report |= self.search_report(trial, early, phase_index, remats=search)
+            report |= self.search_report(trial, phase_index, remats=search)
         return report
-
-    def few_layers(self, phase_index: int) -> aot.EarlyMemory:
-        """Estimates memory under the config's own remat from few layers."""
-        self.begin_part(phase_index, "few layers")
-        return self.early_memory(self.config, phase_index)
-
-    def own_batch(self, phase_index: int, early: aot.EarlyMemory | None) -> Trial:
-        """Returns the trial of the config's own batch, compiled if it may fit."""
-        self.begin_part(phase_index, "the config's batch")
-        # Compiling a model that has few layers itself is as fast and more precise.
-        if early and self.config.model.num_hidden_layers > aot.FEW_LAYERS[-1]:
-            sequences = aot.micro_batch(self.config, self.mesh, phase_index)
-            needed = early.of(sequences)
-            if needed > aot.FAR_TOO_LARGE * self.hbm_bytes:
-                return aot.uncompiled(self.config, self.mesh, phase_index, needed)
-        return self.compile(self.config, phase_index)
-
-    def uncompiled_report(self, trial: Trial) -> dict[str, Any]:
-        """Reports a step that does not fit by an estimate from few layers."""
-        return {
-            "layers": list(aot.FEW_LAYERS),
-            "hbm_bytes": self.hbm_bytes,
-            "arguments": trial.arguments,
-            "needed_bytes": trial.needed_bytes,
-        }
 
     def compiled_report(self, trial: Trial) -> dict[str, Any]:
         """Reports the facts of a compiled program, for one device."""
@@ -185,11 +136,9 @@ class Preflight:
         if self.hbm_bytes:
             found["hbm_bytes"] = self.hbm_bytes
         found["arguments"] = trial.arguments
-        if not trial.fits:
+        if not trial.program:
             needed = trial.needed_bytes
             return found | {"refusal": trial.refusal, "needed_bytes": needed}
-        program = trial.program
-        assert program is not None
         return found | {
             "memory": trial.memory,
             "flops_loops_once": trial.flops,
@@ -200,7 +149,7 @@ class Preflight:
                     "devices": each.group_size,
                     "times_a_step": each.times,
                 }
-                for each in program.collectives
+                for each in trial.program.collectives
             ],
         }
 
@@ -208,101 +157,80 @@ class Preflight:
         """Estimates the time of a step; returns None if there is no estimate."""
         if not trial.program or not self.chip:
             return None
-        found = estimate.estimate(trial.program, self.chip)
-        if not found:
+        seconds = estimate.step_seconds(trial.program, self.chip)
+        if not seconds:
             return None
+        step, config = sum(seconds.values()), trial.config
         return {
-            "cycles": found.cycles,
-            "seconds": found.seconds,
-            "operations_without_estimate": found.unestimated,
-        } | estimate.of_phase(
-            found, trial.config, phase_index, self.mesh, self.chip, self.price
+            "cycles": trial.program.cycles,
+            "seconds": seconds,
+            "operations_without_estimate": sum(n for _, n in trial.program.unestimated),
+        } | estimate.phase_rates(
+            step, config, phase_index, self.mesh, self.chip, self.price
         )
 
     def search_report(
-        self,
-        trial: Trial,
-        early: aot.EarlyMemory,
-        phase_index: int,
-        *,
-        remats: bool,
+        self, trial: Trial, phase_index: int, *, remats: bool
     ) -> dict[str, Any]:
         """Reports the largest microbatch, compiled, and the effect of remat."""
-        self.begin_part(phase_index, "the largest batch", aot.MAX_TRIES)
-        sequences, largest = aot.largest_that_fits(
+        most = compile_lib.MAX_SEARCH
+        self.begin_part(phase_index, "the largest batch", most)
+        config, mesh = self.config, self.mesh
+        own = compile_lib.micro_batch(config, mesh, phase_index)
+        tried = compile_lib.largest_batch(
+            own,
             trial,
-            early,
-            self.mesh,
-            phase_index,
             self.hbm_bytes,
-            lambda config: self.compile(config, phase_index),
+            lambda n: self.compile(
+                compile_lib.with_micro_batch(config, mesh, phase_index, n), phase_index
+            ),
         )
+        sequences = compile_lib.largest_fit(tried)
         found: dict[str, Any] = {"largest_micro_batch": sequences}
-        if largest is None:
+        if not sequences:
             return found
+        largest = tried[sequences]
         found["largest"] = {
             "global_batch_size": largest.config.phases[phase_index].global_batch_size,
-            "total_bytes": (largest.memory or {})["total"],
+            "total_bytes": largest.total_bytes,
             "estimated": self.time_report(largest, phase_index),
         }
         if remats:
-            self.begin_part(phase_index, "remat", REMAT_TASKS)
-            at = trial if trial.fits else largest
-            found["remat"] = self.remat_report(at, sequences, early, phase_index)
+            self.begin_part(phase_index, "remat", len(REMAT) - 1)
+            at = own if trial.fits else sequences
+            found["remat"] = self.remat_report(tried, at, phase_index)
         return found
 
     def remat_report(
-        self, at: Trial, largest: int, early: aot.EarlyMemory, phase_index: int
+        self, tried: dict[int, Trial], sequences: int, phase_index: int
     ) -> list[dict[str, Any]]:
-        """Estimates memory and cycles under each kind of remat, from few layers.
+        """Compiles a microbatch under each kind of remat, the config's own first.
 
-        Args:
-          at: trial of a step that fits.
-          largest: the largest microbatch that fits.
-          early: early memory estimate for the config's own remat.
-          phase_index: index in config.phases.
+        The largest microbatch under another kind is extrapolated. The kinds differ in
+        the memory of a sequence, not in that of an empty batch.
         """
-        sequences = aot.micro_batch(at.config, self.mesh, phase_index)
-        assert at.memory and at.program
-        beyond_early = at.memory["total"] - early.of(sequences)
-        own = self.layer_cycles(at.config, phase_index)
-        rows = [
-            {
-                "remat": self.config.remat,
-                "total_bytes": at.memory["total"],
-                "largest_micro_batch": largest,
-                "cycles": sum(at.program.cycles.values()),
-            }
-        ]
-        for name in REMAT:
-            if name == self.config.remat:
-                continue
-            other = dataclasses.replace(at.config, remat=name)
-            other_early = self.early_memory(other, phase_index)
-            per_layer, cycles = self.layer_cycles(other, phase_index), None
-            if own is not None and per_layer is not None:
-                layers = self.config.model.num_hidden_layers
-                cycles = rows[0]["cycles"] + (layers - 1) * (per_layer - own)
+        largest, own = compile_lib.largest_fit(tried), tried[sequences]
+        at_zero = compile_lib.memory_line(tried)[1]
+        rows = []
+        for name in sorted(REMAT, key=lambda name: name != self.config.remat):
+            trial, most = own, largest
+            if name != self.config.remat:
+                other = dataclasses.replace(own.config, remat=name)
+                trial = self.compile(other, phase_index)
+                ratio = (own.total_bytes - at_zero) / (trial.total_bytes - at_zero)
+                most = int(largest * ratio)
             rows.append(
                 {
                     "remat": name,
-                    "total_bytes": other_early.of(sequences) + beyond_early,
-                    "largest_micro_batch": other_early.largest(early.of(largest)),
-                    "cycles": cycles,
+                    "total_bytes": trial.total_bytes,
+                    "fits": trial.fits,
+                    "largest_micro_batch": most,
+                    "cycles": sum(trial.program.cycles.values())
+                    if trial.program
+                    else None,
                 }
             )
         return rows
-
-    def layer_cycles(self, config: ExperimentConfig, phase_index: int) -> float | None:
-        """Returns the cycles of a step of few layers, per layer except the last.
-
-        The last layer computes few positions. Only differences between these values are
-        meaningful. The result is None if the few layers do not fit.
-        """
-        few = aot.FEW_LAYERS[-1]
-        config = aot.changed(config, self.mesh, phase_index, layers=few)
-        program = self.compile(config, phase_index).program
-        return sum(program.cycles.values()) / (few - 1) if program else None
 
 
 def accumulation_remedy(
@@ -313,37 +241,24 @@ def accumulation_remedy(
     Returns:
       The flag, and the estimates of the phases; None if no number of steps is enough.
     """
-    config, mesh = flight.config, flight.mesh
     # For a phase that fits and was not searched, only its own batch is known to fit.
-    known_to_fit = [
+    largest = [
         phase.get("largest_micro_batch", phase["micro_batch"]) for phase in phases
     ]
-    parts = 1
-    while True:
-        found = [
-            aot.accumulation_for(config, mesh, i, largest, parts)
-            for i, largest in enumerate(known_to_fit)
-        ]
-        if any(n is None for n in found):
-            return None
-        most = max(n for n in found if n)
-        if most > parts:
-            parts = most
-            continue
+    parts = 0
+    while parts := compile_lib.accumulation_steps(
+        flight.config, flight.mesh, largest, parts + 1
+    ):
         flag = f"accumulation_steps={parts}"
         flight.under_way.begin(f"all phases with {flag}", 1)
-        split = dataclasses.replace(config, accumulation_steps=parts)
-        tried = dataclasses.replace(flight, config=split).map_phases(
+        split = dataclasses.replace(flight.config, accumulation_steps=parts)
+        trials = dataclasses.replace(flight, config=split).map_phases(
             lambda own, i: own.compile(own.config, i)
         )
-        if all(trial.fits for trial in tried):
-            return {
-                "flag": f"--config.{flag}",
-                "phases": [
-                    flight.time_report(trial, i) for i, trial in enumerate(tried)
-                ],
-            }
-        parts += 1
+        if all(trial.fits for trial in trials):
+            estimates = [flight.time_report(each, i) for i, each in enumerate(trials)]
+            return {"flag": f"--config.{flag}", "phases": estimates}
+    return None
 
 
 def versions() -> dict[str, str]:
@@ -380,8 +295,6 @@ def preflight(
     jax.set_mesh(mesh)
     chip = chips.chip_of(devices[0].device_kind)
     flight = Preflight(config, mesh, chip, price)
-    if search and flight.hbm_bytes:
-        flight.under_way.say(PLAN)
     phases = flight.map_phases(lambda own, i: own.phase_report(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
     remedy = accumulation_remedy(flight, phases) if fits is False else None
@@ -402,12 +315,9 @@ def preflight(
         "checks": found,
         "phases": phases,
         "remedy": remedy,
-        "hours": _sum(estimates, "hours"),
-        "cost": _sum(estimates, "cost"),
+    } | {
+        name: sum(each[name] for each in estimates if each)
+        if all(each and each[name] is not None for each in estimates)
+        else None
+        for name in ("hours", "cost")
     }
-
-
-def _sum(estimates: list[dict[str, Any] | None], name: str) -> float | None:
-    """Returns the sum over the phases; None if the value of any phase is unknown."""
-    values = [each[name] if each else None for each in estimates]
-    return None if None in values else sum(value for value in values if value)

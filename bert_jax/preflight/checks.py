@@ -23,13 +23,10 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
       ConfigError: if the corpus was made with different settings, or the workdir is not
         writable.
     """
-    found = []
-    if corpus_lib.exists(config.data.corpus_dir):
+    directory = config.data.corpus_dir
+    if corpus_lib.exists(directory):
         corpus = corpus_lib.read(config)
-        found.append(
-            f"corpus {config.data.corpus_dir} matches the config's tokenizer and"
-            " settings"
-        )
+        found = [f"corpus {directory} matches the config's tokenizer and settings"]
         for i, phase in enumerate(config.phases):
             rows = sum(corpus.rows_per_epoch("train", config.data, phase))
             epochs = phase.num_steps * phase.global_batch_size / rows
@@ -38,8 +35,8 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
                 f" {phase.sequence_length} tokens"
             )
     else:
-        found.append(f"no corpus in {config.data.corpus_dir} yet: not checked")
-    found += [*optimizer.schedule_notes(config), *_unchecked(config)]
+        found = [f"no corpus in {directory} yet: not checked"]
+    found += _notes(config)
     if config.guard.replay_every_steps:
         found.append(
             "config.guard.replay_every_steps needs memory for two more states"
@@ -75,29 +72,25 @@ def check_devices(
     mesh_lib.check(config, mesh)
     axes = " x ".join(f"{axis} {n}" for axis, n in mesh.shape.items())
     parts = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
-    batches = "; ".join(
+    batches = (
         f"phase {i + 1}: {phase.global_batch_size} sequences,"
         f" {phase.global_batch_size // parts} per device and microbatch"
         for i, phase in enumerate(config.phases)
     )
-    notes = [*optimizer.schedule_notes(config), *_unchecked(config)]
-    return "; ".join(
-        [f"the config fits {num_devices} device(s), mesh {axes}", batches, *notes]
-    )
+    fits = f"the config fits {num_devices} device(s), mesh {axes}"
+    return "; ".join([fits, *batches, *_notes(config)])
 
 
-def _unchecked(config: ExperimentConfig) -> list[str]:
-    """Describes inputs that are not checked: they may exist only where `train` runs."""
-    if not config.init_from:
-        return []
-    return [f"config.init_from={config.init_from!r} was not checked"]
+def _notes(config: ExperimentConfig) -> list[str]:
+    """Describes an unusual schedule, and inputs that may exist only for `train`."""
+    notes = list(optimizer.schedule_notes(config))
+    if config.init_from:
+        notes.append(f"config.init_from={config.init_from!r} was not checked")
+    return notes
 
 
 def check_writable(workdir: str) -> None:
-    """Raises ConfigError unless the workdir, or its nearest parent, is writable.
-
-    The temporary file that tests this is deleted.
-    """
+    """Raises ConfigError unless the workdir, or its nearest parent, is writable."""
     cli.local_directory("workdir", workdir)
     path = Path(workdir).absolute()
     existing = next(each for each in (path, *path.parents) if each.is_dir())

@@ -6,7 +6,7 @@ as long as writing its result. Waiting, the input pipeline and failures are not
 included.
 """
 
-import dataclasses
+from typing import Any
 
 import jax
 
@@ -16,27 +16,13 @@ from bert_jax.monitoring import throughput
 from bert_jax.preflight.hlo import CompiledProgram
 
 
-@dataclasses.dataclass(frozen=True)
-class StepEstimate:
-    """Estimated cycles and seconds of one step on one device.
+def step_seconds(program: CompiledProgram, chip: Chip) -> dict[str, float] | None:
+    """Estimates the seconds of a step by operation class.
 
-    Attributes:
-      cycles: cycles by operation class, estimated by libtpu.
-      seconds: the same in seconds, and those of "collectives" and "unestimated".
-      unestimated: number of executed operations without an estimate.
+    Returns:
+      Seconds of each class, of "collectives" and of "unestimated" operations; None if
+      the compiler or the chip has no estimates.
     """
-
-    cycles: dict[str, int]
-    seconds: dict[str, float]
-    unestimated: int
-
-    @property
-    def step_seconds(self) -> float:
-        return sum(self.seconds.values())
-
-
-def estimate(program: CompiledProgram, chip: Chip) -> StepEstimate | None:
-    """Estimates a step; returns None if the compiler or the chip has no estimates."""
     if not chip.flops_per_cycle or not any(program.cycles.values()):
         return None
     seconds = {name: n / chip.clock_hz for name, n in program.cycles.items()}
@@ -46,23 +32,21 @@ def estimate(program: CompiledProgram, chip: Chip) -> StepEstimate | None:
         times * instruction.num_bytes / chip.hbm_bytes_per_s
         for instruction, times in program.unestimated
     )
-    return StepEstimate(
-        program.cycles, seconds, sum(times for _, times in program.unestimated)
-    )
+    return seconds
 
 
-def of_phase(
-    found: StepEstimate,
+def phase_rates(
+    step_seconds: float,
     config: ExperimentConfig,
     phase_index: int,
     mesh: jax.sharding.Mesh,
     chip: Chip,
     price: float | None,
-) -> dict[str, float | None]:
-    """Returns the rates, hours and cost of a phase from the estimate of its step.
+) -> dict[str, Any]:
+    """Returns the rates, hours and cost of a phase from the time of its step.
 
     Args:
-      found: estimate of a step.
+      step_seconds: time of a step.
       config: config of the run, with the batch that was estimated.
       phase_index: index in config.phases.
       mesh: mesh of the run.
@@ -70,15 +54,15 @@ def of_phase(
       price: price of one chip for one hour; None if unknown.
     """
     phase = config.phases[phase_index]
-    flops = model_flops(config, phase_index)
-    rate = phase.global_batch_size / found.step_seconds
+    rate = phase.global_batch_size / step_seconds
     chips = mesh.size / chip.devices_per_chip
-    hours = phase.num_steps * found.step_seconds / 3600
+    hours = phase.num_steps * step_seconds / 3600
+    flops_per_s = model_flops(config, phase_index) / step_seconds
     return {
-        "step_seconds": found.step_seconds,
+        "step_seconds": step_seconds,
         "sequences_per_second": rate,
         "sequences_per_second_per_chip": rate / chips,
-        "mfu": flops / found.step_seconds / (mesh.size * chip.peak_flops),
+        "mfu": flops_per_s / (mesh.size * chip.peak_flops),
         "hours": hours,
         "cost": None if price is None else hours * chips * price,
     }
