@@ -8,11 +8,10 @@
 
 Needs no TPU and opens none. Compiles the train step of each phase with the TPU's
 compiler, and reports memory, collectives and FLOPs, which are facts of the compiled
-program, and estimates of step time, MFU, hours and cost. A batch is not compiled if
-programs of a few layers show that it is far too large. Searches for the largest batch
-and compares the kinds of remat; --nosearch skips both. The exit code is 0 whether the
-run fits or not: see "fits" in the report. Phases are compiled concurrently, as far as
-this machine's cores and memory allow.
+program, and estimates of step time, MFU, hours and cost. Searches for the largest batch
+and compiles each kind of remat; --nosearch skips both if the batch fits. The exit code
+is 0 whether the run fits or not: see "fits" in the report. Phases are compiled
+concurrently, as far as this machine's cores and memory allow.
 
 With --devices, compiles nothing and needs no libtpu: checks within seconds whether the
 config, its mesh and its batches can be divided over N devices of any kind, counted over

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib.metadata
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -18,7 +19,6 @@ from bert_jax.distributed.chips import GIB, Chip
 from bert_jax.monitoring.progress import UnderWay
 from bert_jax.preflight import checks, estimate
 from bert_jax.preflight import compile as compile_lib
-from bert_jax.preflight import report as report_lib
 from bert_jax.preflight.compile import Trial
 from bert_jax.training import step as step_lib
 
@@ -39,10 +39,7 @@ class Preflight:
 
     @property
     def hbm_bytes(self) -> int:
-        """The memory that libtpu gives a program on one device; 0 for other compilers.
-
-        Other compilers do not reject programs that exceed the memory.
-        """
+        """The memory of one device; 0 if its compiler does not reject programs."""
         return int(self.chip.hbm_gib * GIB) if self.chip else 0
 
     def compile(self, config: ExperimentConfig, phase_index: int) -> Trial:
@@ -63,8 +60,8 @@ class Preflight:
         compilation then; `cli.run_and_leave` does not wait for them.
 
         Args:
-          result: called in a thread with a copy of this object, which reports its own
-            progress, and with the phase's index.
+          result: called with a copy of this object, for the progress of its thread, and
+            with the phase's index.
         """
 
         def in_thread(phase_index: int) -> T:
@@ -83,11 +80,7 @@ class Preflight:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def num_at_once(self) -> int:
-        """Returns the number of phases to compile concurrently.
-
-        Logs the number if memory limits it. libtpu does most of its work on a program
-        in one thread.
-        """
+        """Returns the number of phases to compile concurrently; logs a memory limit."""
         most = min(len(self.config.phases), os.cpu_count() or 1)
         free = host_memory.available_bytes()
         if not self.chip or not self.chip.gib_to_compile or free is None:
@@ -98,167 +91,108 @@ class Preflight:
         if num < most or free < each:
             self.under_way.say(
                 f"compiling {num} of {most} phases at a time: each may need"
-                f" {report_lib.memory(each)} of memory, and this machine has"
-                f" {report_lib.memory(free)} free"
+                f" {each / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
             )
         return num
-
-    def begin_part(self, phase_index: int, part: str, most: int = 1) -> None:
-        """Starts the progress of a part of a phase, of at most `most` programs."""
-        phase = f"phase {phase_index + 1} of {len(self.config.phases)}"
-        self.under_way.begin(f"{phase}, {part}", most)
 
     def phase_report(self, phase_index: int, search: bool) -> dict[str, Any]:
         """Returns the report of a phase."""
         config, phase = self.config, self.config.phases[phase_index]
         self.begin_part(phase_index, "the config's batch")
         trial = self.compile(config, phase_index)
+        sequences = compile_lib.micro_batch(config, self.mesh, phase_index)
         report = {
             "phase": phase_index,
             "num_steps": phase.num_steps,
             "sequence_length": phase.sequence_length,
             "global_batch_size": phase.global_batch_size,
             "accumulation_steps": config.accumulation_steps,
-            "micro_batch": compile_lib.micro_batch(config, self.mesh, phase_index),
+            "micro_batch": sequences,
             "fits": trial.fits if self.hbm_bytes else None,
             "fits_by": "compiler" if self.hbm_bytes else None,
-            "compiled": self.compiled_report(trial),
+            "compiled": trial.facts
+            | ({"hbm_bytes": self.hbm_bytes} if self.hbm_bytes else {}),
             "model_flops": estimate.model_flops(config, phase_index),
-            "estimated": self.time_report(trial, phase_index),
+            "estimated": self.estimate(trial, phase_index),
         }
-        if self.hbm_bytes and (search or not trial.fits):
-            report |= self.search_report(trial, phase_index, remats=search)
-        return report
-
-    def compiled_report(self, trial: Trial) -> dict[str, Any]:
-        """Reports the facts of a compiled program, for one device."""
-        found: dict[str, Any] = {"seconds_to_compile": trial.seconds}
-        if self.hbm_bytes:
-            found["hbm_bytes"] = self.hbm_bytes
-        found["arguments"] = trial.arguments
-        if not trial.program:
-            needed = trial.needed_bytes
-            return found | {"refusal": trial.refusal, "needed_bytes": needed}
-        return found | {
-            "memory": trial.memory,
-            "flops_loops_once": trial.flops,
-            "collectives": [
-                {
-                    "kind": each.kind,
-                    "bytes": each.num_bytes,
-                    "devices": each.group_size,
-                    "times_a_step": each.times,
-                }
-                for each in trial.program.collectives
-            ],
-        }
-
-    def time_report(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
-        """Estimates the time of a step; returns None if there is no estimate."""
-        if not trial.program or not self.chip:
-            return None
-        seconds = estimate.step_seconds(trial.program, self.chip)
-        if not seconds:
-            return None
-        step, config = sum(seconds.values()), trial.config
-        return {
-            "cycles": trial.program.cycles,
-            "seconds": seconds,
-            "operations_without_estimate": sum(n for _, n in trial.program.unestimated),
-        } | estimate.phase_rates(
-            step, config, phase_index, self.mesh, self.chip, self.price
-        )
-
-    def search_report(
-        self, trial: Trial, phase_index: int, *, remats: bool
-    ) -> dict[str, Any]:
-        """Reports the largest microbatch, compiled, and the effect of remat."""
-        most = compile_lib.MAX_SEARCH
-        self.begin_part(phase_index, "the largest batch", most)
-        config, mesh = self.config, self.mesh
-        own = compile_lib.micro_batch(config, mesh, phase_index)
-        tried = compile_lib.largest_batch(
-            own,
+        if not self.hbm_bytes or (trial.fits and not search):
+            return report
+        self.begin_part(phase_index, "the largest batch", compile_lib.MAX_SEARCH)
+        largest, found = compile_lib.largest_batch(
+            sequences,
             trial,
             self.hbm_bytes,
             lambda n: self.compile(
-                compile_lib.with_micro_batch(config, mesh, phase_index, n), phase_index
+                compile_lib.with_micro_batch(config, self.mesh, phase_index, n),
+                phase_index,
             ),
         )
-        sequences = compile_lib.largest_fit(tried)
-        found: dict[str, Any] = {"largest_micro_batch": sequences}
-        if not sequences:
-            return found
-        largest = tried[sequences]
-        found["largest"] = {
-            "global_batch_size": largest.config.phases[phase_index].global_batch_size,
-            "total_bytes": largest.total_bytes,
-            "estimated": self.time_report(largest, phase_index),
-        }
-        if remats:
-            self.begin_part(phase_index, "remat", len(REMAT) - 1)
-            at = own if trial.fits else sequences
-            found["remat"] = self.remat_report(tried, at, phase_index)
-        return found
+        report["largest_micro_batch"] = largest
+        if found:
+            rows = found.config.phases[phase_index].global_batch_size
+            found_report = self.short_report(found, phase_index)
+            report["largest"] = {"global_batch_size": rows} | found_report
+        at = trial if trial.fits else found
+        if search and at:
+            report["remat"] = self.remat_report(at, phase_index)
+        return report
 
-    def remat_report(
-        self, tried: dict[int, Trial], sequences: int, phase_index: int
-    ) -> list[dict[str, Any]]:
-        """Compiles a microbatch under each kind of remat, the config's own first.
+    def begin_part(self, phase_index: int, part: str, most: int = 1) -> None:
+        """Starts the progress of a part of a phase, of at most `most` programs."""
+        phase = f"phase {phase_index + 1} of {len(self.config.phases)}"
+        self.under_way.begin(f"{phase}, {part}", most)
 
-        The largest microbatch under another kind is extrapolated. The kinds differ in
-        the memory of a sequence, not in that of an empty batch.
-        """
-        largest, own = compile_lib.largest_fit(tried), tried[sequences]
-        at_zero = compile_lib.memory_line(tried)[1]
-        rows = []
-        for name in sorted(REMAT, key=lambda name: name != self.config.remat):
-            trial, most = own, largest
-            if name != self.config.remat:
+    def remat_report(self, own: Trial, phase_index: int) -> list[dict[str, Any]]:
+        """Reports a batch under each kind of remat, the config's own first."""
+        self.begin_part(phase_index, "remat", len(REMAT) - 1)
+        rows = [{"remat": own.config.remat} | self.short_report(own, phase_index)]
+        for name in REMAT:
+            if name != own.config.remat:
                 other = dataclasses.replace(own.config, remat=name)
                 trial = self.compile(other, phase_index)
-                ratio = (own.total_bytes - at_zero) / (trial.total_bytes - at_zero)
-                most = int(largest * ratio)
-            rows.append(
-                {
-                    "remat": name,
-                    "total_bytes": trial.total_bytes,
-                    "fits": trial.fits,
-                    "largest_micro_batch": most,
-                    "cycles": sum(trial.program.cycles.values())
-                    if trial.program
-                    else None,
-                }
-            )
+                rows.append({"remat": name} | self.short_report(trial, phase_index))
         return rows
 
+    def short_report(self, trial: Trial, phase_index: int) -> dict[str, Any]:
+        return {
+            "fits": trial.fits,
+            "total_bytes": trial.total_bytes,
+            "estimated": self.estimate(trial, phase_index),
+        }
 
-def accumulation_remedy(
-    flight: Preflight, phases: list[dict[str, Any]]
-) -> dict[str, Any] | None:
-    """Finds accumulation_steps with which all phases fit, and compiles them.
-
-    Returns:
-      The flag, and the estimates of the phases; None if no number of steps is enough.
-    """
-    # For a phase that fits and was not searched, only its own batch is known to fit.
-    largest = [
-        phase.get("largest_micro_batch", phase["micro_batch"]) for phase in phases
-    ]
-    parts = 0
-    while parts := compile_lib.accumulation_steps(
-        flight.config, flight.mesh, largest, parts + 1
-    ):
-        flag = f"accumulation_steps={parts}"
-        flight.under_way.begin(f"all phases with {flag}", 1)
-        split = dataclasses.replace(flight.config, accumulation_steps=parts)
-        trials = dataclasses.replace(flight, config=split).map_phases(
-            lambda own, i: own.compile(own.config, i)
+    def estimate(self, trial: Trial, phase_index: int) -> dict[str, Any] | None:
+        """Estimates the time of a step; returns None if there is no estimate."""
+        if not trial.program or not self.chip:
+            return None
+        return estimate.estimate(
+            trial.program, trial.config, phase_index, self.chip, self.price
         )
-        if all(trial.fits for trial in trials):
-            estimates = [flight.time_report(each, i) for i, each in enumerate(trials)]
-            return {"flag": f"--config.{flag}", "phases": estimates}
-    return None
+
+    def remedy(self, largest: list[int]) -> dict[str, Any] | None:
+        """Finds accumulation_steps with which all phases fit, and compiles them.
+
+        Args:
+          largest: a number of sequences per device and microbatch that fits, by phase.
+
+        Returns:
+          The flag, and the estimates of the phases; None if no number is enough.
+        """
+        divisor = mesh_lib.batch_divisor(self.mesh)
+        rows = [phase.global_batch_size // divisor for phase in self.config.phases]
+        for parts in range(1, math.gcd(*rows) + 1):
+            flag = f"accumulation_steps={parts}"
+            sizes = zip(rows, largest, strict=True)
+            if any(n % parts or n // parts > most for n, most in sizes):
+                continue
+            self.under_way.begin(f"all phases with {flag}", 1)
+            split = dataclasses.replace(self.config, accumulation_steps=parts)
+            trials = dataclasses.replace(self, config=split).map_phases(
+                lambda own, i: own.compile(own.config, i)
+            )
+            if all(trial.fits for trial in trials):
+                phases = [self.estimate(trial, i) for i, trial in enumerate(trials)]
+                return {"flag": f"--config.{flag}", "phases": phases}
+        return None
 
 
 def versions() -> dict[str, str]:
@@ -297,7 +231,9 @@ def preflight(
     flight = Preflight(config, mesh, chip, price)
     phases = flight.map_phases(lambda own, i: own.phase_report(i, search))
     fits = all(phase["fits"] for phase in phases) if flight.hbm_bytes else None
-    remedy = accumulation_remedy(flight, phases) if fits is False else None
+    # For a phase that fits and was not searched, only its own batch is known to fit.
+    known = [each.get("largest_micro_batch", each["micro_batch"]) for each in phases]
+    remedy = flight.remedy(known) if fits is False else None
     estimates = remedy["phases"] if remedy else [each["estimated"] for each in phases]
     return {
         "fits": fits,

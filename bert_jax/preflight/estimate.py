@@ -8,20 +8,30 @@ included.
 
 from typing import Any
 
-import jax
-
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed.chips import Chip
 from bert_jax.monitoring import throughput
 from bert_jax.preflight.hlo import CompiledProgram
 
 
-def step_seconds(program: CompiledProgram, chip: Chip) -> dict[str, float] | None:
-    """Estimates the seconds of a step by operation class.
+def estimate(
+    program: CompiledProgram,
+    config: ExperimentConfig,
+    phase_index: int,
+    chip: Chip,
+    price: float | None,
+) -> dict[str, Any] | None:
+    """Estimates a phase: cycles and seconds of a step by class, rates, hours, cost.
+
+    Args:
+      program: the compiled step of the phase.
+      config: config of the run, with the batch that was compiled.
+      phase_index: index in config.phases.
+      chip: chip of the mesh.
+      price: price of one chip for one hour; None if unknown.
 
     Returns:
-      Seconds of each class, of "collectives" and of "unestimated" operations; None if
-      the compiler or the chip has no estimates.
+      The estimates, or None if the compiler or the chip has none.
     """
     if not chip.flops_per_cycle or not any(program.cycles.values()):
         return None
@@ -32,37 +42,18 @@ def step_seconds(program: CompiledProgram, chip: Chip) -> dict[str, float] | Non
         times * instruction.num_bytes / chip.hbm_bytes_per_s
         for instruction, times in program.unestimated
     )
-    return seconds
-
-
-def phase_rates(
-    step_seconds: float,
-    config: ExperimentConfig,
-    phase_index: int,
-    mesh: jax.sharding.Mesh,
-    chip: Chip,
-    price: float | None,
-) -> dict[str, Any]:
-    """Returns the rates, hours and cost of a phase from the time of its step.
-
-    Args:
-      step_seconds: time of a step.
-      config: config of the run, with the batch that was estimated.
-      phase_index: index in config.phases.
-      mesh: mesh of the run.
-      chip: chip of the mesh.
-      price: price of one chip for one hour; None if unknown.
-    """
-    phase = config.phases[phase_index]
-    rate = phase.global_batch_size / step_seconds
-    chips = mesh.size / chip.devices_per_chip
-    hours = phase.num_steps * step_seconds / 3600
-    flops_per_s = model_flops(config, phase_index) / step_seconds
+    phase, step = config.phases[phase_index], sum(seconds.values())
+    rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600
+    chips = program.num_devices / chip.devices_per_chip
+    peak_flops = program.num_devices * chip.peak_flops
     return {
-        "step_seconds": step_seconds,
+        "cycles": program.cycles,
+        "seconds": seconds,
+        "operations_without_estimate": sum(n for _, n in program.unestimated),
+        "step_seconds": step,
         "sequences_per_second": rate,
         "sequences_per_second_per_chip": rate / chips,
-        "mfu": flops_per_s / (mesh.size * chip.peak_flops),
+        "mfu": model_flops(config, phase_index) / step / peak_flops,
         "hours": hours,
         "cost": None if price is None else hours * chips * price,
     }

@@ -40,23 +40,14 @@ ITEM_BYTES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One HLO instruction.
-
-    Attributes:
-      name: name of the instruction.
-      opcode: the operation, such as "fusion".
-      num_bytes: size of the result.
-      dtypes: distinct dtypes of the arrays in the result, sorted.
-      operands: names of the operands.
-      text: the line after the result's type.
-    """
+    """One HLO instruction."""
 
     name: str
-    opcode: str
-    num_bytes: int
-    dtypes: tuple[str, ...]
-    operands: tuple[str, ...]
-    text: str
+    opcode: str  # such as "fusion"
+    num_bytes: int  # of the result
+    dtypes: tuple[str, ...]  # of the arrays in the result, distinct and sorted
+    operands: tuple[str, ...]  # their names
+    text: str  # the line after the result's type
 
     @property
     def op_name(self) -> str:
@@ -76,34 +67,18 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective operation of the step.
+    """A collective operation of the step."""
 
-    Attributes:
-      kind: one of COLLECTIVES.
-      num_bytes: size of the whole array, per execution.
-      group_size: number of devices that participate together.
-      times: executions per step.
-      op_name: see `Instruction.op_name`.
-      dtypes: distinct HLO dtypes of its arrays, such as f32, sorted.
-    """
-
-    kind: str
-    num_bytes: int
-    group_size: int
-    times: int
+    kind: str  # one of COLLECTIVES
+    num_bytes: int  # size of the whole array, per execution
+    group_size: int  # number of devices that participate together
+    times: int  # executions per step
     op_name: str
     dtypes: tuple[str, ...]
 
     def seconds(self, bytes_per_s: float) -> float:
-        """Returns the minimum time per step, with every link at its full rate.
-
-        The time of a transfer to another slice is 0, because no data sheet has the rate
-        of that network.
-
-        Args:
-          bytes_per_s: rate at which a device can send within its slice.
-        """
-        if self.kind == "send":
+        """Returns the minimum time per step if a device can send at this rate."""
+        if self.kind == "send":  # no data sheet has the rate of that network
             return 0.0
         passes = 2 if self.kind == "all-reduce" else 1
         share = 1.0 - 1.0 / self.group_size
@@ -114,13 +89,8 @@ class CompiledProgram:
     """The optimized HLO of a compiled step."""
 
     def __init__(self, text: str, num_devices: int = 1):
-        """Parses optimized HLO.
-
-        Args:
-          text: the result of `jax.stages.Compiled.as_text`.
-          num_devices: number of devices, the size of groups that the text omits.
-        """
-        self._num_devices = num_devices
+        """Parses optimized HLO; groups that it omits have `num_devices` devices."""
+        self.num_devices = num_devices
         self._computations: dict[str, list[Instruction]] = {}
         self._entry = ""
         instructions: list[Instruction] = []
@@ -133,74 +103,57 @@ class CompiledProgram:
             elif instruction := _parse(line):
                 instructions.append(instruction)
 
-    def executed(self) -> Iterator[tuple[Instruction, int]]:
-        """Yields each instruction outside fusions, and its executions per step."""
-        yield from self._executed(self._entry, 1)
-
-    def _executed(
-        self, computation: str, times: int
+    def executed(
+        self, computation: str | None = None, times: int = 1
     ) -> Iterator[tuple[Instruction, int]]:
-        for instruction in self._computations.get(computation, ()):
-            yield instruction, times
-            if instruction.opcode == "while":
-                trips = times * self.trips(computation, instruction)
-                yield from self._executed(instruction.called("body"), trips)
-            elif instruction.opcode in CALLS:
-                for role in ("to_apply", "calls"):
-                    yield from self._executed(instruction.called(role), times)
+        """Yields each instruction outside fusions, and its executions per step."""
+        name = self._entry if computation is None else computation
+        for each in self._computations.get(name, ()):
+            yield each, times
+            if each.opcode == "while":
+                yield from self.executed(each.called("body"), times * self.trips(each))
+            elif each.opcode in CALLS:
+                called = each.called("to_apply") or each.called("calls")
+                yield from self.executed(called, times)
 
-    def trips(self, computation: str, loop: Instruction) -> int:
-        """Returns the number of iterations of a loop; 1 if the program omits it."""
-        known = _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text)
-        if known:
+    def trips(self, loop: Instruction) -> int:
+        """Returns the number of iterations of a loop; 1 if the program omits it.
+
+        libtpu omits the known trip count. Loops of JAX count from 0 to a constant.
+        """
+        if known := _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text):
             return int(known)
         condition = {i.name: i for i in self._computations[loop.called("condition")]}
-        for instruction in condition.values():
-            if (
-                instruction.opcode != "compare"
-                or "direction=LT" not in instruction.text
-            ):
-                continue
-            counter, limit = (condition.get(name) for name in instruction.operands)
-            if counter and limit and limit.opcode == "constant":
-                first = self._first_value(computation, loop, counter)
-                return max(_constant(limit) - first, 0)
+        for each in condition.values():
+            if each.opcode == "compare" and "direction=LT" in each.text:
+                limit = condition.get(each.operands[1])
+                found = limit and _found(r"constant\((\d+)\)", limit.text)
+                return int(found) if found else 1
         return 1
-
-    def _first_value(
-        self, computation: str, loop: Instruction, counter: Instruction
-    ) -> int:
-        """Returns the initial value of a loop's counter; 0 if it is not a constant."""
-        index = _found(r"\bindex=(\d+)", counter.text)
-        here = {i.name: i for i in self._computations[computation]}
-        start = here.get(loop.operands[0])
-        if not index or start is None or start.opcode != "tuple":
-            return 0
-        first = here.get(start.operands[int(index)])
-        while first is not None and first.opcode == "copy":
-            first = here.get(first.operands[0])
-        return _constant(first) if first and first.opcode == "constant" else 0
 
     @functools.cached_property
     def collectives(self) -> list[Collective]:
         """All collectives of a step, in order, including the sums of metrics."""
-        found = []
-        for instruction, times in self.executed():
-            for kind, inner in self._collectives_in(instruction):
-                size = self._whole_bytes(inner)
-                group = self._group_size(inner)
-                name = instruction.op_name
-                found.append(Collective(kind, size, group, times, name, inner.dtypes))
-        return found
+        return [
+            Collective(
+                kind,
+                self._whole_bytes(inner),
+                self._group_size(inner),
+                times,
+                instruction.op_name,
+                inner.dtypes,
+            )
+            for instruction, times in self.executed()
+            for kind, inner in self._collectives_in(instruction)
+        ]
 
     def _collectives_in(
         self, instruction: Instruction
     ) -> Iterator[tuple[str, Instruction]]:
         """Yields the kind and instruction of each collective in an instruction.
 
-        libtpu fuses collectives into other operations. A fusion of an all-reduce and
-        the slice that each device keeps is a reduce-scatter, although it has no such
-        name.
+        libtpu fuses collectives into other operations; an all-reduce and the slice that
+        each device keeps are a reduce-scatter.
         """
         inside = [instruction]
         if instruction.opcode == "fusion":
@@ -208,18 +161,15 @@ class CompiledProgram:
         for inner in inside:
             kind = inner.opcode.removesuffix("-start")
             if kind in COLLECTIVES:
-                if kind == "all-reduce" and any(
-                    i.opcode == "dynamic-slice" for i in inside
-                ):
-                    kind = "reduce-scatter"
-                yield kind, inner
+                sliced = any(i.opcode == "dynamic-slice" for i in inside)
+                scatters = kind == "all-reduce" and sliced
+                yield "reduce-scatter" if scatters else kind, inner
 
     def _whole_bytes(self, instruction: Instruction) -> int:
-        size = instruction.num_bytes
+        size, group = instruction.num_bytes, self._group_size(instruction)
         if instruction.opcode == "reduce-scatter":  # the result is one shard
-            return size * self._group_size(instruction)
+            return size * group
         if instruction.opcode == "all-gather-start":  # (operand, result)
-            group = self._group_size(instruction)
             return size * group // (group + 1)
         if instruction.opcode == "collective-permute-start":  # (operand, result, ...)
             return size // 2  # the rest of the tuple is a few bytes
@@ -236,15 +186,14 @@ class CompiledProgram:
             return int(iota)
         if listed := _found(r"replica_groups=\{\{([\d,]+)\}", text):
             return listed.count(",") + 1
-        return self._num_devices
+        return self.num_devices
 
     @functools.cached_property
     def cycles(self) -> dict[str, int]:
         """Estimated cycles of a step by operation class, without collectives.
 
-        The class of a whole fusion is that of its matrix product, or else that of the
-        operation which gives it its name. Dropout that is fused into another operation
-        counts toward that operation's class.
+        The class of a fusion is that of its matrix product, or else that of the
+        operation which gives it its name.
         """
         total: dict[str, int] = dict.fromkeys(CLASSES, 0)
         for instruction, times in self.executed():
@@ -280,11 +229,10 @@ class CompiledProgram:
         """Returns the instruction or, in a fusion, the first matrix product, if any."""
         if instruction.opcode in ("convolution", "dot"):
             return instruction
-        if instruction.opcode == "fusion":
-            for inner in self._computations.get(instruction.called("calls"), ()):
-                if product := self._product(inner):
-                    return product
-        return None
+        if instruction.opcode != "fusion":
+            return None
+        inside = self._computations.get(instruction.called("calls"), ())
+        return next(filter(None, map(self._product, inside)), None)
 
 
 def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
@@ -308,17 +256,18 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
 def refused_bytes(message: str) -> tuple[int, int] | None:
     """Parses needed and available bytes from libtpu's error; None for other errors."""
     size = r"([\d.]+)([KMGT]?)"
-    match = re.search(
-        rf"(?:temporaries \(|Used ){size}(?:\) exceeds available HBM \(| of ){size}",
-        message,
+    pattern = (
+        rf"(?:temporaries \(|Used ){size}(?:\) exceeds available HBM \(| of ){size}"
     )
+    match = re.search(pattern, message)
     if not match:
         return None
-    units = {unit: 1024**i for i, unit in enumerate(("", "K", "M", "G", "T"))}
-    return (
-        int(float(match[1]) * units[match[2]]),
-        int(float(match[3]) * units[match[4]]),
-    )
+    needed, unit, available, other = match.groups()
+    return _bytes(needed, unit), _bytes(available, other)
+
+
+def _bytes(number: str, unit: str) -> int:
+    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
 def device_bytes(tree: Any) -> int:
@@ -338,30 +287,17 @@ def _parse(line: str) -> Instruction | None:
     if not opcode:
         return None
     arguments, _, _ = rest[opcode.end() :].partition(")")
+    arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", rest[: opcode.start()])
+    num_bytes = sum(
+        ITEM_BYTES.get(dtype, 0) * math.prod(int(n) for n in dims.split(",") if n)
+        for dtype, dims in arrays
+    )
+    dtypes = {dtype for dtype, _ in arrays} & ITEM_BYTES.keys()
+    operands = re.findall(r"%([\w.\-]+)", arguments)
+    text = rest[opcode.start() :]
     return Instruction(
-        name=match[1],
-        opcode=opcode[1],
-        num_bytes=_type_bytes(rest[: opcode.start()]),
-        dtypes=_dtypes(rest[: opcode.start()]),
-        operands=tuple(re.findall(r"%([\w.\-]+)", arguments)),
-        text=rest[opcode.start() :],
+        match[1], opcode[1], num_bytes, tuple(sorted(dtypes)), tuple(operands), text
     )
-
-
-def _type_bytes(text: str) -> int:
-    return sum(
-        ITEM_BYTES.get(kind, 0) * math.prod(int(n) for n in dims.split(",") if n)
-        for kind, dims in re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", text)
-    )
-
-
-def _dtypes(text: str) -> tuple[str, ...]:
-    found = set(re.findall(r"\b([a-z]+\d*)\[", text))
-    return tuple(sorted(found & ITEM_BYTES.keys()))
-
-
-def _constant(instruction: Instruction) -> int:
-    return int(_found(r"constant\((-?\d+)\)", instruction.text) or 0)
 
 
 def _found(pattern: str, text: str) -> str:
