@@ -14,9 +14,15 @@ MEMORY = {
     "aliased": "outputs that overwrite the old state, not counted twice",
     "code": "the program itself",
 }
-BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+BINARY: dict[str, float] = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 DECIMAL = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1}  # as in data sheets of links
-TIME = {"hours": 3600, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
+TIME: dict[str, float] = {
+    "hours": 3600,
+    "minutes": 60,
+    "seconds": 1,
+    "ms": 1e-3,
+    "us": 1e-6,
+}
 
 
 def scaled(value: float, units: dict[str, float]) -> str:

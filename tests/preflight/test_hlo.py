@@ -10,7 +10,8 @@ import pytest
 
 from bert_jax.distributed import chips
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.preflight import aot, hlo
+from bert_jax.preflight import compile as compile_lib
+from bert_jax.preflight import hlo
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import make_config, use_mesh
 
@@ -54,7 +55,7 @@ metadata={op_name="jit(step)/layer/reduce_sum"}
 
 ENTRY %main (p: bf16[8,8]) -> bf16[8,8] {
   %p = bf16[8,8]{1,0} parameter(0)
-  %first = s32[]{:T(128)} constant(FIRST)
+  %first = s32[]{:T(128)} constant(0)
   %start = (s32[]{:T(128)}, bf16[8,8]{1,0}) tuple(%first, %p)
   %while.1 = (s32[]{:T(128)}, bf16[8,8]{1,0}) while(%start), condition=%condition, \
 body=%bodyKNOWN
@@ -71,8 +72,8 @@ metadata={op_name="jit(step)/optimizer/mul"}, backend_config={"estimated_cycles"
 """
 
 
-def by_hand(*, first=0, limit=3, known="", scope="mlp"):
-    text = BY_HAND.replace("FIRST", str(first)).replace("LIMIT", str(limit))
+def by_hand(*, limit=3, known="", scope="mlp"):
+    text = BY_HAND.replace("LIMIT", str(limit))
     return CompiledProgram(text.replace("KNOWN", known).replace("SCOPE", scope), 8)
 
 
@@ -90,8 +91,7 @@ def test_a_loops_body_counts_once_per_iteration():
 @pytest.mark.parametrize(
     ("loop", "trips"),
     [
-        ({"first": 1, "limit": 5}, 4),
-        ({"first": 5, "limit": 5}, 0),
+        ({"limit": 5}, 5),
         ({"known": ', backend_config={"known_trip_count":{"n":"6"}}'}, 6),
     ],
 )
@@ -256,8 +256,8 @@ def tpu_program(devices=None, **changes):
     devices = devices or chips.devices("v5e:2x2")
     mesh = mesh_lib.make_mesh(config.mesh, devices)
     jax.set_mesh(mesh)
-    trial = aot.compile_step(config, mesh, 0)
-    return trial.program, trial.arguments["parameters"] // 4
+    trial = compile_lib.compile_step(config, mesh, 0)
+    return trial.program, trial.facts["arguments"]["parameters"] // 4
 
 
 @needs_libtpu
@@ -402,7 +402,7 @@ def test_hidden_states_are_not_copied_between_products():
         },
     )
     mesh = use_mesh(4, 1, 1, chips.devices("v5e:2x2"))
-    program = aot.compile_step(config, mesh, 0).program
+    program = compile_lib.compile_step(config, mesh, 0).program
     assert program.cycles["elementwise"] < 1.5 * program.cycles["matmul"]
 
 
