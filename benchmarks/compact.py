@@ -25,9 +25,9 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.finetuning import task
 from bert_jax.finetuning.config import TextTask
 from bert_jax.finetuning.predictor import Predictor
-from bert_jax.inference import line_input
+from bert_jax.inference import examples as examples_lib
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 from bert_jax.model import int8
 
 BATCH_SIZE = 32
@@ -56,7 +56,7 @@ def main() -> None:
 
     models, predictors = {}, {}
     for path in args.models:
-        exact = model_lib.read_tuned(path)
+        exact = model_lib.place(model_lib.read_tuned(path))
         layers = f"{path}: {exact.config.num_hidden_layers} layers"
         small = dataclasses.replace(exact, params=int8.quantize(exact.params))
         for weights, model in ("float32", exact), ("int8", small):
@@ -96,7 +96,7 @@ def read(path: pathlib.Path) -> tuple[list[str], np.ndarray]:
 
 
 def make(
-    model: Trained, mesh: jax.sharding.Mesh, sentences: list[str]
+    model: PlacedModel, mesh: jax.sharding.Mesh, sentences: list[str]
 ) -> Callable[[], np.ndarray]:
     """Returns a function that computes the logits of all sentences."""
     assert model.head is not None
@@ -107,7 +107,7 @@ def make(
         dtype=jnp.dtype("float32"),
         mesh=mesh,
     )
-    examples = line_input.examples_of(TASK, [(s,) for s in sentences], 1, False)
+    examples = examples_lib.examples_of(TASK, [(s,) for s in sentences], False)
     features = task.featurize(
         TASK,
         examples,

@@ -24,11 +24,11 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
+from bert_jax.configs import tiny
 from bert_jax.data.batches import pairs, provenance, streams
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus import row_counts, segments, writer
 from bert_jax.data.tokenizers import tokenizers
-from configs import tiny
 
 MIXES = {"base": (14, 3200), "books": (3, 0), "mixed": (3, 100)}  # books, articles
 BOOK_TOKENS, ARTICLE_TOKENS = 90_000, 400
@@ -182,6 +182,7 @@ def make_config(
     config.data.corpus_dir = directory
     config.data.num_shards = config.data.num_streams = 1
     config.data.short_seq_prob = 0.1
+    config.data.masked_lm_prob = 0.15
     config.model.max_position_embeddings = sequence_length
     config.phases[0].update(
         sequence_length=sequence_length,

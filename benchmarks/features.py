@@ -12,22 +12,17 @@ regression.
 
 import argparse
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks import rows
-from bert_jax.config import MeshConfig
-from bert_jax.distributed import mesh as mesh_lib
+from bert_jax import inference
 from bert_jax.finetuning import metrics
 from bert_jax.finetuning.data import conll
 from bert_jax.finetuning.data.conll import Sentences
-from bert_jax.inference import features as features_lib
-from bert_jax.loading import model as model_lib
-from bert_jax.loading.model import Trained
+from bert_jax.inference import TextEncoder
 
 MAX_ITERATIONS = 1_000  # the default of 100 does not converge on 256 features
 WITHOUT_CONTEXT = "first"
@@ -40,16 +35,13 @@ def main() -> None:
     parser.add_argument("--dev", required=True)
     parser.add_argument("--length", type=int, default=64)
     args = parser.parse_args()
-    jax.set_mesh(
-        mesh_lib.make_mesh(MeshConfig(data=-1, fsdp=1, tensor=1, shard_optimizer=False))
-    )
-    model = model_lib.read_encoder(args.model)
+    model = inference.load(args.model, max_length=args.length)
     train = conll.read(f"conll:{args.train}", "", "")
     dev = conll.read(f"conll:{args.dev}", "", "")
-    enough = model.config.num_hidden_layers >= 4
+    enough = model.num_layers >= 4
     scores = {
-        layers: score(model, layers, args.length, train, dev)
-        for layers in features_lib.LAYERS
+        layers: score(model, layers, train, dev)
+        for layers in inference.LAYERS
         if enough or not layers.endswith("last_four")
     }
     for layers, f1 in scores.items():
@@ -63,36 +55,27 @@ def main() -> None:
         )
 
 
-def score(
-    model: Trained, layers: str, length: int, train: Sentences, dev: Sentences
-) -> float:
+def score(model: TextEncoder, layers: str, train: Sentences, dev: Sentences) -> float:
     """Trains a linear classifier and returns its F1 of entities on the dev set."""
-    extractor = features_lib.Extractor(
-        model,
-        layers=layers,
-        pooling="words",
-        max_length=length,
-        batch_size=32,
-        dtype=jnp.dtype("float32"),
-    )
     classifier = make_pipeline(
         StandardScaler(), LogisticRegression(max_iter=MAX_ITERATIONS)
     )
-    classifier.fit(words(extractor, train), tags(train))
-    found = classifier.predict(words(extractor, dev))
+    classifier.fit(words(model, layers, train), tags(train))
+    found = classifier.predict(words(model, layers, dev))
     ends = np.cumsum([len(sentence) for sentence in dev.words])
     predicted = [part.tolist() for part in np.split(found, ends[:-1])]
     return metrics.tagging(predicted, dev.tags or [])["f1"]
 
 
-def words(extractor: features_lib.Extractor, sentences: Sentences) -> np.ndarray:
+def words(model: TextEncoder, layers: str, sentences: Sentences) -> np.ndarray:
     """Returns the features of all words, float32[words, features]."""
     # Spaces separate words, so they are replaced inside of words.
     texts = [
-        (" ".join(word.replace(" ", "_") for word in sentence),)
+        " ".join(word.replace(" ", "_") for word in sentence)
         for sentence in sentences.words
     ]
-    return np.concatenate([features.values for features in extractor(texts)])
+    found = model.features(texts, layers=layers, pooling="words")
+    return np.concatenate([features.values for features in found])
 
 
 def tags(sentences: Sentences) -> list[str]:

@@ -36,12 +36,12 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
+from bert_jax.configs import base, large_packed, tiny
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import host_memory
-from configs import base, large_packed, tiny
 
 
 def main() -> None:
@@ -192,6 +192,7 @@ def make_config(
 ) -> config_lib.ExperimentConfig:
     config = tiny.get_config()
     config.data.corpus_dir = f"{directory}/corpus"
+    config.data.masked_lm_prob = 0.15
     config.data.whole_word_mask = whole_word_mask
     config.data.num_shards = args.shards
     config.data.num_streams = args.streams

@@ -24,10 +24,10 @@ import tokenizers
 
 from benchmarks import rows
 from bert_jax import config as config_lib
+from bert_jax.configs import tiny
 from bert_jax.data.corpus import encoding
 from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import wordpiece, wordpiece_training
-from configs import tiny
 
 # Unicode categories that the released code keeps and the library's clean_text drops.
 KEPT_BY_ONE_SIDE = ("Co", "Cn")

@@ -20,12 +20,12 @@ import numpy as np
 
 from benchmarks import rows
 from bert_jax import config as config_lib
+from bert_jax.configs import base, large
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
-from configs import base, large
 
 PEERS = {
     "none": None,

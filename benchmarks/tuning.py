@@ -110,13 +110,18 @@ NOT_FOR_GLUE = "--config.task.glue=()"
 HEADER_OF_COLA = "--config.data.header=('source', 'label', 'star', 'sentence')"
 TASKS = {
     "sst2": Tuned(
-        "sst2", glue("SST-2"), 2, 0.828, "TF-IDF of words and pairs", (NOT_FOR_GLUE,)
+        "glue.py:sst2",
+        glue("SST-2"),
+        2,
+        0.828,
+        "TF-IDF of words and pairs",
+        (NOT_FOR_GLUE,),
     ),
     "cola": Tuned(
-        "cola", glue("CoLA"), 5, 0.108, "TF-IDF", (HEADER_OF_COLA, NOT_FOR_GLUE)
+        "glue.py:cola", glue("CoLA"), 5, 0.108, "TF-IDF", (HEADER_OF_COLA, NOT_FOR_GLUE)
     ),
     "stsb": Tuned(
-        "stsb",
+        "glue.py:stsb",
         unseen_pairs,
         5,
         0.544,
@@ -124,17 +129,17 @@ TASKS = {
         ("--config.task.label=score", "--config.metric=pearson", NOT_FOR_GLUE),
     ),
     "similarity": Tuned(
-        "similarity",
+        "similarity.py",
         unseen_pairs,
         5,
         0.544,
         "words in common",
         ("--config.task.label=score", "--config.metric=pearson"),
     ),
-    "wnut17": Tuned("wnut17", wnut, 8, None, ""),
-    "squad": Tuned("squad1", articles, 1, None, ""),
-    "codah": Tuned("codah", codah, 4, 0.25, "chance"),
-    "goemotions": Tuned("goemotions", emotions, 10, 0.374, "TF-IDF"),
+    "wnut17": Tuned("wnut17.py", wnut, 8, None, ""),
+    "squad": Tuned("squad1.py", articles, 1, None, ""),
+    "codah": Tuned("codah.py", codah, 4, 0.25, "chance"),
+    "goemotions": Tuned("goemotions.py", emotions, 10, 0.374, "TF-IDF"),
 }
 
 
@@ -159,7 +164,7 @@ def compare(name: str, args: argparse.Namespace) -> None:
     made.mkdir(parents=True, exist_ok=True)
     train, dev = task.data(args.data.resolve(), made.resolve())
     flags = [
-        f"--config=configs/finetune/{task.config}.py",
+        f"--config=configs/finetune/{task.config}",
         f"--model={args.model}",
         f"--config.data.train={train}",
         f"--config.data.dev=('{dev}',)",

@@ -5,6 +5,8 @@ import signal
 import sys
 import time
 
+__version__ = "0.1.0"
+
 # The time of the import, in seconds since 1970: the start of a command.
 BEGAN = time.time()
 EXIT_FORCED = 128 + signal.SIGINT  # the code that shells report for SIGINT

@@ -43,6 +43,12 @@ class DivergedError(ConfigError):
         return self
 
 
+class AllDivergedError(ConfigError):
+    """Every run of a sweep diverged before its first evaluation."""
+
+    exit_code = EXIT_DIVERGED
+
+
 class Interrupted(Exception):
     """The run was interrupted, and its progress is saved."""
 

@@ -1,12 +1,12 @@
-"""Held-out masked-LM and next-sentence metrics of a checkpoint.
+"""Evaluates a checkpoint on held-out text.
 
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--corpus_dir=DIR]
 
 Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
-next_sentence_accuracy, unigram_entropy (nats, of the held-out tokens: the masked-LM
-loss of guessing by frequency alone) and next_sentence_majority (the accuracy of always
-answering with the commoner label); with config.data.next_sentence=False nothing of next
-sentences. Pairs and masks are the same in every call.
+next_sentence_accuracy, unigram_entropy (of the held-out tokens, in nats; it is the
+masked-LM loss of guessing by frequency) and next_sentence_majority (the accuracy of
+always predicting the more frequent label). With config.data.next_sentence=False, there
+are no next-sentence metrics. Pairs and masks are the same in every call.
 """
 
 import json
@@ -30,12 +30,12 @@ def main() -> None:
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
             " prepare one with config.data.validation_fraction above 0"
         )
-    made = run.corpus, run.config, run.phase_index
+    inputs = run.corpus, run.config, run.phase_index
     metrics = evaluation.evaluate(
         run.eval_step,
         run.params,
         evaluation.eval_batches(
-            *made, mesh_lib.host_part(run.mesh, jax.process_index())
+            *inputs, mesh_lib.host_part(run.mesh, jax.process_index())
         ),
         run.mesh,
         run.accumulation_steps,
@@ -47,7 +47,7 @@ def main() -> None:
     }
     if run.config.data.next_sentence:
         result["next_sentence_majority"] = evaluation.next_sentence_majority(
-            evaluation.eval_batches(*made)
+            evaluation.eval_batches(*inputs)
         )
     print(json.dumps(result))
 
@@ -55,9 +55,9 @@ def main() -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("workdir", None, "directory of a training run")
     _STEP = flags.DEFINE_integer(
-        "step", None, "checkpoint to use; the newest if absent"
+        "step", None, "step of the checkpoint; default: the newest"
     )
     _CORPUS_DIR = flags.DEFINE_string(
-        "corpus_dir", None, "where the run's corpus is, if it was moved"
+        "corpus_dir", None, "directory of the run's corpus, if it was moved"
     )
     cli.run(main, __doc__)

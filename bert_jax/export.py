@@ -1,11 +1,11 @@
-"""Checkpoint -> a directory that other software loads.
+"""Exports a checkpoint to a directory in Hugging Face's or Google's format.
 
     python -m bert_jax.export --workdir=DIR --output=DIR2
         [--format=huggingface|google] [--dtype=float32|bfloat16] [--step=N]
         [--corpus_dir=DIR]
 
-DIR2 must not exist or be empty; it appears when it is complete, and after it was read
-back and found to give the run's own logits. With the weights and the tokenizer come a
+DIR2 must be new or empty. It is created when the export is complete, after it was read
+back and verified to give the run's logits. It contains the weights, the tokenizer, a
 model card (README.md) and SHA256SUMS.
 """
 
@@ -32,13 +32,14 @@ from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 
 FORMATS = {"huggingface": huggingface_write.write, "google": google_tf1.write}
-# Of a head's largest logit. Nothing is lost in float32; in bfloat16 each weight is off
-# by up to 1/512 of itself, and the layers add that up.
+# The largest allowed difference of a logit, relative to the largest logit of its head.
+# float32 loses nothing; bfloat16 changes each weight by up to 1/512 of its value, which
+# accumulates over layers.
 MAX_DIFFERENCE = {"float32": 1e-5, "bfloat16": 5e-2}
 
 
 class ExportError(Exception):
-    """What was written is not what was to be written."""
+    """An exported file differs from the run when it is read back."""
 
 
 def export(
@@ -49,73 +50,92 @@ def export(
     step: int | None = None,
     corpus_dir: str | None = None,
 ) -> None:
-    """Writes a checkpoint of the run, see `run.open_run`.
+    """Exports a checkpoint of a run.
+
+    Args:
+      workdir: directory of the run.
+      output: new or empty directory to write.
+      format_name: a key of FORMATS.
+      dtype: dtype of the written weights, a key of MAX_DIFFERENCE.
+      step: step of the checkpoint; None is the newest.
+      corpus_dir: directory of the run's corpus, if it was moved.
 
     Raises:
-      ConfigError: when the output exists or there is no such checkpoint.
-      ExportError: when what was written, read back, is another model.
+      ConfigError: when the output exists, or the checkpoint does not or is not finite.
+      ExportError: when the export differs from the run when it is read back.
     """
-    target = Path(output).expanduser().absolute()
-    is_new = not os.path.lexists(target)
-    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
-    if not is_new and not is_empty:
-        raise ConfigError(f"--output={output} exists already; give a new directory")
-    if target.is_relative_to(Path(workdir).expanduser().absolute()):
-        raise ConfigError(
-            f"--output={output} is in the run's own directory; give another"
-        )
+    target = _target(output, workdir)
     run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
             raise ConfigError(
                 f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
-                " older one with --step"
+                " older checkpoint with --step"
             )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
     except OSError as error:
         raise ConfigError(
-            f"--output={output}: {error.strerror}; give another directory"
+            f"--output={output}: {error.strerror}; use another directory"
         ) from None
     try:
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
         files.write_digests(tmp)
-        model_card.write(  # without a digest: people edit it
+        model_card.write(  # after the digests, because people edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype
         )
-        tmp.chmod(0o755)  # mkdtemp keeps it to its owner
+        tmp.chmod(0o755)  # mkdtemp gives access to the owner only
         os.replace(tmp, target)
     except BaseException:
         shutil.rmtree(tmp)
         raise
     print(
-        f"Exported step {run.step:,} to {output}, {format_name} in {dtype}. Read back,"
-        f" its logits are the run's{f' within {difference:.1g}' if difference else ''}."
-        f" {output}/README.md says how to load it."
+        f"Exported step {run.step:,} to {output} ({format_name}, {dtype}). The export"
+        f" was read back: its logits equal the run's"
+        f"{f' within {difference:.1g}' if difference else ''}."
+        f" {output}/README.md describes how to load it."
     )
 
 
-def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
-    """Returns the largest difference of logits between an export and its run.
+def _target(output: str, workdir: str) -> Path:
+    """Returns the absolute path of the output.
 
     Raises:
-      ExportError: when a weight is not the run's rounded to the dtype, or logits are
-        further apart than that allows.
+      ConfigError: when it is neither new nor an empty directory, or in the workdir.
+    """
+    target = Path(output).expanduser().absolute()
+    is_new = not os.path.lexists(target)
+    is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
+    if not is_new and not is_empty:
+        raise ConfigError(f"--output={output} already exists; use a new directory")
+    if target.is_relative_to(Path(workdir).expanduser().absolute()):
+        raise ConfigError(
+            f"--output={output} is inside --workdir={workdir}; use another directory"
+        )
+    return target
+
+
+def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
+    """Reads an export and returns the largest difference of its logits from the run's.
+
+    Raises:
+      ExportError: when a weight differs from the run's rounded to the dtype, or a logit
+        differs by more than MAX_DIFFERENCE.
     """
     arrays = initialize.open_directory(directory, run.config).read()
     for name, ours in parameters.by_name(run.params).items():
         rounded = ours.astype(jnp.dtype(dtype)).astype(np.float32)
         if not np.array_equal(arrays.get(name, []), rounded):
-            raise ExportError(f"{directory}: {name} is not what was written")
+            raise ExportError(f"{directory}: {name} differs from the run's weights")
     forward = logits_of_random_pairs(run)
     expected, found = forward(run.params), forward(parameters.place(run.params, arrays))
     difference = 0.0
     for ours, theirs in zip(expected, found, strict=True):
         off = float(np.max(np.abs(ours - theirs)))
         if not off <= MAX_DIFFERENCE[dtype] * float(np.max(np.abs(ours))):
-            raise ExportError(f"{directory}: its logits differ from the run's by {off}")
+            raise ExportError(f"{directory}: logits differ from the run's by {off}")
         difference = max(difference, off)
     return difference
 
@@ -123,7 +143,7 @@ def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
 def logits_of_random_pairs(
     run: run_lib.Run,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Returns params -> both heads' float32 logits of fixed pairs with padding."""
+    """Returns a function: parameters -> both heads' logits of fixed random pairs."""
     rows = mesh_lib.batch_divisor(run.mesh)
     T = min(64, run.config.model.max_position_embeddings)
     shape, position_T = (rows, T), np.arange(T)
@@ -165,14 +185,16 @@ def main() -> None:
 if __name__ == "__main__":
     flags.DEFINE_string("workdir", None, "directory of a training run")
     flags.DEFINE_string("output", None, "new directory to write")
-    _FORMAT = flags.DEFINE_enum("format", "huggingface", list(FORMATS), "what to write")
+    _FORMAT = flags.DEFINE_enum(
+        "format", "huggingface", list(FORMATS), "format to write"
+    )
     _DTYPE = flags.DEFINE_enum(
-        "dtype", "float32", list(MAX_DIFFERENCE), "of the weights written"
+        "dtype", "float32", list(MAX_DIFFERENCE), "dtype of the written weights"
     )
     _STEP = flags.DEFINE_integer(
-        "step", None, "checkpoint to use; the newest if absent"
+        "step", None, "step of the checkpoint; default: the newest"
     )
     _CORPUS_DIR = flags.DEFINE_string(
-        "corpus_dir", None, "where the run's corpus is, if it was moved"
+        "corpus_dir", None, "directory of the run's corpus, if it was moved"
     )
     cli.run(main, __doc__)

@@ -1,15 +1,16 @@
-"""Raw text -> tokenizer + token corpus.
+"""Prepares a corpus: trains a tokenizer on raw text and tokenizes the text.
 
     python -m bert_jax.prepare --config=configs/X.py [--config.KEY=VALUE ...]
 
-Reads config.data.sources, trains a vocabulary (or takes config.tokenizer.vocab_file)
+Reads config.data.sources, trains a vocabulary (or loads config.tokenizer.vocab_file)
 and writes the corpus to config.data.corpus_dir, with --workers processes. Rerun the
-same command to resume after an interruption or an error: text that was tokenized is
-kept, and a corrected input file is the only one that is tokenized again. A finished
-corpus is left alone.
+same command to resume after an interruption or an error: tokenized text is kept, and
+of the input files only a corrected one is tokenized again. A complete corpus is not
+changed.
 
-The vocabulary is trained again when input files changed, unless that was at most 5% of
-over 16 MB of text; text that was tokenized is kept when the vocabulary is the same.
+The vocabulary is trained again if input files changed, unless there are more than 16 MB
+of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text
+is kept.
 """
 
 from concurrent.futures.process import BrokenProcessPool
@@ -27,8 +28,8 @@ def main() -> None:
         build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value)
     except BrokenProcessPool:
         raise ConfigError(
-            "a process was killed, most likely because memory ran out; finished work is"
-            " kept: rerun prepare with fewer --workers"
+            "a worker process was killed, most likely because memory ran out; completed"
+            " work is kept: rerun the command with fewer --workers"
         ) from None
 
 
@@ -37,15 +38,15 @@ if __name__ == "__main__":
     _WORKERS = flags.DEFINE_integer(
         "workers",
         None,
-        "processes that tokenize and write; one per core if not given",
+        "number of processes that tokenize and write; default: one per core",
         lower_bound=1,
     )
     _SCRATCH_DIR = flags.DEFINE_string(
         "scratch_dir",
         None,
-        "directory on a local disk for temporary files, about as large as the corpus"
-        " and 1 GB more a worker while runs are merged;"
-        " if not given, corpus_dir, or the system's temporary directory when corpus_dir"
-        " is a bucket or on a network or FUSE file system",
+        "directory on a local disk for temporary files, which are about as large as the"
+        " corpus, plus 1 GB per worker while sorted runs are merged; default:"
+        " corpus_dir, or the system's temporary directory if corpus_dir is a bucket or"
+        " on a network or FUSE file system",
     )
     cli.run(main, __doc__)

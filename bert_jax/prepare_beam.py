@@ -1,12 +1,12 @@
-r"""Raw text -> tokenizer + token corpus, on many machines: an Apache Beam pipeline.
+r"""Prepares a corpus on many machines, with an Apache Beam pipeline.
 
     python -m bert_jax.prepare_beam --config=configs/X.py [--config.KEY=VALUE ...] \
         --runner=DirectRunner [--OPTION_OF_THE_RUNNER=VALUE ...]
 
-Makes byte for byte what bert_jax.prepare makes: documents are read a file a task,
-encoded one by one and brought together by shard; each shard is written by one worker,
-the manifest here when all is done. Sources and corpus must be where every worker
-reaches them, in a bucket for example. Needs requirements-beam.txt.
+Writes the same corpus as bert_jax.prepare, byte for byte. A task reads a file, encodes
+its documents one by one and groups them by shard. Each shard is written by one worker;
+this process writes the manifest last. Sources and corpus must be accessible to all
+workers, for example in a bucket. Requires requirements-beam.txt.
 """
 
 import collections
@@ -48,32 +48,31 @@ except ImportError:
         raise
     cli.fail("Apache Beam is not installed; pip install -r requirements-beam.txt")
 
-# Where the workers leave what the manifest is made of.
+# The workers write the metadata of their shards here, for the manifest.
 FACTS = "unfinished-beam"
 COUNTS = "counts.json"
 
 
 def run(config: ExperimentConfig, options: list[str]) -> None:
-    """Makes the config's corpus, unless it is there already.
+    """Prepares the corpus of a config, unless it is complete already.
 
     Args:
-      config: what to make of what, and where.
-      options: of Beam and its runner, as on its command line.
+      config: config.data names the sources and the corpus.
+      options: options of Beam and its runner, as on a command line.
 
     Raises:
-      ConfigError: when a source, the vocabulary, the directory or an option does not
-        allow it.
+      ConfigError: when a source, the vocabulary, the directory or an option is invalid.
     """
     directory = config.data.corpus_dir
     pipeline_options = _parse(options)
     if corpus.exists(directory):
         corpus.read(config)
-        print(f"corpus: {directory} is prepared already", flush=True)
+        print(f"corpus: {directory} is already prepared", flush=True)
         return
     found = input_files.find(config.data.sources)
     facts = os.path.join(directory, FACTS)
     with work_directory.opened(directory) as work:
-        # Runners do not resume: no other call can use the shards of this one.
+        # Runners do not resume, so no other call can use the shards of this one.
         made_for = {"beam": uuid.uuid4().hex}
         clear = functools.partial(work_directory.remove_shards, directory)
         work_directory.stage(work, "shards", made_for, clear=clear)
@@ -86,7 +85,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             tokenizer, trained_on = training.load_or_train(
                 config, found, kept, vocabulary
             )
-            with _mistakes_of_workers(), beam.Pipeline(options=pipeline_options) as p:
+            with _raising_worker_errors(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
             counts, written = _read_facts(facts)
             for number, source in enumerate(config.data.sources):
@@ -114,7 +113,7 @@ def _parse(options: list[str]) -> PipelineOptions:
     unknown = parsed.get_all_options(retain_unknown_options=True).keys() - known.keys()
     if unknown:
         raise ConfigError(
-            f"--{min(unknown)} is neither a flag of ours nor an option of Beam; see"
+            f"--{min(unknown)} is neither a flag of bert_jax nor an option of Beam; see"
             " https://beam.apache.org/documentation/runners/capability-matrix"
         )
     return parsed
@@ -123,7 +122,7 @@ def _parse(options: list[str]) -> PipelineOptions:
 def _build(
     pipeline: beam.Pipeline, data: DataConfig, tokenizer: tokenizers.Tokenizer
 ) -> None:
-    """Adds what reads, encodes, groups and writes."""
+    """Adds the stages that read, encode, group and write documents."""
     parts = [
         (number, part)
         for number, spec in enumerate(data.sources)
@@ -158,7 +157,7 @@ def _build(
 
 
 class _Read(beam.DoFn):
-    """Parts of sources to (number of the source, document)."""
+    """Maps (source number, file) to (source number, document)."""
 
     def __init__(self, data: DataConfig):
         self._data = data
@@ -173,12 +172,12 @@ class _Read(beam.DoFn):
 
 
 def _with_text(number: int) -> str:
-    """Returns the name under which documents with text of a source are counted."""
+    """Returns the name of the count of a source's documents that have text."""
     return f"with text, of source {number}"
 
 
 class _Encode(beam.DoFn):
-    """Documents to entries; an entry is a plain tuple, which Beam can encode."""
+    """Maps documents to entries, as plain tuples, which Beam can encode."""
 
     def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
         self._data, self._tokenizer = data, tokenizer
@@ -208,7 +207,7 @@ def _write_counts(counts: dict[str, int], path: str) -> None:
 def _place(
     entry: tuple, data: DataConfig, id_dtype: str, counts: dict[str, int]
 ) -> tuple[str, tuple]:
-    """Returns the file name of the shard that an entry belongs to, and the entry."""
+    """Returns the file name of an entry's shard, and the entry."""
     ranges = _ranges(data, id_dtype, unknown_tokens.num_tokens(counts))
     return ranges.files[ranges.index(encoding.Entry(*entry).key)], entry
 
@@ -235,7 +234,7 @@ def _write_shard(
 def _read_facts(
     facts: str,
 ) -> tuple[collections.Counter[str], dict[str, writer.WrittenShard]]:
-    """Returns the counts of documents and the shards that have any."""
+    """Returns the document counts, and the metadata of shards by file name."""
     counts = collections.Counter(json.loads(storage.read(os.path.join(facts, COUNTS))))
     written = {
         name.removesuffix(".json"): writer.read_written(os.path.join(facts, name))
@@ -246,10 +245,10 @@ def _read_facts(
 
 
 @contextlib.contextmanager
-def _mistakes_of_workers() -> Iterator[None]:
-    """Raises as ConfigError what was one in a worker; most runners give only its text.
+def _raising_worker_errors() -> Iterator[None]:
+    """Raises the ConfigError of a worker as a ConfigError here.
 
-    They add where it happened, in brackets.
+    Most runners keep only the text of an error, and append its location in brackets.
     """
     try:
         yield

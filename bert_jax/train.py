@@ -3,7 +3,8 @@
     python -m bert_jax.train --config=configs/X.py [--workdir=DIR]
         [--config.KEY=VALUE ...]
 
-Continues by itself when the workdir holds a checkpoint. Ctrl-C and SIGTERM save one.
+Resumes from the newest checkpoint in the workdir, if there is one. Ctrl-C and SIGTERM
+save a checkpoint and stop the run.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import compilation, nonfinite, optimizer, rollbacks
 from bert_jax.training import step as step_lib
-from bert_jax.training.compilation import CompiledSteps, keep_compiled
+from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.input import training_batches
 from bert_jax.training.replay import Replay
@@ -42,42 +43,39 @@ from bert_jax.training.step import TrainState
 
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
-    """Trains from the newest checkpoint of the workdir, or from step 0, to the end."""
+    """Trains to the last step, from the newest checkpoint in the workdir or step 0.
+
+    Returns:
+      The state after the last step.
+    """
     startup = Startup()
     with Monitor(startup) as monitor:
         # ---- Inputs: checked before anything is written.
         mesh, corpus, weights = open_inputs(config, workdir, monitor)
 
-        # ---- State: first weights, or those of the newest checkpoint.
+        # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
-            multihost.make_shared("workdir", workdir)
-            first_step = take_workdir(workdir, config)
+            first_step = lock_workdir(workdir, config)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
             ranking = best.read(workdir, config, first_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
-            position = Position(corpus.sha256)
             if first_step:
-                position = checkpoints.position(first_step, corpus.sha256)
-                position = rollbacks.resumed(workdir, first_step, position)
+                position = resumed_position(workdir, checkpoints, first_step, corpus)
                 state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
             else:
-                state = first_state(init, weights)
-            if multihost.is_first():
-                if not first_step:
-                    rollbacks.clear(workdir)
-                workdir_lib.write_config(workdir, config)
+                position = Position(corpus.sha256)
+                state = initial_state(init, weights)
+            begin_workdir(workdir, config, first_step)
             print(describe(config, mesh, corpus, state, workdir, first_step))
-            notes = weights.notes if weights else ()
-            for note in (*optimizer.schedule_notes(config), *notes):
-                print(f"        {note}", flush=True)
+            print_notes(config, weights)
             del weights  # as large as the parameters
 
-        # ---- Steps.
+        # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
         train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
         compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
         if first_step < config.num_steps:
-            compiled.begin(phase_of(config, first_step)[0])
+            compiled.start(phase_of(config, first_step)[0])
         run = Run(
             config=config,
             workdir=workdir,
@@ -94,17 +92,17 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         preemption.save_on_signals()
         state = train_with_rollbacks(run, state, first_step, position)
 
-        # ---- End: the last checkpoint verified, the curves and the closing words.
+        # ---- End: the last checkpoint is verified, and the results are summarized.
         preemption.restore_ctrl_c()
         with monitor.activity("ending"):
             checkpoints.close()
-            multihost.agree("end", lambda: end(run))
+            multihost.agree("end", lambda: finish(run))
         return state
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The open parts of a run.
+    """The parts of a run that its steps use.
 
     Attributes:
       began: start of the process, in seconds since 1970.
@@ -123,22 +121,25 @@ class Run:
     began: float
 
 
+# ---------------------------------------------------------------------------- steps
+
+
 def train_with_rollbacks(
     run: Run, state: TrainState, first_step: int, position: Position
 ) -> TrainState:
-    """Takes the remaining steps; a diverged run resumes as config.guard allows.
+    """Takes the remaining steps, rolling a diverged run back as config.guard allows.
 
     Args:
-      run: the open parts of the run.
-      state: of `first_step`; it is donated.
+      run: the parts of the run.
+      state: the state after `first_step` steps; it is donated.
       first_step: number of completed steps.
-      position: in the data.
+      position: the position in the data.
 
     Raises:
-      Interrupted: when the run was asked to stop, and is saved.
-      DivergedError: when too many steps were not finite; nothing more is saved.
-      ConfigError: when a disk is full.
-      CorruptError: when a chip computes wrong.
+      Interrupted: when the run was interrupted, and a checkpoint is saved.
+      DivergedError: when too many steps are not finite; the state is not saved.
+      ConfigError: when the disk is full.
+      CorruptError: when a replay detects a faulty chip.
     """
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
@@ -152,7 +153,7 @@ def train_with_rollbacks(
                 first_step, position = rollbacks.roll_back(
                     run.config, run.workdir, run.checkpoints, position, error
                 )
-        # Not before: the error's traceback holds the state that diverged.
+        # Restore outside of `except`: the traceback holds the state that diverged.
         started = time.time()
         state = run.checkpoints.restore(first_step, like, run.mesh)
 
@@ -160,7 +161,7 @@ def train_with_rollbacks(
 def take_steps(
     run: Run, state: TrainState, first_step: int, position: Position, started: float
 ) -> TrainState:
-    """The training loop: takes the steps after `first_step`, the last one included."""
+    """The training loop: takes all steps after `first_step`."""
     config, monitor, checkpoints = run.config, run.monitor, run.checkpoints
     open_log(run, first_step, position, started)
     run.ranking.drop_after(first_step)
@@ -177,10 +178,10 @@ def take_steps(
                         run.replay.check(step, state, batch)
                 state, metrics = train_step(state, batch)
                 monitor.step(step, phase_index, metrics)
-                checkpoints.check_saving()
+                checkpoints.check_for_errors()
                 is_last = step == config.num_steps
                 if preemption.interrupted() and not is_last:
-                    save(run, step, state, position)  # there may be seconds left
+                    save(run, step, state, position)  # there may be only seconds left
                     raise Interrupted(f"step {step:,} is saved in {run.workdir}")
                 is_best = False
                 if run.held_out.is_due(step):
@@ -189,8 +190,8 @@ def take_steps(
                     save(run, step, state, position)
             monitor.flush()
         except DivergedError as error:
-            monitor.note_time(error.step)  # else it would count as time not running
-            reason = nonfinite.diagnosis(state.params, run.workdir)
+            monitor.log_time(error.step)  # otherwise it would count as not running
+            reason = nonfinite.diagnose(state.params, run.workdir)
             raise error.because(reason) from None
     return state
 
@@ -204,7 +205,7 @@ def open_log(run: Run, first_step: int, position: Position, started: float) -> N
         position,
         first_step,
         run.workdir if multihost.is_first() else None,
-        run.monitor.say,
+        run.monitor.print,
     )
     run.monitor.open_log(
         run.workdir,
@@ -212,22 +213,22 @@ def open_log(run: Run, first_step: int, position: Position, started: float) -> N
         config.num_steps,
         config.log_every_steps,
         phase_of(config, max(first_step - 1, 0))[0],
-        throughput.Rates(config),
-        report.step_words,
-        guard.look,
+        throughput.Throughput(config),
+        report.format_steps,
+        guard.check,
         started,
     )
 
 
 @contextlib.contextmanager
 def finishing_saves(run: Run) -> Iterator[None]:
-    """Waits for the save in progress, also after an error where it can complete."""
+    """Waits for the save in progress, also after an error if the save can complete."""
     try:
         yield
     except DivergedError:
         raise
     except Exception as error:
-        # No save completes where another process is lost.
+        # A save cannot complete if another process is lost.
         if not multihost.may_be_lost_peer(error):
             with contextlib.suppress(Exception):  # report the first error
                 wait_for_save(run)
@@ -241,15 +242,15 @@ def wait_for_save(run: Run) -> None:
 
 
 def compiled_step(run: Run, phase_index: int) -> Callable[..., Any]:
-    """Returns the compiled step of a phase, waiting for its compilation."""
+    """Returns the compiled step of a phase, waiting for its compilation if needed."""
     if run.compiled.is_ready(phase_index):
-        return run.compiled.of(phase_index)
+        return run.compiled.get(phase_index)
     with run.monitor.activity("compiling"):
-        return run.compiled.of(phase_index)
+        return run.compiled.get(phase_index)
 
 
 def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
-    """Evaluates a resumed state that was saved but not evaluated."""
+    """Evaluates a resumed state whose evaluation is due but not logged."""
     if not step or not run.held_out.is_due(step):
         return
     lines = writer.read(run.workdir)
@@ -263,14 +264,17 @@ def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
     with run.monitor.activity("evaluating"):
         line = run.held_out.evaluate(state, phase_index)
     run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
-    run.monitor.log(step, line, f"held out: {report.held_out_words(line)}")
+    run.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
     if not run.config.checkpoint.keep_best:
         return False
     return multihost.from_process_0(run.ranking.is_best(step, run.checkpoints.steps()))
 
 
 def is_time_to_save(run: Run, step: int) -> bool:
-    """Decides by steps; by minutes where a line is due, since all processes agree."""
+    """Returns whether config.checkpoint saves the state after `step` steps.
+
+    every_minutes is checked only at log lines, because all processes have to agree.
+    """
     checkpoint = run.config.checkpoint
     if step % checkpoint.every_steps == 0:
         return True
@@ -281,20 +285,20 @@ def is_time_to_save(run: Run, step: int) -> bool:
 
 
 def save(run: Run, step: int, state: TrainState, position: Position) -> None:
-    """Writes the log lines so far, and starts saving a state that is finite."""
-    run.monitor.flush()  # raises where the steps since the last line diverged
+    """Writes the log lines so far, and starts to save a state that is finite."""
+    run.monitor.flush()  # raises if the steps since the last line diverged
     nonfinite.check_finite(step, state)
-    with run.monitor.activity("saving"):  # waits for the save before
+    with run.monitor.activity("saving"):  # waits for the previous save
         run.checkpoints.save(step, state, run.config, position)
 
 
-def end(run: Run) -> str:
-    """Verifies the last checkpoint, draws the curves and prints the closing words."""
-    remedy = "the same command goes on from step {}"
+def finish(run: Run) -> str:
+    """Verifies the last checkpoint, plots the curves and prints a summary."""
+    remedy = "rerun the same command to resume from step {}"
     integrity.check(run.workdir, run.config.num_steps, remedy)
     lines = writer.read(run.workdir)
     report.plot_curves(run.workdir, lines, run.held_out.unigram_entropy)
-    words = report.closing_words(
+    summary = report.summary(
         run.workdir,
         run.config.num_steps,
         time.time() - run.began,
@@ -303,31 +307,38 @@ def end(run: Run) -> str:
         run.held_out.next_sentence_majority,
         multihost.num_processes(),
     )
-    print(words)
+    print(summary)
     return ""
+
+
+# --------------------------------------------------------------------------- inputs
 
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
 ) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, initialize.Weights | None]:
-    """Returns the mesh, which is set, the corpus and first weights, if any are given.
+    """Opens the devices and the corpus, and sets the mesh.
+
+    Returns:
+      The mesh, the corpus, and the weights of config.init_from if it is used.
 
     Raises:
-      ConfigError: for everything a person can get wrong; but for a small corpus, which
-        is prepared last, nothing is written before.
+      ConfigError: when the config, the workdir or an input is invalid. Nothing is
+        written before, except that a small corpus is prepared last.
     """
     cli.local_directory("workdir", workdir)
     with monitor.activity("opening devices"):
         devices.open_devices()
-        keep_compiled(config.compilation_cache_dir)
+        compilation.enable_cache(config.compilation_cache_dir)
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
-        workdir_lib.check_continues(workdir, config)
+        workdir_lib.check_config(workdir, config)
         is_begun = bool(integrity.steps(workdir))
         multihost.check_same(
             "begun",
             str(is_begun),
-            f"--workdir={workdir} is not the same directory on all hosts",
+            f"--workdir={workdir} is not the same directory on all hosts; use a"
+            " directory that all hosts share",
         )
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
@@ -339,32 +350,20 @@ def open_inputs(
 def open_corpus(
     config: ExperimentConfig, is_initialized: bool
 ) -> tuple[corpus_lib.Corpus, initialize.Weights | None]:
-    """Returns the corpus, and the weights of config.init_from if `is_initialized`."""
+    """Opens the corpus, and reads the weights of config.init_from if `is_initialized`.
+
+    With a given vocabulary, the weights are read first, so that an error in them is
+    reported before a corpus is prepared.
+    """
     if not is_initialized:
         return find_corpus(config), None
     source = initialize.open_source(config)
-    if config.tokenizer.vocab_file:  # so weights can be read before a corpus is made
+    if config.tokenizer.vocab_file:
         tokenizer = tokenizers.load(config.tokenizer)
         weights = initialize.read(source, config, tokenizer)
         return find_corpus(config), weights
     corpus = find_corpus(config)
     return corpus, initialize.read(source, config, corpus.tokenizer)
-
-
-def take_workdir(workdir: str, config: ExperimentConfig) -> int:
-    """Locks the workdir and returns the step to go on at, that of a sound checkpoint.
-
-    Raises:
-      ConfigError: when another process writes there, or did so since `open_inputs`.
-      CorruptError: when there are checkpoints but none is sound.
-    """
-
-    def first() -> str:
-        workdir_lib.hold(workdir)
-        workdir_lib.check_continues(workdir, config)
-        return str(integrity.recover(workdir))
-
-    return int(multihost.agree("first step", first))
 
 
 def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
@@ -380,21 +379,65 @@ def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
     multihost.check_same(
         "corpus digest",
         corpus.sha256,
-        f"config.data.corpus_dir={config.data.corpus_dir!r} has another corpus on"
-        " another host; give a directory that all hosts share",
+        f"config.data.corpus_dir={config.data.corpus_dir!r} holds different corpora on"
+        " different hosts; use a directory that all hosts share",
     )
     return corpus
 
 
-def first_state(
+# ---------------------------------------------------------------------------- state
+
+
+def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
+    """Creates and locks the workdir; returns the step of the newest valid checkpoint.
+
+    Returns:
+      The number of completed steps, 0 for a new run.
+
+    Raises:
+      ConfigError: when another process uses the workdir, or another run was started in
+        it since `open_inputs`.
+      CorruptError: when there are checkpoints and all are corrupt.
+    """
+    multihost.make_shared("workdir", workdir)
+
+    def lock() -> str:
+        workdir_lib.lock(workdir)
+        workdir_lib.check_config(workdir, config)
+        return str(integrity.recover(workdir))
+
+    return int(multihost.agree("first step", lock))
+
+
+def resumed_position(
+    workdir: str, checkpoints: Checkpoints, step: int, corpus: corpus_lib.Corpus
+) -> Position:
+    """Returns the position in the data at which to resume from a checkpoint.
+
+    Raises:
+      ConfigError: when the checkpoint was trained on another corpus.
+    """
+    position = checkpoints.position(step, corpus.sha256)
+    return rollbacks.resumed(workdir, step, position)
+
+
+def initial_state(
     init: Callable[[], TrainState], weights: initialize.Weights | None
 ) -> TrainState:
-    """Returns the state of step 0: random weights, or those of another model."""
+    """Returns the state of step 0, with random weights or those of another model."""
     state = init()
     if weights is None:
         return state
     params = parameters.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
+
+
+def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:
+    """Writes the config, and removes the rollback record before step 0."""
+    if multihost.is_first():
+        if not first_step:
+            rollbacks.clear(workdir)
+        workdir_lib.write_config(workdir, config)
 
 
 def describe(
@@ -405,7 +448,7 @@ def describe(
     workdir: str,
     first_step: int,
 ) -> str:
-    """Returns a few lines on what is about to happen."""
+    """Returns lines that describe the model, the devices, the data and the phases."""
     model = config.model
     num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
     axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES)
@@ -417,11 +460,11 @@ def describe(
     )
     num_processes = jax.process_count()
     processes = f" in {num_processes} processes" if num_processes > 1 else ""
-    start = "from new weights"
+    start = "from random weights"
     if first_step == config.num_steps:
-        start = "all of them taken before"
+        start = "already complete"
     elif first_step:
-        start = f"continuing at step {first_step:,}"
+        start = f"resuming at step {first_step:,}"
     elif config.init_from:
         start = f"from the weights in {config.init_from} with a new optimizer"
     return "\n".join(
@@ -434,6 +477,13 @@ def describe(
             f"train:  {phases} tokens, {start}, workdir {workdir}",
         ]
     )
+
+
+def print_notes(config: ExperimentConfig, weights: initialize.Weights | None) -> None:
+    """Prints warnings about the schedule and notes about the initial weights."""
+    notes = weights.notes if weights else ()
+    for note in (*optimizer.schedule_notes(config), *notes):
+        print(f"        {note}", flush=True)
 
 
 def main() -> None:
@@ -450,6 +500,6 @@ def main() -> None:
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
     _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "where the run is kept; runs/NAME-OF-CONFIG if absent"
+        "workdir", None, "directory of the run; default runs/NAME-OF-CONFIG"
     )
     cli.run_and_leave(main, __doc__)

@@ -1,4 +1,4 @@
-"""Runs the entry points as a person does: `python -m bert_jax.X` in a process."""
+"""Runs commands, `python -m bert_jax.X`, in processes of their own."""
 
 import os
 import pathlib
@@ -45,7 +45,7 @@ def run_well(module: str, *args: str, **kwargs) -> str:
 
 
 def run_code(code: str) -> subprocess.CompletedProcess:
-    """Runs Python code in a process of its own."""
+    """Runs Python code in a new process."""
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -57,13 +57,13 @@ def run_code(code: str) -> subprocess.CompletedProcess:
 
 
 def write_text(path: pathlib.Path, num_documents: int = 60) -> None:
-    """Writes documents of made-up sentences, a sentence a line."""
+    """Writes documents of random sentences, one per line."""
     source = random.Random(0)
     nouns = "river stone garden letter captain winter engine window market song".split()
     verbs = "crosses follows remembers paints sells answers carries breaks".split()
     documents = []
     for _ in range(num_documents):
-        own = source.sample(nouns, 4)  # a document keeps to its subjects
+        own = source.sample(nouns, 4)  # a document has few subjects
         documents.append(
             "\n".join(
                 f"The {source.choice(own)} {source.choice(verbs)} the"
@@ -75,7 +75,7 @@ def write_text(path: pathlib.Path, num_documents: int = 60) -> None:
 
 
 def small_run(directory: pathlib.Path, **changes) -> list[str]:
-    """Returns arguments for a run of seconds on the text in `directory`."""
+    """Returns arguments of a run that takes seconds, on the text in `directory`."""
     values = {
         "data.sources": f"('text:{directory}/*.txt',)",
         "data.corpus_dir": str(directory / "corpus"),

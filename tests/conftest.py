@@ -1,4 +1,4 @@
-"""Strict JAX, eight simulated CPU devices, and small things many tests need."""
+"""Configures JAX with eight simulated CPU devices, and defines shared fixtures."""
 
 import importlib.metadata
 import io
@@ -9,14 +9,14 @@ import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-# Most of the tests' time is compilation: without XLA's dearer passes it is half. In
-# .ci/run the programs are those that people run.
+# Tests spend most of their time in compilation, which takes half as long without XLA's
+# more expensive passes. .ci/run compiles programs as users do.
 if os.environ.get("FUZZ") != "full":
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones refuse it
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
-# What one process has compiled no other one compiles again, of pytest's and of those
-# that tests start. Bits are the same either way.
+# All processes of a test run share one compilation cache, including those that tests
+# start. It does not affect results.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _compiled = tempfile.TemporaryDirectory(prefix="bert_jax-compiled-")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
@@ -32,7 +32,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from tests import one_phase
 from tests.commands import run_well, small_run, write_text
 
-# Started in the background by a shell, tests ignore Ctrl-C, and what they start would.
+# A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -58,8 +58,8 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
-# Files that take minutes: begun first, so that none of them is left for the end.
-LONGEST = ("test_kills", "test_steps", "test_resume_matrix", "test_local")
+# Files that take minutes start first, so that the end of a test run is not idle.
+LONGEST = ("test_kills", "test_step", "test_resume_matrix", "test_local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -135,22 +135,22 @@ def make_batch(
 
 @pytest.fixture(autouse=True, scope="session")
 def first_mesh():
-    """There is a mesh before a file's own fixtures, whichever file comes first."""
+    """Sets a mesh before the fixtures of the first file."""
     return use_mesh(1, 1, 1)
 
 
 @pytest.fixture(autouse=True)
 def one_device_mesh():
-    """Every test starts on a mesh of one device; `use_mesh` takes another."""
+    """Sets a mesh of one device before each test; `use_mesh` sets another."""
     return use_mesh(1, 1, 1)
 
 
 @pytest.fixture(autouse=True)
 def few_memory_mappings():
-    """Lets compiled programs go before the process is out of memory mappings.
+    """Drops compiled programs before the process runs out of memory mappings.
 
-    A program compiled for CPUs holds some tens of them, Linux gives a process 65,530,
-    and XLA's compiler dies of a segmentation fault when they are used up.
+    A program compiled for CPUs holds some tens of them. Linux allows a process 65,530,
+    and XLA's compiler crashes with a segmentation fault when there are none left.
     """
     yield
     mappings = pathlib.Path("/proc/self/maps")
@@ -161,7 +161,7 @@ def few_memory_mappings():
 def use_mesh(data: int, fsdp: int, tensor: int, devices=None) -> jax.sharding.Mesh:
     """Makes and sets a mesh over the first data * fsdp * tensor devices.
 
-    They are simulated ones, or for instance those of a TPU slice.
+    The default devices are simulated ones; a test may give those of a TPU topology.
     """
     mesh = jax.make_mesh(
         (data, fsdp, tensor),
@@ -174,7 +174,7 @@ def use_mesh(data: int, fsdp: int, tensor: int, devices=None) -> jax.sharding.Me
 
 
 def be_a_terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """Puts in place of standard output one that says it is a terminal."""
+    """Replaces standard output by one that claims to be a terminal."""
     written = io.StringIO()
     monkeypatch.setattr(written, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdout", written)

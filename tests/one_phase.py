@@ -5,7 +5,7 @@ The mask rate and the first weights are those of the released BERT.
 
 import ml_collections
 
-from configs import tiny
+from bert_jax.configs import tiny
 
 
 def get_config() -> ml_collections.ConfigDict:

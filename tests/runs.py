@@ -1,4 +1,4 @@
-"""What a run left in its workdir, for tests to compare."""
+"""Reads and compares the files in the workdirs of runs."""
 
 import json
 import pathlib
@@ -7,16 +7,16 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-# Of a metrics line, what is a function of the run alone and not of the clock.
+# The metrics of a line that do not depend on the clock.
 EXACT = ("step", "loss", "grad_norm", "learning_rate", "bad_steps")
 EXACT += ("eval_masked_lm_loss", "eval_next_sentence_loss")
 
 
 def arrays(workdir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    """Returns everything in a checkpoint: parameters, moments, counts."""
+    """Returns all arrays of a checkpoint: parameters, moments and counts."""
     path = workdir / "checkpoints" / str(step) / "state"
     checkpointer = ocp.PyTreeCheckpointer()
-    # As they are on the disk, whatever devices and processes they were saved from.
+    # NumPy arrays do not depend on the devices and processes that saved them.
     as_numpy = jax.tree.map(
         lambda _: ocp.RestoreArgs(restore_type=np.ndarray),
         checkpointer.metadata(path).item_metadata.tree,
@@ -36,15 +36,15 @@ def lines(workdir: pathlib.Path) -> list[dict]:
 
 
 def exact_lines(workdir: pathlib.Path) -> list[list]:
-    """Returns of each line what does not depend on the clock."""
+    """Returns the metrics in EXACT of each line."""
     return [[line.get(name) for name in EXACT] for line in lines(workdir)]
 
 
 def assert_same_metrics(found: pathlib.Path, expected: pathlib.Path) -> None:
     """Asserts equal evaluations, and equal sums of the losses of all steps.
 
-    An interruption saves between two log lines and writes a line there, so that lines
-    are means over other steps.
+    An interruption saves between two log lines and writes a line there, so that the
+    lines of the two runs are means over different steps.
     """
 
     def evaluations(workdir):

@@ -1,22 +1,28 @@
 """Tests of bert_jax.cli through the commands that start by it."""
 
 import pathlib
+import re
 import signal
 import sys
 import time
 
 import pytest
 
+import bert_jax
 from bert_jax import cli, errors
+from bert_jax.configs import tiny
 from tests.commands import run, run_code, run_well, start
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--config is missing; give it one of: configs/base.py"),
+        ([], "--config is missing; give a file or one of base, base_modern, ch"),
         (["--config=configs/tinny.py"], "--config=configs/tinny.py is not a file"),
-        (["--config=configs/sizes.py:4,250"], "error: --config: '4,250' is not a vali"),
+        (
+            ["--config=configs/sizes.py:4,250"],
+            "--config=configs/sizes.py:4,250: '4,250' is not a valid model",
+        ),
         pytest.param(
             ["--config=configs/tiny.py:4"],
             "takes 0 positional arguments",
@@ -28,8 +34,8 @@ from tests.commands import run, run_code, run_well, start
             marks=pytest.mark.slow,
         ),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
-        (["--config.seed=abc", "--config", "configs/tiny.py"], "a whole number"),
-        (["--config=configs/finetune/sst2.py"], "--config is one of finetune"),
+        (["--config.seed=abc", "--config", "configs/tiny.py"], "of type int"),
+        (["--config=finetune/glue:rte"], "--config is a fine-tuning config"),
         (
             ["--config=configs/large.py", "--config.data.sources=('tfds:a b#c',)"],
             "run: python -m bert_jax.prepare --config=configs/large.py"
@@ -47,15 +53,15 @@ from tests.commands import run, run_code, run_well, start
             marks=pytest.mark.slow,
         ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
-        (["--config=a.py", "--config=b.py"], "--config is given more than once"),
+        (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
         (
             ["--config=README.md"],
-            "--config=README.md is not a Python file; try configs",
+            "--config=README.md is not a Python file; give a file or one of base",
         ),
         (["--config=configs/tiny.py", "--workdir="], "--workdir= is empty; give"),
         (
             ["--config=configs/tiny.py", "--config.seed=abc"],
-            "--config.seed=abc does not fit: it must be a whole number",
+            "--config.seed=abc is invalid: it must be of type int",
         ),
         (
             ["--config=configs/tiny.py", "--config.optimiser.learning_rat=1"],
@@ -68,7 +74,7 @@ from tests.commands import run, run_code, run_well, start
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
-            "--config.data=abc does not fit: it holds keys, set one of them, as"
+            "--config.data=abc is invalid: it is a section; set its keys, as"
             " --config.data.corpus_dir",
         ),
         (
@@ -77,7 +83,7 @@ from tests.commands import run, run_code, run_well, start
         ),
         (
             ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
-            "it must be a whole number",
+            "it must be of type int",
         ),
     ],
 )
@@ -129,15 +135,49 @@ def test_a_config_file_that_does_not_load_is_one_line(
 
 def test_help_names_flags_and_configs():
     stdout = run_well("bert_jax.train", "--help")
+    assert stdout.startswith("Pretrains BERT") and "\nflags:\n  --config: " in stdout
     assert "--workdir" in stdout and "--config.KEY=VALUE" in stdout
-    assert "configs/tiny.py" in stdout
+    assert "base_modern, chinese" in stdout
+    assert "/bert_jax/train.py" not in stdout  # absl prints the path of the command
+
+
+def test_version_is_printed_by_every_command():
+    for command in ("train", "checkpoint"):
+        stdout = run_well(f"bert_jax.{command}", "--version")
+        assert stdout == f"bert_jax {bert_jax.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "directory", "expected"),
+    [
+        ("tiny", "", "tiny.py"),
+        ("configs/tiny.py", "", "tiny.py"),
+        ("finetune/glue", "", "finetune/glue.py"),
+        ("glue", "finetune", "finetune/glue.py"),
+        ("configs/finetune/glue.py", "finetune", "finetune/glue.py"),
+    ],
+)
+def test_shipped_configs_are_found_from_any_directory(
+    file, directory, expected, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_directory", cli.SHIPPED / directory)
+    assert cli._find(file) == cli.SHIPPED / expected
+
+
+def test_a_file_of_the_user_goes_before_a_shipped_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/tiny.py").touch()
+    assert cli._find("configs/tiny.py") == pathlib.Path("configs/tiny.py")
+    assert cli._find("tiny") == cli.SHIPPED / "tiny.py"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         pytest.param([], "--config is missing", marks=pytest.mark.slow),
-        (["--workers=0"], "--workers=0 does not fit: 0 is not a positive"),
+        (["--workers=0"], "--workers=0 is invalid: 0 is not a positive"),
     ],
 )
 def test_prepare_says_the_same(arguments, message):
@@ -149,8 +189,8 @@ def test_prepare_says_the_same(arguments, message):
 
 def test_tuning_names_configs_of_tasks():
     stdout = run_well("bert_jax.finetune", "--help")
-    assert "configs/finetune/sst2.py" in stdout and "configs/tiny.py" not in stdout
-    assert "recipe.py" not in stdout
+    assert "distill, glue" in stdout and "tiny" not in stdout
+    assert "recipe," not in stdout
     assert max(map(len, stdout.splitlines())) <= 88
 
 
@@ -165,26 +205,30 @@ def test_a_reader_of_help_may_want_no_more():
 
 def test_help_tells_what_a_flag_takes():
     stdout = run_well("bert_jax.export", "--help")
-    assert "  --format=<huggingface|google>: what to write (default: hugg" in stdout
+    assert "  --format: <huggingface|google>: format to write" in stdout
+    assert "(default: 'huggingface')" in stdout
 
 
 @pytest.mark.parametrize(
-    "before, after",
+    "arguments",
     [
-        (
-            "--config.a=1 --workdir=x --config=c.py",
-            "--workdir=x --config=c.py --config.a=1",
-        ),
-        ("-config.a=1 -config c.py --x", "-config c.py -config.a=1 --x"),
-        ("--config=c.py:4,256 --config.a=1", "--config=c.py:4,256 --config.a=1"),
-        ("--config.a=1 --workdir=x --config", "--config.a=1 --workdir=x --config"),
-        ("x -- --config.a=1 --config=c.py", "x -- --config.a=1 --config=c.py"),
-        ("--workdir=x", "--workdir=x"),
+        "--config=tiny --config.seed=3 --flag=x",
+        "--config.seed=3 --flag=x --config=tiny",
+        "-config.seed 3 -config configs/tiny.py --flag x",
     ],
 )
-def test_keys_may_stand_before_the_config(before, after):
-    found = cli._config_first(["train", *before.split()])
-    assert found == ["train", *after.split()]
+def test_keys_may_stand_before_the_config(arguments):
+    program = f"""if True:
+        import sys
+        sys.argv[1:] = {arguments.split()}
+        from absl import flags
+        from bert_jax import cli
+        config, flag = cli.define_config(), flags.DEFINE_string("flag", None, "a flag")
+        def main():
+            print(cli.load_config(config).seed, cli.config_name(config), flag.value)
+        cli.run(main, "")
+    """
+    assert run_code(program).stdout == "3 tiny x\n"
 
 
 @pytest.mark.parametrize(
@@ -236,11 +280,9 @@ def test_ctrl_c_among_imports_is_a_word():
     ],
 )
 def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
-    keys = """seed optimizer.learning_rate optimizer.clip_norm checkpoint.every_steps
-        eval.every_steps phases[0].global_batch_size""".split()
-    known = [f"config.{name}" for name in keys]
-    found = cli._nearest(f"config.{key}", known)
-    assert found.removeprefix("config.") == nearest
+    remedy = f"the nearest is --config.{nearest}$" if nearest else "its keys are in "
+    with pytest.raises(errors.ConfigError, match=re.escape(remedy).replace(r"\$", "$")):
+        cli._check_key(f"config.{key}", tiny.get_config(), "tiny")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
@@ -277,3 +319,35 @@ def test_only_commands_of_ours_stop_at_once(module):
         print(signal.getsignal(signal.SIGINT) is bert_jax.stop)
     """
     assert run_code(program).stdout == f"{module.startswith('bert_jax')}\n"
+
+
+# --------------------------------------------------------------------- output files
+
+
+def test_an_output_file_appears_when_it_is_complete(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("old")
+    with pytest.raises(RuntimeError):
+        with cli.replacing(path) as tmp:
+            tmp.write_text("half")
+            raise RuntimeError
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+    with cli.replacing(path) as tmp:
+        tmp.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("nowhere/a.npz", "in a directory that does not exist"),
+        ("input.txt", "is --input; give another file"),
+        ("directory", "is a directory; give a file"),
+        ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
+    ],
+)
+def test_invalid_output_files(name, message, tmp_path):
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(errors.ConfigError, match=message):
+        cli.check(tmp_path / name, str(tmp_path / "input.txt"))

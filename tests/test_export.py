@@ -1,4 +1,4 @@
-"""Tests of bert_jax.export: as a command on a run of 20 steps, and what it refuses."""
+"""Tests of bert_jax.export, on a run of 20 steps."""
 
 import dataclasses
 import hashlib
@@ -19,12 +19,12 @@ from tests.interop.test_huggingface_write import LINES
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
-    """The newest step for Hugging Face."""
+    """The directory of the newest step in Hugging Face's format."""
     output = tmp_path_factory.mktemp("exported") / "new"
     stdout = run_well(
         "bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}"
     )
-    assert "its logits are the run's." in stdout
+    assert "its logits equal the run's." in stdout
     return output
 
 
@@ -45,11 +45,11 @@ def test_writes_every_file_with_every_tensor(trained, exported):
     # embeddings 3 + norm 2, a layer 16, pooler 2, transform 4, bias 1, next sentence 2
     assert len(tensors) == 5 + 2 * 16 + 2 + 4 + 1 + 2
     again = run("bert_jax.export", f"--workdir={trained / 'run'}", f"--output={output}")
-    assert again.returncode == 2 and "exists already" in again.stderr
+    assert again.returncode == 2 and "already exists" in again.stderr
 
 
 @pytest.mark.slow
-def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
+def test_every_file_except_the_card_has_a_digest(trained, tmp_path):
     output = tmp_path / "exported"
     arguments = [f"--workdir={trained / 'run'}", f"--output={output}"]
     run_well("bert_jax.export", *arguments, "--format=google", "--step=10")
@@ -73,7 +73,7 @@ def test_every_file_but_the_card_has_a_digest(trained, tmp_path):
         pytest.param(google_tf1, "bfloat16", marks=pytest.mark.slow),
     ],
 )
-def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dtype):
+def test_an_export_is_read_back_in_its_dtype(trained, tmp_path, format_, dtype):
     opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     format_.write(tmp_path, opened.params, opened.config, tokenizer, dtype)
@@ -81,8 +81,8 @@ def test_what_is_written_comes_back_in_its_dtype(trained, tmp_path, format_, dty
     assert difference == 0 if dtype == "float32" else 0 < difference < 0.05
 
 
-def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
-    """A weight that changed on its way to the disk: nothing appears."""
+def test_a_changed_weight_is_an_error(trained, tmp_path):
+    """A weight may change on its way to the disk."""
     opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
@@ -90,12 +90,12 @@ def test_another_model_than_the_runs_is_not_exported(trained, tmp_path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 0x40
     path.write_bytes(content)
-    with pytest.raises(export.ExportError, match="is not what was written"):
+    with pytest.raises(export.ExportError, match="differs from the run's weights"):
         export.read_back(tmp_path, opened, "float32")
 
 
-def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
-    """Should the same weights ever give them."""
+def test_different_logits_are_an_error(trained, tmp_path, monkeypatch):
+    """Equal weights are not enough."""
     opened = run_lib.open_run(str(trained / "run"), None)
     tokenizer = opened.corpus.tokenizer
     huggingface_write.write(tmp_path, opened.params, opened.config, tokenizer)
@@ -106,11 +106,11 @@ def test_other_logits_are_not_exported(trained, tmp_path, monkeypatch):
         return place(params, arrays | bias)
 
     monkeypatch.setattr(parameters, "place", place_another)
-    with pytest.raises(export.ExportError, match="its logits differ from the run's"):
+    with pytest.raises(export.ExportError, match="logits differ from the run's"):
         export.read_back(tmp_path, opened, "float32")
 
 
-def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):
+def test_a_diverged_run_is_an_error(trained, tmp_path, monkeypatch):
     opened = run_lib.open_run(str(trained / "run"), None)
     bias = np.full(2, np.nan, np.float32)
     params = parameters.place(opened.params, {"next_sentence.bias": bias})
@@ -121,7 +121,7 @@ def test_a_run_that_diverged_is_not_exported(trained, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_output_that_is_something_already_is_refused(tmp_path):
+def test_an_existing_output_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
@@ -129,19 +129,19 @@ def test_an_output_that_is_something_already_is_refused(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").write_text("")
     for name in ("file", "link", "lost", "full"):
-        with pytest.raises(ConfigError, match=f"{name} exists already; give a new"):
+        with pytest.raises(ConfigError, match=f"{name} already exists; use a new"):
             export.export("run", str(tmp_path / name), "huggingface")
-    with pytest.raises(ConfigError, match="in the run's own directory"):
+    with pytest.raises(ConfigError, match="is inside --workdir="):
         export.export(str(tmp_path), f"{tmp_path}/checkpoints/7", "huggingface")
 
 
-def test_an_output_that_cannot_be_made_is_refused(trained):
+def test_an_output_that_cannot_be_created_is_an_error(trained):
     with pytest.raises(ConfigError, match="--output=/proc/x: No such file"):
         export.export(str(trained / "run"), "/proc/x", "huggingface")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_class_that_people_use_loads_it(trained, exported, tmp_path, dtype):
+def test_transformers_classes_load_the_export(trained, exported, tmp_path, dtype):
     transformers = pytest.importorskip("transformers")
     opened = run_lib.open_run(str(trained / "run"), None)
     ours, directory = opened.corpus.tokenizer, exported
@@ -167,7 +167,7 @@ def test_every_class_that_people_use_loads_it(trained, exported, tmp_path, dtype
         assert tokenizer(line)["input_ids"] == [cls, *encode([line])[0], sep]
 
 
-def test_sentence_transformers_encodes_with_it(exported):
+def test_sentence_transformers_loads_the_export(exported):
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = sentence_transformers.SentenceTransformer(str(exported), device="cpu")
     vectors = model.encode(["The river follows the garden.", "An engine."])
@@ -186,7 +186,7 @@ def test_sentence_transformers_encodes_with_it(exported):
         (["--workdir=RUN", "--output=O", "--format=onnx"], "huggingface"),
     ],
 )
-def test_mistakes_are_one_line(trained, arguments, message):
+def test_wrong_arguments_are_one_line(trained, arguments, message):
     arguments = [a.replace("RUN", str(trained / "run")) for a in arguments]
     result = run("bert_jax.export", *arguments)
     assert result.returncode == 2

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from bert_jax import extract
-from bert_jax.inference.features import Features
 from bert_jax.interop import huggingface_write
 from tests.commands import run, run_well
 from tests.finetuning import tuned
@@ -86,24 +84,18 @@ def test_a_linear_layer_tags_words_by_their_features(directory, tmp_path):
     assert tagger.score(features, tags) > 0.95
 
 
-def test_bits_that_changed_are_told_by_cosines():
-    def features(*rows):
-        return Features(*[np.zeros(0)] * 3, np.array(rows, np.float32).reshape(-1, 2))
-
-    exact = [features([1, 0], [0, 0]), features()]
-    for found, expected in (([1, 0], "1.0000"), ([1, 1], "0.7071"), ([-1, 0], "-1.0")):
-        words = extract.difference(exact, [features(found, [0, 0]), features()])
-        assert f"2 texts have cosines {expected}" in words
-    nothing = extract.difference(exact, [features([np.nan, 0], [0, 0]), features()])
-    assert "cosines nan" in nothing
-
-
-def test_nothing_is_left_of_what_failed(tmp_path):
-    for name in ("a.jsonl", "a.npz"):
-        with pytest.raises(RuntimeError):
-            with extract.writing(tmp_path / name, None, True):
-                raise RuntimeError
-    assert not list(tmp_path.iterdir())
+def test_extract_reports_the_difference(directory, tmp_path):
+    stdout = run_well(
+        "bert_jax.extract",
+        f"--model={directory}",
+        f"--input={directory / 'lines.txt'}",
+        f"--output={tmp_path / 'a.npz'}",
+        "--pooling=mean",
+        "--weights=int8",
+    )
+    assert "int8 weights: 0.0 MB instead of" in stdout
+    cosine = float(stdout.split("have cosines ")[1].split()[0])
+    assert 0.99 < cosine <= 1
 
 
 @pytest.mark.slow
@@ -113,7 +105,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
         ({"input": ""}, "--input is missing"),
         ({"output": "a.txt"}, "must end in .jsonl or .npz"),
         ({"input": tmp_path / "a.jsonl"}, "is --input; give another file"),
-        ({"model": "~nouser/x"}, "--model=~nouser/x is not a valid path"),
+        ({"model": "~nouser/x"}, "model='~nouser/x' is not a local path"),
         ({"input": tmp_path / "empty.txt"}, "has no lines"),
     ):
         (tmp_path / "empty.txt").write_text("")

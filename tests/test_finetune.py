@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from bert_jax import finetune
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from bert_jax.finetuning import inputs
+from bert_jax.finetuning import inputs, outcome, results
 from bert_jax.finetuning import run as tuning
 from bert_jax.interop import huggingface_write
-from bert_jax.loading import encoders
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
 from tests.commands import ENV, ROOT, run, run_well
@@ -39,7 +37,7 @@ SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)"
 def command(directory, *rest, **more):
     values = labelled.changes(directory) | more
     return [
-        "--config=configs/finetune/sst2.py",
+        "--config=configs/finetune/glue.py:sst2",
         f"--model={directory / 'source'}",
         f"--workdir={directory / 'run'}",
         *(f"--config.{key}={value}" for key, value in values.items()),
@@ -77,8 +75,8 @@ def test_the_same_command_again_finds_all_done(swept):
     before = model.read_bytes()
     stdout = run_well("bert_jax.finetune", *command(directory, *SWEEP))
     assert "examples/s" not in stdout and "Best by accuracy" in stdout
-    assert stdout.count("done before") == 4
-    assert "dev.tsv has accuracy 0.5" in stdout
+    assert stdout.count("already complete") == 4
+    assert "dev.tsv alone has accuracy 0.5" in stdout
     assert model.read_bytes() == before
 
 
@@ -88,8 +86,8 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     rest = [f"--workdir={tmp_path / 'run'}", "--config.recipe.learning_rate=3e-3"]
     stdout = run_processes(2, "--command=finetune", *command(directory, *rest))
     assert stdout.count("Best by accuracy") == 1
-    (found,) = tuning.results_in(str(tmp_path / "run" / "runs"))
-    one = tuning.read_result(str(directory / "run" / "runs" / "lr0.003_seed0"))
+    (found,) = results.read_all(str(tmp_path / "run" / "runs"))
+    one = results.read(str(directory / "run" / "runs" / "lr0.003_seed0"))
     assert one is not None and found.metrics == one.metrics
 
     def losses(path):
@@ -99,13 +97,13 @@ def test_two_processes_tune_as_one_does(swept, tmp_path):
     np.testing.assert_allclose(
         losses(tmp_path / "run/runs/lr0.003_seed0"), expected, rtol=1e-5
     )
-    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
     assert model.head == model_lib.read_tuned(str(directory / "run" / "model")).head
 
 
 @pytest.mark.slow
 def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
-    workdir_lib.hold(str(tmp_path))
+    workdir_lib.lock(str(tmp_path))
     result = run("bert_jax.finetune", *command(swept[0], f"--workdir={tmp_path}"))
     assert result.returncode == 2 and result.stderr.count("\n") == 1
     assert f"is being written by process {os.getpid()} on" in result.stderr
@@ -118,7 +116,7 @@ def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
     arguments = command(directory, f"--workdir={tmp_path / 'run'}", **more)
     result = run("bert_jax.finetune", *arguments)
     assert result.returncode == 77, result.stdout + result.stderr
-    assert "no run came to its first look at the dev set" in result.stderr
+    assert "every run diverged before its first evaluation" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "run" / "model").exists()
 
@@ -126,7 +124,7 @@ def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
 def test_the_model_is_the_one_of_its_metrics(swept):
     """Read back from its directory alone."""
     directory, _ = swept
-    model = model_lib.read_tuned(str(directory / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(directory / "run" / "model")))
     assert model.head is not None and model.head.labels == ("against", "for")
     summary = json.loads((directory / "run" / "results.json").read_text())
     setup = labelled.make_setup(directory)
@@ -144,7 +142,7 @@ def test_transformers_reads_the_same_logits(swept):
     encoded = tokenizer(["w5 w1 w9", "w3 w4"], padding=True, return_tensors="pt")
     with torch.no_grad():
         expected = theirs.eval()(**encoded).logits.numpy()
-    model = model_lib.read_tuned(str(path))
+    model = model_lib.place(model_lib.read_tuned(str(path)))
     ids = encoded["input_ids"].numpy().astype(np.int32)
     batch = {
         "input_ids": ids,
@@ -190,12 +188,12 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
     setup = labelled.make_setup(tmp_path, kind=kind)
     rate = setup.config.recipe.learning_rate
     workdir = str(tmp_path / "run")
-    directory = finetune.run_directory(workdir, rate, 0)
+    directory = results.directory_of(workdir, rate, 0)
     result = tuning.tune(setup, rate, 0, directory)
-    finetune.finish(setup, workdir, [result], 1.0)
+    outcome.write(setup, workdir, [result], 1.0)
     assert result.metrics[setup.config.metric] > LEARNT[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
-    model = model_lib.read_tuned(str(tmp_path / "run" / "model"))
+    model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
     assert model.head == setup.head
     assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
@@ -214,9 +212,9 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
         **{"multi_label": {"task__threshold": 0.45}}.get(kind, {}),
     )
     rate = setup.config.recipe.learning_rate
-    run_of = finetune.run_directory(str(tuned_on / "run"), rate, 0)
+    run_of = results.directory_of(str(tuned_on / "run"), rate, 0)
     result = tuning.tune(setup, rate, 0, run_of)
-    finetune.finish(setup, str(tuned_on / "run"), [result], 1.0)
+    outcome.write(setup, str(tuned_on / "run"), [result], 1.0)
     found = setup.datasets.dev[0].examples
     if kind == "multi_label":
         lines = [text * 5 for text in found.a]  # longer than rows of tuning
@@ -265,7 +263,7 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     change_json(moved, "config.json", layer_norm_eps=1e-6)
     result = run("bert_jax.finetune", *again)
     assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert "the model in config.distill.teacher is no longer what" in result.stderr
+    assert "the model in config.distill.teacher has changed since" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -292,7 +290,7 @@ def open_student(teacher, **changes):
     values = config_dict("distill")
     values.distill.teacher = str(teacher)
     values.sequence_length = 24
-    encoder = encoders.read(str(teacher), None)
+    encoder = model_lib.read_encoder(str(teacher))
     for name, value in changes.items():
         if name == "tokenizer":
             encoder = dataclasses.replace(encoder, tokenizer=value)
@@ -324,7 +322,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
     config, _, params = tuned.build("regression")
     head = tuned.HEADS["regression"]
     huggingface_write.write_tuned(tmp_path, params, config, head, TOKENIZER, 32)
-    teacher = model_lib.open_tuned(str(tmp_path), "config.distill.teacher")
+    teacher = model_lib.read_tuned(str(tmp_path), "config.distill.teacher")
     values = tasks_config.from_config_dict(config_dict("distill"))
     with pytest.raises(ConfigError, match="fine-tuned for regression, but config.task"):
         inputs.check_teacher_task(teacher, values, None)
@@ -362,11 +360,11 @@ def test_an_empty_dev_set_is_told(source):
 def test_wrong_flags_are_one_line(source):
     directory = source[0].parent
     for flag, message in (
-        ("--seeds=a", "--seeds=a must be numbers"),
+        ("--seeds=a", "--seeds=a must be integers separated by commas"),
         ("--model=", "--model is missing"),
         ("--model=/nowhere", "--model=/nowhere is not a directory"),
-        ("--model=~nouser/x", "--model=~nouser/x is not a valid path"),
-        ("--seeds=1,0,1", "name a run twice (lr0.003_seed1)"),
+        ("--model=~nouser/x", "--model='~nouser/x' is not a local path"),
+        ("--seeds=1,0,1", "contain a run twice (lr0.003_seed1)"),
     ):
         result = run("bert_jax.finetune", *command(directory), flag)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
@@ -379,7 +377,7 @@ def test_another_recipe_in_the_same_workdir_is_refused(swept):
     result = run("bert_jax.finetune", *command(directory, *SWEEP, **more))
     assert result.returncode == 2
     assert "config.recipe.weight_decay=0.5, but --workdir=" in result.stderr
-    assert "was begun with 0.01" in result.stderr
+    assert "was started with 0.01" in result.stderr
 
 
 def test_other_data_in_the_same_workdir_is_refused(swept, tmp_path):
@@ -401,7 +399,7 @@ def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     assert {f"lr0.003_seed{i}" for i in range(3)} <= found
     summary = json.loads((tmp_path / "run" / "results.json").read_text())
     assert len(summary["runs"]) == 5  # those of the sweep count as well
-    assert tuning.read_result(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
+    assert results.read(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
 
 
 def test_a_test_set_may_come_later(swept, tmp_path):
@@ -442,7 +440,7 @@ def test_a_sweep_that_is_killed_goes_on_with_the_same_bits(swept, tmp_path):
     run_well("bert_jax.finetune", *arguments)
     for path in (directory / "run" / "runs").iterdir():
         again = workdir / "runs" / path.name
-        assert tuning.read_result(str(again)) == tuning.read_result(str(path))
+        assert results.read(str(again)) == results.read(str(path))
     model = "model/model.safetensors"
     straight = (directory / "run" / model).read_bytes()
     assert (workdir / model).read_bytes() == straight

@@ -16,6 +16,7 @@ from flax import nnx
 
 from bert_jax import config as config_lib
 from bert_jax.config import LossWeightsConfig
+from bert_jax.configs import base, large, tiny
 from bert_jax.data.sources import embedded
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import weight_names
@@ -23,7 +24,6 @@ from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from bert_jax.training import step as step_lib
-from configs import base, large, tiny
 from tests.conftest import make_config
 from tests.golden import tiny_bert
 

@@ -1,167 +1,69 @@
-"""Lines come back with what a tuned model says, in the order and form of its kind."""
+"""The predict command: lines in, one JSON object per line out."""
 
 import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import scipy.special
 
-from bert_jax.errors import ConfigError
-from bert_jax.finetuning import task
-from bert_jax.finetuning.config import (
-    ChoiceTask,
-    QuestionTask,
-    SimilarityTask,
-    TaggingTask,
-    TextTask,
-)
-from bert_jax.finetuning.predictor import Predictor
-from bert_jax.inference import answers, line_input
-from bert_jax.interop import huggingface_write
-from bert_jax.loading import model as model_lib
+from bert_jax import inference
+from bert_jax.inference import quantization
 from tests.commands import ENV, ROOT, run, run_well
-from tests.conftest import use_mesh
-from tests.finetuning import tuned
-from tests.models import TOKENIZER, change_json
-
-LINES = {
-    "classification": [("w1 w2 w3", "w4"), ("w5", "w6")],
-    "regression": [("w1 w2",), ("w3 w4",)],
-    "multi_label": [("w1 w2",), ("w3",)],
-    "tagging": [("w1 w2 nowhere",), ("w3",), ("",)],
-    "question_answering": [("w1 w2", "w3 w4 w5"), ("w1", "w7 w8")],
-    "multiple_choice": [("w1", "w2 w3", "w4"), ("w5", "w6", "w7")],
-    "similarity": [("w1 w2 w3", "w4"), ("w5", "w5")],
-}
+from tests.inference.test_tuned import KIND_INPUTS, write
 
 
-def write(directory, kind):
-    config, _, params = tuned.build(kind)
-    huggingface_write.write_tuned(
-        directory, params, config, tuned.HEADS[kind], TOKENIZER, 32
-    )
-
-
-def task_of(head, null_threshold=0.0):
-    if head.kind == "question_answering":
-        return QuestionTask(
-            kind=head.kind,
-            stride=4,
-            max_query_length=8,
-            max_answer_length=3,
-            num_best=2,
-            null_threshold=null_threshold,
-            answer_units="words",
-        )
-    if head.kind == "tagging":
-        return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
-    if head.kind == "similarity":
-        return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
-    if head.kind == "multiple_choice":
-        return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
-    rest = {"text": (), "label": "", "glue": (), "index": "", "threshold": 0.5}
-    return TextTask(kind=head.kind, labels=head.labels, **rest)
-
-
-def tell(
-    directory, kind, lines, batch_size=2, has_impossible=False, null_threshold=0.0
-):
-    mesh = use_mesh(1, 1, 1)
-    model = model_lib.read_tuned(str(directory))
-    predictor = Predictor(
-        model.graphdef,
-        length=32,
-        batch_size=batch_size,
-        dtype=np.dtype("f4"),
-        mesh=mesh,
-    )
-    asked = task_of(tuned.HEADS[kind], null_threshold)
-    tell = answers.LinePredictor(
-        model, asked, predictor, length=32, has_impossible=has_impossible
-    )
-    return tell(lines)
-
-
-@pytest.mark.parametrize("kind", LINES)
-def test_each_kind_says_what_its_logits_say(kind, tmp_path):
+@pytest.mark.parametrize("kind", ["tagging", "question_answering", "similarity"])
+def test_each_line_has_the_result_of_the_api(kind, tmp_path):
     write(tmp_path, kind)
-    lines = LINES[kind]
-    rows = tell(tmp_path, kind, lines)
-    # Each alone, in a batch of one: the same.
-    alone = [tell(tmp_path, kind, [line], batch_size=1)[0] for line in lines]
-    assert len(rows) == len(lines)
-    for row, other, line in zip(rows, alone, lines, strict=True):
-        assert row.keys() == other.keys()
-        if "probabilities" in row:
-            assert row["text"] == " ||| ".join(line)
-            for name, share in row["probabilities"].items():
-                assert other["probabilities"][name] == pytest.approx(share, abs=1e-5)
-    first = rows[0]
-    if kind == "classification":
-        assert sum(first["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-        best = max(first["probabilities"], key=first["probabilities"].get)
-        assert first["label"] == best and set(first["probabilities"]) == {*tuned.NAMES}
-    elif kind == "multi_label":
-        expected = [n for n, p in first["probabilities"].items() if p > 0.5]
-        assert first["labels"] == expected
-    elif kind == "tagging":
-        assert first["words"] == ["w1", "w2", "nowhere"] and len(first["tags"]) == 3
-        assert rows[2] == {"words": [], "tags": []}
-    elif kind == "question_answering":
-        assert first["answer"] in ("w3", "w4", "w5", "w3 w4", "w4 w5", "w3 w4 w5")
-        assert first["best"][0]["text"] == first["answer"] and len(first["best"]) == 2
-    elif kind == "multiple_choice":
-        assert first["choice"] in (0, 1)
-        assert set(first["probabilities"]) == {"0", "1"}
-    elif kind == "similarity":
-        assert -1 <= first["similarity"] < 0.999
-        assert rows[1]["similarity"] == pytest.approx(1, abs=1e-5)  # of a text and it
-    else:
-        assert isinstance(first["score"], float)
+    inputs = KIND_INPUTS[kind]
+    lines = [" ||| ".join([x] if isinstance(x, str) else x) for x in inputs]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    flags = {"model": tmp_path, "input": tmp_path / "lines.txt", "num_best": 2}
+    if kind == "question_answering":
+        flags |= {"max_query_length": 8, "stride": 4}
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    rows = [
+        json.loads(x) for x in run_well("bert_jax.predict", *arguments).splitlines()
+    ]
+    del flags["input"]
+    expected = inference.load_tuned(flags.pop("model"), **flags).predict(inputs)
+    for row, result, line in zip(rows, expected, lines, strict=True):
+        if kind == "similarity":
+            assert row == {"text": line, "similarity": round(result["similarity"], 6)}
+        elif kind == "tagging":
+            assert row == result
+        else:
+            assert row["question"] == line.split(" |||")[0]
+            assert row["answer"] == result["answer"]
+            for found, best in zip(row["best"], result["best"], strict=True):
+                assert found["text"] == best["text"]
+                assert found["probability"] == pytest.approx(best["probability"], 1e-3)
 
 
-def test_logits_are_the_models(tmp_path):
-    """Rows of several lengths, of which most do not fill their batch."""
+def test_int8_weights_report_the_difference_which_is_small(tmp_path):
     write(tmp_path, "classification")
-    lines = [(" ".join(["w1"] * n),) for n in (1, 20, 3, 29, 5)]
-    rows = tell(tmp_path, "classification", lines, batch_size=2)
-    for line, row in zip(lines, rows, strict=True):
-        (alone,) = tell(tmp_path, "classification", [line], batch_size=1)
-        found = scipy.special.logit([*row["probabilities"].values()])
-        expected = scipy.special.logit([*alone["probabilities"].values()])
-        np.testing.assert_allclose(found, expected, atol=1e-3)
-
-
-def test_lines_that_come_later_have_the_parts_of_the_first(tmp_path):
-    write(tmp_path, "classification")
-    mesh = use_mesh(1, 1, 1)
-    model = model_lib.read_tuned(str(tmp_path))
-    dtype = np.dtype("f4")
-    predictor = Predictor(
-        model.graphdef, length=32, batch_size=2, dtype=dtype, mesh=mesh
-    )
-    asked = task_of(tuned.HEADS["classification"])
-    say = answers.LinePredictor(
-        model, asked, predictor, length=32, has_impossible=False
-    )
-    assert len(say([("w1", "w2")])) == 1
-    with pytest.raises(ConfigError, match="as many parts as the first"):
-        say([("w1",)])
-
-
-@pytest.mark.parametrize("threshold, is_empty", [(-1e9, True), (1e9, False)])
-def test_a_question_may_have_no_answer(threshold, is_empty, tmp_path):
-    write(tmp_path, "question_answering")
-    rows = tell(
-        tmp_path,
-        "question_answering",
-        LINES["question_answering"],
-        has_impossible=True,
-        null_threshold=threshold,
-    )
-    assert [row["answer"] == "" for row in rows] == [is_empty] * 2
+    lines = [f"w{i} w{2 * i} w{i + 3}" for i in range(1, 31)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    rows = {}
+    for weights in ("float32", "int8"):
+        output = tmp_path / f"{weights}.jsonl"
+        result = run(
+            "bert_jax.predict",
+            f"--model={tmp_path}",
+            f"--input={tmp_path / 'lines.txt'}",
+            f"--output={output}",
+            f"--weights={weights}",
+        )
+        assert result.returncode == 0, result.stderr
+        rows[weights] = [json.loads(line) for line in output.open()]
+    assert "MB instead of" in result.stderr
+    difference = quantization.predictions_difference(rows["float32"], rows["int8"])
+    summary = f"int8 weights: {difference}"
+    assert summary in result.stderr and "of the first 30 lines" in summary
+    for one, other in zip(rows["float32"], rows["int8"], strict=True):
+        for name, share in one["probabilities"].items():
+            assert other["probabilities"][name] == pytest.approx(share, abs=0.05)
+    assert rows["float32"] != rows["int8"]
 
 
 def test_the_command_writes_a_file_or_standard_output(tmp_path):
@@ -182,9 +84,13 @@ def test_a_model_tuned_on_pairs_refuses_a_single_text(tmp_path):
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
     result = run("bert_jax.predict", *arguments)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
-    assert "--input has the line 'w3' with 1 part; each line must be text ||| text" in (
+    assert "--input has the line 'w3' with 1 part, but its first line has 2" in (
         result.stderr
     )
+    (tmp_path / "lines.txt").write_text("w3\n")
+    result = run("bert_jax.predict", *arguments)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+    assert "('w3') has 1 text; each input must be text ||| text" in result.stderr
 
 
 def test_a_model_tuned_on_single_texts_counts_lines_that_look_like_pairs(tmp_path):
@@ -208,7 +114,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
     asked = [f"--model={tmp_path / 'asked'}", f"--input={tmp_path / 'empty.txt'}"]
     for arguments, message in (
         ([], "--model is missing"),
-        ([f"--model={tmp_path}"], "--input is missing; give --input=VALUE: file, an"),
+        ([f"--model={tmp_path}"], "--input is missing; give --input=VALUE: file with"),
         ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
@@ -216,7 +122,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
         (
             [*asked, "--max_query_length=9", "--stride=21"],
-            "--stride=21 leaves gaps between windows of 20 tokens",
+            "stride=21 leaves gaps between windows of 20 tokens",
         ),
     ):
         output = tmp_path / "said.jsonl"
@@ -224,20 +130,6 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert message in result.stderr
         assert not list(tmp_path.glob("said*"))
-
-
-def test_classes_of_words_that_are_no_names_stay_as_they_are(tmp_path):
-    write(tmp_path, "tagging")
-    change_json(tmp_path, "config.json", id2label={"0": "NOUN", "1": "DET", "2": "O"})
-    head = model_lib.read_tuned(str(tmp_path)).head
-    asked = task_of(head)
-    logits = np.eye(3, dtype=np.float32)[None, [2, 0, 1, 0]]
-    found = line_input.examples_of(asked, [("w1 w2",)], 1, False)
-    features = task.featurize(
-        asked, found, head.labels, TOKENIZER, 4, is_training=False
-    )
-    predicted = task.predict(asked, found, features, logits, head.labels)
-    assert predicted == [["NOUN", "DET"]]
 
 
 def test_what_is_cut_is_told(tmp_path):

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.prepare_beam: Beam makes what the process pool makes."""
+"""Tests of bert_jax.prepare_beam: its corpus equals that of bert_jax.prepare."""
 
 import json
 import os
@@ -24,7 +24,7 @@ IN_MEMORY = ["--runner=DirectRunner"]
 
 @pytest.fixture
 def two_sources(tmp_path):
-    """A config of two sources of different weights, one of them of two files."""
+    """A config of two sources with different weights, one of which has two files."""
     (tmp_path / "many").mkdir()
     specs = (f"text:{tmp_path}/many/*.txt", f"text:{tmp_path}/b.txt")
     config = make_config(tmp_path, sources=specs, source_weights=(0.5, 2.5))
@@ -36,11 +36,12 @@ def two_sources(tmp_path):
 
 
 def elsewhere(config):
+    """Returns the config with another corpus directory."""
     return changed(config, "data", corpus_dir=config.data.corpus_dir + "_beam")
 
 
 @pytest.mark.parametrize("vocab_file", ["given", "trained"])
-def test_the_corpus_is_that_of_prepare(two_sources, vocab_file):
+def test_the_corpus_equals_that_of_prepare(two_sources, vocab_file):
     config = two_sources
     if vocab_file == "trained":
         config = changed(config, "tokenizer", vocab_file="", vocab_size=90)
@@ -51,10 +52,10 @@ def test_the_corpus_is_that_of_prepare(two_sources, vocab_file):
     assert json.loads(expected["manifest.json"])["documents"]["repeated"] > 0
 
 
-def test_it_is_done_again_after_it_was_killed(two_sources, monkeypatch):
+def test_a_killed_pipeline_starts_over(two_sources, monkeypatch):
     config = two_sources
     with monkeypatch.context() as patch:
-        patch.setattr(prepare_beam.corpus_writer, "finish", kill)
+        patch.setattr(prepare_beam.writer, "finish", kill)
         with pytest.raises(KeyboardInterrupt):
             prepare_beam.run(config, IN_MEMORY)
     assert "train-00000-of-00002" in os.listdir(config.data.corpus_dir)
@@ -62,7 +63,7 @@ def test_it_is_done_again_after_it_was_killed(two_sources, monkeypatch):
     build.prepare(elsewhere(config))
     expected = files(elsewhere(config).data.corpus_dir)
     assert files(config.data.corpus_dir) == expected
-    prepare_beam.run(config, IN_MEMORY)  # which is there already
+    prepare_beam.run(config, IN_MEMORY)  # it is already prepared
     assert files(config.data.corpus_dir) == expected
 
 
@@ -70,9 +71,9 @@ def kill(*args):
     raise KeyboardInterrupt
 
 
-def test_mistakes_leave_nothing(two_sources, tmp_path):
+def test_errors_leave_no_corpus(two_sources, tmp_path):
     config = two_sources
-    with pytest.raises(ConfigError, match="^--rnner is neither a flag of ours nor"):
+    with pytest.raises(ConfigError, match="^--rnner is neither a flag of bert_jax nor"):
         prepare_beam.run(config, ["--rnner=DirectRunner"])
     (tmp_path / "b.jsonl").write_text('{"text": 1}\n')
     sources = [config.data.sources[0], f"jsonl:{tmp_path}/b.jsonl#text"]
@@ -95,7 +96,7 @@ def test_a_large_held_out_set_gets_the_same_shards(two_sources, monkeypatch):
     assert files(elsewhere(config).data.corpus_dir) == expected
 
 
-def test_a_file_without_text_beside_others_is_nothing_wrong(two_sources, tmp_path):
+def test_an_empty_file_among_others_is_accepted(two_sources, tmp_path):
     config = two_sources
     (tmp_path / "many" / "3.txt").write_text("")
     build.prepare(config)

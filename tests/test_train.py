@@ -1,4 +1,4 @@
-"""The main job as a subprocess: it learns, resumes bit for bit, and explains itself."""
+"""Tests of bert_jax.train, as a command in a process of its own."""
 
 import pathlib
 import signal
@@ -14,7 +14,7 @@ from tests.runs import assert_same_bits, exact_lines, lines
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> pathlib.Path:
-    """A directory with a text file and, after the first use, its corpus."""
+    """A directory with a text file and, after the first run, its corpus."""
     directory = tmp_path_factory.mktemp("text")
     write_text(directory / "documents.txt")
     return directory
@@ -22,14 +22,14 @@ def text(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def straight(text) -> pathlib.Path:
-    """The workdir of an undisturbed run of 60 steps."""
+    """The workdir of an uninterrupted run of 60 steps."""
     workdir = text / "straight"
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={workdir}")
     (text / "stdout.txt").write_text(stdout)
     return workdir
 
 
-def test_a_run_leaves_everything_it_promises(straight):
+def test_a_run_writes_checkpoints_metrics_and_curves(straight):
     assert sorted(p.name for p in (straight / "checkpoints").iterdir()) == ["30", "60"]
     assert (straight / "config.json").is_file()
     assert (straight / "loss_curves.png").read_bytes().startswith(b"\x89PNG")
@@ -55,7 +55,7 @@ def test_a_run_leaves_everything_it_promises(straight):
         *(f"seconds_{part}" for part in goodput.PARTS),
     }
     assert all(line["bad_steps"] == 0 for line in log)
-    # Every second since the process began has its part.
+    # Each second since the start of the process is counted in a part.
     total = sum(log[-1][f"seconds_{part}"] for part in goodput.PARTS)
     assert log[-1]["seconds_starting"] > 1 and log[-1]["seconds_steps"] > 0
     assert log[-1]["time"] - log[0]["time"] < total < 600
@@ -64,7 +64,7 @@ def test_a_run_leaves_everything_it_promises(straight):
     assert 0.3 < log[0]["padding_efficiency"] <= 1
 
 
-def test_the_output_tells_what_happened(straight, text):
+def test_the_output_reports_corpus_evaluation_and_next_commands(straight, text):
     stdout = (text / "stdout.txt").read_text()
     assert "corpus:" in stdout and "documents" in stdout
     assert "step 60 held out: masked LM loss" in stdout
@@ -72,8 +72,8 @@ def test_the_output_tells_what_happened(straight, text):
     assert f"python -m bert_jax.export --workdir={straight}" in stdout
 
 
-def test_killed_and_resumed_equals_straight(straight, text):
-    """kill -9 after the first checkpoint; parameters, moments and counts to the bit."""
+def test_a_killed_run_resumes_bit_identically(straight, text):
+    """It is killed by SIGKILL after the first checkpoint."""
     workdir = text / "killed"
     arguments = [*small_run(text), f"--workdir={workdir}"]
     process = start("bert_jax.train", *arguments)
@@ -84,21 +84,21 @@ def test_killed_and_resumed_equals_straight(straight, text):
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not (workdir / "checkpoints" / "60").exists()
-    assert "continuing at step 30" in run_well("bert_jax.train", *arguments)
+    assert "resuming at step 30" in run_well("bert_jax.train", *arguments)
     assert_same_bits(workdir, straight, 60)
     assert exact_lines(workdir) == exact_lines(straight)
 
 
-def test_a_finished_run_is_left_as_it_is(straight, text):
+def test_a_complete_run_is_not_changed(straight, text):
     before = lines(straight)
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")
-    assert "all of them taken before" in stdout and "continuing" not in stdout
+    assert "already complete" in stdout and "resuming" not in stdout
     assert "Trained to step 60" in stdout and "On held-out text" in stdout
     assert lines(straight) == before
 
 
 @pytest.mark.slow
-def test_sigterm_before_the_first_step_of_a_resumed_run_is_heard(text, tmp_path):
+def test_sigterm_before_the_first_step_of_a_resumed_run_stops_it(text, tmp_path):
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
     arguments = [*small_run(text, **many), f"--workdir={tmp_path}"]
     stopped = start("bert_jax.train", *arguments)
@@ -107,16 +107,16 @@ def test_sigterm_before_the_first_step_of_a_resumed_run_is_heard(text, tmp_path)
     stdout, stderr = stopped.communicate()
     assert stopped.returncode == 75, stdout + stderr
     resumed = start("bert_jax.train", *arguments)
-    wait_for_line(resumed, "train:")  # it compiles then
+    wait_for_line(resumed, "train:")  # it compiles after this line
     (before,) = integrity.steps(str(tmp_path))
     resumed.send_signal(signal.SIGTERM)
     stdout, stderr = resumed.communicate()
     assert resumed.returncode == 75, stdout + stderr
-    # JAX looks for signals every second: steps may have been taken.
+    # JAX checks for signals every second, so steps may have been taken.
     after = integrity.steps(str(tmp_path))[-1]
     assert before <= after < before + 100
-    told = f"step {after} is saved" if after > before else "; rerun the same command"
-    assert told in stdout.splitlines()[-1]
+    message = f"step {after} is saved" if after > before else "; rerun the same command"
+    assert message in stdout.splitlines()[-1]
 
 
 def wait_for_line(process, beginning: str) -> None:
@@ -159,7 +159,9 @@ def wait_for_line(process, beginning: str) -> None:
         ({"seed": "abc"}, "--config.seed=abc does not fit"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(straight, text, changes, message):
+def test_an_invalid_config_is_one_line_and_writes_nothing(
+    straight, text, changes, message
+):
     workdir = text / "mistake"
     if "data.sources" in changes:
         changes = changes | {"data.corpus_dir": text / "no_corpus"}
@@ -172,7 +174,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(straight, text, changes, messa
     assert not workdir.exists() and not (text / "no_corpus").exists()
 
 
-def test_a_workdir_of_another_run_is_refused(straight, text):
+def test_a_workdir_of_another_run_is_an_error(straight, text):
     result = run(
         "bert_jax.train",
         *small_run(text, **{"optimizer.learning_rate": 0.5}),

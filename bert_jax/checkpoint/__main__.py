@@ -15,16 +15,16 @@ from bert_jax.checkpoint import integrity
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.monitoring import writer
 
-# A step that is damaged because a run is deleting it is gone after so long.
+# A checkpoint that looks corrupt because a run is deleting it is gone after this time.
 DELETION_SECS = 2.0
 
 
 def show(workdir: str, is_verified: bool) -> list[int]:
-    """Prints a line for each checkpoint and returns the steps of damaged ones.
+    """Prints a line for each checkpoint, and returns the steps of corrupt ones.
 
     Args:
-      workdir: of a run.
-      is_verified: whether every file is compared with its digest.
+      workdir: directory of a run.
+      is_verified: whether to verify the digest of every file.
     """
     steps = integrity.steps(workdir)
     if not steps:
@@ -32,7 +32,7 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     table = rich.table.Table(box=None)
     for name in ("step", "MiB", "saved", "held-out loss", "files"):
         table.add_column(name, justify="left" if name == "files" else "right")
-    damaged: dict[int, list[str]] = {}
+    corrupt: dict[int, list[str]] = {}
     losses = {
         line["step"]: line[writer.HELD_OUT_LOSS]
         for line in writer.read(workdir)
@@ -40,23 +40,23 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     }
     for step in steps:
         try:
-            wrong = integrity.damage(workdir, step) if is_verified else []
+            problems = integrity.verify(workdir, step) if is_verified else []
             row = _row(workdir, step, losses.get(step))
-        except FileNotFoundError:  # a run deletes old ones meanwhile
+        except FileNotFoundError:  # the run deleted it in the meantime
             continue
-        if wrong:
+        if problems:
             time.sleep(DELETION_SECS)
             if step not in integrity.steps(workdir):
                 continue
-        if wrong:
-            damaged[step] = wrong
-        sound = (", DAMAGED" if wrong else ", sound") if is_verified else ""
-        table.add_row(*row[:-1], row[-1] + sound)
+        if problems:
+            corrupt[step] = problems
+        result = (", CORRUPT" if problems else ", verified") if is_verified else ""
+        table.add_row(*row[:-1], row[-1] + result)
     console = rich.console.Console(soft_wrap=True, highlight=False)
     console.print(table)
-    for step, wrong in damaged.items():
-        console.print(f"{step:,}: {'; '.join(wrong)}")
-    return list(damaged)
+    for step, problems in corrupt.items():
+        console.print(f"{step:,}: {'; '.join(problems)}")
+    return list(corrupt)
 
 
 def _row(workdir: str, step: int, loss: float | None) -> list[str]:
@@ -75,17 +75,17 @@ def _row(workdir: str, step: int, loss: float | None) -> list[str]:
 def main(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in ("list", "verify"):
         given = " ".join(arguments) or "nothing"
-        raise ConfigError(f"say what to do, list or verify, not {given}; see --help")
+        raise ConfigError(f"expected list or verify, not {given}; see --help")
     if _WORKDIR.value is None:
         raise ConfigError("--workdir is missing; give the directory of a run")
-    damaged = show(_WORKDIR.value, arguments[0] == "verify")
-    if damaged:
+    corrupt = show(_WORKDIR.value, arguments[0] == "verify")
+    if corrupt:
         raise CorruptError(
-            f"{len(damaged)} of the checkpoints in {_WORKDIR.value} are damaged; train"
-            " puts damaged ones aside and goes on from the newest sound one"
+            f"{len(corrupt)} of the checkpoints in {_WORKDIR.value} are corrupt; rerun"
+            " train to move them aside and resume from the newest valid checkpoint"
         )
 
 
 if __name__ == "__main__":
-    _WORKDIR = flags.DEFINE_string("workdir", None, "the directory of a run")
+    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
     cli.run_with_rest(main, __doc__, known_only=False)

@@ -1,8 +1,8 @@
 """Ranks the checkpoints of a run by held-out loss, within each phase.
 
 Losses of phases with other row lengths or batches are not comparable. The losses come
-from the evaluations in metrics.jsonl, so a checkpoint that was saved by an interruption
-just before its evaluation has one as well.
+from the evaluations in metrics.jsonl, so a checkpoint that was saved at an interruption
+just before its evaluation has a loss as well.
 """
 
 import json
@@ -18,31 +18,38 @@ from bert_jax.phases import phase_of
 
 
 class Ranking:
-    """The held-out losses of a run by step, and how many checkpoints they preserve.
-
-    It is a preservation policy of Orbax.
-    """
+    """The held-out losses of a run by step; an Orbax preservation policy."""
 
     def __init__(self, num_best: int):
-        """Starts without losses; `num_best` checkpoints of each phase are preserved."""
+        """Creates a ranking without losses.
+
+        Args:
+          num_best: number of checkpoints to preserve in each phase.
+        """
         self._num_best = num_best
         self._losses: dict[int, tuple[int, float]] = {}  # by step: phase, loss
 
     def add(self, step: int, phase_index: int, loss: float) -> None:
-        """Records the loss of an evaluation after `step`, which ends in a phase."""
+        """Records the loss of an evaluation after `step`, a step of the given phase."""
         self._losses[step] = phase_index, loss if math.isfinite(loss) else math.inf
 
     def drop_after(self, step: int) -> None:
-        """Forgets the evaluations of steps that a rollback undid."""
+        """Drops the evaluations after `step`, which a rollback undid."""
         self._losses = {s: loss for s, loss in self._losses.items() if s <= step}
 
     def is_best(self, step: int, saved: Collection[int]) -> bool:
-        """Returns whether a checkpoint of `step` beside the saved ones is preserved."""
+        """Returns whether a checkpoint of `step` would be preserved.
+
+        Args:
+          step: step of an evaluation.
+          saved: steps of the saved checkpoints.
+        """
         return step in self._best({*saved, step})
 
     def should_preserve(
         self, checkpoints: Sequence[Any], *, context: Any
     ) -> Sequence[bool]:
+        """Returns whether each checkpoint is preserved; called by Orbax."""
         del context
         best = self._best({checkpoint.step for checkpoint in checkpoints})
         return [checkpoint.step in best for checkpoint in checkpoints]

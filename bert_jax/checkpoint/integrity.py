@@ -1,6 +1,7 @@
-"""The checkpoints of a workdir as files: which there are, which are sound.
+"""The checkpoint files of a workdir: listing, digests, verification and recovery.
 
-Works without Orbax, so that process 0 can look before all open them together.
+This module does not use Orbax, so that process 0 can verify checkpoints before all
+processes open them together.
 """
 
 import json
@@ -12,16 +13,15 @@ from bert_jax import digests
 from bert_jax.errors import ConfigError, CorruptError
 
 DIRECTORY = "checkpoints"
-# Where damaged checkpoints are put out of the way, for a person to look at.
-DAMAGED_DIRECTORY = "damaged_checkpoints"
-# Orbax writes these when it makes a checkpoint count, after SHA256SUMS: times, and
-# marks whose being there is all that is asked of them.
+CORRUPT_DIRECTORY = "corrupt_checkpoints"  # corrupt checkpoints are moved here
+# Orbax writes these files when it commits a checkpoint, after SHA256SUMS is written:
+# timestamps, and empty files of which only the existence matters.
 STEP_METADATA = "_CHECKPOINT_METADATA"
 COMMIT_MARK = "commit_success.txt"
-UNFINISHED = ".orbax-checkpoint-tmp"  # what follows the step in its name
+UNFINISHED = ".orbax-checkpoint-tmp"  # follows the step in the name of a directory
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, flush=True)
 
 
@@ -30,7 +30,7 @@ def directory_of(workdir: str, step: int) -> Path:
 
 
 def steps(workdir: str) -> list[int]:
-    """Returns the steps that have a complete checkpoint, in rising order."""
+    """Returns the steps of all complete checkpoints, in ascending order."""
     directory = Path(workdir) / DIRECTORY
     if not directory.is_dir():
         return []
@@ -38,104 +38,108 @@ def steps(workdir: str) -> list[int]:
 
 
 def newest_step(workdir: str) -> int:
-    """Returns the newest step with a complete checkpoint, 0 when there is none."""
+    """Returns the step of the newest complete checkpoint, 0 if there is none."""
     return max(steps(workdir), default=0)
 
 
 def seal(directory: Path) -> None:
-    """Writes the digests of a checkpoint that is about to count."""
-    digests.write_sums(directory, _comes_later)
+    """Writes the digests of a checkpoint that is about to be committed."""
+    digests.write_sums(directory, _is_committed_later)
 
 
-def _comes_later(name: str) -> bool:
+def _is_committed_later(name: str) -> bool:
     return name.rpartition("/")[2] in (STEP_METADATA, COMMIT_MARK)
 
 
-def damage(workdir: str, step: int) -> list[str]:
-    """Returns what is wrong with a checkpoint's files, in words."""
+def verify(workdir: str, step: int) -> list[str]:
+    """Returns the problems of a checkpoint's files, [] if it is valid."""
     directory = directory_of(workdir, step)
-    # What nobody wrote may be read all the same: Orbax takes the files that it finds.
-    return digests.verify(directory, _comes_later) + _unreadable(workdir, step)
+    # A file without a digest is a problem as well: Orbax reads any file that it finds.
+    found = digests.verify(directory, _is_committed_later)
+    return found + _verify_metadata(workdir, step)
 
 
-def _unreadable(workdir: str, step: int) -> list[str]:
+def _verify_metadata(workdir: str, step: int) -> list[str]:
     try:
         json.loads((directory_of(workdir, step) / STEP_METADATA).read_text())
     except (FileNotFoundError, ValueError):
-        return [f"{STEP_METADATA} is missing or damaged"]
+        return [f"{STEP_METADATA} is missing or corrupt"]
     return []
 
 
 def check(workdir: str, step: int, remedy: str) -> None:
-    """Raises CorruptError when a checkpoint is not what was written.
+    """Raises CorruptError if a checkpoint is corrupt.
 
     Args:
-      workdir, step: of the checkpoint.
-      remedy: what to do with a sound one, whose step comes for {}.
+      workdir: directory of a run.
+      step: step of the checkpoint.
+      remedy: what to do if there is a valid checkpoint; its step replaces {}.
     """
-    wrong = damage(workdir, step)
-    if wrong:
-        others = [s for s in steps(workdir) if s != step and not damage(workdir, s)]
-        advice = remedy.format(others[-1]) if others else "restore it from a copy"
+    problems = verify(workdir, step)
+    if problems:
+        valid = [s for s in steps(workdir) if s != step and not verify(workdir, s)]
+        advice = remedy.format(valid[-1]) if valid else "restore it from a backup"
         raise CorruptError(
-            f"{directory_of(workdir, step)} is damaged: {_in_short(wrong)}; {advice}"
+            f"{directory_of(workdir, step)} is corrupt: {_shorten(problems)}; {advice}"
         )
 
 
 def recover(
     workdir: str,
-    say: Callable[[str], None] = _say,
+    log: Callable[[str], None] = _print,
     on_found: Callable[[int], None] | None = None,
 ) -> int:
-    """Returns the step of the newest valid checkpoint, 0 when none was ever saved.
+    """Returns the step of the newest valid checkpoint, 0 if no checkpoint was saved.
 
-    Corrupt checkpoints after it are moved to DAMAGED_DIRECTORY. So are those before it
-    whose metadata cannot be read, which Orbax would fail on; corrupt arrays of older
-    checkpoints are found when they are read.
+    Corrupt checkpoints after it are moved to CORRUPT_DIRECTORY. So are those before it
+    whose metadata cannot be read, because Orbax would fail on them. The arrays of older
+    checkpoints are verified when they are read.
 
     Args:
-      workdir: the run's workdir.
-      say: called with a line for each checkpoint that is moved.
+      workdir: directory of the run.
+      log: called with a line for each checkpoint that is moved.
       on_found: called with the step, if there is one, before anything is moved.
 
     Raises:
-      CorruptError: when there are checkpoints and all are corrupt; nothing is moved,
+      CorruptError: when there are checkpoints and all are corrupt. Nothing is moved,
         and the run does not start over.
     """
-    damaged = {}
+    corrupt = {}
     for step in reversed(steps(workdir)):
-        wrong = damage(workdir, step)
-        if not wrong:
+        problems = verify(workdir, step)
+        if not problems:
             older = (s for s in steps(workdir) if s < step)
-            damaged |= {s: wrong for s in older if (wrong := _unreadable(workdir, s))}
+            corrupt |= {
+                s: problems for s in older if (problems := _verify_metadata(workdir, s))
+            }
             if on_found:
                 on_found(step)
-            for bad, reasons in damaged.items():
-                moved = _put_away(workdir, bad)
-                say(
-                    f"checkpoint {bad:,} is damaged ({_in_short(reasons)}): moved to"
-                    f" {moved}, going on from step {step:,}"
+            for bad, reasons in corrupt.items():
+                moved = _move_aside(workdir, bad)
+                log(
+                    f"checkpoint {bad:,} is corrupt ({_shorten(reasons)}): moved to"
+                    f" {moved}, resuming from step {step:,}"
                 )
             return step
-        damaged[step] = wrong
-    if not damaged:
+        corrupt[step] = problems
+    if not corrupt:
         return 0
-    newest = max(damaged)
+    newest = max(corrupt)
     raise CorruptError(
-        f"{Path(workdir) / DIRECTORY}: none of {len(damaged)} checkpoints is sound"
-        f" ({newest}: {_in_short(damaged[newest])}); restore one from a copy, or give"
-        " another --workdir to begin anew"
+        f"{Path(workdir) / DIRECTORY}: all {len(corrupt)} checkpoints are corrupt"
+        f" ({newest}: {_shorten(corrupt[newest])}); restore one from a backup, or start"
+        " over with a new --workdir"
     )
 
 
-def find_room(workdir: str, step: int, needed_bytes: int) -> None:
-    """Makes sure that a checkpoint of a size can be written.
+def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:
+    """Verifies that a checkpoint can be written, and frees space if necessary.
 
-    What earlier saves left unfinished is removed if the room is needed; none may be
-    under way.
+    If there is too little space, directories of unfinished saves are removed, so no
+    save may be in progress.
 
     Raises:
-      ConfigError: when there is too little.
+      ConfigError: when there is too little space.
     """
     directory = Path(workdir) / DIRECTORY
     if shutil.disk_usage(directory).free < needed_bytes:
@@ -143,23 +147,26 @@ def find_room(workdir: str, step: int, needed_bytes: int) -> None:
             shutil.rmtree(path)
     free = shutil.disk_usage(directory).free
     if free < needed_bytes:
-        raise ConfigError(no_room(workdir, step, needed_bytes))
+        raise ConfigError(no_space_message(workdir, step, needed_bytes))
 
 
-def no_room(workdir: str, step: int, needed_bytes: int, is_quota: bool = False) -> str:
-    """Returns what to tell when a disk is full, or what this user may have of it."""
-    free = f"{shutil.disk_usage(workdir).free:,} are free"
+def no_space_message(
+    workdir: str, step: int, needed_bytes: int, is_over_quota: bool = False
+) -> str:
+    """Returns an error message for a full disk or an exhausted quota."""
+    free = f"{shutil.disk_usage(workdir).free:,} bytes are free"
+    reason = "the quota is used up" if is_over_quota else free
     return (
         f"step {step:,} cannot be saved in {Path(workdir) / DIRECTORY}: it needs"
-        f" {needed_bytes:,} bytes and {'the quota is used up' if is_quota else free};"
-        " earlier checkpoints are as"
-        " they were: make room (config.checkpoint.keep may be lower), then the same"
-        f" command goes on from step {newest_step(workdir):,}"
+        f" {needed_bytes:,} bytes, and {reason};"
+        " earlier checkpoints are unchanged; free some space (or lower"
+        " config.checkpoint.keep), then rerun the same command to resume from step"
+        f" {newest_step(workdir):,}"
     )
 
 
-def _put_away(workdir: str, step: int) -> Path:
-    target = Path(workdir) / DAMAGED_DIRECTORY / str(step)
+def _move_aside(workdir: str, step: int) -> Path:
+    target = Path(workdir) / CORRUPT_DIRECTORY / str(step)
     number = 1
     while target.exists():
         number += 1
@@ -169,6 +176,6 @@ def _put_away(workdir: str, step: int) -> Path:
     return target
 
 
-def _in_short(wrong: list[str]) -> str:
-    more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-    return wrong[0] + more
+def _shorten(problems: list[str]) -> str:
+    more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return problems[0] + more

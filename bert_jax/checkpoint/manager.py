@@ -1,10 +1,9 @@
-"""Checkpoints of a run: state, position and how it was made; on Orbax.
+"""Saves and restores the checkpoints of a run, with Orbax.
 
-
-A step's checkpoint holds every array of the TrainState under its path in the tree
+The checkpoint of a step holds every array of the TrainState under its path in the tree
 (`params.bert.layers.0.output.kernel`), and a JSON item with the run's config, the
-shapes and dtypes of those arrays, the data position and the versions of the libraries.
-SHA256SUMS beside them tells what was written; it is there before the checkpoint counts.
+shapes and dtypes of the arrays, the data position and the library versions. SHA256SUMS
+holds the digests of its files; it is written before the checkpoint is committed.
 """
 
 import contextlib
@@ -33,27 +32,27 @@ from bert_jax.phases import Position, Skip
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
-# Of a checkpoint beyond its arrays: names, shapes, the config.
+# An upper bound for the size of the names, shapes and config in a checkpoint.
 OVERHEAD_BYTES = 2**20
-SHOWN_ARRAYS = 10  # of those that do not fit
+SHOWN_ARRAYS = 10  # number of mismatched arrays that an error lists
 
 
 class Config(Protocol):
-    """What a run was made of, which its checkpoints hold."""
+    """A config that is saved in checkpoints."""
 
     def to_json(self) -> str: ...
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's, but for two questions (seen with orbax-checkpoint 0.12.8).
+    """Orbax's manager with two changes (seen with orbax-checkpoint 0.12.8).
 
-    `preemption.interrupted` decides whether to stop: JAX ends a run at the number after
-    the last one that it was asked with. Orbax asks with the step of a save, in its own
-    thread and at the end of the save, when later steps have begun, so a notice in that
-    time would be lost.
+    `preemption.interrupted` alone decides whether to stop. JAX stops a run at the step
+    after the last one that it was queried with. Orbax queries it with the step of a
+    save, from its own thread and at the end of the save, when later steps have started,
+    so a preemption notice in that time would be lost.
 
-    What went wrong in a save is told to whoever asks first, and that may be Orbax's own
-    thread at the end of the save: so it is remembered here.
+    Orbax reports the error of a save only once, possibly to its own thread at the end
+    of the save, so the error is kept here and raised again.
     """
 
     _failure: Exception | None = None
@@ -80,8 +79,8 @@ class _Manager(ocp.CheckpointManager):
 class Checkpoints:
     """The checkpoints in a workdir.
 
-    Saving is asynchronous: the step goes on while arrays are written. A checkpoint
-    counts only when it is complete, so a killed run finds the one before.
+    Saving is asynchronous: training continues while arrays are written. A checkpoint is
+    committed when it is complete, so a killed run resumes from the one before.
     """
 
     def __init__(
@@ -93,13 +92,13 @@ class Checkpoints:
         """Opens the workdir's checkpoints.
 
         Args:
-          workdir: of a run.
-          config: what to keep; None opens them for reading alone.
-          ranking: preserves the best ones, beside those that `config` keeps by step.
+          workdir: directory of a run.
+          config: which checkpoints to keep; None opens them read-only.
+          ranking: preserves more checkpoints than `config` does, see best.py.
         """
         self._workdir = workdir
         self.directory = (Path(workdir) / integrity.DIRECTORY).absolute()
-        self._step, self._num_bytes = 0, 0  # of the save under way, or of the last
+        self._step, self._num_bytes = 0, 0  # of the save in progress, or of the last
         self._saves = 0
         self._saved_at = time.monotonic()
         self._manager = _Manager(
@@ -115,7 +114,7 @@ class Checkpoints:
         )
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a complete checkpoint, in rising order."""
+        """Returns the steps of all complete checkpoints, in ascending order."""
         return sorted(self._manager.all_steps())
 
     def save(
@@ -125,10 +124,16 @@ class Checkpoints:
         config: Config,
         position: Position,
     ) -> None:
-        """Starts saving `state`, which may be donated as soon as this returns.
+        """Starts to save `state`, which may be donated after this returns.
+
+        Args:
+          step: number of steps taken.
+          state: a tree of arrays.
+          config: config of the run.
+          position: position of the run in its data.
 
         Raises:
-          ConfigError: when there is no room for it, or was none for the one before.
+          ConfigError: when there is too little space for this save or the one before.
         """
         arrays = _by_path(state)
         meta = {
@@ -140,10 +145,10 @@ class Checkpoints:
         self.wait()
         self._step, self._saved_at = step, time.monotonic()
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
-        # A name serves once in a process, in which there may be several directories.
+        # Names are unique in a process, which may save to several workdirs.
         self._saves += 1
-        multihost.agree(f"room {self.directory} {self._saves}", self._find_room)
-        with self._storage_told():
+        multihost.agree(f"space {self.directory} {self._saves}", self._ensure_space)
+        with self._raising_storage_errors():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -152,11 +157,11 @@ class Checkpoints:
             )
 
     def seconds_since_save(self) -> float:
-        """Returns the seconds since the last `save`, or since these were opened."""
+        """Returns the seconds since the last `save`, or since this was created."""
         return time.monotonic() - self._saved_at
 
     def recover(self, name: str, on_found: Callable[[int], None] | None = None) -> int:
-        """Returns the step of the newest valid checkpoint, 0 when there is none.
+        """Returns the step of the newest valid checkpoint, 0 if there is none.
 
         All processes call this together, and all get the same step.
 
@@ -167,37 +172,37 @@ class Checkpoints:
         """
         find = functools.partial(integrity.recover, self._workdir, on_found=on_found)
         step = multihost.agree(name, lambda: str(find()))
-        self._manager.reload()  # damaged ones are gone
+        self._manager.reload()  # corrupt checkpoints were moved
         return int(step)
 
-    def check_saving(self) -> None:
-        """Raises what went wrong in a save under way, if anything has by now."""
-        with self._storage_told():
+    def check_for_errors(self) -> None:
+        """Raises the error of the save in progress, if it has failed."""
+        with self._raising_storage_errors():
             self._manager.check_for_errors()
 
     def wait(self) -> None:
-        """Waits for a save under way; raises what went wrong in it."""
-        with self._storage_told():
+        """Waits for the save in progress, and raises its error if it fails."""
+        with self._raising_storage_errors():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
-        """Waits as `wait` does, and ends Orbax's threads."""
+        """Waits for the save in progress, and stops Orbax's threads."""
         self.wait()
         self._manager.close()
 
     def restore(self, step: int, like: T, mesh: jax.sharding.Mesh) -> T:
-        """Reads a step's state, or a part of it, onto the mesh.
+        """Restores the state of a step, or a part of it, onto the mesh.
 
         Args:
           step: one of `steps()`.
-          like: shapes, dtypes and partition specs of the TrainState, by
-            `jax.eval_shape`, or of what is wanted of it: {"params": its params}.
-          mesh: any mesh; it need not be the one that saved.
+          like: shapes, dtypes and partition specs of the TrainState, from
+            `jax.eval_shape`, or of a part of it, for example {"params": params}.
+          mesh: any mesh; it may differ from the mesh that saved the checkpoint.
 
         Raises:
-          ConfigError: when the checkpoint's arrays are not those of `like`, with a
-            table of the first that differ.
+          ConfigError: when the checkpoint's arrays do not match `like`; the message
+            lists the first ones that differ.
         """
         wanted = _by_path(like)
         parts = {name.split(".")[0] for name in wanted}
@@ -221,39 +226,39 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def arrays(self, step: int) -> dict[str, list[Any]]:
-        """Returns [shape, dtype] of every array of a step, by its path."""
+        """Returns {path: [shape, dtype]} of the arrays of a step."""
         arrays = self._meta(step).get("arrays")
         if not isinstance(arrays, dict):
-            raise self._damaged(step, "no list of its arrays")
+            raise self._corrupt(step, "meta has no list of arrays")
         return arrays
 
     def position(self, step: int, corpus_sha256: str) -> Position:
-        """Returns where in its data the run was at a step.
+        """Returns the position of the run in its data at a step.
 
         Raises:
-          ConfigError: when the step was trained on another corpus than the given one.
+          ConfigError: when the step was trained on a different corpus.
         """
         position = self.read_position(step)
         if position.corpus_sha256 != corpus_sha256:
             raise ConfigError(
                 f"{self.directory}/{step} was trained on another corpus than the one in"
-                " config.data.corpus_dir; give that, or another --workdir"
+                " config.data.corpus_dir; use that corpus, or another --workdir"
             )
         return position
 
     def read_position(self, step: int) -> Position:
-        """Returns the same, of whatever corpus."""
+        """Returns the position like `position`, without checking the corpus."""
         found = self._meta(step).get("position") or {}
         try:
             skips = tuple(Skip(**skip) for skip in found["skips"])
             return Position(found["corpus_sha256"], skips, found["rollbacks"])
         except (TypeError, KeyError):
-            raise self._damaged(step, "no position in the data") from None
+            raise self._corrupt(step, "meta has no data position") from None
 
     def _meta(self, step: int) -> dict[str, Any]:
         meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
         if not isinstance(meta, dict):
-            raise self._damaged(step, "meta is no object")
+            raise self._corrupt(step, "meta is not a JSON object")
         return meta
 
     def _restore(self, step: int, **items: ocp.args.CheckpointArgs) -> Any:
@@ -261,40 +266,41 @@ class Checkpoints:
             return self._manager.restore(step, args=ocp.args.Composite(**items))
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise
-        except Exception as error:  # of TensorStore, Orbax and json, of any type
+        except Exception as error:  # TensorStore, Orbax and json raise many types
             with storage.raise_storage_errors(f"{self.directory}/{step}"):
                 if storage.is_transient(error):
                     raise
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                raise  # not allowed: its files were sound
+                raise  # for example a permission error; the files may be valid
             first = (str(error).splitlines() or [type(error).__name__])[0]
             reason = first.partition(". See full")[0]
-            raise self._damaged(step, reason) from None
+            raise self._corrupt(step, reason) from None
 
-    def _damaged(self, step: int, reason: str) -> CorruptError:
+    def _corrupt(self, step: int, reason: str) -> CorruptError:
         path, reason = f"{self.directory}/{step}", reason[:120]
-        if integrity.damage(self._workdir, step):
+        if integrity.verify(self._workdir, step):
             return CorruptError(
-                f"{path} is damaged ({reason}); remove it and continue from the one"
-                " before, or restore it from a copy"
+                f"{path} is corrupt ({reason}); remove it to resume from the checkpoint"
+                " before, or restore it from a backup"
             )
         return CorruptError(
-            f"{path} cannot be read ({reason}), though its files are as they were"
-            " written; requirements.lock has the versions that this code is for"
+            f"{path} cannot be read ({reason}), although its files match their digests;"
+            " install the library versions in requirements.lock"
         )
 
     def _seal(self) -> None:
-        """Called by Orbax when all is written and before the checkpoint counts."""
+        """Writes the digests; Orbax calls this before it commits the checkpoint."""
         if multihost.is_first():
             name = f"{self._step}{integrity.UNFINISHED}"
             integrity.seal(self.directory / name)
 
-    def _find_room(self) -> str:
-        integrity.find_room(self._workdir, self._step, self._num_bytes)
+    def _ensure_space(self) -> str:
+        integrity.ensure_space(self._workdir, self._step, self._num_bytes)
         return ""
 
     @contextlib.contextmanager
-    def _storage_told(self) -> Iterator[None]:
+    def _raising_storage_errors(self) -> Iterator[None]:
+        """Raises storage errors as StorageError, and a full disk as ConfigError."""
         try:
             with storage.raise_storage_errors(
                 f"step {self._step:,} is not saved in {self.directory}"
@@ -305,11 +311,11 @@ class Checkpoints:
             is_full = number in storage.FULL_DISK or "No space left" in str(error)
             if not is_full:
                 raise
-            message = integrity.no_room(
+            message = integrity.no_space_message(
                 self._workdir,
                 self._step,
                 self._num_bytes,
-                is_quota=number == errno.EDQUOT,
+                is_over_quota=number == errno.EDQUOT,
             )
             raise ConfigError(message) from None
 
@@ -331,7 +337,7 @@ def _by_path(state: Any) -> dict[str, Any]:
 
 
 def _spec(array: jax.ShapeDtypeStruct) -> jax.P:
-    # Scalars come out of eval_shape without a layout.
+    # jax.eval_shape gives scalars no sharding.
     return array.sharding.spec if array.sharding else jax.P()
 
 
@@ -340,7 +346,7 @@ def _describe(arrays: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> None:
-    """Raises ConfigError when names, shapes or dtypes differ (Orbax casts silently)."""
+    """Raises ConfigError if names, shapes or dtypes differ; Orbax casts silently."""
     names = [n for n in sorted({*found, *wanted}) if found.get(n) != wanted.get(n)]
     if not names:
         return
@@ -351,13 +357,10 @@ def _check_arrays(found: dict[str, Any], wanted: dict[str, Any], path: str) -> N
         for name in names[:SHOWN_ARRAYS]
     )
     raise ConfigError(
-        f"{path} does not fit the config in {len(names)} array(s): {rows}{more}; use"
+        f"{path} does not match the config in {len(names)} array(s): {rows}{more}; use"
         " the config of the run, or another --workdir"
     )
 
 
 def _shape(entry: list[Any] | None) -> str:
     return "none" if entry is None else f"{entry[1]}{entry[0]}"
-
-
-# ------------------------------------------------------------------- list and verify

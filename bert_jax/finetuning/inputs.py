@@ -12,11 +12,9 @@ from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import datasets as datasets_lib
 from bert_jax.finetuning.data.datasets import Datasets
-from bert_jax.finetuning.sweep import Setup
-from bert_jax.loading import encoders
+from bert_jax.finetuning.setup import Setup
 from bert_jax.loading import model as model_lib
-from bert_jax.loading.encoders import Encoder
-from bert_jax.loading.model import Opened
+from bert_jax.loading.model import HostModel
 from bert_jax.training import compilation
 
 # Settings that are digests -> a description of the content that each one covers.
@@ -50,7 +48,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
       ConfigError: if a flag, config key or input file is invalid.
     """
     devices.open_devices()
-    compilation.keep_compiled(config.compilation_cache_dir)
+    compilation.enable_cache(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     mesh_lib.check_batch(
@@ -60,8 +58,8 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         mesh,
     )
     mesh_lib.host_part(mesh, jax.process_index())
-    encoder = encoders.read(start.model, start.lowercase)
-    encoder = encoders.first_layers(encoder, config.num_layers)
+    encoder = model_lib.read_encoder(start.model, start.lowercase)
+    encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
     most = encoder.config.max_position_embeddings
     if config.sequence_length > most:
@@ -87,13 +85,11 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
             value,
             f"the content of {name} differs between processes; give all the same",
         )
-    laid_out = model_lib.lay_out(teacher) if teacher else None
-    return Setup(
-        config, encoder, start.is_from_scratch, datasets, sha256, mesh, laid_out
-    )
+    placed = model_lib.place(teacher) if teacher else None
+    return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 
 
-def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
+def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None:
     """Opens config.distill.teacher; returns None if it is "".
 
     Raises:
@@ -103,7 +99,7 @@ def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
     path = config.distill.teacher
     if not path:
         return None
-    teacher = model_lib.open_tuned(path, "config.distill.teacher")
+    teacher = model_lib.read_tuned(path, "config.distill.teacher")
     given, tokenizer = f"config.distill.teacher={path}", encoder.tokenizer
     if (teacher.tokenizer.vocab, teacher.tokenizer.lowercase) != (
         tokenizer.vocab,
@@ -129,7 +125,7 @@ def open_teacher(config: FinetuneConfig, encoder: Encoder) -> Opened | None:
 
 
 def check_teacher_task(
-    teacher: Opened, config: FinetuneConfig, datasets: Datasets
+    teacher: HostModel, config: FinetuneConfig, datasets: Datasets
 ) -> None:
     """Raises ConfigError if the teacher was fine-tuned on a different task."""
     assert teacher.head is not None
@@ -161,7 +157,7 @@ def check_metric(config: FinetuneConfig, datasets: Datasets) -> None:
             )
 
 
-def digest(model: Encoder | Opened) -> str:
+def digest(model: HostModel) -> str:
     """Returns the SHA-256 of a model's config and weights."""
     sha256 = hashlib.sha256(repr(model.config).encode())
     for name, array in sorted(model.arrays.items()):

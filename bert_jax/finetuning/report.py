@@ -1,9 +1,10 @@
-"""Reports the results of a sweep: a table of its runs and plots of the dev metrics."""
+"""Reports a sweep: its inputs, a table of its runs, and plots of the dev metrics."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib
 import numpy as np
 import rich.box
@@ -11,18 +12,83 @@ import rich.console
 import rich.table
 
 from bert_jax import storage
+from bert_jax.config import ModelConfig
 from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.datasets import Datasets, Split
 from bert_jax.finetuning.data.examples import Texts
-from bert_jax.finetuning.run import Result
+from bert_jax.finetuning.data.squad import Questions
+from bert_jax.finetuning.inputs import Start
+from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.setup import Setup
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.ticker import MaxNLocator  # noqa: E402
 
+# Attributes of features and examples that count losses -> their descriptions.
+LOSSES = {
+    "num_truncated": "rows truncated to the sequence length",
+    "num_cut": "words beyond the sequence length",
+    "num_dropped": "questions without their answer",
+    "num_lost_lines": "lines skipped, with more or fewer columns",
+    "num_empty": "sentences skipped, without a word",
+    "num_mended": "answers with a wrong offset, corrected",
+    "num_lost": "answers that are not in their text",
+}
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
 FEW_CLASSES = 8  # a matrix of at most this size stays readable with zeros printed
 MAX_CLASSES = 40  # a larger confusion matrix is unreadable, and is not drawn
+
+
+def describe(setup: Setup, start: Start, workdir: str) -> str:
+    """Returns the first lines of a sweep: its model, task, data and devices."""
+    config, datasets = setup.config, setup.datasets
+    model = setup.encoder.config
+    part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
+    names = f", {len(datasets.names)} labels" if datasets.names else ""
+    teacher = []
+    if setup.teacher:
+        layers = _layers(setup.teacher.config)
+        teacher = [f"teacher: {config.distill.teacher}, {layers}"]
+    lines = [
+        f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
+        *teacher,
+        f"task:   {config.task.kind}{names}, best by {config.metric}",
+        f"data:   {_size(datasets.train)} to train on, dev"
+        f" {', '.join(map(_size, datasets.dev))}",
+        *(f"        {note}" for note in (*setup.encoder.notes, *losses(datasets))),
+        f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
+        f" {workdir}",
+    ]
+    return "\n".join(lines)
+
+
+def _layers(model: ModelConfig) -> str:
+    number = model.num_hidden_layers
+    return f"{number} layer{'s' if number > 1 else ''}"
+
+
+def _size(split: Split) -> str:
+    rows = f"{len(split.features):,} rows"
+    if isinstance(split.examples, Questions):
+        return f"{len(split.examples.questions):,} questions in {rows}"
+    return rows
+
+
+def losses(datasets: Datasets) -> list[str]:
+    """Returns a line for each data set that was truncated or is incomplete."""
+    found = []
+    for split in (datasets.train, *datasets.dev, *datasets.test):
+        parts = [
+            f"{count:,} {words}"
+            for name, words in LOSSES.items()
+            for holder in (split.features, split.examples)
+            if (count := getattr(holder, name, 0))
+        ]
+        if parts:
+            found.append(f"{split.spec}: {', '.join(parts)}")
+    return found
 
 
 def print_table(results: Sequence[Result], metric: str) -> None:

@@ -1,14 +1,13 @@
-"""One tuning run: steps, a look at the dev set now and then, the best weights kept.
+"""One fine-tuning run: trains, evaluates the dev set and keeps the best parameters.
 
-A run's directory holds `checkpoints` (the state to go on with; gone at the end), `best`
-(the parameters that were best on the dev set), metrics.jsonl and, when it is done,
-result.json.
+The directory of a run holds `checkpoints` (the states to resume from, deleted at the
+end), `best` (the parameters with the best dev metric), metrics.jsonl and, when the run
+is complete, result.json.
 """
 
 import contextlib
 import dataclasses
 import json
-import math
 import shutil
 import time
 from collections.abc import Sequence
@@ -18,17 +17,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import errors, storage
+from bert_jax import errors
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, preemption, sharding
 from bert_jax.errors import ConfigError, CorruptError, DivergedError
+from bert_jax.finetuning import results
 from bert_jax.finetuning import step as tuning_step
 from bert_jax.finetuning.config import FinetuneConfig
 from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.results import Result
+from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.monitor import Monitor
@@ -36,50 +37,29 @@ from bert_jax.phases import Position
 from bert_jax.training import nonfinite
 from bert_jax.training.step import TrainState
 
-RESULT_FILE = "result.json"
-# Checkpoints are made where the dev set is looked at, and where a run is stopped. Two,
-# for the newest may be damaged; of the best weights one.
+# Checkpoints are saved at each evaluation and at an interruption. Two are kept, because
+# the newest may be corrupt. Of the best parameters, one is kept.
 _KEEP = CheckpointConfig(
     every_steps=1, every_minutes=0.0, keep=2, keep_every_steps=0, keep_best=0
 )
 _KEEP_BEST = dataclasses.replace(_KEEP, keep=1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What came of a run.
-
-    Attributes:
-      learning_rate, seed: of it.
-      diverged: what went wrong; "" when nothing did.
-      best_step: steps when the dev set's metric was best; 0 when it diverged before.
-      metrics: of the dev set at that step.
-      history: {"step": ..., metrics} of each look at the dev set.
-    """
-
-    learning_rate: float
-    seed: int
-    diverged: str
-    best_step: int
-    metrics: dict[str, float]
-    history: tuple[dict[str, float], ...]
-
-
 def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
-    """Takes a run from where it is to its end.
+    """Starts or resumes a run, and trains to its end.
 
     Args:
-      setup: what it shares with others.
-      learning_rate: the peak.
-      seed: of the head's first weights, of the order of rows and of dropout.
-      workdir: its own directory, the same one for all processes.
+      setup: the parts that all runs of a sweep share.
+      learning_rate: the peak learning rate.
+      seed: seed of the head's initial weights, the order of rows and dropout.
+      workdir: directory of this run, shared by all processes.
 
     Raises:
-      hosts.Interrupted: when it was asked to stop, and is saved.
-      ConfigError: when a disk is full, or what it was saved with is other data.
-      CorruptError: when there are checkpoints but none is sound.
+      Interrupted: when the run was interrupted, and a checkpoint is saved.
+      ConfigError: when the disk is full, or the run was started with other data.
+      CorruptError: when there are checkpoints and all are corrupt.
     """
-    if result := read_result(workdir):
+    if result := results.read(workdir):
         _drop_checkpoints(workdir)  # a call was killed before it could
         return result
     with Monitor() as monitor:
@@ -90,59 +70,34 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
             with monitor.activity("ending", is_bounded=False):
                 run.close()
     history = run.history
-    best = _best(history, setup.config.metric)
+    best = results.best(history, setup.config.metric)
     best_step = int(best.get("step", 0))
     found = {name: value for name, value in best.items() if name != "step"}
     result = Result(learning_rate, seed, diverged, best_step, found, tuple(history))
     if multihost.is_first():
-        text = json.dumps(dataclasses.asdict(result), indent=2) + "\n"
-        storage.write(str(Path(workdir) / RESULT_FILE), text.encode())
+        results.write(workdir, result)
     multihost.barrier(f"{workdir}: end")
     _drop_checkpoints(workdir)
-    if run.is_asked_to_stop:
-        raise errors.Interrupted(f"the run in {workdir} is done")
+    if run.is_interrupted:
+        raise errors.Interrupted(f"the run in {workdir} is complete")
     return result
 
 
 def _drop_checkpoints(workdir: str) -> None:
-    """Removes the state of a run that is done; moments are most of it."""
+    """Removes the checkpoints of a complete run; optimizer moments are most of them."""
     if multihost.is_first():
         directory = Path(workdir) / integrity.DIRECTORY
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def read_result(workdir: str) -> Result | None:
-    """Returns the result of a completed run, None if it is not complete.
-
-    Raises:
-      CorruptError: if the file of the result is corrupt.
-    """
-    path = Path(workdir) / RESULT_FILE
-    if not path.is_file():
-        return None
-    remedy = f"remove {workdir} to repeat the run"
-    values: Any = storage.read_json(path, remedy)
-    try:
-        return Result(**values | {"history": tuple(values["history"])})
-    except (TypeError, KeyError):
-        raise CorruptError(f"{path} is corrupt; {remedy}") from None
-
-
-def results_in(directory: str) -> list[Result]:
-    """Returns the results of all runs below a directory, by learning rate and seed."""
-    found = [read_result(str(path)) for path in Path(directory).iterdir()]
-    done = [result for result in found if result is not None]
-    return sorted(done, key=lambda result: (-result.learning_rate, result.seed))
-
-
 def best_params(setup: Setup, result: Result, workdir: str) -> Any:
-    """Returns the parameters that a run found best, on the mesh."""
+    """Restores the parameters with the best dev metric of a run onto the mesh."""
     _, params = parameters.structure(setup.build)
-    damage = integrity.damage(_best_workdir(workdir), result.best_step)
-    if damage:
+    problems = integrity.verify(_best_workdir(workdir), result.best_step)
+    if problems:
         raise CorruptError(
-            f"{_best_workdir(workdir)} is damaged: {damage[0]}; remove {workdir} and"
-            " the run is made again"
+            f"{_best_workdir(workdir)} is corrupt: {problems[0]}; remove {workdir} to"
+            " repeat the run"
         )
     best = Checkpoints(_best_workdir(workdir))
     found = best.restore(result.best_step, {"params": params}, setup.mesh)["params"]
@@ -154,19 +109,8 @@ def _best_workdir(workdir: str) -> str:
     return f"{workdir}/best"
 
 
-def _best(history: Sequence[dict[str, float]], metric: str) -> dict[str, float]:
-    """Returns the first line with the highest metric, {} of none."""
-    return max(history, key=lambda line: worth(line, metric), default={})
-
-
-def worth(found: dict[str, Any], metric: str) -> float:
-    """Returns what metrics are ranked by: one that is no number ranks last."""
-    value = found.get(metric)  # None comes out of metrics.jsonl for one
-    return value if value is not None and math.isfinite(value) else -math.inf
-
-
 def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
-    """Returns the steps after which the dev set is looked at."""
+    """Returns the steps after which the dev set is evaluated."""
     if every := config.eval_every_steps:
         return {*range(every, num_steps, every), num_steps}
     num_epochs = min(config.recipe.num_epochs, num_steps)
@@ -174,7 +118,7 @@ def dev_steps(config: FinetuneConfig, num_steps: int) -> set[int]:
 
 
 class _Run:
-    """A run while it goes."""
+    """A run in progress."""
 
     def __init__(
         self,
@@ -197,14 +141,14 @@ class _Run:
         )
         self._num_steps = setup.num_steps
         self._dev_steps = dev_steps(config, self._num_steps)
-        self._is_asked_to_stop = False
+        self._is_interrupted = False
         self._part = mesh_lib.host_part(setup.mesh, jax.process_index())
         self._learning_rate = jnp.float32(learning_rate)
         self._dropout_key = tuning_step.dropout_key(seed)
         tx, _ = tuning_step.make_optimizer(recipe, learning_rate, self._num_steps)
         self._checkpoints = _open(workdir, _KEEP)
         self._position = Position(setup.sha256["train"])
-        self._step = self._begin(tx)
+        self._step = self._restore(tx)
         multihost.agree(
             f"{workdir}: best", lambda: _drop_best_after(workdir, self._step)
         )
@@ -216,17 +160,17 @@ class _Run:
             config.log_every_steps,
             phase_index=0,
             rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
-            words=_step_words,
+            format_steps=_format_steps,
             on_steps=self._check_steps,
             started=time.time(),
         )
-        # As process 0 sees it, where lines of later steps are gone.
+        # Process 0 reads it after `open_log` dropped the lines of later steps.
         self._history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))
         )
 
-    def _begin(self, tx: Any) -> int:
-        """Initializes the state or restores the newest one, and returns its step."""
+    def _restore(self, tx: Any) -> int:
+        """Initializes the state or restores the newest one; returns its step."""
         setup = self._setup
 
         def init() -> TrainState:
@@ -247,24 +191,27 @@ class _Run:
         position = self._checkpoints.read_position(step)
         if position.corpus_sha256 != setup.sha256["train"]:
             raise ConfigError(
-                f"{self._workdir} was begun on other training data than"
-                f" config.data.train={setup.config.data.train!r} gives now; give that,"
-                " or another --workdir"
+                f"{self._workdir} was started on different training data than"
+                f" config.data.train={setup.config.data.train!r} holds now; restore"
+                " that data, or use another --workdir"
             )
         like = jax.eval_shape(jax.jit(init))
         self._state = self._checkpoints.restore(step, like, setup.mesh)
         return step
 
     def take_steps(self) -> str:
-        """Returns "" at the end, or what was not finite.
+        """Trains to the end.
+
+        Returns:
+          "", or an error message if the run diverged.
 
         Raises:
-          hosts.Interrupted: when it was asked to stop, and is saved.
+          Interrupted: when the run was interrupted, and a checkpoint is saved.
         """
         try:
             if self._step in self._dev_steps:
                 self._evaluate_and_save()
-            while self._step < self._num_steps and not self._is_enough():
+            while self._step < self._num_steps and not self._stops_early():
                 self._state, step_metrics = self._setup.train_step(
                     self._state,
                     self._batch(self._step),
@@ -274,8 +221,8 @@ class _Run:
                 )
                 self._step += 1
                 self._monitor.step(self._step, 0, step_metrics)
-                self._is_asked_to_stop |= preemption.interrupted()
-                if self._is_asked_to_stop and self._step < self._num_steps:
+                self._is_interrupted |= preemption.interrupted()
+                if self._is_interrupted and self._step < self._num_steps:
                     self._save()
                     raise errors.Interrupted(
                         f"step {self._step:,} is saved in {self._workdir}"
@@ -289,17 +236,17 @@ class _Run:
 
     @property
     def history(self) -> list[dict[str, float]]:
-        """Returns {"step": ..., metrics} of each look at the dev set."""
+        """{"step": ..., metrics} of each evaluation of the dev set."""
         return self._history
 
     @property
-    def is_asked_to_stop(self) -> bool:
-        """Returns whether that came with the last step, after which all is saved."""
-        return self._is_asked_to_stop
+    def is_interrupted(self) -> bool:
+        """Whether an interruption was requested, possibly after the last step."""
+        return self._is_interrupted
 
     def close(self) -> None:
-        """Closes what it writes; waits for saves under way."""
-        with contextlib.suppress(ConfigError):  # what went before is to be told
+        """Waits for saves in progress, and closes the checkpoints."""
+        with contextlib.suppress(ConfigError):  # report the first error
             self._checkpoints.close()
             self._best_weights.close()
 
@@ -308,24 +255,24 @@ class _Run:
         batch = setup.datasets.train.features.batch(self._rows.of_step(step))
         return batches.place(batch, self._part, setup.mesh)
 
-    def _is_enough(self) -> bool:
-        """Returns whether the dev set got no better for as long as the config waits."""
+    def _stops_early(self) -> bool:
+        """Returns whether the last `early_stop_evals` evaluations did not improve."""
         patience, history = self._config.early_stop_evals, self._history
-        best = _best(history, self._config.metric)
+        best = results.best(history, self._config.metric)
         since = sum(line["step"] > best["step"] for line in history)
         return bool(patience) and since >= patience
 
     def _evaluate_and_save(self) -> None:
-        """Saves and evaluates the state, as far as an earlier call has not.
+        """Saves and evaluates the state, except for what an earlier call did.
 
-        It saves first: a prediction may take minutes, and the evaluation of a state
-        that cannot be saved would not count.
+        It saves first, because an evaluation may take minutes, and the evaluation of a
+        state that cannot be saved would be lost.
         """
         if self._step not in self._checkpoints.steps():
             self._save()
         if not any(line["step"] == self._step for line in self._history):
             self._evaluate()
-        best = _best(self._history, self._config.metric)
+        best = results.best(self._history, self._config.metric)
         if best["step"] == self._step and self._step not in self._best_weights.steps():
             params: Any = {"params": self._state.params}
             with self._monitor.activity("saving"):
@@ -347,13 +294,13 @@ class _Run:
         with self._monitor.activity("evaluating"):
             found = self._setup.evaluate(self._state.params, split, count)
         line = {f"dev_{name}": value for name, value in found.items()}
-        words = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
-        self._monitor.log(self._step, line, f"dev set: {words}")
+        text = "  ".join(f"{name} {value:.4g}" for name, value in found.items())
+        self._monitor.log(self._step, line, f"dev set: {text}")
         self._monitor.flush()
         self._history.append({"step": self._step, **found})
 
     def _save(self) -> None:
-        self._monitor.flush()  # raises where the steps since the last line diverged
+        self._monitor.flush()  # raises if the steps since the last line diverged
         nonfinite.check_finite(self._step, self._state)
         with self._monitor.activity("saving"):
             self._checkpoints.save(
@@ -362,12 +309,12 @@ class _Run:
             self._checkpoints.wait()
 
     def _check_steps(self, last_step: int, found: Sequence[dict[str, Any]]) -> None:
-        """Reports steps that were not finite, and ends the run at too many in a row."""
+        """Reports steps that are not finite; too many in a row raise DivergedError."""
         in_row = [int(metrics["bad_steps_in_row"]) for metrics in found]
         if any(in_row):
-            self._monitor.say(
-                f"up to step {last_step:,}, {sum(map(bool, in_row))} not finite: no"
-                " update"
+            self._monitor.print(
+                f"{sum(map(bool, in_row))} of the last {len(in_row)} steps up to step"
+                f" {last_step:,} not finite: update skipped"
             )
         if max(in_row) >= self._config.max_bad_steps:
             raise DivergedError(
@@ -377,14 +324,16 @@ class _Run:
             )
 
 
-def _step_words(line: dict[str, float]) -> str:
-    words = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
-    if "examples_per_sec" in line:  # absent where no step was timed
-        words += f"  {line['examples_per_sec']:,.0f} examples/s"
-    return words
+def _format_steps(line: dict[str, float]) -> str:
+    text = f"loss {line['loss']:.4f}  learning rate {line['learning_rate']:.2e}"
+    if "examples_per_sec" in line:  # absent if no step was timed
+        text += f"  {line['examples_per_sec']:,.0f} examples/s"
+    return text
 
 
 def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
+    """Opens the checkpoints of a directory, which process 0 creates."""
+
     def make() -> str:
         Path(workdir).mkdir(parents=True, exist_ok=True)
         return ""
@@ -394,9 +343,9 @@ def _open(workdir: str, config: CheckpointConfig) -> Checkpoints:
 
 
 def _drop_best_after(workdir: str, step: int) -> str:
-    """Removes best weights of later steps than the one that the run goes on from.
+    """Removes the best parameters of steps after the one that the run resumes from.
 
-    There are some when it goes on from the checkpoint before a damaged one.
+    There are some if the newest checkpoint was corrupt.
     """
     for later in integrity.steps(_best_workdir(workdir)):
         if later > step:
@@ -405,7 +354,7 @@ def _drop_best_after(workdir: str, step: int) -> str:
 
 
 def _read_history(workdir: str) -> str:
-    """Returns the looks at the dev set that metrics.jsonl tells of, as JSON."""
+    """Returns the evaluations of the dev set in metrics.jsonl, as JSON."""
     found = []
     for line in writer.read(workdir):
         dev = {

@@ -1,124 +1,59 @@
-"""The state that all runs of a sweep share: inputs, compiled step, and predictor."""
+"""Runs a sweep: one fine-tuning run for each learning rate and seed."""
 
-import dataclasses
-import functools
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Sequence
 
-import jax
-from flax import nnx
-
-from bert_jax.config import ModelConfig
-from bert_jax.finetuning import step as tuning_step
-from bert_jax.finetuning import task
+from bert_jax.distributed import multihost, preemption
+from bert_jax.finetuning import inputs, outcome, report, settings
+from bert_jax.finetuning import results as results_lib
+from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.config import FinetuneConfig
-from bert_jax.finetuning.data import batches
-from bert_jax.finetuning.data.datasets import Datasets, Split
-from bert_jax.finetuning.predictor import Predictor
-from bert_jax.loading.encoders import Encoder
-from bert_jax.loading.model import Trained
-from bert_jax.model import heads, parameters
-from bert_jax.model.heads import Head
-from bert_jax.training import step as step_lib
+from bert_jax.finetuning.inputs import Start
+from bert_jax.finetuning.results import Result
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """Inputs and compiled functions that all runs of a sweep share.
+def sweep(
+    config: FinetuneConfig,
+    start: Start,
+    workdir: str,
+    learning_rates: Sequence[float],
+    seeds: Sequence[int],
+) -> list[Result]:
+    """Runs every learning rate and seed, and writes the best model.
 
-    Attributes:
-      config: config of the sweep.
-      encoder: the encoder that runs start from.
-      is_from_scratch: whether runs use only the encoder's sizes and tokenizer, not its
-        weights.
-      datasets: the labelled data.
-      sha256: digests of the data, from `Datasets.sha256`, and of the teacher.
-      mesh: the current mesh.
-      teacher: a model with the same head to distill from, or None.
+    Completed runs of earlier calls are not repeated, and an interrupted one resumes.
+
+    Args:
+      config: the config of all runs; each has its own learning rate.
+      start: the model that all runs start from.
+      workdir: the directory of the sweep, the same for all processes.
+      learning_rates, seeds: a run for each pair of them.
+
+    Returns:
+      The results of all runs in the workdir, those of earlier calls included.
+
+    Raises:
+      ConfigError: if an input is invalid, or the workdir has other settings.
+      AllDivergedError: if every run diverged before its first evaluation.
+      Interrupted: if the process was asked to stop; the run is saved.
     """
-
-    config: FinetuneConfig
-    encoder: Encoder
-    is_from_scratch: bool
-    datasets: Datasets
-    sha256: dict[str, str]
-    mesh: jax.sharding.Mesh
-    teacher: Trained | None = None
-
-    @property
-    def head(self) -> Head:
-        kind, dropout_prob = self.config.task.kind, self.config.dropout.head_prob
-        return Head(kind, self.datasets.names, dropout_prob)
-
-    @property
-    def model(self) -> ModelConfig:
-        """Returns the encoder's config with the dropout rates of fine-tuning."""
-        dropout = self.config.dropout
-        return dataclasses.replace(
-            self.encoder.config,
-            hidden_dropout_prob=dropout.hidden_prob,
-            attention_probs_dropout_prob=dropout.attention_prob,
-        )
-
-    def build(self, key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
-        """Returns the structure and initial parameters of the model with its head."""
-        vocab_size = len(self.encoder.tokenizer.vocab)
-        return heads.build(self.model, vocab_size, self.head, key)
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef:
-        return parameters.structure(self.build)[0]
-
-    @functools.cached_property
-    def num_steps(self) -> int:
-        """Returns the number of steps of a run."""
-        recipe = self.config.recipe
-        num_rows = len(self.datasets.train.features)
-        return batches.num_steps(num_rows, recipe.num_epochs, recipe.global_batch_size)
-
-    @functools.cached_property
-    def train_step(self) -> Any:
-        """Returns the jitted train step, shared by all learning rates and seeds."""
-        step = tuning_step.make_train_step(
-            self.config,
-            self.graphdef,
-            self.num_steps,
-            self.teacher.graphdef if self.teacher else None,
-        )
-        return jax.jit(step, donate_argnums=0)
-
-    @functools.cached_property
-    def predictor(self) -> Predictor:
-        """Returns the predictor, shared by all runs and data sets."""
-        config = self.config
-        return Predictor(
-            self.graphdef,
-            length=config.sequence_length,
-            batch_size=config.recipe.global_batch_size,
-            dtype=step_lib.compute_dtype(config.compute_dtype),
-            mesh=self.mesh,
-        )
-
-    def predict(
-        self,
-        params: Any,
-        split: Split,
-        on_rows: Callable[[int], object] | None = None,
-    ) -> Any:
-        """Returns the predictions for a data set, see `task.predict`."""
-        logits = self.predictor(params, split.features, on_rows)
-        names = self.datasets.names
-        return task.predict(
-            self.config.task, split.examples, split.features, logits, names
-        )
-
-    def evaluate(
-        self,
-        params: Any,
-        split: Split,
-        on_rows: Callable[[int], object] | None = None,
-    ) -> dict[str, float]:
-        """Returns the metrics of a labelled data set."""
-        predicted = self.predict(params, split, on_rows)
-        names = self.datasets.names
-        return task.evaluate(self.config.task, split.examples, predicted, names)
+    began = time.monotonic()
+    setup = inputs.open_inputs(config, start)
+    multihost.make_shared("workdir", workdir)
+    multihost.agree("workdir", lambda: settings.take(workdir, setup, start))
+    print(report.describe(setup, start, workdir), flush=True)
+    preemption.save_on_signals()
+    for learning_rate in learning_rates:
+        for seed in seeds:
+            if len(learning_rates) * len(seeds) > 1:
+                print(f"learning rate {learning_rate:g}, seed {seed}:", flush=True)
+            directory = results_lib.directory_of(workdir, learning_rate, seed)
+            if results_lib.read(directory):
+                print("already complete", flush=True)
+            result = tuning.tune(setup, learning_rate, seed, directory)
+            if result.diverged:
+                print(f"diverged: {result.diverged}", flush=True)
+    preemption.restore_ctrl_c()
+    results = results_lib.read_all(results_lib.runs_directory(workdir))
+    outcome.write(setup, workdir, results, time.monotonic() - began)
+    return results

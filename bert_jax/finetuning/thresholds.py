@@ -57,26 +57,44 @@ def write(directory: Path, task: Task, has_impossible: bool) -> None:
         write_json(directory / FILE, {key: values[key] for key in keys})
 
 
-def read(directory: Path, kind: str) -> dict[str, Any]:
+def read(directory: Path, kind: str, **given: Any) -> dict[str, Any]:
     """Reads a model's settings; missing ones have the values of `defaults`.
 
+    Args:
+      directory: the directory of the model.
+      kind: the kind of its task.
+      **given: settings that replace the model's; None keeps the model's.
+
     Raises:
-      ConfigError: if the file is corrupt or a value is out of range.
+      ConfigError: if the file is corrupt, a value is out of range, or a given setting
+        does not apply to the kind of task.
     """
     found = defaults(kind)
     path = directory / FILE
-    if not found or not path.is_file():
-        return found
-    stored = read_json(files.file(directory, FILE))
-    settings = {
-        key: config_lib.build(type(value), stored.get(key, value), f"{path}: {key}")
-        for key, value in found.items()
-    }
+    if found and path.is_file():
+        stored = read_json(files.file(directory, FILE))
+        found = {
+            key: config_lib.build(type(value), stored.get(key, value), f"{path}: {key}")
+            for key, value in found.items()
+        }
+        _check_ranges(found, f"{path} has ")
+    given = {key: value for key, value in given.items() if value is not None}
+    for key, value in given.items():
+        if key not in found:
+            raise ConfigError(
+                f"{key}={value} does not apply to a model fine-tuned for {kind}; remove"
+                " it"
+            )
+    _check_ranges(given, "")
+    return found | given
+
+
+def _check_ranges(settings: dict[str, Any], prefix: str) -> None:
+    """Raises ConfigError if an integer is out of its range."""
     for key, value in settings.items():
         least, most = RANGES.get(key, (1, sys.maxsize))
         if type(value) is int and not least <= value <= most:
             limit = f" and at most {most}" if most < sys.maxsize else ""
             raise ConfigError(
-                f"{path} has {key}={value}; it must be at least {least}{limit}"
+                f"{prefix}{key}={value}; it must be at least {least}{limit}"
             )
-    return settings

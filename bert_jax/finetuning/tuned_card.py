@@ -6,7 +6,7 @@ The lines between --- are metadata for the Hugging Face Hub.
 from pathlib import Path
 
 from bert_jax.finetuning.config import ChoiceTask, Task, TextTask
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.setup import Setup
 
 # Kind -> the pipeline tag of the Hub, and the transformers class that has the head.
 CLASSES = {

@@ -23,7 +23,7 @@ from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.loading.model import Trained
+from bert_jax.loading.model import PlacedModel
 from bert_jax.model import heads, int8
 
 # Functions of the hidden states: the embeddings, then the output of each layer. Sums do
@@ -41,15 +41,16 @@ POOLING = ("none", "words", *TEXT_POOLING)
 
 
 @dataclasses.dataclass(frozen=True)
-class Features:
-    """Features of one text or pair.
+class TokenFeatures:
+    """Features of the tokens or words of one text or pair.
 
     Attributes:
       ids: int32[T], the row [CLS] text [SEP] or [CLS] text [SEP] other text [SEP]; with
         "words" pooling, the first token of each word.
       starts, ends: int32[T], character offsets of each token in its text; 0 for special
         tokens.
-      values: float32[T, F], or float32[F] with "mean" or "cls" pooling.
+      values: float32[T, F]; inside this module, float32[F] with "mean" or "cls"
+        pooling.
     """
 
     ids: np.ndarray
@@ -63,24 +64,25 @@ class Extractor:
 
     Attributes:
       num_truncated: number of texts truncated so far.
-      num_tokens: number of tokens processed so far, special tokens included.
-      on_texts: called after each batch with the number of texts in it.
+      num_tokens: number of tokens computed so far, special tokens included.
+      num_features: F.
     """
 
     def __init__(
         self,
-        trained: Trained,
+        trained: PlacedModel,
         *,
         layers: str,
         pooling: str,
         max_length: int,
         batch_size: int,
         dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
     ):
         """Initializes the extractor.
 
         Args:
-          trained: from `model.read_encoder`, optionally quantized by int8.py.
+          trained: a model without a head, optionally quantized by int8.py.
           layers: a key of LAYERS, the layers to use and how to combine them.
           pooling: one of POOLING. "none" gives features of tokens; "words" of words,
             see `word_features`; "mean" the mean over all tokens, [CLS] and [SEP]
@@ -90,25 +92,19 @@ class Extractor:
           batch_size: rows per step, over all devices; rounded up to a multiple of the
             mesh's batch divisor.
           dtype: dtype of the computation.
+          mesh: mesh of the parameters, and of each call.
 
         Raises:
-          ConfigError: if the model has too few layers or positions.
+          ConfigError: if the model has too few layers.
         """
         num_layers = trained.config.num_hidden_layers
         if layers.endswith("last_four") and num_layers < 4:
             raise ConfigError(
-                f"--layers={layers} needs at least 4 layers, but the model has"
-                f" {num_layers} layers; try --layers=sum_all"
+                f"layers={layers} needs at least 4 layers, but the model has"
+                f" {num_layers} layers; try layers=sum_all"
             )
-        most = trained.config.max_position_embeddings
-        if not 5 <= max_length <= most:  # a pair has at least 5 tokens
-            raise ConfigError(
-                f"--max_length={max_length} must be at least 5 and at most the model's"
-                f" {most} positions"
-            )
-        self._trained = trained
-        self._mesh = jax.sharding.get_mesh()
-        divisor = mesh_lib.batch_divisor(self._mesh)
+        self._trained, self._mesh = trained, mesh
+        divisor = mesh_lib.batch_divisor(mesh)
         self._batch_size = -(-batch_size // divisor) * divisor
         self._max_length = max_length
         self._locate = LocatingEncoder(trained.tokenizer)
@@ -116,12 +112,22 @@ class Extractor:
         self._pooling = pooling
         self.num_truncated = 0
         self.num_tokens = 0
-        self.on_texts: Callable[[int], object] | None = None
+        num_vectors = 4 if layers == "concat_last_four" else 1
+        self.num_features = num_vectors * trained.config.hidden_size
 
-    def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Features]:
-        """Returns the features of single texts or pairs, in order."""
+    def __call__(
+        self,
+        texts: Sequence[tuple[str, ...]],
+        on_batch: Callable[[int], object] | None = None,
+    ) -> list[TokenFeatures]:
+        """Returns the features of single texts or pairs, in order.
+
+        Calls `on_batch` after each batch with the number of texts in it.
+        """
+        if not texts:
+            return []
         rows, starts, ends = self._rows(texts)
-        found: list[Features | None] = [None] * len(texts)
+        found: list[TokenFeatures | None] = [None] * len(texts)
         for batch_B, length in self._buckets(rows):
             cut = dataclasses.replace(rows, length=length)
             layout = cut.layout(np.maximum(batch_B, 0))
@@ -134,7 +140,7 @@ class Extractor:
                 if text >= 0:
                     n = num_tokens_B[row]
                     is_pooled = self._pooling in TEXT_POOLING
-                    features = Features(
+                    features = TokenFeatures(
                         arrays["input_ids"][row, :n],
                         starts[layout.source_BT[row, :n]],
                         ends[layout.source_BT[row, :n]],
@@ -143,8 +149,8 @@ class Extractor:
                     if self._pooling == "words":
                         features = word_features(texts[text][0], features)
                     found[text] = features
-            if self.on_texts is not None:
-                self.on_texts(int((batch_B >= 0).sum()))
+            if on_batch is not None:
+                on_batch(int((batch_B >= 0).sum()))
         return [features for features in found if features is not None]
 
     def _rows(
@@ -188,7 +194,7 @@ class Extractor:
             yield batch_B, text_rows.row_length(longest, self._max_length)
 
 
-def word_features(text: str, features: Features) -> Features:
+def word_features(text: str, features: TokenFeatures) -> TokenFeatures:
     """Reduces the features of a text's tokens to one vector per word.
 
     Words are separated by spaces. The features of a word are those of its first token,
@@ -208,7 +214,7 @@ def word_features(text: str, features: Features) -> Features:
     first = np.searchsorted(ends, words[:, 0], side="right")
     has_token = np.append(starts, len(text))[first] < words[:, 1]
     first = np.where(has_token, first, 0) + 1
-    return Features(
+    return TokenFeatures(
         np.where(has_token, features.ids[first], 0),
         words[:, 0],
         words[:, 1],

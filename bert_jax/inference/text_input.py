@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bert_jax.data.sources import lines
 from bert_jax.errors import ConfigError
+from bert_jax.inference.options import Parts
 
-Parts = tuple[str, ...]  # the parts of one line
 SEPARATOR = " ||| "  # from google-research/bert extract_features.py
 LINES_AT_ONCE = 2048  # lines of a chunk, which is held in memory and sorted by length
 MAX_LINE_BYTES = 2**30  # large enough that no line is split
@@ -32,25 +32,36 @@ def read(path: str) -> Iterator[str]:
         yield lines.repair(text, f"standard input:{number}", None, counts)
 
 
-def batches(path: str, max_parts: int) -> Iterator[list[Parts]]:
+def batches(
+    path: str, max_parts: int, *, is_uniform: bool = False
+) -> Iterator[list[Parts]]:
     """Yields chunks of LINES_AT_ONCE lines, each line split into its parts.
 
     Args:
       path: a file, or "-" for standard input.
       max_parts: maximum parts of a line; further separators belong to the last part.
+      is_uniform: whether all lines must have as many parts as the first.
 
     Raises:
-      ConfigError: if the input cannot be read, is not UTF-8, or has no lines.
+      ConfigError: if the input cannot be read, is not UTF-8, or has no lines, or a line
+        has another number of parts than the first.
     """
     chunk: list[Parts] = []
-    is_empty = True
+    num_parts = 0
     for line in read(path):
-        is_empty = False
-        chunk.append(tuple(line.split(SEPARATOR, max_parts - 1)))
+        parts = tuple(line.split(SEPARATOR, max_parts - 1))
+        num_parts = num_parts or len(parts)
+        if is_uniform and len(parts) != num_parts:
+            raise ConfigError(
+                f"--input has the line {line[:60]!r} with {len(parts)}"
+                f" part{'s' * (len(parts) > 1)}, but its first line has {num_parts};"
+                " give all lines the same number of parts"
+            )
+        chunk.append(parts)
         if len(chunk) == LINES_AT_ONCE:
             yield chunk
             chunk = []
-    if is_empty:
+    if not num_parts:
         raise ConfigError(f"--input={path} has no lines; give at least one")
     if chunk:
         yield chunk

@@ -5,7 +5,7 @@ from typing import Any
 
 from bert_jax.errors import ConfigError
 from bert_jax.interop import sentence_transformers
-from bert_jax.model.heads import Head
+from bert_jax.model.heads import Head, Kind
 
 # Defaults of transformers' BertConfig for keys missing from config.json.
 DEFAULTS = {
@@ -28,7 +28,7 @@ DEFAULTS = {
 SEQUENCE = "BertForSequenceClassification"
 ENCODER = "BertModel"  # with the files of sentence_transformers.py, a dual encoder
 # Kind -> architecture, and the problem_type if the architecture has several kinds.
-KINDS: dict[str, tuple[str, str | None]] = {
+KINDS: dict[Kind, tuple[str, str | None]] = {
     "classification": (SEQUENCE, "single_label_classification"),
     "regression": (SEQUENCE, "regression"),
     "multi_label": (SEQUENCE, "multi_label_classification"),

@@ -1,7 +1,7 @@
-"""Reads a model and its config from a directory.
+"""Reads a model with the sizes of its own config, and places it on the mesh.
 
-The directory is one of `export` or `finetune`, or any Hugging Face BERT with
-safetensors. initialize.py reads models whose sizes are given by the config of a run.
+`read_encoder` reads any supported format, `read_tuned` a fine-tuned model with its
+head; both return a `HostModel`. initialize.py reads weights for the config of a run.
 """
 
 import dataclasses
@@ -13,25 +13,52 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax.config import ModelConfig, TokenizerConfig
+from bert_jax.config import ModelConfig, TokenizerConfig, TokenizerKind
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
-    files,
     huggingface_config,
     huggingface_read,
     sentence_transformers,
 )
 from bert_jax.interop.files import Source
+from bert_jax.loading import source as source_lib
 from bert_jax.model import heads, parameters
-from bert_jax.model.bert import ACTIVATIONS, Bert
+from bert_jax.model.bert import Bert
 from bert_jax.model.heads import Head
 from bert_jax.model.parameters import path_name
 
+PREFIX = "bert."  # of the encoder's parameter names in a model with a head
+POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
+WORD = "bert.embeddings.word"
+
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class HostModel:
+    """A trained model in host memory.
+
+    Attributes:
+      config: the sizes of the model.
+      head: the task head; None for an encoder.
+      tokenizer: the tokenizer of the model.
+      vocab_size: the number of rows of the table of tokens.
+      max_length: the maximum tokens of a row.
+      arrays: float32 parameters by their names in a model with a head.
+      notes: a line for each optional part that was missing.
+    """
+
+    config: ModelConfig
+    head: Head | None
+    tokenizer: tokenizers.Tokenizer
+    vocab_size: int
+    max_length: int
+    arrays: dict[str, np.ndarray]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedModel:
     """A trained model on the mesh.
 
     Attributes:
@@ -51,116 +78,101 @@ class Trained:
     params: Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Opened:
-    """A trained model in host memory.
+def read_encoder(
+    path: str, lowercase: bool | None = None, given_as: str = "--model"
+) -> HostModel:
+    """Reads the encoder of a model in any supported format; its heads are ignored.
 
-    Attributes:
-      config, head, tokenizer, max_length: as in `Trained`.
-      vocab_size: the number of rows of the table of tokens.
-      arrays: float32 parameters by our names.
-    """
-
-    config: ModelConfig
-    head: Head | None
-    tokenizer: tokenizers.Tokenizer
-    vocab_size: int
-    max_length: int
-    arrays: dict[str, np.ndarray]
-
-
-def read_encoder(path: str) -> Trained:
-    """Reads the encoder of a model and ignores its heads.
-
-    Raises:
-      ConfigError: if there is no model, a file is corrupt, or the model does not divide
-        over the mesh.
-    """
-    return lay_out(_open(_directory(path, "--model", is_encoder=True), None))
-
-
-def read_tuned(path: str) -> Trained:
-    """Reads a fine-tuned model with its head.
-
-    Raises:
-      ConfigError: as `read_encoder`.
-    """
-    return lay_out(open_tuned(path, "--model"))
-
-
-def open_tuned(path: str, given_as: str) -> Opened:
-    """Reads a fine-tuned model with its head into host memory.
+    Rows of the table of tokens without a token are dropped.
 
     Args:
-      path: the directory of the model.
-      given_as: the flag or key that names it, for error messages.
+      path: the path of the model, see source.py for the formats.
+      lowercase: whether its text was lower-cased, for models that do not record it.
+      given_as: the flag, key or argument that has the path, for error messages.
+
+    Raises:
+      ConfigError: if there is no such model, a file is corrupt, or the model does not
+        divide over the mesh.
+    """
+    directory = source_lib.local_path(path, given_as)
+
+    def names(values: dict[str, Any]) -> list[str]:
+        vocab_size = _vocab_size(values, directory)
+        return list(_shapes(model_config(values, directory), vocab_size, None))
+
+    found = source_lib.open_source(directory, names, tokenizers.WordPiece.FILE)
+    if found is None:
+        raise ConfigError(_no_encoder(path, given_as, directory))
+    source, values = found
+    lowercase = _lowercase(source, lowercase)
+    config = model_config(values, source.directory)
+    # If the table is missing, `check_tensors` raises the error.
+    vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
+    wanted = _shapes(config, vocab_size, None)
+    source_lib.check_tensors(source, wanted, (POOLER,))
+    arrays = source.read()
+    source_lib.check_finite(arrays, source.directory)
+    arrays = {name: a for name, a in arrays.items() if name.startswith(PREFIX)}
+    tokenizer = tokenizer_of(source, vocab_size, lowercase)
+    arrays[WORD] = arrays[WORD][: len(tokenizer.vocab)]
+    has_pooler = any(name.startswith(POOLER) for name in arrays)
+    return HostModel(
+        config,
+        None,
+        tokenizer,
+        len(tokenizer.vocab),
+        _max_length(config, source.directory),
+        arrays,
+        () if has_pooler else ("the model has no pooler; heads that use one train it",),
+    )
+
+
+def read_tuned(path: str, given_as: str = "--model") -> HostModel:
+    """Reads a fine-tuned model with its head.
+
+    Args:
+      path: a directory of `finetune` (WORKDIR/model) or of a Hugging Face BERT.
+      given_as: the flag, key or argument that has the path, for error messages.
 
     Raises:
       ConfigError: as `read_encoder`.
     """
-    directory = _directory(path, given_as)
-    values = huggingface_read.config_values(directory)
-    return _open(directory, huggingface_config.parse(values, directory / "config.json"))
+    directory = source_lib.local_path(path, given_as)
+    _check_is_tuned(path, given_as, directory)
+    file = directory / "config.json"
 
+    def shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        head = huggingface_config.parse(values, file)
+        config = model_config(values, file)
+        return _shapes(config, _vocab_size(values, directory), head)
 
-def _directory(path: str, given_as: str, *, is_encoder: bool = False) -> Path:
-    try:
-        directory = Path(path).expanduser().absolute()
-    except RuntimeError:  # ~unknown_user
-        raise ConfigError(
-            f"{given_as}={path} is not a valid path; use a directory"
-        ) from None
-    if (directory / "checkpoints").is_dir():
-        raise ConfigError(
-            f"{given_as}={path} is the workdir of a run; export its model with python"
-            f" -m bert_jax.export --workdir={path} --output=DIR, and use DIR"
-        )
-    if not (directory / "config.json").is_file():
-        if (directory / "model" / "config.json").is_file():
-            raise ConfigError(f"{given_as}={path} has no config.json; use {path}/model")
-        problem = "has no config.json" if directory.is_dir() else "is not a directory"
-        made_by = "export" if is_encoder else "finetune (WORKDIR/model)"
-        raise ConfigError(
-            f"{given_as}={path} {problem}; use a directory of python -m"
-            f" bert_jax.{made_by} or of a Hugging Face BERT"
-        )
-    files.verify_digests(directory)
-    return directory
-
-
-def _open(directory: Path, head: Head | None) -> Opened:
-    values = huggingface_read.config_values(directory)
-    config = model_config(values, directory / "config.json")
-    vocab_size = config_lib.build(
-        int, values.get("vocab_size"), f"{directory}: vocab_size"
-    )
-    _, abstract = parameters.structure(_builder(config, vocab_size, head))
-    shapes = {name: leaf.shape for name, leaf in _named(abstract, head)}
-    source = huggingface_read.open_source(directory, shapes, tokenizers.WordPiece.FILE)
-    _check_shapes(source, shapes)
+    found = source_lib.open_source(directory, shapes, tokenizers.WordPiece.FILE)
+    assert found is not None, "_check_is_tuned has found config.json"
+    source, values = found
+    source_lib.check_tensors(source, shapes(values))
     arrays = source.read()
-    check_finite(arrays, directory)
-    tokenizer = tokenizer_of(source, vocab_size, source.lowercase)
-    limits = (
-        config.max_position_embeddings,
-        huggingface_read.max_length(directory),
-        sentence_transformers.sequence_length(directory),
+    source_lib.check_finite(arrays, directory)
+    config, vocab_size = model_config(values, file), _vocab_size(values, directory)
+    return HostModel(
+        config,
+        huggingface_config.parse(values, file),
+        tokenizer_of(source, vocab_size, source.lowercase),
+        vocab_size,
+        _max_length(config, directory),
+        arrays,
     )
-    max_length = min(limit for limit in limits if limit is not None)
-    return Opened(config, head, tokenizer, vocab_size, max_length, arrays)
 
 
-def lay_out(model: Opened) -> Trained:
-    """Places the parameters of a model on the mesh."""
-    graphdef, abstract = parameters.structure(
-        _builder(model.config, model.vocab_size, model.head)
-    )
+def place(model: HostModel) -> PlacedModel:
+    """Places the parameters of a model on the mesh; an encoder loses its pooler."""
+    build = _builder(model.config, model.vocab_size, model.head, has_pooler=False)
+    graphdef, abstract = parameters.structure(build)
     mesh = jax.sharding.get_mesh()
     params = [
         jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
         for name, leaf in _named(abstract, model.head)
     ]
-    return Trained(
+    return PlacedModel(
         model.config,
         model.head,
         model.tokenizer,
@@ -170,11 +182,108 @@ def lay_out(model: Opened) -> Trained:
     )
 
 
-def _builder(config: ModelConfig, vocab_size: int, head: Head | None) -> Any:
+def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
+    """Returns an encoder of the first `num_layers` layers; 0 keeps all of them.
+
+    Raises:
+      ConfigError: if the encoder has fewer layers.
+    """
+    most = encoder.config.num_hidden_layers
+    if num_layers > most:
+        raise ConfigError(
+            f"config.num_layers={num_layers}, but the model has {most}; set it to"
+            f" {most} or less"
+        )
+    if num_layers in (0, most):
+        return encoder
+    config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
+    dropped = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
+    arrays = {
+        name: array
+        for name, array in encoder.arrays.items()
+        if not name.startswith(dropped)
+    }
+    return dataclasses.replace(encoder, config=config, arrays=arrays)
+
+
+def _no_encoder(path: str, given_as: str, directory: Path) -> str:
+    problem = "has no config.json" if directory.is_dir() else "is not a directory"
+    if (directory / "model" / "config.json").is_file():
+        return f"{given_as}={path} {problem}; use {path}/model"
+    return (
+        f"{given_as}={path} {problem}; use a directory of python -m bert_jax.export or"
+        " of a Hugging Face BERT, a TF1 checkpoint with bert_config.json, or a workdir"
+        " of python -m bert_jax.train"
+    )
+
+
+def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
+    """Raises ConfigError if a directory cannot have a fine-tuned model."""
+    if (directory / "checkpoints").is_dir() or source_lib.is_workdir(directory):
+        raise ConfigError(
+            f"{given_as}={path} is the workdir of a run; use a model written by python"
+            f" -m bert_jax.finetune --model={path}"
+        )
+    if not (directory / "config.json").is_file():
+        if (directory / "model" / "config.json").is_file():
+            raise ConfigError(f"{given_as}={path} has no config.json; use {path}/model")
+        problem = "has no config.json" if directory.is_dir() else "is not a directory"
+        raise ConfigError(
+            f"{given_as}={path} {problem}; use a directory of python -m"
+            " bert_jax.finetune (WORKDIR/model) or of a Hugging Face BERT"
+        )
+
+
+def _lowercase(source: Source, given: bool | None) -> bool:
+    """Returns whether the text of an encoder was lower-cased.
+
+    Raises:
+      ConfigError: if it is unknown, or the given value is not the recorded one.
+    """
+    if given is not None and source.lowercase not in (None, given):
+        raise ConfigError(
+            f"--lowercase={str(given).lower()}, but {source.directory} has"
+            f" {str(source.lowercase).lower()}; remove the flag"
+        )
+    found = source.lowercase if given is None else given
+    if found is None:
+        raise ConfigError(
+            f"{source.directory} does not record whether its text was lower-cased; add"
+            " --lowercase=true or --lowercase=false, or write {"
+            '"do_lower_case": true} or false into its tokenizer_config.json'
+        )
+    return found
+
+
+def _vocab_size(values: dict[str, Any], directory: Path) -> int:
+    return config_lib.build(int, values.get("vocab_size"), f"{directory}: vocab_size")
+
+
+def _max_length(config: ModelConfig, directory: Path) -> int:
+    limits = (
+        config.max_position_embeddings,
+        huggingface_read.max_length(directory),
+        sentence_transformers.sequence_length(directory),
+    )
+    return min(limit for limit in limits if limit is not None)
+
+
+def _shapes(
+    config: ModelConfig, vocab_size: int, head: Head | None
+) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every parameter by name; an encoder has its pooler."""
+    build = _builder(config, vocab_size, head, has_pooler=True)
+    _, params = parameters.structure(build)
+    return {name: leaf.shape for name, leaf in _named(params, head)}
+
+
+def _builder(
+    config: ModelConfig, vocab_size: int, head: Head | None, *, has_pooler: bool
+) -> Any:
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
         if head:
             return heads.build(config, vocab_size, head, key)
-        encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=False)
+        encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=has_pooler)
         return nnx.split(encoder)
 
     return build
@@ -201,48 +310,13 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     config: ModelConfig = config_lib.build(
         ModelConfig, {name: values[name] for name in names}, str(path)
     )
-    whole = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    whole += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
-    for name in whole:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{path} has {name}={values[name]}; fetch it again")
     if config.hidden_size % config.num_attention_heads:
         raise ConfigError(
             f"{path} has hidden_size={config.hidden_size}, which is not a multiple of"
             f" num_attention_heads={config.num_attention_heads}; fetch it again"
         )
-    if config.hidden_act not in ACTIVATIONS:
-        raise ConfigError(
-            f"{path} has hidden_act={config.hidden_act!r}; supported are"
-            f" {', '.join(ACTIVATIONS)}"
-        )
     mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
     return config
-
-
-def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
-    """Raises ConfigError if a weight is NaN or infinite."""
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ConfigError(
-                f"{directory} has NaN or infinity in {name}; use an older checkpoint"
-                " of it"
-            )
-
-
-def _check_shapes(source: Source, shapes: dict[str, tuple[int, ...]]) -> None:
-    missing = [name for name in shapes if name not in source.shapes]
-    if missing:
-        raise ConfigError(
-            f"{source.directory} lacks {len(missing)} of the model's tensors, for"
-            f" example {missing[0]}; fetch it again"
-        )
-    for name, shape in source.shapes.items():
-        if shape != shapes[name]:
-            raise ConfigError(
-                f"{source.directory} has {name} as {list(shape)}, but its config.json"
-                f" implies {list(shapes[name])}; fetch it again"
-            )
 
 
 def tokenizer_of(
@@ -267,7 +341,7 @@ def tokenizer_of(
             f"{directory} does not record whether its text was lower-cased; write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
-    kind = "wordpiece"
+    kind: TokenizerKind = "wordpiece"
     if path.name != tokenizers.WordPiece.FILE:
         kind = sentencepiece.kind(source.vocabulary, str(path))
     config = TokenizerConfig(

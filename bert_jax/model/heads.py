@@ -14,7 +14,7 @@ B * C where each choice or text is a row), T token, D hidden.
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,15 @@ from bert_jax.model.layers import Linear
 from bert_jax.model.ops import dropout
 
 Batch = dict[str, jax.Array]
+Kind = Literal[
+    "classification",
+    "regression",
+    "multi_label",
+    "tagging",
+    "question_answering",
+    "multiple_choice",
+    "similarity",
+]
 # The arrays of a batch that the encoder reads.
 INPUTS = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
 
@@ -55,7 +64,7 @@ class Head:
       dropout_prob: dropout of the head's input in training.
     """
 
-    kind: str
+    kind: Kind
     labels: tuple[str, ...]
     dropout_prob: float
 

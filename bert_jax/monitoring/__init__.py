@@ -1,1 +1,1 @@
-"""Progress, metrics, throughput and where the time of a run went."""
+"""Progress display, metrics, throughput and time accounting of a run."""

@@ -1,7 +1,7 @@
-"""Where the time of a run went, over all the calls that it took.
+"""Accounts for the wall-clock time of a run, across restarts.
 
-Every line of metrics.jsonl holds the seconds of each part so far, so that the next call
-goes on counting, and knows what the end of the one before has cost.
+Each line of metrics.jsonl holds the cumulative seconds of every part, so that a resumed
+run continues the totals and can compute the time that the interruption cost.
 """
 
 import time
@@ -12,37 +12,37 @@ import jax
 
 import bert_jax
 
-# The parts of a run's time, and what a person calls them.
+# The parts of a run's time, and their names in reports.
 PARTS = {
     "steps": "steps",
     "compiling": "compiling",
     "data": "waiting for data",
     "saving": "saving",
     "evaluating": "evaluating",
-    "replaying": "taking steps twice",
+    "replaying": "replaying steps",
     "starting": "starting",
-    "lost": "steps taken again",
+    "lost": "repeating lost steps",
     "down": "not running",
 }
 PREFIX = "seconds_"
 
 
 class Goodput:
-    """A stopwatch that is always in one part."""
+    """A stopwatch that attributes each second to exactly one part."""
 
     def __init__(
         self, lines: Sequence[dict[str, Any]], first_step: int, started: float
     ):
-        """Goes on from the lines of the calls before.
+        """Continues the totals of the earlier calls.
 
-        Steps after `first_step` were lost with the process that took them; the time
-        from its last line to this process is "down", whatever it did meanwhile: the
-        last save's end, or a start that came to no line.
+        The time of steps after `first_step` is counted as lost, because they have to be
+        repeated. The time from the last line to the start of this process is "down":
+        it includes the end of a last save and starts that wrote no line.
 
         Args:
-          lines: of metrics.jsonl, of all steps that calls before have reached.
-          first_step: where this call goes on.
-          started: when this process began, in seconds since 1970.
+          lines: lines of metrics.jsonl, including those of steps after `first_step`.
+          first_step: the step at which this call resumes.
+          started: start of this process, in seconds since 1970.
         """
         self._seconds = dict.fromkeys(PARTS, 0.0)
         last = max(_timed(lines), key=lambda line: line["time"], default=None)
@@ -58,19 +58,19 @@ class Goodput:
         self._since = time.perf_counter() - max(time.time() - started, 0.0)
 
     def enter(self, part: str) -> str:
-        """Counts the time from now on in another part, and returns the part before."""
+        """Counts the time from now on in `part`, and returns the previous part."""
         now = time.perf_counter()
         self._seconds[self._part] += now - self._since
-        before = self._part
+        previous = self._part
         self._part, self._since = part, now
-        return before
+        return previous
 
-    def leave_as(self, part: str) -> None:
-        """Says that the time since `enter` was of another part than thought."""
+    def reassign(self, part: str) -> None:
+        """Counts the time since the last `enter` in `part` instead."""
         self._part = part
 
     def line(self) -> dict[str, float]:
-        """Returns what to add to a line of metrics.jsonl."""
+        """Returns the time and the totals to add to a line of metrics.jsonl."""
         self.enter(self._part)
         total = sum(self._seconds.values())
         return {
@@ -80,8 +80,12 @@ class Goodput:
         }
 
 
-def words(lines: Sequence[dict[str, Any]]) -> str:
-    """Returns where the time of a run went, its largest parts first, or nothing."""
+def summary(lines: Sequence[dict[str, Any]]) -> str:
+    """Returns a sentence with the largest shares of the time, "" without timed lines.
+
+    Args:
+      lines: lines of metrics.jsonl.
+    """
     timed = _timed(lines)
     if not timed:
         return ""
@@ -96,10 +100,11 @@ def words(lines: Sequence[dict[str, Any]]) -> str:
         if name != PARTS["steps"] and share >= 0.005
     )
     steps = seconds["steps"] / total
-    return f"Of its time, over all calls, {steps:.0%} went into steps ({shown})."
+    return f"Steps took {steps:.0%} of the run's time, over all calls ({shown})."
 
 
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the lines that have times; lines of older versions have none."""
     keys = ["time", *(f"{PREFIX}{part}" for part in PARTS)]
     return [
         line
@@ -113,7 +118,7 @@ def _seconds(line: dict[str, Any]) -> dict[str, float]:
 
 
 class Startup:
-    """The seconds of each part of a start, in the order they came."""
+    """Measures the stages of a start, from the package's import to the first step."""
 
     def __init__(self):
         self.began = bert_jax.BEGAN  # in seconds since 1970
@@ -121,21 +126,30 @@ class Startup:
         self._marked = time.perf_counter()
         self._is_over = False
 
-    def mark(self, part: str) -> None:
-        """Says that the time since the mark before this one went to a part."""
+    def mark(self, stage: str) -> None:
+        """Ends a stage that began at the previous mark."""
         if not self._is_over:
             now = time.perf_counter()
-            self._seconds[part] = now - self._marked
+            self._seconds[stage] = now - self._marked
             self._marked = now
 
-    def finish(self, part: str, result: Any, say: Callable[[str], None]) -> None:
-        """Waits for the last part's arrays and tells it all, once."""
+    def finish(self, stage: str, result: Any, log: Callable[[str], None]) -> None:
+        """Waits for the arrays of the last stage and logs all stages, once.
+
+        Args:
+          stage: name of the last stage.
+          result: a tree of arrays that the stage computes.
+          log: called with the line to print.
+        """
         if not self._is_over:
             jax.block_until_ready(result)
-            self.mark(part)
+            self.mark(stage)
             self._is_over = True
-            say(self.words())
+            log(self.summary())
 
-    def words(self) -> str:
-        parts = (f"{part} {seconds:.1f} s" for part, seconds in self._seconds.items())
-        return f"start:  {', '.join(parts)}"
+    def summary(self) -> str:
+        """Returns a line with the seconds of each stage, in order."""
+        stages = (
+            f"{stage} {seconds:.1f} s" for stage, seconds in self._seconds.items()
+        )
+        return f"start:  {', '.join(stages)}"

@@ -19,16 +19,20 @@ Metrics = dict[str, jax.Array]
 
 
 class Monitor:
-    """Reports of one run, from start-up to the last checkpoint.
+    """Reports on one run, from start-up to the last checkpoint.
 
-    As a context manager it watches for hangs while the context is open.
+    As a context manager, it aborts a hung process while the context is open.
     """
 
     def __init__(self, startup: Startup | None = None):
-        """Creates a monitor; `startup` reports the stages until the first step."""
+        """Creates a monitor without a log.
+
+        Args:
+          startup: measures the activities until the first step, if given.
+        """
         self._watchdog = Watchdog()
         self._startup = startup
-        self._clock: Goodput | None = None  # None: no log is open
+        self._clock: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}
 
     def __enter__(self) -> Self:
@@ -47,7 +51,7 @@ class Monitor:
         log_every_steps: int,
         phase_index: int,
         rates: Callable[[int, float], dict[str, float]],
-        words: Callable[[dict[str, float]], str],
+        format_steps: Callable[[dict[str, float]], str],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
         started: float,
     ) -> None:
@@ -56,20 +60,20 @@ class Monitor:
         Args:
           workdir: directory of the run.
           first_step: number of completed steps.
-          num_steps: of the whole run.
-          log_every_steps: steps in a log line.
+          num_steps: number of steps of the whole run.
+          log_every_steps: number of steps per log line.
           phase_index: phase of the last completed step.
           rates: see `StepLog`.
-          words: formats the metrics of a log line.
+          format_steps: formats the metrics of a log line for printing.
           on_steps: see `StepLog`.
-          started: beginning of the time that is not accounted for yet, in seconds
-            since 1970.
+          started: start of the time that is not accounted for yet, in seconds since
+            1970.
         """
         self.close()
         self._clock = Goodput(writer.read(workdir), first_step, started)
         self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
         self._progress = Progress(first_step, num_steps)
-        self._words = words
+        self._format_steps = format_steps
         self._log = StepLog(
             log_every_steps,
             rates,
@@ -81,7 +85,7 @@ class Monitor:
         self._last_metrics = {}
 
     def close(self) -> None:
-        """Closes the log; complete lines only are written."""
+        """Closes the log. Steps since the last line are not written, see `flush`."""
         if self._clock is None:
             return
         self._clock = None
@@ -91,30 +95,30 @@ class Monitor:
 
     @contextlib.contextmanager
     def activity(self, name: str, *, is_bounded: bool = True) -> Iterator[None]:
-        """Times and watches an activity that is not a step.
+        """Times and watches an activity between steps.
 
         Args:
-          name: a gerund phrase. A key of `goodput.PARTS`, "saving" for example, is the
-            part that the time is counted in.
-          is_bounded: whether the watchdog may end the process, after an hour.
+          name: a gerund phrase. If it is a key of `goodput.PARTS`, for example
+            "saving", the time is counted in that part, otherwise in "starting".
+          is_bounded: whether the watchdog aborts the process after an hour.
         """
         if is_bounded:
             self._watchdog.begin(name)
         else:
             self._watchdog.pause()
         part = name if name in PARTS else "starting"
-        before = self._clock.enter(part) if self._clock else part
+        previous = self._clock.enter(part) if self._clock else part
         try:
             yield
         finally:
             if self._clock:
-                self._clock.enter(before)
+                self._clock.enter(previous)
             if self._startup:
                 self._startup.mark(name)
             self._watchdog.heartbeat(name)
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
-        """Yields batches, and counts the time that devices wait for each of them."""
+        """Yields the batches, counting the time that devices wait for each of them."""
         batches = iter(batches)
         assert self._clock is not None
         self._watchdog.begin("reading the first batch")
@@ -126,63 +130,69 @@ class Monitor:
                 return
             arrays: Any = self._last_metrics.values()
             if not all(array.is_ready() for array in arrays):
-                self._clock.leave_as("steps")  # no device has waited
+                self._clock.reassign("steps")  # devices were busy with the last step
             self._clock.enter("steps")
             if self._startup:
                 self._startup.mark("data")
             yield batch
 
     def step(self, step: int, phase_index: int, metrics: Metrics) -> None:
-        """Takes the metrics of a step, and waits until the step before is complete.
+        """Records the metrics of a step, and waits until the step before is complete.
 
-        On a CPU it waits for the step itself: simulated devices deadlock in collectives
-        when steps queue up (seen with jax 0.10 and 0.12), and a CPU gains nothing from
-        running ahead.
+        On a CPU, it waits for the step itself: simulated devices deadlock in
+        collectives when steps queue up (seen with jax 0.10 and 0.12), and a CPU gains
+        nothing from running ahead.
 
         Args:
-          step: number of steps taken, with this one.
-          phase_index: its phase.
-          metrics: scalars, which may not be computed yet.
+          step: number of steps taken, including this one.
+          phase_index: phase of the step.
+          metrics: scalars; they may still be computing.
 
         Raises:
-          Exception: what `on_steps` raises.
+          Exception: any error that `on_steps` raises.
         """
         if self._startup:
-            self._startup.finish("first step", metrics, self.say)
+            self._startup.finish("first step", metrics, self.print)
         is_cpu = jax.default_backend() == "cpu"
         jax.block_until_ready(metrics if is_cpu else self._last_metrics)
         self._last_metrics = metrics
         self._watchdog.heartbeat(f"step {step:,}")
-        self._progress.took(step)
+        self._progress.advance(step)
         self._log.add(step, phase_index, metrics)
 
     def log(self, step: int, line: dict[str, float], text: str) -> None:
-        """Writes a line of metrics that are not of steps, and shows `text`."""
+        """Writes a line of other metrics, of an evaluation for example.
+
+        Args:
+          step: number of steps taken.
+          line: the metrics.
+          text: the metrics formatted for printing.
+        """
         self._log.flush()
         self._write(step, line)
-        self.say(f"step {step:,} {text}")
+        self.print(f"step {step:,} {text}")
         self._log.stop_clock()
 
     def flush(self) -> None:
-        """Writes the line of the steps so far and has all lines on disk."""
+        """Writes the steps since the last line, and commits all lines to disk."""
         self._log.flush()
         self._writer.flush()
 
-    def note_time(self, step: int) -> None:
-        """Writes a line with the time accounting alone."""
+    def log_time(self, step: int) -> None:
+        """Writes a line that holds the time accounting only."""
         self._write(step, {})
 
-    def say(self, text: str) -> None:
-        """Prints a line above the progress bar."""
-        self._progress.say(text)
+    def print(self, text: str) -> None:
+        """Prints a line, above the progress bar if there is one."""
+        self._progress.print(text)
 
     def tick(self, text: str) -> None:
-        """Shows the progress of an activity, where no line was printed for a while."""
+        """Prints the progress of an activity if no line was printed for a while."""
         self._progress.tick(text)
 
     def _write_steps(self, step: int, line: dict[str, float]) -> None:
         self._write(step, line)
-        self._progress.update(step, self._words(line))
+        self._progress.update(step, self._format_steps(line))
 
     def _write(self, step: int, line: dict[str, float]) -> None:
         assert self._clock is not None

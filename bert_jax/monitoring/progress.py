@@ -11,34 +11,38 @@ from typing import Literal
 
 import rich.progress
 
-TICK_SECS = 15.0
+TICK_SECS = 15.0  # interval of the lines of `TaskLog`
 
-# Between plain lines at first, and at most. In between it is a tenth of the time since
-# the start: six lines in the first minute, and 60 in an hour.
+# The shortest and longest interval between plain lines. Between these limits it is a
+# tenth of the elapsed time: six lines in the first minute, and 60 in an hour.
 LINE_SECS = 10.0
 MAX_LINE_SECS = 60.0
 
 
 def has_terminal() -> bool:
-    """Returns whether a line that changes can be shown.
+    """Returns whether standard output can show a line that changes in place.
 
-    A notebook is a terminal to its commands, but keeps every change as a line;
-    TERM=dumb tells of such. A closed standard output is None.
+    A notebook is a terminal for the commands that it runs, but shows every change as a
+    new line; it sets TERM=dumb. A closed standard output is None.
     """
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return is_terminal and os.environ.get("TERM") != "dumb"
 
 
 class Progress:
-    """Used as `with Progress("tokenizing", 640, "MB") as progress: progress.add(1)`."""
+    """Shows how much of a piece of work is done, its speed and the time left.
+
+    with Progress("tokenizing", 640, "MB") as progress:
+        progress.add(1)
+    """
 
     def __init__(self, doing: str, total: float | None, unit: str):
-        """Sets up.
+        """Creates a display; the context manager shows it.
 
         Args:
-          doing: a few words.
-          total: how much there is to do; None when that is not known.
-          unit: of total.
+          doing: a gerund phrase that names the work.
+          total: the amount of work; None if it is unknown.
+          unit: the unit of `total`, for example "MB".
         """
         self._doing, self._total, self._unit = doing, total, unit
         self._start = time.monotonic()
@@ -71,22 +75,27 @@ class Progress:
             _print(f"{self._doing}: {self._done:,.0f} {self._unit} in {secs:,.0f} s")
 
     def add(self, amount: float, *, found_done: bool = False) -> None:
-        """Counts an amount; what was found done says nothing about the speed."""
+        """Adds an amount of completed work.
+
+        Args:
+          amount: in the unit of the total.
+          found_done: whether an earlier call did this work; the speed excludes it.
+        """
         self._done += amount
         self._found_done += amount if found_done else 0.0
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, description=self.line())
 
     def line(self) -> str:
-        """Returns for example "tokenizing: 12 of 640 MB, 3.1 MB/s, 203 s left"."""
+        """Returns a line like "tokenizing: 12 of 640 MB, 3.1 MB/s, 203 s left"."""
         elapsed_secs = max(time.monotonic() - self._start, 1e-3)
         rate = (self._done - self._found_done) / elapsed_secs
         line = f"{self._doing}: {self._done:,.0f}"
-        # The total is a guess: markup is text of a file but not of its documents.
+        # The total is an estimate: the markup of a file is not part of its documents.
         if self._total is not None and self._done <= self._total:
             line += f" of {self._total:,.0f}"
         line += f" {self._unit}"
-        if not rate:  # nothing was timed yet
+        if not rate:
             return line
         line += f", {rate:,.1f}" if rate >= 1 else f", {rate:.2g}"
         line += f" {self._unit}/s"
@@ -96,7 +105,7 @@ class Progress:
 
 
 class _Lines:
-    """Prints a line now and then, from a thread: the work may count in large steps."""
+    """Prints a line at intervals, from a thread, since amounts may be added rarely."""
 
     def __init__(self, line: Callable[[], str]):
         self._line = line
@@ -108,7 +117,7 @@ class _Lines:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Returns whether any line was printed."""
+        """Stops printing and returns whether any line was printed."""
         self._over.set()
         self._thread.join()
         return self._num_printed > 0
@@ -121,51 +130,52 @@ class _Lines:
 
 
 def line_interval(elapsed_secs: float) -> float:
-    """Returns after how many seconds the next line is due."""
+    """Returns the number of seconds until the next line."""
     return min(max(LINE_SECS, elapsed_secs / 10), MAX_LINE_SECS)
 
 
 def _print(line: str) -> None:
-    if sys.stdout is not None:  # it is when it is closed
-        sys.stdout.write(f"{line}\n")  # in one piece, whatever other threads print
+    if sys.stdout is not None:  # it is None if it was closed
+        sys.stdout.write(f"{line}\n")  # one call, because other threads print as well
         sys.stdout.flush()
 
 
-class UnderWay:
-    """Says what is under way, in which part of the work, and how many are in it."""
+class TaskLog:
+    """Prints when each task of a longer job starts and ends, and how long it takes."""
 
     def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
-        """Sets up.
+        """Creates a log without a group of tasks.
 
         Args:
-          command: begins every line.
+          command: the prefix of every line.
           stream: where lines are written.
         """
         self._command, self._stream = command, stream
-        self._part, self._most, self._number = "", 0, 0
+        self._group, self._max_tasks, self._number = "", 0, 0
 
-    def begin(self, part: str, most: int) -> None:
-        """Makes what follows a part of the work; it has `most` pieces, or fewer."""
-        self._part, self._most, self._number = part, most, 0
+    def begin(self, group: str, max_tasks: int) -> None:
+        """Starts a group of at most `max_tasks` tasks, whose lines are numbered."""
+        self._group, self._max_tasks, self._number = group, max_tasks, 0
 
-    def say(self, text: str) -> None:
-        # In one piece: there may be another in another thread.
+    def print(self, text: str) -> None:
+        """Prints a line, prefixed with the command."""
+        # One call, because another thread may print as well.
         stream = getattr(sys, self._stream)
         stream.write(f"{self._command}: {text}\n")
         stream.flush()
 
     @contextlib.contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Says that a piece has begun, every now and then, and how long it took."""
+    def task(self, name: str) -> Iterator[None]:
+        """Prints a line at the start and the end of a task, and at intervals."""
         self._number += 1
-        line = f"{self._part}{self._count()}: {what}" if self._part else what
+        line = f"{self._group}{self._count()}: {name}" if self._group else name
         start, over = time.monotonic(), threading.Event()
 
         def tick() -> None:
             while not over.wait(TICK_SECS):
-                self.say(f"{line}: {time.monotonic() - start:.0f} s so far")
+                self.print(f"{line}: {time.monotonic() - start:.0f} s so far")
 
-        self.say(f"{line} ...")
+        self.print(f"{line} ...")
         ticking = threading.Thread(target=tick, daemon=True)
         ticking.start()
         try:
@@ -173,11 +183,11 @@ class UnderWay:
         finally:
             over.set()
             ticking.join()
-        self.say(f"{line}: {time.monotonic() - start:.0f} s")
+        self.print(f"{line}: {time.monotonic() - start:.0f} s")
 
     def _count(self) -> str:
-        if self._most == 1:
+        if self._max_tasks == 1:
             return ""
-        if self._number > self._most:  # a search whose every guess was wrong goes on
+        if self._number > self._max_tasks:  # a search may need more than estimated
             return f" {self._number}"
-        return f" {self._number} of at most {self._most}"
+        return f" {self._number} of at most {self._max_tasks}"

@@ -1,4 +1,4 @@
-"""What a run shows a person: progress while it goes, a plot and a paragraph after."""
+"""Reports the progress of a run, and plots and summarizes its results."""
 
 import contextlib
 import shlex
@@ -17,20 +17,21 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 CURVES_FILE = "loss_curves.png"
-# Of a log file, the longest time without a line while steps complete.
+# The longest time without a line in a log file while steps complete.
 QUIET_SECS = 30.0
-# Nats below the unigram entropy. Tiny models 0.6 below it were tuned to worse results
-# than random weights: CoNLL-2003 0.491 against 0.551, ChnSentiCorp 0.506 against 0.848.
+# The masked-LM loss of a useful model is this many nats below the unigram entropy. Tiny
+# models 0.6 below it fine-tuned to worse results than random weights: CoNLL-2003 0.491
+# against 0.551, ChnSentiCorp 0.506 against 0.848.
 USEFUL_NATS = 1.0
 
 
 class Progress:
-    """Lines with the metrics; on a terminal a bar below them."""
+    """Prints metrics as lines, on a terminal above a progress bar."""
 
     def __init__(self, first_step: int, num_steps: int):
         self._num_steps = num_steps
         self._width = len(_place(num_steps, num_steps))
-        self._timed_from: tuple[int, float] | None = None  # which step, when
+        self._timed_from: tuple[int, float] | None = None  # step, seconds
         self._done = first_step
         self._printed_at = time.monotonic()
         self._bar = None
@@ -47,10 +48,11 @@ class Progress:
             )
             self._bar.start()
 
-    def took(self, step: int) -> None:
-        """Says that a step is done: the time left is reckoned from the first of them.
+    def advance(self, step: int) -> None:
+        """Records that `step` is complete.
 
-        Not from the start of the run, which holds a compilation.
+        The time left is estimated from the first completed step, because the time
+        before it includes compilation.
         """
         if self._timed_from is None:
             self._timed_from = step, time.monotonic()
@@ -59,31 +61,33 @@ class Progress:
         self.tick("")
 
     def tick(self, text: str) -> None:
-        """Prints the step and a text into a log file that had no line for a while."""
+        """Prints the step and a text to a log file that had no line for QUIET_SECS."""
         now = time.monotonic()
         if self._bar is None and now - self._printed_at >= QUIET_SECS:
-            self.say(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
+            self.print(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
 
     def update(self, step: int, text: str) -> None:
-        """Shows a log line, given what it says of its metrics."""
+        """Prints a log line; `text` is its formatted metrics."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
-            self.say(f"step {step:,}  {text}")
+            self.print(f"step {step:,}  {text}")
         else:
             place = _place(step, self._num_steps)
-            self.say(f"{place:<{self._width}}  {text}{self._left()}")
+            self.print(f"{place:<{self._width}}  {text}{self._left()}")
 
     def _left(self) -> str:
         if self._timed_from is None or self._done == self._timed_from[0]:
             return ""
         step, when = self._timed_from
         secs_per_step = (time.monotonic() - when) / (self._done - step)
-        return f"  {duration(secs_per_step * (self._num_steps - self._done))} left"
+        return (
+            f"  {format_duration(secs_per_step * (self._num_steps - self._done))} left"
+        )
 
-    def say(self, text: str) -> None:
-        """Prints a line above the bar, or none where the terminal is gone.
+    def print(self, text: str) -> None:
+        """Prints a line above the bar.
 
-        A run does not end, unsaved, for want of somebody to read it.
+        A terminal that has been closed is ignored, so that the run continues.
         """
         self._printed_at = time.monotonic()
         try:
@@ -91,7 +95,7 @@ class Progress:
                 self._bar.console.print(text, highlight=False, markup=False)
             else:
                 print(text, flush=True)
-        except BrokenPipeError:  # somebody reads it, and wants no more
+        except BrokenPipeError:  # the reader of the pipe stopped on purpose
             raise
         except OSError:
             pass
@@ -106,8 +110,8 @@ def _place(step: int, num_steps: int) -> str:
     return f"step {step:,}/{num_steps:,}"
 
 
-def duration(seconds: float) -> str:
-    """Returns seconds as 45 s, 3 min 20 s or 2 h 05 min."""
+def format_duration(seconds: float) -> str:
+    """Formats seconds as 45 s, 3 min 20 s or 2 h 05 min."""
     minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -115,8 +119,8 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {secs:02d} s" if minutes else f"{secs} s"
 
 
-def step_words(metrics: dict[str, float]) -> str:
-    """Returns the metrics of a log line in short, of one width from line to line."""
+def format_steps(metrics: dict[str, float]) -> str:
+    """Formats the metrics of a log line, in columns of constant width."""
     next_sentence = rates = ""
     if "next_sentence_accuracy" in metrics:
         next_sentence = f"  nsp acc {metrics['next_sentence_accuracy']:.3f}"
@@ -133,24 +137,30 @@ def step_words(metrics: dict[str, float]) -> str:
     )
 
 
-def held_out_words(line: dict[str, float]) -> str:
-    """Returns the held-out metrics of a line in short."""
-    words = (
+def format_held_out(line: dict[str, float]) -> str:
+    """Formats the metrics of a held-out evaluation."""
+    text = (
         f"masked LM loss {line['eval_masked_lm_loss']:.3f}"
         f" accuracy {line['eval_masked_lm_accuracy']:.3f}"
     )
     if "eval_next_sentence_loss" in line:
-        words += (
+        text += (
             f", next sentence loss {line['eval_next_sentence_loss']:.3f}"
             f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
         )
-    return words
+    return text
 
 
 def plot_curves(
     workdir: str, lines: list[dict[str, Any]], unigram_entropy: float | None
 ) -> Path:
-    """Draws losses and accuracies over steps into the workdir and returns the file."""
+    """Plots losses and accuracies over steps, and returns the path of the image.
+
+    Args:
+      workdir: directory to write to.
+      lines: lines of metrics.jsonl.
+      unigram_entropy: entropy of the held-out tokens in nats; None without any.
+    """
     train = [line for line in lines if "loss" in line]
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
@@ -201,22 +211,22 @@ def plot_curves(
     return path
 
 
-def _too_little_learnt(loss: float, unigram_entropy: float) -> list[str]:
-    """Returns a warning where fine-tuning would do as well from random weights."""
+def _warnings(loss: float, unigram_entropy: float) -> list[str]:
+    """Returns a warning if random weights would fine-tune as well as the model."""
     if loss <= unigram_entropy - USEFUL_NATS:
         return []
-    learnt = "has learnt little more than word frequencies"
+    learned = "has learned little more than word frequencies"
     if loss > unigram_entropy + 0.1:
-        learnt = "has not even learnt word frequencies"
+        learned = "has not even learned word frequencies"
     return [
-        f"WARNING: the model {learnt} and is no better a start for fine-tuning than"
-        f" random weights (the loss must be {USEFUL_NATS:g} nat below word frequency):"
-        " train longer (config.phases[i].num_steps), on more text, or with the recipe"
-        " of configs/tiny.py or configs/laptop.py."
+        f"WARNING: the model {learned} and is no better a start for fine-tuning than"
+        f" random weights (the loss must be {USEFUL_NATS:g} nat below the unigram"
+        " entropy): train longer (config.phases[i].num_steps), on more text, or with"
+        " the recipe of configs/tiny.py or configs/laptop.py."
     ]
 
 
-def closing_words(
+def summary(
     workdir: str,
     num_steps: int,
     seconds: float,
@@ -225,36 +235,49 @@ def closing_words(
     next_sentence_majority: float | None,
     num_processes: int,
 ) -> str:
-    """Returns the results of a run and the commands to run next, a few lines."""
+    """Returns the results of a run, and the commands to run next.
+
+    Args:
+      workdir: directory of the run.
+      num_steps: number of completed steps.
+      seconds: duration of this call.
+      lines: lines of metrics.jsonl.
+      unigram_entropy: entropy of the held-out tokens in nats; None without any.
+      next_sentence_majority: share of the more frequent next-sentence label; None
+        without pairs.
+      num_processes: number of processes of the run.
+    """
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
-    words = [f"Trained to step {num_steps:,} ({duration(seconds)} in this call)."]
-    words += [text for text in [goodput.words(lines)] if text]
+    sentences = [
+        f"Trained to step {num_steps:,} ({format_duration(seconds)} in this call)."
+    ]
+    sentences += [text for text in [goodput.summary(lines)] if text]
     if held_out and unigram_entropy is not None:
         last = held_out[-1]
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]
         pairs = ""
         if next_sentence_majority is not None:
             pairs = (
-                "; it tells true next sentences from random ones"
-                f" {last['eval_next_sentence_accuracy']:.0%} of the time, where the"
-                f" commoner answer alone would be right {next_sentence_majority:.0%}"
+                "; its next-sentence accuracy is"
+                f" {last['eval_next_sentence_accuracy']:.0%}, against"
+                f" {next_sentence_majority:.0%} for the more frequent label"
             )
-        words.append(
-            f"On held-out text the model's masked-LM loss is {loss:.2f} nats, against"
-            f" {unigram_entropy:.2f} for guessing by word frequency, and it names"
-            f" {accuracy:.0%} of the masked tokens{pairs}."
+        sentences.append(
+            f"On held-out text, the model's masked-LM loss is {loss:.2f} nats, against"
+            f" {unigram_entropy:.2f} for guessing by word frequency, and it predicts"
+            f" {accuracy:.0%} of the masked tokens correctly{pairs}."
         )
-        words += _too_little_learnt(loss, unigram_entropy)
+        sentences += _warnings(loss, unigram_entropy)
     argument, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
     one, all_ = "", ""
     if num_processes > 1:
-        one, all_ = " (on one host)", " (on all hosts, as train)"
+        one, all_ = " (on one host)", " (on all hosts, like train)"
     return "\n".join(
         [
-            " ".join(words),
+            " ".join(sentences),
             f"Curves: {workdir}/{CURVES_FILE}",
-            f"Next, to measure it again{one}, to write it for Hugging Face"
-            f" transformers{one}, or to tune it on labelled data{all_}:",
+            f"Next: evaluate the model again{one}, export it for Hugging Face"
+            f" transformers{one}, or fine-tune it on labelled data{all_}:",
             f"  python -m bert_jax.evaluate {argument}",
             f"  python -m bert_jax.export {argument} --output=DIR",
             f"  python -m bert_jax.finetune --config=configs/finetune/X.py {model}",

@@ -1,4 +1,4 @@
-"""The log lines of a run: means over steps, read late so that no device waits."""
+"""Averages the metrics of steps into log lines without making devices wait."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 
 
 class StepLog:
-    """Turns the metrics of steps into log lines, without making the device wait.
+    """Turns the metrics of steps into log lines.
 
-    A line is the mean over the steps since the last one, of those that were finite. It
-    is read from the device when the next step is under way, one step late.
+    A line is the mean over the finite steps since the last line. It is fetched from the
+    device one step late, while the next step runs, so that the device does not wait.
     """
 
     def __init__(
@@ -24,17 +24,17 @@ class StepLog:
         first_step: int = 0,
         phase_index: int = 0,
     ):
-        """Prepares for the first step, or for the one after `first_step`.
+        """Prepares for the step after `first_step`.
 
         Args:
-          log_every_steps: steps of a line.
-          rates: makes the part of a line that tells of speed, given a phase and its
-            steps a second; a line of which no step was timed goes without.
-          on_line: takes each line and its step.
-          on_steps: takes the number of the last step and the metrics of all steps of a
-            line, before the line is written; `add` and `flush` raise what it raises.
-          first_step: steps that are done.
-          phase_index: the phase of the last of them.
+          log_every_steps: number of steps per line.
+          rates: (phase index, steps per second) -> throughput metrics of the line. A
+            line without a timed step has none.
+          on_line: called with (last step, metrics) for each line.
+          on_steps: called with (last step, metrics of each step since the last line)
+            before the line is written. `add` and `flush` pass on its exceptions.
+          first_step: number of completed steps.
+          phase_index: phase of the last completed step.
         """
         self._log_every_steps, self._rates = log_every_steps, rates
         self._on_line, self._on_steps = on_line, on_steps
@@ -42,21 +42,27 @@ class StepLog:
         self._fetched: list[dict[str, Any]] = []
         self._step = first_step
         self._phase_index = phase_index
-        self._clock: float | None = None  # None: the time since is not only steps
+        self._clock: float | None = None  # None while steps are not timed
         self._timed_steps = 0
 
     @property
     def is_full(self) -> bool:
-        """Returns whether the steps since the last line make a line."""
+        """Whether the steps since the last line complete a line."""
         return self._step % self._log_every_steps == 0
 
     def add(self, step: int, phase_index: int, metrics: dict[str, jax.Array]) -> None:
-        """Takes the metrics of the step that brought the count to `step`."""
+        """Adds the metrics of a step, after writing the line before it if one is due.
+
+        Args:
+          step: number of steps taken, including this one.
+          phase_index: phase of the step.
+          metrics: scalars; they may still be computing.
+        """
         is_new_phase = phase_index != self._phase_index
         if self.is_full or is_new_phase:
             self.flush()
         if self._clock is None or is_new_phase:
-            # Not a step's time: it holds compilation, or an evaluation.
+            # This step is not timed, because it includes compilation or an evaluation.
             jax.block_until_ready(metrics)
             self._clock, self._timed_steps = time.perf_counter(), 0
         else:
@@ -84,7 +90,7 @@ class StepLog:
             self._fetched += fetched
 
     def stop_clock(self) -> None:
-        """Says that what follows is not training: the next step restarts the clock."""
+        """Stops timing until the next step is complete, for work between steps."""
         self._clock = None
 
 
@@ -92,7 +98,6 @@ def _mean(steps: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Returns the mean of each metric over the finite steps, or over all if none is."""
     good = [metrics for metrics in steps if not metrics["bad_steps_in_row"]]
     line = {
-        # As Python's numbers, which they are when they come out of a checkpoint.
         name: float(np.mean([float(metrics[name]) for metrics in good or steps]))
         for name in steps[0]
     }

@@ -1,4 +1,12 @@
-"""Converts steps per second to sequences, tokens and FLOP/s."""
+"""Converts steps per second to sequences per second, tokens per second and MFU.
+
+MFU is the share of the devices' peak matrix throughput that the model's own matrix
+products use, counted once for the forward pass and twice for the backward pass, and
+only for what a step computes.
+The peak is the data sheet's for bfloat16, whatever the compute dtype. The peak of an
+unknown device, in practice a CPU, is that of a measured float32 product; it is measured
+at the start, and again when a run exceeds it.
+"""
 
 import time
 
@@ -10,15 +18,15 @@ from bert_jax.distributed import chips
 
 
 def peak_flops() -> float:
-    """Returns the FLOP/s of one device: a data sheet's, else a measured product's."""
+    """Returns the peak FLOP/s of one device, from its data sheet or measured."""
     chip = chips.chip_of(jax.devices()[0].device_kind)
     return chip.peak_flops if chip else _measured_flops()
 
 
 def _measured_flops() -> float:
-    """Returns the FLOP/s of a 1024-cubed float32 product, the best in half a second.
+    """Returns the FLOP/s of the fastest 1024-cubed float32 product in half a second.
 
-    The best: whatever else the machine does at that moment only takes away.
+    The fastest is taken because other work on the machine only slows products down.
     """
     n = 1024
     x = jnp.ones((n, n), jnp.float32)
@@ -38,10 +46,11 @@ def train_flops_per_sequence(
 ) -> float:
     """Returns the FLOPs of the matrix products of one row's forward and backward pass.
 
-    Per token and layer 8 D^2 (q, k, v, output) + 4 D F (feed-forward), 4 T D for the
-    scores and the context. The last layer has keys and values for every token and the
-    rest only for the P + K positions that the heads read. Of a row of K pairs the whole
-    attention is counted, as it is computed.
+    Each token and layer takes 8 D^2 for query, key, value and output, 4 D F for the
+    feed-forward layer, and 4 T D for attention scores and context. The last layer
+    computes keys and values for every token, and the rest only for the P + K positions
+    that the heads read. A packed row counts its full T x T attention, because that is
+    what is computed.
     """
     D, F, L = model.hidden_size, model.intermediate_size, model.num_hidden_layers
     T, P = phase.sequence_length, phase.max_predictions
@@ -53,15 +62,15 @@ def train_flops_per_sequence(
     return 3.0 * ((L - 1) * layer + last_layer + heads)
 
 
-class Rates:
-    """What a run's steps a second amount to."""
+class Throughput:
+    """Computes the throughput metrics of a log line."""
 
     def __init__(self, config: ExperimentConfig):
         self._config = config
         self._peak_flops = peak_flops() * jax.device_count()
 
     def __call__(self, phase_index: int, steps_per_sec: float) -> dict[str, float]:
-        """Returns sequences and tokens a second, and the MFU."""
+        """Returns sequences_per_sec, tokens_per_sec and mfu."""
         config, phase = self._config, self._config.phases[phase_index]
         rate = phase.global_batch_size * steps_per_sec
         flops = train_flops_per_sequence(
@@ -74,7 +83,7 @@ class Rates:
         }
 
     def _mfu(self, flops: float) -> float:
-        # A CPU's was measured beside other work, so it is measured again.
+        # Other work may have slowed the measurement on a CPU, so measure again.
         if flops > self._peak_flops and jax.default_backend() == "cpu":
             again = peak_flops() * jax.device_count()
             self._peak_flops = max(self._peak_flops, again)

@@ -1,10 +1,4 @@
-"""Rates, FLOPs and where the numbers of a run are written.
-
-MFU is the share of the devices' peak matrix rate that goes into the model's own matrix
-products: forward once, backward twice, only for what the step computes. The peak is the
-data sheet's for bfloat16, whatever the compute dtype; that of an unknown device, a CPU
-above all, is a float32 product measured at the start, and again when a run is faster.
-"""
+"""Writes the metrics of a run to metrics.jsonl and TensorBoard event files."""
 
 import io
 import json
@@ -20,12 +14,12 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from bert_jax import storage
 
-# Classes that protobuf makes at import, where type checkers cannot see them.
+# Protobuf creates these classes at import time, so type checkers cannot see them.
 Event = getattr(event_pb2, "Event")  # noqa: B009
 SessionLog = getattr(event_pb2, "SessionLog")  # noqa: B009
 Summary = getattr(summary_pb2, "Summary")  # noqa: B009
 
-# Of a line with held-out metrics: the weighted sum of the objectives' losses.
+# The key of the weighted sum of the objectives' losses in a held-out line.
 HELD_OUT_LOSS = "eval_loss"
 
 
@@ -35,20 +29,20 @@ class MetricsWriter:
     def __init__(self, workdir: str, first_step: int):
         """Creates the event file and drops the lines of steps after `first_step`.
 
-        Those steps were lost with a process that was killed after its last checkpoint,
-        and are taken again.
+        Those steps came after the last checkpoint of a killed process, and are
+        repeated.
         """
         path = Path(workdir) / "metrics.jsonl"
         if path.exists():
             kept = [line for line in complete_lines(path) if line["step"] <= first_step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
             storage.write(str(path), text.encode())
-        self._lines = Appended(path)
-        # TensorBoard reads a directory's event files as one run, in the order of names.
+        self._lines = AppendOnlyFile(path)
+        # TensorBoard reads the event files of a directory in name order, as one run.
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-        self._events = Appended(Path(workdir) / name)
+        self._events = AppendOnlyFile(Path(workdir) / name)
         self._add_event(file_version="brain.Event:2")
-        # Tells TensorBoard to forget what an earlier call wrote of later steps.
+        # Makes TensorBoard discard events of later steps that an earlier call wrote.
         start = SessionLog(status=SessionLog.START)
         self._add_event(step=first_step + 1, session_log=start)
 
@@ -58,7 +52,7 @@ class MetricsWriter:
         A metric that is not finite becomes null in the line.
         """
         line = {
-            name: value if math.isfinite(value) else None  # JSON has no others
+            name: value if math.isfinite(value) else None  # JSON has no NaN
             for name, value in metrics.items()
         }
         self._lines.write((json.dumps({"step": step, **line}) + "\n").encode())
@@ -73,7 +67,7 @@ class MetricsWriter:
         RecordWriter(self._events).write(event.SerializeToString())
 
     def flush(self) -> None:
-        """Has all that was written on disk, or in a bucket that is mounted as one."""
+        """Commits all lines and events to disk, or to a mounted bucket."""
         self._lines.close()
         self._events.close()
 
@@ -81,11 +75,11 @@ class MetricsWriter:
         self.flush()
 
 
-class Appended:
-    """A file that is open from a write to the next `close`, and goes on after that.
+class AppendOnlyFile:
+    """Appends to a file; `write` reopens it after `close`.
 
-    A mounted bucket takes a file when it is closed: one that stays open is not there
-    for anybody else, and is lost with the host.
+    A mounted bucket stores a file when it is closed: a file that stays open is
+    invisible to other machines, and is lost with this one.
     """
 
     def __init__(self, path: Path):
@@ -106,8 +100,8 @@ class Appended:
                 os.fsync(file.fileno())
 
 
-class NoWriter:
-    """Takes metrics and writes nothing: of every process but the first."""
+class NullWriter:
+    """Writes nothing; used by all processes other than process 0."""
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         pass
@@ -121,26 +115,26 @@ class NoWriter:
 
 def open_writer(
     workdir: str, first_step: int, is_first: bool
-) -> MetricsWriter | NoWriter:
-    """Returns what writes in the first process and does not in the others."""
+) -> MetricsWriter | NullWriter:
+    """Returns a writer that writes files in process 0 only."""
     if not is_first:
-        return NoWriter()
+        return NullWriter()
     return MetricsWriter(workdir, first_step)
 
 
 def read(workdir: str) -> list[dict[str, Any]]:
-    """Returns the lines of the workdir's metrics.jsonl, none where it is not there."""
+    """Returns the lines of metrics.jsonl in a workdir, [] if there is no such file."""
     path = Path(workdir) / "metrics.jsonl"
     return complete_lines(path) if path.is_file() else []
 
 
 def complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the JSON objects of a file that have a step, a line each."""
+    """Returns the lines of a file that are JSON objects with a step."""
     lines = []
     for text in path.read_text(errors="replace").splitlines():
         try:
             line = json.loads(text)
-        except json.JSONDecodeError:  # cut off by a kill
+        except json.JSONDecodeError:  # truncated when the process was killed
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines.append(line)

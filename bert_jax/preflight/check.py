@@ -16,7 +16,7 @@ from bert_jax.config import REMAT, ExperimentConfig
 from bert_jax.distributed import chips, host_memory
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed.chips import GIB, Chip
-from bert_jax.monitoring.progress import UnderWay
+from bert_jax.monitoring.progress import TaskLog
 from bert_jax.preflight import checks, estimate
 from bert_jax.preflight import compile as compile_lib
 from bert_jax.preflight.compile import Trial
@@ -33,8 +33,8 @@ class Preflight:
     mesh: jax.sharding.Mesh
     chip: Chip | None  # None if the device has no data sheet
     price: float | None  # price of one chip for one hour
-    under_way: UnderWay = dataclasses.field(
-        default_factory=lambda: UnderWay("preflight"), compare=False
+    under_way: TaskLog = dataclasses.field(
+        default_factory=lambda: TaskLog("preflight"), compare=False
     )
 
     @property
@@ -46,7 +46,7 @@ class Preflight:
         """Compiles the step of a phase."""
         sequences = compile_lib.micro_batch(config, self.mesh, phase_index)
         tokens = config.phases[phase_index].sequence_length
-        with self.under_way.doing(
+        with self.under_way.task(
             f"compiling {config.model.num_hidden_layers} layers,"
             f" {sequences} x {tokens} tokens per device"
             + (f", remat={config.remat}" if config.remat != "none" else "")
@@ -89,7 +89,7 @@ class Preflight:
         each = self.chip.gib_to_compile * GIB * layers
         num = max(min(most, int(free / each)), 1)
         if num < most or free < each:
-            self.under_way.say(
+            self.under_way.print(
                 f"compiling {num} of {most} phases at a time: each may need"
                 f" {each / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB are free"
             )

@@ -1,1 +1,1 @@
-"""The train step, its losses and optimizer, and the evaluation of held-out text."""
+"""The train step, its losses and optimizer, and evaluation on held-out text."""

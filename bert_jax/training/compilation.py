@@ -1,4 +1,4 @@
-"""The compiled train step of each phase: the next one is made while this one runs."""
+"""Compiles the train step of each phase, one phase ahead of its use."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ Compiled = jax.stages.Compiled
 
 
 def jit(train_step: Callable[..., Any]) -> Any:
-    """Returns the step jitted as in every run: the new state is where the old was."""
+    """Jits the train step with its state donated, as in every run."""
     return jax.jit(train_step, donate_argnums=0)
 
 
@@ -29,17 +29,17 @@ def compile_phase(
     phase_index: int,
     options: dict[str, Any] | None = None,
 ) -> Compiled:
-    """Compiles the step for the batches of a phase.
+    """Compiles the train step for the batches of a phase.
 
     Args:
-      config: of the run.
+      config: the phases determine the shapes of batches.
       train_step: from `jit`.
-      state: arrays, or their shapes and layouts.
-      mesh: of the run.
-      phase_index: of config.phases.
-      options: for the compiler.
+      state: arrays, or their shapes, dtypes and shardings.
+      mesh: the mesh of the run.
+      phase_index: index into config.phases.
+      options: compiler options.
     """
-    with jax.set_mesh(mesh):  # of this thread
+    with jax.set_mesh(mesh):  # a thread has its own mesh
         batch = sharding.abstract_batch(
             step_lib.batch_shapes(config.phases[phase_index]), mesh
         )
@@ -47,10 +47,10 @@ def compile_phase(
 
 
 class CompiledSteps:
-    """Compiles phases one ahead of their use, in a thread.
+    """The compiled train steps of all phases, compiled in a thread.
 
-    A phase is begun when the one before it is taken: a run of 128 and then 512 tokens
-    does not stop in between.
+    The compilation of a phase starts when the phase before it starts, so that a run of
+    128 and then 512 tokens does not wait between its phases.
     """
 
     def __init__(
@@ -60,36 +60,41 @@ class CompiledSteps:
         state: step_lib.TrainState,
         mesh: jax.sharding.Mesh,
     ):
-        """Keeps the shapes of `state`, not its arrays.
+        """Prepares to compile; `start` or `get` compiles a phase.
 
         Args:
-          config: of the run.
+          config: the phases determine the shapes of batches.
           train_step: from `jit`.
-          state: as the steps will be given it.
-          mesh: of the run.
+          state: the state that the steps take; only its shapes are kept.
+          mesh: the mesh of the run.
         """
         self._config, self._train_step, self._mesh = config, train_step, mesh
         self._state = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
         )
         self._thread = futures.ThreadPoolExecutor(1, "compile")
-        self._begun: dict[int, futures.Future[Compiled]] = {}
+        self._compiled: dict[int, futures.Future[Compiled]] = {}
 
-    def begin(self, phase_index: int) -> futures.Future[Compiled]:
-        """Starts compiling a phase, unless that was begun before."""
-        if phase_index not in self._begun:
-            self._begun[phase_index] = self._thread.submit(self._compile, phase_index)
-        return self._begun[phase_index]
+    def start(self, phase_index: int) -> futures.Future[Compiled]:
+        """Starts to compile a phase if that has not started yet."""
+        if phase_index not in self._compiled:
+            self._compiled[phase_index] = self._thread.submit(
+                self._compile, phase_index
+            )
+        return self._compiled[phase_index]
 
     def is_ready(self, phase_index: int) -> bool:
-        """Returns whether `of` would not have to wait."""
-        return phase_index in self._begun and self._begun[phase_index].done()
+        """Returns whether `get` returns without waiting."""
+        return phase_index in self._compiled and self._compiled[phase_index].done()
 
-    def of(self, phase_index: int) -> Compiled:
-        """Returns the step of a phase, (state, batch) -> (state, metrics)."""
-        compiled = self.begin(phase_index).result()
+    def get(self, phase_index: int) -> Compiled:
+        """Returns the step of a phase, (state, batch) -> (state, metrics).
+
+        Waits for its compilation, and starts to compile the next phase.
+        """
+        compiled = self.start(phase_index).result()
         if phase_index + 1 < len(self._config.phases):
-            self.begin(phase_index + 1)
+            self.start(phase_index + 1)
         return compiled
 
     def _compile(self, phase_index: int) -> Compiled:
@@ -98,13 +103,14 @@ class CompiledSteps:
         )
 
 
-def keep_compiled(compilation_cache_dir: str) -> None:
-    """Makes JAX keep compiled programs in config.compilation_cache_dir, if given.
+def enable_cache(compilation_cache_dir: str) -> None:
+    """Makes JAX cache compiled programs in a directory; "" does nothing.
 
-    What is kept there is run as code: nobody else may be able to write to it.
+    Cached programs are run as code, so other users must not be able to write to the
+    directory.
 
     Raises:
-      ConfigError: when nothing can be written there.
+      ConfigError: when the directory cannot be written to.
     """
     if compilation_cache_dir:
         directory = os.path.expanduser(compilation_cache_dir)
@@ -114,7 +120,7 @@ def keep_compiled(compilation_cache_dir: str) -> None:
         except OSError as error:
             raise ConfigError(
                 f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"
-                " directory that can be written, or '' to keep nothing"
+                " writable directory, or '' to disable the cache"
             ) from None
         jax.config.update("jax_compilation_cache_dir", directory)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -1,4 +1,4 @@
-"""What a run's model makes of held-out text, while it trains and at its end."""
+"""Evaluates the model on held-out text, during and after training."""
 
 import dataclasses
 import functools
@@ -19,12 +19,12 @@ from bert_jax.distributed import sharding
 from bert_jax.monitoring.writer import HELD_OUT_LOSS
 from bert_jax.training import step as step_lib
 
-# Pairs and masks of held-out documents are fixed for all runs, whatever their seed.
+# Held-out pairs and masks are the same for all runs, independently of config.seed.
 EVAL_SEED = 0
 
 
 class HeldOut:
-    """The fixed held-out batches of each phase, and what guessing scores on them."""
+    """Evaluates on the fixed held-out batches of each phase."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class HeldOut:
         )
 
     def is_due(self, step: int) -> bool:
-        """Returns whether config.eval evaluates the state after `step` steps."""
+        """Returns whether an evaluation is due after `step` steps."""
         is_last = step == self._config.num_steps
         return self.exists and (is_last or step % self._config.eval.every_steps == 0)
 
     def evaluate(
         self, state: step_lib.TrainState, phase_index: int
     ) -> dict[str, float]:
-        """Returns the held-out metrics and their weighted loss, as eval_NAME."""
+        """Returns the held-out metrics as eval_NAME, and the weighted eval_loss."""
         result = evaluate(
             self._eval_step,
             state.params,
@@ -71,10 +71,12 @@ class HeldOut:
 
     @functools.cached_property
     def unigram_entropy(self) -> float | None:
+        """See `unigram_entropy`; None if there is no held-out text."""
         return unigram_entropy(self._corpus) if self.exists else None
 
     @functools.cached_property
     def next_sentence_majority(self) -> float | None:
+        """See `next_sentence_majority`; None if there is no held-out text."""
         if not self.exists:
             return None
         last_phase = len(self._config.phases) - 1
@@ -89,16 +91,16 @@ def eval_batches(
     phase_index: int,
     part: tuple[int, int] = (0, 1),
 ) -> list[pipeline.Batch]:
-    """Returns the held-out batches, the same at every call.
+    """Returns the held-out batches of a phase, the same in every call.
 
     They are masked at the rate of config.eval, up to the phase's max_predictions, so
-    that runs of other rates can be compared.
+    that runs with different training rates are comparable.
 
     Args:
-      corpus: with held-out documents.
-      config: of the run.
-      phase_index: whose length and batch size they have.
-      part: (i, n) for the i-th of n parts of each batch's rows.
+      corpus: its "validation" split is read.
+      config: config.eval determines the number of sequences and the mask rate.
+      phase_index: the phase whose sequence length and batch size are used.
+      part: (i, n) for the i-th of n equal parts of each batch's rows.
     """
     host, num_hosts = part
     masked_lm_prob = config.eval.masked_lm_prob
@@ -115,7 +117,7 @@ def eval_batches(
     )
     size = config.phases[phase_index].global_batch_size
     num_batches = -(-config.eval.num_sequences // size)
-    # Several batches are made as one; copied, so that what is too much is not kept.
+    # The pipeline slices these batches out of larger arrays; a copy lets those go.
     return [
         {name: rows.copy() for name, rows in batch.items()}
         for batch in itertools.islice(batches, num_batches)
@@ -131,7 +133,13 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the mean of each metric over all masked positions or pairs.
 
-    Takes a batch in as many parts as training does, so that it needs no more memory.
+    Args:
+      eval_step: jitted result of `step.make_eval_step`.
+      params: parameters of the model.
+      batches: held-out batches, the same number in every process.
+      mesh: the mesh of the run.
+      accumulation_steps: number of parts of a batch; as many as in training, so that
+        an evaluation needs no more memory.
     """
     totals: dict[str, list[float]] = {}
     for batch in batches:
@@ -148,7 +156,7 @@ def evaluate(
 
 
 def unigram_entropy(corpus: Corpus) -> float:
-    """Returns the entropy in nats of the held-out tokens' frequencies."""
+    """Returns the entropy of the held-out token frequencies, in nats."""
     counts = np.zeros(len(corpus.tokenizer.vocab), np.int64)
     for shard in corpus.shards["validation"]:
         tokens, _ = corpus.load(shard)
@@ -158,7 +166,7 @@ def unigram_entropy(corpus: Corpus) -> float:
 
 
 def next_sentence_majority(batches: list[pipeline.Batch]) -> float | None:
-    """Returns the share of the commoner label, None where there are no pairs."""
+    """Returns the share of the more frequent label, or None if there are no pairs."""
     labels, weights = (
         np.concatenate([batch[f"next_sentence_{name}"] for batch in batches])
         for name in ("labels", "weights")

@@ -1,4 +1,4 @@
-"""The batches of a run on its devices, in the order of its steps."""
+"""Yields the training batches on the devices, in the order of the steps."""
 
 import itertools
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ def training_batches(
 ) -> Iterator[tuple[int, int, Batch]]:
     """Yields (step, phase, batch) for every step after `first_step`.
 
-    A batch is on the devices, with the shapes of `step.batch_shapes`. The next batch is
-    transferred while a step runs.
+    A batch is on the devices and has the shapes of `step.batch_shapes`. The next batch
+    is transferred while a step runs.
 
     Args:
       corpus: its "train" split is read.
-      config: of the run.
-      mesh: each process makes the rows of its own devices.
+      config: determines the phases, the data pipeline and the seed.
+      mesh: each process reads the rows of its own devices.
       first_step: number of completed steps.
-      skips: batches that the run does not take.
+      skips: batches to skip because the run diverged on them.
     """
     host, num_hosts = mesh_lib.host_part(mesh, jax.process_index())
 

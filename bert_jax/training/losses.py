@@ -1,6 +1,6 @@
-"""The two pretraining losses, each as a sum and what it is a sum of.
+"""The two pretraining losses as sums over positions or pairs.
 
-Sums and counts travel together through microbatches and devices and are divided once.
+Sums and counts are added up over microbatches and devices, and divided once.
 
 Shapes: B row, P masked position, K sentence pair in a row, V vocabulary.
 Source: google-research/bert run_pretraining.py.
@@ -13,11 +13,11 @@ import jax.numpy as jnp
 def masked_lm(
     logits_BPV: jax.Array, ids_BP: jax.Array, weights_BP: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of right guesses.
+    """Returns the summed cross entropy and the number of correct predictions.
 
     Args:
       logits_BPV: float32.
-      ids_BP: int32, the tokens that were masked.
+      ids_BP: int32, the original tokens.
       weights_BP: float32, 1 for a real masked position, 0 for padding.
 
     Returns:
@@ -29,7 +29,7 @@ def masked_lm(
 def next_sentence(
     logits_BK2: jax.Array, labels_BK: jax.Array, weights_BK: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of right guesses.
+    """Returns the summed cross entropy and the number of correct predictions.
 
     Args:
       logits_BK2: float32.
@@ -45,7 +45,7 @@ def next_sentence(
 def weighted_cross_entropy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the summed cross entropy and the number of right guesses.
+    """Returns the summed cross entropy and the number of correct predictions.
 
     Args:
       logits: float32, classes last.
@@ -66,7 +66,7 @@ def weighted_cross_entropy(
     is_label = classes == labels[..., None]
     label_logits = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
     cross_entropy = jax.nn.logsumexp(logits, axis=-1) - label_logits
-    # The maximum is at hand from the logsumexp; an argmax is a second, slower pass.
+    # The logsumexp computes the maximum anyway; argmax would be a second, slower pass.
     correct = label_logits >= jnp.max(logits, axis=-1)
     return (
         jnp.sum(cross_entropy * weights),

@@ -1,6 +1,6 @@
-"""Steps that were not finite: told and recorded; too many in a row end the run.
+"""Reports and records steps that are not finite; too many in a row end the run.
 
-The step itself leaves out their update, see step.py.
+The train step itself skips their update, see step.py.
 """
 
 import json
@@ -22,45 +22,57 @@ from bert_jax.phases import Position, batch_of
 from bert_jax.training.step import TrainState
 
 BAD_STEPS_FILE = "bad_steps.jsonl"
-# What a record holds of a step's metrics, where the config has them.
+# The metrics of a step that are recorded, if the config has them.
 RECORDED = ("loss", "masked_lm_loss", "next_sentence_loss", "grad_norm")
 
 
 class Guard:
-    """Looks at the metrics of steps as they come from the devices."""
+    """Checks the metrics of steps when they are fetched from the devices."""
 
     def __init__(
         self,
         config: ExperimentConfig,
         corpus: Corpus,
-        place: Position,
+        position: Position,
         first_step: int,
         workdir: str | None,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ):
         """Prepares for the steps after `first_step`.
 
-        Records go to `workdir`, or nowhere where that is None. Those of steps that will
-        be taken again are dropped, but for what a rollback left out.
+        Records of steps that will be repeated are dropped; records of steps that a
+        rollback undid are kept.
+
+        Args:
+          config: config.guard is the policy.
+          corpus: corpus of the run.
+          position: position of the run in its data.
+          first_step: number of completed steps.
+          workdir: directory for the records; None records nothing.
+          log: called with a line if some of the checked steps are not finite.
         """
-        self._config, self._corpus, self._place = config, corpus, place
+        self._config, self._corpus, self._position = config, corpus, position
         self._path = Path(workdir) / BAD_STEPS_FILE if workdir else None
-        self._say = say
+        self._log = log
         if self._path and self._path.is_file():
             kept = [
                 record
                 for record in writer.complete_lines(self._path)
                 if record["step"] <= first_step
-                or record.get("rollbacks", 0) < place.rollbacks
+                or record.get("rollbacks", 0) < position.rollbacks
             ]
             text = "".join(json.dumps(record) + "\n" for record in kept)
             storage.write(str(self._path), text.encode())
 
-    def look(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
-        """Takes the metrics of the steps up to `last_step`, in order.
+    def check(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
+        """Reports and records the steps that are not finite.
+
+        Args:
+          last_step: number of steps taken.
+          metrics: metrics of the steps up to `last_step`, in order.
 
         Raises:
-          DivergedError: when config.guard.max_bad_steps in a row were not finite.
+          DivergedError: when config.guard.max_bad_steps in a row are not finite.
         """
         first_step = last_step - len(metrics) + 1
         bad = {
@@ -73,9 +85,9 @@ class Guard:
         self._record(bad)
         names = f"step {min(bad):,}" if len(bad) == 1 else f"{len(bad):,} steps"
         first = bad[min(bad)]
-        self._say(
-            f"{names} not finite (loss {first['loss']:.4g}, gradient"
-            f" {first['grad_norm']:.4g}): no update, recorded in {BAD_STEPS_FILE}"
+        self._log(
+            f"{names} not finite (loss {first['loss']:.4g}, gradient norm"
+            f" {first['grad_norm']:.4g}): update skipped, recorded in {BAD_STEPS_FILE}"
         )
         for step, found in bad.items():
             in_row = int(found["bad_steps_in_row"])
@@ -94,7 +106,7 @@ class Guard:
                 file.write(json.dumps(self._entry(step, found)) + "\n")
 
     def _entry(self, step: int, found: dict[str, Any]) -> dict[str, Any]:
-        phase_index, batch = batch_of(self._config, step - 1, self._place.skips)
+        phase_index, batch = batch_of(self._config, step - 1, self._position.skips)
         rows = pipeline.places(
             self._corpus,
             self._config,
@@ -106,8 +118,8 @@ class Guard:
             "step": step,
             "phase": phase_index,
             "batch": batch,
-            "rollbacks": self._place.rollbacks,
-            # As text: JSON has no infinity, and no number that is none.
+            "rollbacks": self._position.rollbacks,
+            # As strings, because JSON has no NaN or infinity.
             **{
                 name: str(np.float32(found[name])) for name in RECORDED if name in found
             },
@@ -120,7 +132,7 @@ class Guard:
 
 
 def check_finite(step: int, state: TrainState) -> None:
-    """Looks at what is to be saved: a finite gradient can still overflow a moment.
+    """Checks a state before it is saved: a finite gradient can overflow a moment.
 
     Raises:
       DivergedError: when a parameter or a moment is not finite.
@@ -134,8 +146,8 @@ def _is_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
-def diagnosis(params: Any, workdir: str) -> str:
-    """Returns what may be wrong: parameters that are not finite, or none of them."""
+def diagnose(params: Any, workdir: str) -> str:
+    """Returns a likely cause: parameters that are not finite, or an overflow."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     are_finite = jax.jit(
         lambda params: [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
@@ -147,9 +159,10 @@ def diagnosis(params: Any, workdir: str) -> str:
     ]
     if not names:
         return (
-            "all parameters are finite, so it overflows on the way; try a lower"
-            " config.optimizer.learning_rate or more warmup_steps, and look at the rows"
-            f" with `python -m bert_jax.inspect_batch --workdir={workdir} --step=N`"
+            "all parameters are finite, so an activation or a gradient overflowed; try"
+            " a lower config.optimizer.learning_rate or more"
+            " config.optimizer.warmup_steps, and inspect the rows with"
+            f" `python -m bert_jax.inspect_batch --workdir={workdir} --step=N`"
         )
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} parameters are not finite themselves: {shown}"
+    return f"{len(names)} parameters are not finite: {shown}"

@@ -1,8 +1,8 @@
-"""The update of the parameters by name: clip, direction, decay, learning rate.
+"""Optimizers and learning-rate schedules, selected by name.
 
-`adamw_bert`, the default, is the released optimizer, AdamW without bias correction;
-`adamw` and `lamb` are optax's. In all of them epsilon stands outside the root, weight
-decay is decoupled and leaves biases and LayerNorm alone.
+`adamw_bert`, the default, is the released optimizer: AdamW without bias correction.
+`adamw` and `lamb` are optax's. In all of them, epsilon is added outside the square
+root, and weight decay is decoupled and does not apply to biases and LayerNorm.
 
 Source: google-research/bert optimization.py; Loshchilov and Hutter 2019 (AdamW); You et
 al. 2020 (LAMB).
@@ -18,23 +18,25 @@ import optax
 from bert_jax.config import ExperimentConfig, OptimizerConfig
 from bert_jax.model.parameters import path_name
 
-# Every parameter is named for what it is, so its last name says whether it decays:
-# kernels and embedding tables do, biases and LayerNorm scales do not.
+# The last component of a parameter's name determines whether it decays: kernels and
+# embedding tables do, biases and LayerNorm scales do not.
 UNDECAYED = ("bias", "scale", "decoder_bias")
 
 
 class BertAdamState(NamedTuple):
-    mu: Any  # like the parameters, of OptimizerConfig.mu_dtype
-    nu: Any  # like the parameters, float32
+    """The moments of `scale_by_bert_adam`."""
+
+    mu: Any  # a tree like the parameters, of OptimizerConfig.mu_dtype
+    nu: Any  # a tree like the parameters, float32
 
 
 def make_optimizer(
     config: ExperimentConfig,
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """Returns the optimizer of a run, and its learning rate as a function of the step.
+    """Returns the optimizer of a run and its learning-rate schedule.
 
-    The gradient is clipped by its global norm after the mean over the whole batch;
-    the released code clips each replica's gradient before they are summed.
+    The gradient is clipped by its global norm after it is averaged over the whole
+    batch; the released code clips each replica's gradient before the sum.
     """
     schedule = make_schedule(config)
     return transformation(config.optimizer, schedule), schedule
@@ -43,7 +45,7 @@ def make_optimizer(
 def transformation(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Returns the optimizer by name, with a learning rate by step."""
+    """Returns the optimizer that `config.name` selects, with a given schedule."""
     return optax.chain(
         clip_by_global_norm(config.clip_norm),
         *_directions(config),
@@ -59,16 +61,16 @@ def _directions(config: OptimizerConfig) -> list[optax.GradientTransformation]:
     adam = optax.scale_by_adam(*betas, config.epsilon, mu_dtype=mu_dtype)
     if config.name == "adamw":
         return [adam, decay]
-    # With bias correction, as in the paper; each tensor that decays moves by its own
-    # norm, the others as in Adam, as in the authors' code.
+    # LAMB with bias correction, as in the paper. The trust ratio applies to the tensors
+    # that decay, as in the authors' code.
     return [adam, decay, optax.masked(optax.scale_by_trust_ratio(), decay_mask)]
 
 
 def make_schedule(config: ExperimentConfig) -> optax.Schedule:
-    """Returns the learning rate as a function of the step, from 0.
+    """Returns the learning rate as a function of the step, counted from 0.
 
-    It goes over the whole run, or over each phase anew, with a warmup of its own, when
-    config.optimizer.schedule_by_phase is set.
+    The schedule covers the whole run. With config.optimizer.schedule_by_phase, it
+    restarts in each phase, including the warmup.
     """
     if not config.optimizer.schedule_by_phase:
         return _schedule(config.optimizer, config.num_steps)
@@ -80,30 +82,30 @@ def make_schedule(config: ExperimentConfig) -> optax.Schedule:
 
 
 def schedule_notes(config: ExperimentConfig) -> list[str]:
-    """Returns a line where a schedule is all warmup, rarely meant, else none."""
+    """Returns a warning if a schedule is all warmup, which is rarely intended."""
     warmup_steps, num_steps = config.optimizer.warmup_steps, config.schedule_steps
     if warmup_steps < num_steps:
         return []
     return [
         f"config.optimizer.warmup_steps={warmup_steps} takes all {num_steps} steps of"
-        " the shortest schedule: its learning rate only rises"
+        " the shortest schedule: its learning rate never decays"
     ]
 
 
 def reset_moments(opt_state: Any, when: jax.Array) -> Any:
-    """Returns the state with moments, and the count that corrects them, at 0 again.
+    """Resets the moments and the count of their bias correction to 0.
 
-    The learning rate's place in its schedule stays.
+    The step count of the learning-rate schedule is kept.
 
     Args:
-      opt_state: of `make_optimizer`'s transformation.
-      when: bool[], whether to do it.
+      opt_state: state of a transformation from `make_optimizer`.
+      when: bool[], whether to reset.
     """
-    is_place = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
+    is_schedule = lambda x: isinstance(x, optax.ScaleByScheduleState)  # noqa: E731
     return jax.tree.map(
-        lambda x: x if is_place(x) else jnp.where(when, jnp.zeros_like(x), x),
+        lambda x: x if is_schedule(x) else jnp.where(when, jnp.zeros_like(x), x),
         opt_state,
-        is_leaf=is_place,
+        is_leaf=is_schedule,
     )
 
 
@@ -112,7 +114,7 @@ def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
     if config.schedule == "linear":
         return warmup_linear_decay(peak, warmup_steps, num_steps)
     if config.schedule == "constant":
-        # Not optax.warmup_constant_schedule: without a warmup that one stays at 0.
+        # optax.warmup_constant_schedule stays at 0 if there is no warmup.
         return optax.join_schedules(
             [optax.linear_schedule(0.0, peak, warmup_steps), lambda _: peak],
             [warmup_steps],
@@ -123,7 +125,7 @@ def _schedule(config: OptimizerConfig, num_steps: int) -> optax.Schedule:
 def warmup_linear_decay(
     peak: float, warmup_steps: int, num_steps: int
 ) -> optax.Schedule:
-    """Returns the released schedule: peak * step / warmup, then a line to 0.
+    """Returns the released schedule: linear warmup, then linear decay to 0.
 
     The decay is counted from step 0, so the warmup ends a little below the peak: at
     peak * (1 - warmup_steps / num_steps).
@@ -141,8 +143,9 @@ def warmup_linear_decay(
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
     """Scales the gradient down to `max_norm` when its global norm is larger.
 
-    One factor, not the two elementwise operations of optax's function of that name:
-    the factor fuses into the moments' updates, which saves a pass over the gradient.
+    This multiplies by one factor, where optax's function of the same name takes two
+    elementwise operations. The factor fuses into the updates of the moments, which
+    saves a pass over the gradient.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

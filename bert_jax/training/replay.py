@@ -1,6 +1,6 @@
-"""Steps taken twice: a chip that computes wrong is found by its bits.
+"""Detects faulty chips: repeats a step and compares the results bit by bit.
 
-Faults of that kind are rare, silent, and spread to all chips with the first gradient.
+Such faults are rare and silent, and spread to all chips with the next gradient.
 """
 
 from typing import Any
@@ -16,57 +16,63 @@ from bert_jax.training import step as step_lib
 
 
 class Replay:
-    """Takes some steps twice more, without keeping what they give.
+    """Repeats some steps twice and discards the results.
 
-    Needs room for two more states on the devices while it looks.
+    A check needs memory for two more states on the devices.
     """
 
     def __init__(self, config: ExperimentConfig, train_step: Any):
-        """Prepares.
+        """Prepares to replay every config.guard.replay_every_steps steps, 0 for none.
 
         Args:
-          config: of the run.
-          train_step: from `step.make_train_step`; it keeps its argument here.
+          config: config.guard is read.
+          train_step: from `step.make_train_step`; its state is not donated here.
         """
         self._every_steps = config.guard.replay_every_steps
         self._train_step = jax.jit(train_step)
 
     def is_due(self, step: int) -> bool:
+        """Returns whether step number `step`, counted from 1, is replayed."""
         return self._every_steps > 0 and step % self._every_steps == 0
 
     def check(
         self, step: int, state: step_lib.TrainState, batch: step_lib.Batch
     ) -> None:
-        """Compares two goes at the step that brings the count to `step`.
+        """Takes a step twice and compares the results.
+
+        Args:
+          step: number of steps taken, including this one.
+          state: the state before the step.
+          batch: the batch of the step.
 
         Raises:
-          CorruptError: when they differ in a single bit.
+          CorruptError: when the results differ in any bit.
         """
         first = jax.block_until_ready(self._train_step(state, batch))
         second = jax.block_until_ready(self._train_step(state, batch))
-        names = differing(first, second)
+        names = differing_arrays(first, second)
         if multihost.any_process(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            where = f"here in {len(names)} arrays: {shown}" if names else "elsewhere"
+            where = f"{len(names)} arrays differ: {shown}" if names else "no difference"
             raise CorruptError(
-                f"step {step:,} taken twice gave other bits (process"
-                f" {jax.process_index()}: {where}): a chip or its memory is faulty;"
-                " nothing of this step is saved; go on from the last checkpoint, on"
-                " other hardware"
+                f"step {step:,} gave different bits when it was repeated (process"
+                f" {jax.process_index()}: {where}), so a chip or its memory is faulty;"
+                " the step is not saved; rerun the same command on other hardware to"
+                " resume from the last checkpoint"
             )
 
 
-def differing(a: Any, b: Any) -> list[str]:
-    """Returns the paths of the arrays whose bits are not the same, on any device here.
+def differing_arrays(a: Any, b: Any) -> list[str]:
+    """Returns the paths of the arrays that differ on any device of this process.
 
     Args:
-      a, b: trees of arrays of the same shapes, dtypes and layouts.
+      a, b: trees of arrays of the same shapes, dtypes and shardings.
     """
     are_equal = _are_equal(a, b)
     return [
         path_name(path)
         for path, is_equal in jax.tree_util.tree_leaves_with_path(are_equal)
-        # Every device has an answer of its own where the array is a copy.
+        # Each device compares its own copy of a replicated array.
         if not all(bool(shard.data) for shard in is_equal.addressable_shards)
     ]
 

@@ -1,9 +1,9 @@
-"""Rolls a diverged run back, and records that so that an interrupted run resumes alike.
+"""Rolls a diverged run back, and records the rollback for a run that resumes.
 
 A rollback skips the batches since a checkpoint, and that checkpoint was saved without
-those skips. Until the next save only this record has them. Diverging again would not
+those skips. Until the next save, only this record has them. Diverging again would not
 always reproduce them: the rollback may have passed over a corrupt checkpoint that the
-resumed run writes anew.
+resumed run writes again.
 """
 
 import dataclasses
@@ -30,8 +30,8 @@ def roll_back(
     """Returns the step of the last valid checkpoint and a position that skips ahead.
 
     The position skips the batches of all steps since that checkpoint. It is recorded in
-    the workdir before any corrupt checkpoint is moved, so that the run resumes alike
-    whenever it is killed.
+    the workdir before any corrupt checkpoint is moved, so that the run resumes the same
+    way whenever it is killed.
 
     Raises:
       DivergedError: the given one, when config.guard.max_rollbacks is reached or there
@@ -55,7 +55,7 @@ def roll_back(
     if not first_step:
         raise error
     print(
-        f"{error}; back to step {first_step:,}, skipping the batches of the"
+        f"{error}; rolling back to step {first_step:,} and skipping the batches of the"
         f" {error.step - first_step:,} steps since",
         flush=True,
     )
@@ -63,7 +63,7 @@ def roll_back(
 
 
 def write(workdir: str, step: int, position: Position) -> None:
-    """Records a rollback to the checkpoint of `step`, after which `position` holds."""
+    """Records a rollback to the checkpoint of `step` and the position after it."""
     record = {
         "step": step,
         "rollbacks": position.rollbacks,
@@ -73,7 +73,7 @@ def write(workdir: str, step: int, position: Position) -> None:
 
 
 def clear(workdir: str) -> None:
-    """Removes the record, where a run starts at step 0."""
+    """Removes the record; call it when a run starts at step 0."""
     _path(workdir).unlink(missing_ok=True)
 
 
@@ -99,11 +99,11 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
         skips = tuple(Skip(**skip) for skip in record["skips"])
     except (ValueError, TypeError, KeyError):
         raise CorruptError(
-            f"{_path(workdir)} is corrupt; restore it from a copy, or remove it to"
+            f"{_path(workdir)} is corrupt; restore it from a backup, or remove it to"
             " resume without the rollback that it records"
         ) from None
-    # A checkpoint saved after the rollback has its skips, one after the step that it
-    # went back to belongs to the steps that it undid.
+    # A checkpoint that was saved after the rollback contains its skips. One of a later
+    # step than the rollback restored belongs to the steps that it undid.
     if rollbacks <= position.rollbacks or step > recorded_step:
         return position
     return dataclasses.replace(position, skips=skips, rollbacks=rollbacks)

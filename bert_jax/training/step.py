@@ -1,4 +1,4 @@
-"""One step of training and one of evaluation: pure functions of state and batch.
+"""The train step and the evaluation step: pure functions of state and batch.
 
 Shapes: B row of the batch, A microbatch, P masked position, K sentence pair in a row.
 """
@@ -27,15 +27,15 @@ T = TypeVar("T")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    step: jax.Array  # int32[], batches seen
+    step: jax.Array  # int32[], steps taken, including skipped updates
     params: Any
     opt_state: Any
     bad_steps: jax.Array  # int32[], steps whose update was skipped
-    bad_steps_in_row: jax.Array  # int32[], the last ones
+    bad_steps_in_row: jax.Array  # int32[], consecutive ones up to this step
 
 
 def compute_dtype(name: str) -> jnp.dtype:
-    """Returns the dtype of activations by its name; "auto": what the chips like."""
+    """Resolves compute_dtype; "auto" is bfloat16, and float32 on a CPU."""
     if name == "auto":
         on_cpu = sharding.platform() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)
@@ -45,11 +45,11 @@ def compute_dtype(name: str) -> jnp.dtype:
 def init_state(
     config: ExperimentConfig, tx: optax.GradientTransformation
 ) -> tuple[nnx.GraphDef, Callable[[], TrainState]]:
-    """Returns the model's structure and a function that makes the first state.
+    """Returns the model's graphdef and a function that initializes the state.
 
-    The function can also be asked for shapes and layouts alone, by `jax.eval_shape`.
-    It is not jitted: JAX then compiles one draw for each shape of weights, where one
-    program of them all took a GPU 42 s to compile, and a CPU twice as long.
+    `jax.eval_shape` of the function returns shapes and shardings only. The function is
+    not jitted: JAX then compiles one initializer per shape of weights, whereas one
+    program for all of them took a GPU 42 s to compile, and a CPU twice as long.
     """
 
     def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
@@ -74,7 +74,7 @@ def init_state(
 
 
 def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
-    """Returns the keys of the first weights and of dropout."""
+    """Returns the PRNG keys of weight initialization and of dropout."""
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     return init_key, dropout_key
 
@@ -85,14 +85,15 @@ def make_train_step(
     tx: optax.GradientTransformation,
     schedule: optax.Schedule,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
-    """Returns train_step(state, batch) -> (state, metrics), to be jitted by the caller.
+    """Returns train_step(state, batch) -> (state, metrics), which is not jitted.
 
-    The loss is the mean over all masked positions plus the mean over all pairs of the
-    global batch, each by its weight, whatever the number of microbatches and devices.
+    The loss is the weighted sum of two means over the global batch: over all masked
+    positions and over all pairs. It does not depend on the number of microbatches and
+    devices.
 
-    A step whose loss or gradient is not finite changes no parameter, no moment and not
-    the place in the schedule, which is then so many steps behind the phases; it is
-    counted, and the next batch follows.
+    If the loss or the gradient is not finite, the update is skipped: parameters,
+    moments and the position in the schedule stay the same, and the step is counted in
+    `bad_steps`. The schedule then lags behind the phases by that number of steps.
     """
     dtype = compute_dtype(config.compute_dtype)
     kernel_dtype = _kernel_dtype(config)
@@ -142,8 +143,8 @@ def make_train_step(
 
 
 def _kernel_dtype(config: ExperimentConfig) -> jnp.dtype:
-    """Returns the dtype in which devices sum the gradients of kernels."""
-    # Microbatches are added up in float32, and XLA sums over devices behind that loop.
+    """Returns the dtype in which gradients of kernels are summed over devices."""
+    # Microbatches are accumulated in float32, and XLA sums over devices after the loop.
     is_accumulated = config.accumulation_steps > 1
     if is_accumulated or compute_dtype(config.compute_dtype) == jnp.float32:
         return jnp.dtype(jnp.float32)
@@ -151,9 +152,9 @@ def _kernel_dtype(config: ExperimentConfig) -> jnp.dtype:
 
 
 def _with_kernels_as(dtype: jnp.dtype, params: Any) -> Any:
-    """Returns the parameters with kernels cast, whose gradients then have this dtype.
+    """Casts the kernels among the parameters, so that their gradients have this dtype.
 
-    Devices sum gradients in the dtype that the products give them, see ops.py.
+    Gradients are summed over devices in the dtype of the products, see ops.py.
     """
 
     def cast(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
@@ -174,10 +175,11 @@ def apply_gradients(
 
     Args:
       tx: the optimizer.
-      state: before the step.
-      grads: like its parameters.
-      loss: float32[]; where it or a gradient is not finite, the update is left out.
-      shard_optimizer: whether moments and update are split over data, too (ZeRO-1).
+      state: the state before the step.
+      grads: gradients, a tree like the parameters.
+      loss: float32[]; the update is skipped if the loss or a gradient is not finite.
+      shard_optimizer: whether moments and update are sharded over the data axis as
+        well (ZeRO-1).
     """
     with jax.named_scope("optimizer"):
         before = state.params
@@ -206,7 +208,7 @@ def apply_gradients(
 
 
 def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainState:
-    """Returns the state with new moments where a phase begins."""
+    """Resets the moments if the step is the first one of a phase after phase 0."""
     with jax.named_scope("optimizer"):
         starts = jnp.array(phases.phase_starts(config)[1:], jnp.int32)
         begins = jnp.any(state.step == starts)
@@ -215,10 +217,10 @@ def _with_moments_reset(state: TrainState, config: ExperimentConfig) -> TrainSta
 
 
 def keep_unless(is_good: jax.Array, new: T, old: T) -> T:
-    """Returns `new`, or `old` where `is_good` (bool[]) is False: trees of arrays.
+    """Returns the tree `new` if `is_good` (bool[]), else the tree `old`.
 
-    A choice of elements, not of programs: it becomes part of the update, which reads
-    the old values anyway, and costs no pass over memory.
+    The choice is elementwise, not a `jax.lax.cond`: it fuses into the update, which
+    reads the old values anyway, and costs no extra pass over memory.
     """
     return jax.tree.map(lambda n, o: jnp.where(is_good, n, o), new, old)
 
@@ -226,7 +228,7 @@ def keep_unless(is_good: jax.Array, new: T, old: T) -> T:
 def make_eval_step(
     config: ExperimentConfig, graphdef: nnx.GraphDef
 ) -> Callable[[Any, Batch], tuple[Metrics, Metrics]]:
-    """Returns eval_step(params, batch) -> (sums, counts), without dropout."""
+    """Returns eval_step(params, batch) -> (sums, counts), which has no dropout."""
     dtype = compute_dtype(config.compute_dtype)
     next_sentence = config.data.next_sentence
 
@@ -264,9 +266,16 @@ def loss_sums(
     dtype: jnp.dtype,
     remat: str = "none",
 ) -> Metrics:
-    """Returns summed losses and right guesses, float32[] each.
+    """Returns summed losses and numbers of correct predictions, float32[] each.
 
-    Of both objectives, or without `next_sentence` of the masked LM alone.
+    Args:
+      graphdef: from `init_state`.
+      params: parameters of the model.
+      batch: a global batch, or a microbatch.
+      next_sentence: whether to include the next-sentence objective.
+      dropout_key: PRNG key; None disables dropout.
+      dtype: dtype of activations.
+      remat: config.remat, the activations that the backward pass recomputes.
     """
     bert = nnx.merge(graphdef, params)
     masked_lm_BPV, next_sentence_BK2 = bert(
@@ -290,7 +299,7 @@ def loss_sums(
 
 
 def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
-    """Returns what each of `loss_sums` is a sum over, float32[] each."""
+    """Returns the number of terms in each of `loss_sums`, float32[] each."""
     masked_lm = jnp.sum(batch["masked_lm_weights"])
     counts = {"masked_lm_loss": masked_lm, "masked_lm_accuracy": masked_lm}
     if not next_sentence:
@@ -300,13 +309,14 @@ def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
 
 
 def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
-    # Counts are whole; the maximum stands for the released code's + 1e-5, which keeps
-    # a batch without masks finite but bends every accuracy.
+    """Returns sums divided by counts, for each metric."""
+    # The released code adds 1e-5 to counts, which keeps a batch without masks finite
+    # but changes every accuracy. Counts are whole numbers, so the maximum does not.
     return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
 
 
 def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
-    """Returns the weighted sum of the objectives' losses, each a mean."""
+    """Returns the weighted sum of the objectives' mean losses."""
     means = mean_metrics(sums, counts)
     total = weights.masked_lm * means["masked_lm_loss"]
     if "next_sentence_loss" in means:
@@ -321,11 +331,11 @@ def accumulate(
     key: jax.Array,
     num: int,
 ) -> tuple[Any, Metrics]:
-    """Returns gradients and sums added up over `num` microbatches, one at a time."""
+    """Accumulates gradients and sums over `num` microbatches in a loop."""
 
     def split(rows: jax.Array) -> jax.Array:
-        # [B, ...] -> [B / num, num, ...]: the microbatch index comes last of the two,
-        # so that every device keeps the rows it has.
+        # [B, ...] -> [B / num, num, ...]: the microbatch dim comes second, so that
+        # every device keeps its rows.
         shape = (rows.shape[0] // num, num, *rows.shape[1:])
         dims = ("batch", *["replicated"] * (len(shape) - 1))
         return jnp.reshape(rows, shape, out_sharding=sharding.spec(*dims))
@@ -336,8 +346,9 @@ def accumulate(
         microbatch = {name: rows[:, i] for name, rows in microbatches.items()}
         return grad(params, microbatch, jax.random.fold_in(key, i))
 
-    # From zeros: the first one ahead of the loop would be a second copy of the program,
-    # with a sum over devices of its own, where XLA moves the loop's to behind the loop.
+    # The loop starts from zeros: a first microbatch outside of it would be a second
+    # copy of the program with its own sum over devices, while XLA moves the sum of the
+    # loop to after the loop.
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype, out_sharding=x.sharding),
         jax.eval_shape(grad_of, 0),

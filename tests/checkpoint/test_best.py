@@ -1,4 +1,4 @@
-"""The best checkpoints are those of the lowest held-out loss within their phase."""
+"""Tests of bert_jax.checkpoint.best."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from tests.conftest import make_config
 from tests.runs import lines
 
 
-def test_the_lowest_losses_are_best():
+def test_the_lowest_losses_are_preserved():
     ranking = Ranking(2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
         ranking.add(step, 0, loss)
@@ -24,15 +24,15 @@ def test_the_lowest_losses_are_best():
     assert not ranking.is_best(6, [1])  # it was not evaluated
 
 
-def test_phases_are_not_compared():
-    """Losses of a phase of longer rows are lower, or higher, for that alone."""
+def test_phases_are_ranked_separately():
+    """The loss depends on the row length, whether the model improves or not."""
     ranking = Ranking(1)
     ranking.add(10, 0, 1.0)
     ranking.add(20, 1, 4.0)
     assert ranking.is_best(20, [10]) and ranking.is_best(10, [20])
 
 
-def test_of_equal_losses_the_earlier_is_best():
+def test_the_earlier_of_equal_losses_is_best():
     ranking = Ranking(1)
     ranking.add(10, 0, 1.0)
     ranking.add(20, 0, 1.0)
@@ -54,13 +54,13 @@ def test_losses_of_undone_steps_are_dropped():
     assert ranking.is_best(10, [20])
 
 
-def test_the_losses_of_earlier_calls_are_read(tmp_path):
+def test_losses_of_earlier_calls_are_read(tmp_path):
     config = make_config(checkpoint__keep_best=1, phase={"num_steps": 20})
     config = dataclasses.replace(config, phases=config.phases * 2)
     written = [
         {"step": 10, "eval_loss": 2.0},
         {"step": 20, "loss": 0.5},
-        {"step": 20, "eval_loss": 1.0},  # of the first phase, after its last step
+        {"step": 20, "eval_loss": 1.0},  # after the last step of the first phase
         {"step": 30, "eval_loss": None},
         {"step": 40, "eval_loss": 0.1},
     ]
@@ -70,7 +70,7 @@ def test_the_losses_of_earlier_calls_are_read(tmp_path):
     assert ranking._best([10, 20, 30, 40]) == {20, 30}
 
 
-def saved(workdir):
+def saved_steps(workdir):
     directory = workdir / "checkpoints"
     return {int(path.name) for path in directory.iterdir() if path.name.isdigit()}
 
@@ -89,8 +89,8 @@ def get_config():
 """
 
 
-def test_a_run_keeps_its_best_evaluation_of_each_phase(tmp_path):
-    """No evaluation falls on a step at which every_steps saves, but the last."""
+def test_a_run_keeps_the_best_checkpoint_of_each_phase(tmp_path):
+    """No evaluation but the last is at a step at which every_steps saves."""
     write_text(tmp_path / "documents.txt")
     (tmp_path / "two_phases.py").write_text(TWO_PHASES)
     workdir = tmp_path / "run"
@@ -110,12 +110,12 @@ def test_a_run_keeps_its_best_evaluation_of_each_phase(tmp_path):
         *arguments,
         f"--workdir={workdir}",
     )
-    name = "eval_masked_lm_loss"  # all of the loss, without next sentences
+    name = "eval_masked_lm_loss"  # equals the loss without next-sentence pairs
     losses = {x["step"]: x[name] for x in lines(workdir) if name in x}
     assert set(losses) == {6, 12, 18, 24, 30, 36, 42}, stdout
     first, second = (6, 12, 18), (24, 30, 36, 42)
     best = {min(phase, key=lambda step: losses[step]) for phase in (first, second)}
-    assert saved(workdir) == best | {42}
+    assert saved_steps(workdir) == best | {42}
     listed = run_well("bert_jax.checkpoint", "list", f"--workdir={workdir}")
     for step in best:
         assert f"{losses[step]:.4f}" in listed

@@ -1,4 +1,4 @@
-"""A checkpoint gives back every bit, on any mesh, and says what does not fit."""
+"""Tests of bert_jax.checkpoint.manager."""
 
 import collections
 import errno
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from bert_jax.checkpoint import __main__ as checkpoint_command
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.best import Ranking
 from bert_jax.checkpoint.manager import Checkpoints
@@ -18,18 +17,18 @@ from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
-from tests.commands import run, run_well
 from tests.conftest import make_config, use_mesh
 
 
 def new_state(config):
+    """Returns a function that initializes a state."""
     tx, _ = optimizer.make_optimizer(config)
     _, init = step_lib.init_state(config, tx)
     return init
 
 
 @pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
-def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
+def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     config = make_config()
     use_mesh(4, 1, 1)
     state = new_state(config)()
@@ -48,13 +47,13 @@ def test_restored_state_is_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     assert checkpoints.position(7, "corpus") == Position("corpus")
 
 
-def test_saves_ask_for_no_interruption(tmp_path, monkeypatch):
-    """With a step of their own they would have a notice missed, see manager.py."""
-    asked = []
+def test_saves_do_not_query_the_preemption_service(tmp_path, monkeypatch):
+    """A query with another step would lose a preemption notice, see manager.py."""
+    queries = []
     monkeypatch.setattr(
         multihost_utils,
         "reached_preemption_sync_point",
-        lambda step: asked.append(step),
+        lambda step: queries.append(step),
     )
     config = make_config()
     state = new_state(config)()
@@ -62,10 +61,10 @@ def test_saves_ask_for_no_interruption(tmp_path, monkeypatch):
     for step in (1, 2):
         checkpoints.save(step, state, config, Position("corpus"))
     checkpoints.close()
-    assert not asked
+    assert not queries
 
 
-def test_weights_come_alone_whatever_the_optimizer(tmp_path):
+def test_parameters_are_restored_for_another_optimizer(tmp_path):
     config = make_config()
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
@@ -84,7 +83,7 @@ def test_weights_come_alone_whatever_the_optimizer(tmp_path):
 
 
 def test_other_dtypes_are_not_cast(tmp_path):
-    """As Orbax would, silently."""
+    """Orbax would cast silently."""
     config = make_config()
     save_all(tmp_path, config, {1: None})
     other = make_config(optimizer__mu_dtype="bfloat16")
@@ -93,7 +92,7 @@ def test_other_dtypes_are_not_cast(tmp_path):
         Checkpoints(str(tmp_path)).restore(1, like, use_mesh(1, 1, 1))
 
 
-def test_a_checkpoint_of_another_model_is_a_table(tmp_path):
+def test_a_checkpoint_of_another_model_is_an_error_that_lists_arrays(tmp_path):
     config = make_config()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     checkpoints.save(1, new_state(config)(), config, Position("corpus"))
@@ -129,7 +128,7 @@ def save_all(workdir, config, losses, ranking=None) -> None:
         ({"checkpoint__keep": 1, "checkpoint__keep_best": 2}, [2, 3, 6]),
     ],
 )
-def test_old_checkpoints_go_and_those_asked_for_stay(tmp_path, changes, kept):
+def test_old_checkpoints_are_deleted_as_the_config_says(tmp_path, changes, kept):
     config = make_config(**changes)
     losses = {1: 5.0, 2: 2.0, 3: 1.0, 4: 3.0, 5: None, 6: 4.0}
     ranking = Ranking(config.checkpoint.keep_best)
@@ -138,15 +137,15 @@ def test_old_checkpoints_go_and_those_asked_for_stay(tmp_path, changes, kept):
     assert Checkpoints(str(tmp_path)).steps() == kept
 
 
-def test_a_checkpoint_is_sealed_when_it_counts(tmp_path, monkeypatch):
-    """There is no moment at which a complete one has no digests."""
+def test_digests_are_written_before_the_commit(tmp_path, monkeypatch):
+    """A committed checkpoint has digests at any time."""
     config = make_config()
     state = new_state(config)()
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     monkeypatch.setattr(integrity, "seal", lambda directory: None)
     checkpoints.save(1, state, config, Position("corpus"))
     checkpoints.wait()
-    assert integrity.damage(str(tmp_path), 1) == ["SHA256SUMS is missing"]
+    assert integrity.verify(str(tmp_path), 1) == ["SHA256SUMS is missing"]
 
     def fail(directory):
         raise RuntimeError(f"no digests for {directory.name}")
@@ -158,7 +157,7 @@ def test_a_checkpoint_is_sealed_when_it_counts(tmp_path, monkeypatch):
     assert integrity.steps(str(tmp_path)) == [1]
 
 
-def test_the_position_comes_back(tmp_path):
+def test_the_position_is_restored(tmp_path):
     config = make_config()
     position = Position("corpus", (Skip(0, 4, 3), Skip(1, 0, 2)), rollbacks=1)
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
@@ -167,7 +166,7 @@ def test_the_position_comes_back(tmp_path):
     assert Checkpoints(str(tmp_path)).position(1, "corpus") == position
 
 
-def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_with_the_needed_bytes(tmp_path, monkeypatch):
     config = make_config()
     save_all(tmp_path, config, {1: None})
     stale = tmp_path / "checkpoints" / f"2{integrity.UNFINISHED}"
@@ -175,14 +174,14 @@ def test_a_full_disk_is_told_with_what_it_needs(tmp_path, monkeypatch):
     stale.mkdir()
     used = collections.namedtuple("used", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: used(10**9, 10**9, 4096))
-    with pytest.raises(ConfigError, match="step 3 .* needs 1,[0-9,]+ bytes and 4,096"):
+    with pytest.raises(ConfigError, match="step 3 .* needs 1,[0-9,]+ bytes, and 4,096"):
         checkpoints.save(3, new_state(config)(), config, Position("corpus"))
-    assert not stale.exists()  # its room was needed
-    assert integrity.damage(str(tmp_path), 1) == []
+    assert not stale.exists()  # removed to free space
+    assert integrity.verify(str(tmp_path), 1) == []
 
 
 def tensorstore_error(number: int) -> ValueError:
-    """In the form that tensorstore 0.1.84 has for what the system answers."""
+    """Returns an error with the text of tensorstore 0.1.84 for a system error."""
     return ValueError(f"FAILED: Error writing [os_error_code='{number}'] [path='x']")
 
 
@@ -202,7 +201,7 @@ def tensorstore_error(number: int) -> ValueError:
         (RuntimeError("ours"), RuntimeError, "ours"),
     ],
 )
-def test_a_save_that_fails_while_steps_go_on_is_told(
+def test_an_error_of_a_save_in_the_background_is_raised(
     tmp_path, monkeypatch, error, kind, message
 ):
     config = make_config()
@@ -213,11 +212,11 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
     monkeypatch.setattr(integrity, "seal", fail)
     checkpoints = Checkpoints(str(tmp_path), config.checkpoint)
     checkpoints.save(1, new_state(config)(), config, Position("corpus"))
-    # However late it is asked for: Orbax has asked by then, and kept it to itself.
+    # Orbax may have raised the error in its own thread before.
     with pytest.raises(kind, match=message):
         while True:
             time.sleep(0.05)
-            checkpoints.check_saving()
+            checkpoints.check_for_errors()
     with pytest.raises(kind, match=message):
         checkpoints.wait()
     assert not integrity.steps(str(tmp_path))
@@ -236,10 +235,10 @@ def test_a_save_that_fails_while_steps_go_on_is_told(
         (TypeError("another form"), CorruptError, "cannot be read .*another form"),
     ],
 )
-def test_what_cannot_be_read_is_not_called_damaged(
+def test_an_error_of_reading_does_not_suggest_to_remove_the_checkpoint(
     tmp_path, monkeypatch, error, kind, message
 ):
-    """Its files are as they were written; nobody is told to remove them."""
+    """The files match their digests."""
     config = make_config()
     save_all(tmp_path, config, {1: None})
     checkpoints = Checkpoints(str(tmp_path))
@@ -251,64 +250,3 @@ def test_what_cannot_be_read_is_not_called_damaged(
     with pytest.raises(kind, match=message) as raised:
         checkpoints.read_position(1)
     assert "remove" not in str(raised.value)
-
-
-# ------------------------------------------------------------------- list and verify
-
-
-def test_list_and_verify_tell_of_every_checkpoint(tmp_path):
-    config = make_config(checkpoint__keep=3)
-    save_all(tmp_path, config, {10: None, 20: None, 30: None})
-    evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
-    (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
-    command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
-    listed = run_well(*command).splitlines()
-    assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
-    assert "2.5000" in listed[2] and "2.2500" in listed[3]
-    verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
-    assert run_well(*verify).count("sound") == 3
-    path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
-    content = bytearray(path.read_bytes())
-    content[100] ^= 4
-    path.write_bytes(content)
-    found = run(*verify)
-    assert found.returncode == 78
-    assert found.stdout.count("sound") == 2
-    assert "DAMAGED" in found.stdout
-    assert "\n20: meta/metadata does not match its digest\n" in found.stdout
-    assert found.stderr.startswith("error: 1 of the checkpoints in")
-    assert found.stderr.count("\n") == 1
-
-
-def test_what_a_run_deletes_meanwhile_is_left_out(tmp_path, monkeypatch, capsys):
-    config = make_config(checkpoint__keep=3)
-    save_all(tmp_path, config, {10: None, 20: None, 30: None})
-    real = integrity.damage
-
-    def damage(workdir, step):
-        if step == 30:
-            return real(workdir, step)
-        shutil.rmtree(integrity.directory_of(workdir, step))
-        if step == 10:
-            raise FileNotFoundError("state/d/x")
-        return ["state/d/x is missing"]
-
-    monkeypatch.setattr(integrity, "damage", damage)
-    assert checkpoint_command.show(str(tmp_path), True) == []
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["step", "30"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "list or verify, not nothing"),
-        (["repair", "--workdir=x"], "list or verify, not repair"),
-        (["list"], "--workdir is missing"),
-        (["list", "--workdir=/nowhere"], "--workdir=/nowhere has no checkpoint"),
-    ],
-)
-def test_mistakes_are_one_line(arguments, message):
-    result = run("bert_jax.checkpoint", *arguments)
-    assert result.returncode == 2 and result.stderr.count("\n") == 1
-    assert message in result.stderr

@@ -1,43 +1,123 @@
-"""A workdir has one writer, whose end gives it back whatever that was."""
+"""Tests of bert_jax.checkpoint.workdir."""
 
+import dataclasses
+import errno
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from bert_jax import config as config_lib
+from bert_jax import errors, storage
 from bert_jax.checkpoint import workdir
-from bert_jax.errors import ConfigError
+from bert_jax.errors import CorruptError
 from tests.commands import PATH
+from tests.conftest import make_config
 
-HOLD = (
+LOCK = (
     "import sys, time; from bert_jax.checkpoint import workdir; "
-    "workdir.hold(sys.argv[1]);"
+    "workdir.lock(sys.argv[1]);"
 )
 
 
-def start(tmp_path, then="print('held', flush=True); time.sleep(600)"):
+def start(tmp_path, then="print('locked', flush=True); time.sleep(600)"):
+    """Starts a process that locks the workdir."""
     return subprocess.Popen(
-        [sys.executable, "-c", HOLD + then, tmp_path],
+        [sys.executable, "-c", LOCK + then, tmp_path],
         env={"PYTHONPATH": PATH},
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def test_the_second_is_told_of_the_first_until_that_is_killed(tmp_path):
+def test_a_lock_is_held_until_its_process_is_killed(tmp_path):
     first = start(tmp_path)
-    assert first.stdout.readline() == "held\n"
-    with pytest.raises(ConfigError, match=f"written by process {first.pid} on"):
-        workdir.hold(str(tmp_path))
+    assert first.stdout.readline() == "locked\n"
+    with pytest.raises(errors.ConfigError, match=f"written by process {first.pid} on"):
+        workdir.lock(str(tmp_path))
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert start(tmp_path, "print('mine')").communicate()[0] == "mine\n"
 
 
-def test_file_systems_without_locks_are_taken_as_they_are(tmp_path, monkeypatch):
+def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
     def refuse(file, operation):
-        raise OSError(workdir.errno.EOPNOTSUPP, "no locks here")
+        raise OSError(errno.EOPNOTSUPP, "no locks here")
 
-    monkeypatch.setattr(workdir.fcntl, "flock", refuse)
-    workdir.hold(str(tmp_path))
+    monkeypatch.setattr(storage.fcntl, "flock", refuse)
+    workdir.lock(str(tmp_path))
+
+
+def two_phases() -> config_lib.ExperimentConfig:
+    config = make_config(phase={"num_steps": 20})
+    second = dataclasses.replace(config.phases[0], num_steps=5)
+    return dataclasses.replace(config, phases=(config.phases[0], second))
+
+
+def test_config_round_trips(tmp_path):
+    config = two_phases()
+    assert workdir.read_config(str(tmp_path)) is None
+    workdir.write_config(str(tmp_path), config)
+    assert workdir.read_config(str(tmp_path)) == config
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"\xff\xfe", b"", b"0", b"null", b"[]", b'"task"', b"[" * 100_000],
+    ids=lambda content: repr(content[:9]),
+)
+def test_config_that_is_not_a_json_object_is_an_error(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CorruptError, match="config.json is not a JSON object") as error:
+        workdir.read_config(str(tmp_path))
+    assert "use another --workdir" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mesh__data": 4},
+        {"accumulation_steps": 2},
+        {"log_every_steps": 7},
+        {"checkpoint__every_steps": 7},
+        {"eval__num_sequences": 8},
+        {"data__corpus_dir": "elsewhere"},
+    ],
+)
+def test_keys_that_do_not_change_the_result_may_change(tmp_path, changes):
+    workdir.write_config(str(tmp_path), make_config())
+    workdir.check_config(str(tmp_path), make_config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"seed": 7}, "config.seed=7"),
+        ({"model__hidden_size": 64}, "config.model.hidden_size=64"),
+        ({"phase": {"num_steps": 30}}, "config.phases[0].num_steps=30"),
+        ({"phase": {"global_batch_size": 32}}, "phases[0].global_batch_size=32"),
+        ({"data__short_seq_prob": 0.2}, "config.data.short_seq_prob=0.2"),
+    ],
+)
+def test_keys_that_change_the_result_may_not_change(tmp_path, changes, key):
+    workdir.write_config(str(tmp_path), make_config())
+    with pytest.raises(errors.ConfigError) as error:
+        workdir.check_config(str(tmp_path), make_config(**changes))
+    assert key in str(error.value) and "was started with" in str(error.value)
+
+
+def test_number_of_phases_may_not_change(tmp_path):
+    workdir.write_config(str(tmp_path), make_config())
+    with pytest.raises(errors.ConfigError, match=r"phases\[1\]"):
+        workdir.check_config(str(tmp_path), two_phases())
+
+
+def test_checkpoints_without_a_config_are_an_error(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    workdir.check_config(str(tmp_path), make_config())  # killed before the first save
+    (checkpoints / "30").mkdir()
+    with pytest.raises(errors.ConfigError, match="checkpoints but no config.json"):
+        workdir.check_config(str(tmp_path), make_config())

@@ -1,1 +1,1 @@
-"""What goes wrong around a run, made to happen: README.md has the whole list."""
+"""Fault injection: README.md lists the cases and their tests."""

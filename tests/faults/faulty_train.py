@@ -1,12 +1,16 @@
-"""bert_jax.train beside which something goes wrong, at a place that a test chooses.
+"""Runs bert_jax.train with a fault that environment variables select.
 
-In the environment: POISON_BATCHES="35,36" or "35-" makes training batches of every
-phase not finite, counted from 0; KILL_AT="20:SIGTERM" sends this process a signal after
-a step, KILL_AT="bert_jax.MODULE.NAME:SIGTERM" in a function, which then hangs;
-HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function,
-and no watchdog is as patient as usual; COMPUTE_WRONG=1 makes a chip faulty, as replays
-see it; COMPILE_FOR_EVER=1 never has the second phase compiled; FAIL_AT="21" raises a
-KeyError after a step.
+- POISON_BATCHES="35,36" or "35-" makes training batches of each phase not finite,
+  counted from 0.
+- KILL_AT="20:SIGTERM" sends this process a signal after a step. "20#3:SIGTERM" does so
+  the third time that the step is taken. "bert_jax.MODULE.NAME:SIGTERM" sends it in a
+  function, which then hangs.
+- HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function. The
+  limits of the watchdog are a few seconds.
+- FAIL_AT="21" raises a KeyError after a step.
+- COMPUTE_WRONG=1 makes the second result of each replay differ, as a faulty chip does.
+- CORRUPT_CHECKPOINT="40:2" flips a bit of checkpoint 40 before the second rollback.
+- COMPILE_FOREVER=1 never completes the compilation of the second phase.
 """
 
 import functools
@@ -22,13 +26,14 @@ import numpy as np
 from bert_jax.checkpoint import integrity
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import watchdog
+from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.training import compilation, replay, rollbacks
 
 POISON = os.environ.get("POISON_BATCHES", "")
 KILL_AT = os.environ.get("KILL_AT", "")
 HANG_AT = os.environ.get("HANG_AT", "")
-# A notice takes a second or two to come round: the run stops at this step or the next.
+# A notice takes a second or two to arrive; the run stops at this step or the next.
 NOTICE_SECS = 4.0
 
 
@@ -59,7 +64,7 @@ def send_signal() -> None:
     left = [int(times or 1)]
     real = Monitor.step
 
-    def is_killed_and_hangs(*_, **__) -> None:
+    def kill_and_hang(*_, **__) -> None:
         os.kill(os.getpid(), getattr(signal, name))
         time.sleep(1e6)
 
@@ -74,7 +79,7 @@ def send_signal() -> None:
     if step_to_kill.isdigit():
         Monitor.step = take
     else:
-        mock.patch(step_to_kill, is_killed_and_hangs).start()
+        mock.patch(step_to_kill, kill_and_hang).start()
 
 
 def fail() -> None:
@@ -83,40 +88,40 @@ def fail() -> None:
     def take(self, step, *given) -> None:
         real(self, step, *given)
         if step == int(os.environ["FAIL_AT"]):
-            raise KeyError("a fault of ours")
+            raise KeyError("injected fault")
 
     Monitor.step = take
 
 
 def hang() -> None:
     real = Monitor.step
-    watchdog.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
+    monitor_lib.Watchdog = functools.partial(watchdog.Watchdog, patience_secs=4.0)
 
-    def waits_for_ever(*_, **__) -> None:
-        watchdog.LONG_SECS = 8.0  # not before: a start may take longer
+    def wait_forever(*_, **__) -> None:
+        watchdog.LONG_SECS = 8.0  # set late, because a start may take longer
         time.sleep(1e6)
 
     def take(self, step, *given) -> None:
         real(self, step, *given)
         if step == int(HANG_AT):
-            waits_for_ever()
+            wait_forever()
 
     if HANG_AT.isdigit():
         Monitor.step = take
     else:
-        mock.patch(HANG_AT, waits_for_ever).start()
+        mock.patch(HANG_AT, wait_forever).start()
 
 
 def compute_wrong() -> None:
-    """Every second go at a step has another last bit in one moment."""
-    real = replay.differing
+    """Changes the last bit of one moment in the second result of a replay."""
+    real = replay.differing_arrays
 
-    def differing(a, b):
+    def differing_arrays(a, b):
         leaves, tree = jax.tree.flatten(b)
         leaves[-4] = leaves[-4] * np.float32(1 + 2**-23)
         return real(a, jax.tree.unflatten(tree, leaves))
 
-    replay.differing = differing
+    replay.differing_arrays = differing_arrays
 
 
 def corrupt_checkpoint() -> None:
@@ -136,14 +141,14 @@ def corrupt_checkpoint() -> None:
     rollbacks.roll_back = roll_back
 
 
-def compile_for_ever() -> None:
-    """XLA is at work on the second phase, again and again."""
+def compile_forever() -> None:
+    """Compiles the second phase again and again."""
     real = compilation.compile_phase
 
     def compile_phase(config, train_step, state, mesh, phase_index):
         while phase_index:
-            anew = compilation.jit(lambda *given: train_step(*given))
-            real(config, anew, state, mesh, phase_index)
+            new_step = compilation.jit(lambda *given: train_step(*given))
+            real(config, new_step, state, mesh, phase_index)
         return real(config, train_step, state, mesh, phase_index)
 
     compilation.compile_phase = compile_phase
@@ -161,6 +166,6 @@ if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
 if os.environ.get("CORRUPT_CHECKPOINT"):
     corrupt_checkpoint()
-if os.environ.get("COMPILE_FOR_EVER"):
-    compile_for_ever()
+if os.environ.get("COMPILE_FOREVER"):
+    compile_forever()
 runpy.run_module("bert_jax.train", run_name="__main__", alter_sys=True)

@@ -1,4 +1,7 @@
-"""What every fuzzed input must come to: it works, or one line says what is wrong."""
+"""Strategies for fuzzed inputs, and the check of how bert_jax handles them.
+
+A fuzzed input must either work or raise a ConfigError with a one-line message.
+"""
 
 import pathlib
 import tempfile
@@ -10,11 +13,11 @@ from hypothesis import strategies as st
 from bert_jax.errors import ConfigError
 
 
-def mistake(do: Callable[[], Any], *names: str) -> ConfigError | None:
-    """Returns the mistake that `do` told of, None when it worked.
+def config_error(do: Callable[[], Any], *names: str) -> ConfigError | None:
+    """Returns the ConfigError that `do` raises, or None if it raises nothing.
 
-    Any other exception goes through. The message is a line that a terminal can show and
-    has one of the names in it: of files, or "config.".
+    The message must be one printable line that contains one of the names: of files, or
+    "config.". Other exceptions are not caught.
     """
     try:
         do()
@@ -28,7 +31,7 @@ def mistake(do: Callable[[], Any], *names: str) -> ConfigError | None:
 
 
 def new_directory() -> pathlib.Path:
-    """Returns an empty directory of its own for an example."""
+    """Returns a new empty directory for an example."""
     return pathlib.Path(tempfile.mkdtemp(dir=_root.name))
 
 
@@ -37,7 +40,7 @@ _root = tempfile.TemporaryDirectory(prefix="fuzzed-")
 
 Edit = tuple[str, float, bytes]
 
-# What happens to a file, and where, as a part of its length.
+# (kind, position as a fraction of the length, bytes) of each edit of a file.
 edits = st.lists(
     st.tuples(
         st.sampled_from(("flip", "set", "cut", "end", "insert", "copy")),
@@ -50,7 +53,7 @@ edits = st.lists(
 
 
 def edited(content: bytes, edits: list[Edit]) -> bytes:
-    """Returns the content after a few flips, cuts, copies and insertions."""
+    """Applies flips, cuts, copies and insertions to the content of a file."""
     data = bytearray(content)
     for kind, part, some in edits:
         place = min(int(part * len(data)), max(0, len(data) - 1))
@@ -69,7 +72,7 @@ def edited(content: bytes, edits: list[Edit]) -> bytes:
     return bytes(data)
 
 
-# A JSON value of any kind, huge numbers and control characters among them.
+# A JSON value of any type, including huge numbers and control characters.
 JSON = st.recursive(
     st.none()
     | st.booleans()

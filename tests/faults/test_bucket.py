@@ -1,4 +1,4 @@
-"""Sources and corpus in a bucket that fails: TensorFlow's own gs://, a server here."""
+"""Sources and corpus in a failing bucket: TensorFlow's gs:// with a local server."""
 
 import json
 import random
@@ -16,7 +16,7 @@ SHORT = {"phases[0].num_steps": 20, "eval.every_steps": 20}
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A directory with a text, and a corpus and a run of it without a bucket."""
+    """A directory with a text, its corpus and a run, all made without a bucket."""
     directory = tmp_path_factory.mktemp("text")
     write_text(directory / "documents.txt")
     arguments = small_run(directory, **SHORT)
@@ -26,7 +26,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def bucket(text, tmp_path):
-    """A bucket with the text in it."""
+    """A bucket that holds the text."""
     with Bucket(tmp_path) as bucket:
         content = (text / "documents.txt").read_bytes()
         bucket.objects["texts/some/documents.txt"] = content
@@ -62,7 +62,7 @@ def assert_same_corpus(bucket, text):
 
 
 def faults(seed, count=8):
-    """Some requests of each kind, spread out, that get something else."""
+    """Returns errors for some requests of each kind."""
     rng = random.Random(seed)
     kinds = [503, 503, 500, 429, 408, "reset"]
     return {
@@ -76,14 +76,16 @@ def faults(seed, count=8):
     }
 
 
-def test_a_bucket_that_fails_now_and_then_changes_nothing(bucket, text, tmp_path):
-    """Of a prepared corpus and of a run on it: lists, reads, writes, renames."""
+def test_transient_errors_of_a_bucket_change_nothing(bucket, text, tmp_path):
+    """Lists, reads, writes and renames fail while a corpus is prepared and read."""
     bucket.faults = faults(seed=0)
     result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 0, result.stderr
-    told = re.findall(r"^storage: gs://.*; retrying in [\d.]+ s", result.stderr, re.M)
-    # Not all: what only tidies up after another error tells nothing of its own.
-    assert 6 <= len(told) <= sum(bucket.answered.values()) == 8
+    retries = re.findall(
+        r"^storage: gs://.*; retrying in [\d.]+ s", result.stderr, re.M
+    )
+    # Cleanup after another error logs nothing, so there may be fewer retries.
+    assert 6 <= len(retries) <= sum(bucket.answered.values()) == 8
     assert_same_corpus(bucket, text)
 
     bucket.faults = {"^GET /corpora/.*train": [503, "reset"], "^GET .*prefix=": [500]}
@@ -107,9 +109,7 @@ def losses(workdir):
     ]
 
 
-def test_a_bucket_that_stays_away_ends_prepare_which_goes_on_later(
-    bucket, text, tmp_path
-):
+def test_an_unavailable_bucket_ends_prepare_which_resumes_later(bucket, text, tmp_path):
     bucket.faults = {"^(POST|PUT) /upload.*name=small%2Ftrain": [503] * 100}
     result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 76, result.stderr
@@ -131,9 +131,7 @@ def test_a_bucket_that_stays_away_ends_prepare_which_goes_on_later(
         ("", 401, "no credentials|may not do that"),
     ],
 )
-def test_what_is_not_allowed_is_told_at_once(
-    bucket, tmp_path, requests, status, message
-):
+def test_permission_errors_are_not_retried(bucket, tmp_path, requests, status, message):
     bucket.faults = {requests: [status] * 100}
     result = run("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     assert result.returncode == 2, result.stderr
@@ -142,8 +140,8 @@ def test_what_is_not_allowed_is_told_at_once(
     assert "corpora/small/manifest.json" not in bucket.objects
 
 
-def test_a_bucket_may_hold_the_corpus_of_the_first_weights(bucket, text, tmp_path):
-    """Of init_from a workdir."""
+def test_init_from_a_run_whose_corpus_is_in_a_bucket(bucket, text, tmp_path):
+    """The vocabulary of config.init_from is read from the bucket."""
     run_well("bert_jax.prepare", *in_bucket(tmp_path), **bucket.environment)
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_bytes(bucket.objects["corpora/small/vocab.txt"])

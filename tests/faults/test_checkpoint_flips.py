@@ -1,4 +1,4 @@
-"""A flipped bit anywhere in a checkpoint is found, or it is one that no one reads."""
+"""Flips bits in checkpoints: each is detected, or does not affect the state."""
 
 import pathlib
 import random
@@ -49,7 +49,7 @@ def flip(path: pathlib.Path, bit: int) -> None:
     path.write_bytes(content)
 
 
-def test_every_flip_is_found_or_harmless(saved):
+def test_every_flip_is_detected_or_harmless(saved):
     workdir, init, state = saved
     directory = integrity.directory_of(str(workdir), 7)
     files = sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size)
@@ -59,41 +59,43 @@ def test_every_flip_is_found_or_harmless(saved):
         path = files[i % len(files)]  # small files as often as large ones
         before = path.read_bytes()
         flip(path, source.randrange(8 * len(before)))
-        wrong = integrity.damage(str(workdir), 7)
-        if wrong:
+        problems = integrity.verify(str(workdir), 7)
+        if problems:
             name = path.relative_to(directory).as_posix()
-            assert name in wrong[0] or name == digests.SUMS_FILE
+            assert name in problems[0] or name == digests.SUMS_FILE
             detected += 1
         else:
-            # What no digest covers changes no bit of what is restored.
+            # Files without a digest do not affect the restored state.
             harmless.append(path.name)
             found = jax.tree.leaves(restored(workdir, init))
             for a, b in zip(found, jax.tree.leaves(state), strict=True):
                 np.testing.assert_array_equal(a, b)
         path.write_bytes(before)
-    assert integrity.damage(str(workdir), 7) == []
+    assert integrity.verify(str(workdir), 7) == []
     marks = {integrity.STEP_METADATA, integrity.COMMIT_MARK}
     assert set(harmless) == marks
     assert detected > NUM_FLIPS / 2
 
 
-@pytest.mark.parametrize("fault", ["cut off", "empty", "gone"])
-def test_every_file_has_to_be_whole(saved, fault):
+@pytest.mark.parametrize("fault", ["truncated", "empty", "missing"])
+def test_every_file_must_be_complete(saved, fault):
     workdir, _, _ = saved
     directory = integrity.directory_of(str(workdir), 7)
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         before = path.read_bytes()
-        if fault == "gone":
+        if fault == "missing":
             path.unlink()
         else:
-            path.write_bytes(before[: len(before) // 2] if fault == "cut off" else b"")
+            path.write_bytes(
+                before[: len(before) // 2] if fault == "truncated" else b""
+            )
         is_mark = path.name == integrity.COMMIT_MARK
-        assert bool(integrity.damage(str(workdir), 7)) != is_mark, path
+        assert bool(integrity.verify(str(workdir), 7)) != is_mark, path
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("fault", ["flip", "gone", "json"])
-def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fault):
+@pytest.mark.parametrize("fault", ["flip", "missing", "json"])
+def test_a_run_resumes_from_the_checkpoint_before(tmp_path_factory, tmp_path, fault):
     text = tmp_path_factory.getbasetemp() / "flipped_runs"
     straight = text / "straight"
     if not text.exists():
@@ -105,7 +107,7 @@ def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fa
     data = max(newest.rglob("*"), key=lambda p: p.stat().st_size if p.is_file() else 0)
     if fault == "flip":
         flip(data, 8 * 1000 + 3)
-    elif fault == "gone":
+    elif fault == "missing":
         shutil.rmtree(newest / "meta")
     else:
         (newest / "meta" / "metadata").write_text("{")
@@ -113,26 +115,26 @@ def test_a_run_goes_on_from_the_checkpoint_before(tmp_path_factory, tmp_path, fa
     assert reading.returncode == 78 and "use --step=30" in reading.stderr
     arguments = [*small_run(text), f"--workdir={tmp_path}"]
     stdout = run_well("bert_jax.train", *arguments)
-    assert "checkpoint 60 is damaged" in stdout and "continuing at step 30" in stdout
-    assert (tmp_path / "damaged_checkpoints" / "60").is_dir()
+    assert "checkpoint 60 is corrupt" in stdout and "resuming at step 30" in stdout
+    assert (tmp_path / "corrupt_checkpoints" / "60").is_dir()
     assert_same_bits(tmp_path, straight, 60)
     assert exact_lines(tmp_path) == exact_lines(straight)
-    if fault == "flip":  # and where no checkpoint is left, nothing begins anew
+    if fault == "flip":  # if all are corrupt, the run does not start over
         for step in ("30", "60"):
             flip(tmp_path / "checkpoints" / step / "SHA256SUMS", 100)
         result = run("bert_jax.train", *arguments)
-        assert result.returncode == 78 and "none of 2 checkpoints" in result.stderr
+        assert result.returncode == 78 and "all 2 checkpoints" in result.stderr
         assert result.stderr.count("\n") == 1
 
 
-def test_what_orbax_writes_last_is_told_or_harmless(saved):
+def test_flips_in_the_commit_metadata_are_detected_or_harmless(saved):
     workdir, init, state = saved
     path = integrity.directory_of(str(workdir), 7)
     path = path / integrity.STEP_METADATA
     before = path.read_bytes()
     for bit in range(0, 8 * len(before), 41):
         flip(path, bit)
-        if not integrity.damage(str(workdir), 7):
+        if not integrity.verify(str(workdir), 7):
             found = jax.tree.leaves(restored(workdir, init))
             for a, b in zip(found, jax.tree.leaves(state), strict=True):
                 np.testing.assert_array_equal(a, b)

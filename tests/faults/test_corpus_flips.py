@@ -1,5 +1,4 @@
-"""Single bits and whole records of a corpus that change: each is told, or is proven
-to be of no matter."""
+"""Flips bits and cuts records of corpora: each is detected, or proven harmless."""
 
 import collections
 import json
@@ -23,7 +22,7 @@ FLIPS = 100
 
 @pytest.fixture(scope="module", params=["wordpiece", "sentencepiece_bpe"])
 def made(request, tmp_path_factory):
-    """A config and its corpus, several records a shard."""
+    """A config, its corpus with several records per shard, and its text."""
     directory = tmp_path_factory.mktemp("made")
     config, documents = make_config(directory), make_documents(60)
     tokenizer = None
@@ -41,7 +40,7 @@ def made(request, tmp_path_factory):
 
 
 def bit_flips(directory, seed):
-    """Yields (file, its content, a copy with one bit flipped), files taken in turn."""
+    """Yields (path, content, content with one bit flipped), for each file in turn."""
     rng = random.Random(seed)
     names = sorted(os.listdir(directory))
     for number in range(FLIPS):
@@ -59,8 +58,8 @@ def replace(path, content):
         file.write(content)
 
 
-def says_the_same(path, content, flipped, config):
-    """Returns whether all that anybody reads of a file is as it was."""
+def is_equivalent(path, content, flipped, config):
+    """Returns whether both contents of a file are read as the same values."""
     if path.endswith("manifest.json"):
         return json.loads(flipped) == json.loads(content)
     was, now = (tokenizers.parse(c, config.tokenizer, path) for c in (content, flipped))
@@ -69,7 +68,7 @@ def says_the_same(path, content, flipped, config):
 
 def test_a_flipped_bit_when_the_corpus_is_opened(made):
     config, found, text = made
-    told = collections.Counter()
+    detected = collections.Counter()
     for path, content, flipped in bit_flips(found.directory, seed=1):
         replace(path, flipped)
         try:
@@ -77,21 +76,21 @@ def test_a_flipped_bit_when_the_corpus_is_opened(made):
         except CorruptError as error:
             assert path in str(error) and error.exit_code == 78
             assert "\n" not in str(error)
-            told[os.path.basename(path)] += 1
+            detected[os.path.basename(path)] += 1
         else:
-            assert says_the_same(path, content, flipped, config), path
+            assert is_equivalent(path, content, flipped, config), path
             assert opened == found and all_text(opened) == text
         finally:
             replace(path, content)
-    assert len(told) == len(os.listdir(found.directory))
-    assert sum(told.values()) > 0.9 * FLIPS
-    shards = [name for name in told if "-of-" in name]
-    per_file = FLIPS // len(told)
-    assert len(shards) == 3 and min(told[name] for name in shards) == per_file
+    assert len(detected) == len(os.listdir(found.directory))
+    assert sum(detected.values()) > 0.9 * FLIPS
+    shards = [name for name in detected if "-of-" in name]
+    per_file = FLIPS // len(detected)
+    assert len(shards) == 3 and min(detected[name] for name in shards) == per_file
 
 
 def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
-    """Of a large corpus, whose shards are not read when it is opened."""
+    """The shards of a large corpus are not read when it is opened."""
     config, found, _ = made
     monkeypatch.setattr(corpus, "DIGEST_BYTES", 1)
     shards = {
@@ -99,7 +98,7 @@ def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
         for split in found.shards.values()
         for shard in split
     }
-    num_told = 0
+    num_detected = 0
     for path, content, flipped in bit_flips(found.directory, seed=2):
         if path not in shards:
             continue
@@ -114,8 +113,8 @@ def test_a_flipped_bit_when_a_shard_is_read(made, monkeypatch):
         begins = record_offsets(content)
         assert begins[int(record[1])] == int(record[2]) <= place
         assert place < [*begins, len(content)][int(record[1]) + 1]
-        num_told += 1
-    assert num_told >= FLIPS // 2
+        num_detected += 1
+    assert num_detected >= FLIPS // 2
 
 
 def record_offsets(content):
@@ -126,7 +125,7 @@ def record_offsets(content):
     return offsets
 
 
-def test_every_cut_between_records_is_told(made):
+def test_every_cut_between_records_is_detected(made):
     """TFRecord itself sees nothing wrong with such a file."""
     config, found, _ = made
     for split in found.shards.values():
@@ -145,11 +144,11 @@ def test_every_cut_between_records_is_told(made):
             replace(path, content)
 
 
-def test_every_file_that_is_gone_or_of_another_corpus_is_told(made, tmp_path):
+def test_every_missing_or_exchanged_file_is_an_error(made, tmp_path):
     config, found, _ = made
     for name in sorted(os.listdir(found.directory)):
         if name == "manifest.json":
-            continue  # then there is no corpus
+            continue  # without it, there is no corpus
         path = os.path.join(found.directory, name)
         kept = shutil.move(path, tmp_path / name)
         with pytest.raises(CorruptError, match=f"{path} is missing"):
@@ -166,7 +165,7 @@ def test_every_file_that_is_gone_or_of_another_corpus_is_told(made, tmp_path):
 
 
 def test_commands_end_with_78(trained, tmp_path):
-    """And write nothing."""
+    """They write nothing."""
     corpus_dir = tmp_path / "corpus"
     shutil.copytree(trained / "corpus", corpus_dir)
     path = corpus_dir / "train-00000-of-00001"

@@ -1,4 +1,4 @@
-"""Losses that are not finite: skipped, recorded, rolled back, and never saved."""
+"""Losses that are not finite: updates are skipped, recorded and rolled back."""
 
 import json
 import pathlib
@@ -47,7 +47,7 @@ def test_one_bad_batch_is_skipped(text, tmp_path):
 
 def test_a_run_that_diverges_ends_with_77_and_leaves_its_checkpoints(text, tmp_path):
     given = arguments(text, tmp_path, max_bad_steps=3)
-    for _ in range(2):  # the same command does not help
+    for _ in range(2):  # rerunning the command does not help
         result = run(TRAIN, *given, POISON_BATCHES="35-")
         assert result.returncode == 77, result.stdout + result.stderr
         (line,) = result.stderr.splitlines()
@@ -55,13 +55,13 @@ def test_a_run_that_diverges_ends_with_77_and_leaves_its_checkpoints(text, tmp_p
         assert "up to step 38; all parameters are finite" in line
         assert checkpoints(tmp_path) == ["30"]
     verified = run_well("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
-    assert "sound" in verified
+    assert "verified" in verified
     assert {record["step"] for record in records(tmp_path)} >= {36, 37, 38}
-    # The data is mended: the run goes on from what it had.
-    assert "continuing at step 30" in run_well("bert_jax.train", *given)
+    # With correct data, the run resumes.
+    assert "resuming at step 30" in run_well("bert_jax.train", *given)
 
 
-def test_what_is_not_finite_from_the_start_saves_nothing(text, tmp_path):
+def test_a_run_that_is_never_finite_saves_nothing(text, tmp_path):
     given = arguments(text, tmp_path, max_bad_steps=5, max_rollbacks=2)
     result = run(TRAIN, *given, POISON_BATCHES="0-")
     assert result.returncode == 77, result.stdout + result.stderr
@@ -69,25 +69,25 @@ def test_what_is_not_finite_from_the_start_saves_nothing(text, tmp_path):
     assert checkpoints(tmp_path) == []
 
 
-def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
+def test_a_run_rolls_back_and_skips_the_window(text, tmp_path):
     given = {"max_bad_steps": 3, "max_rollbacks": 1}
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     stdout = run_well(
         TRAIN, *arguments(text, straight, **given), POISON_BATCHES="35,36,37,38,39"
     )
-    assert "back to step 30, skipping the batches of the 8 steps since" in stdout
-    # What was bad lies before the window's end; two more come once it is over.
+    assert "rolling back to step 30 and skipping the batches of the 8 steps" in stdout
+    # Three bad batches end the window; two more follow after it.
     bad = [(record["step"], record["batch"]) for record in records(straight)]
     assert bad[:3] == [(36, 35), (37, 36), (38, 37)]
     assert bad[-2:] == [(31, 38), (32, 39)]
     assert checkpoints(straight) == ["30", "60"]
-    # Step 31 took the batch after the window, and inspect_batch shows that one.
-    looked = run_well(
+    # Step 31 took the batch after the window, and inspect_batch shows it.
+    shown = run_well(
         "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
     )
     config = small_run(text, **{"phases[0].num_steps": 100})
-    told = run_well("bert_jax.inspect_batch", *config, "--step=39", "--rows=1")
-    assert looked.splitlines()[3:] == told.splitlines()[3:]
+    expected = run_well("bert_jax.inspect_batch", *config, "--step=39", "--rows=1")
+    assert shown.splitlines()[3:] == expected.splitlines()[3:]
     assert [line["step"] for line in lines(straight) if "loss" in line] == [
         10,
         20,
@@ -96,7 +96,7 @@ def test_a_run_rolls_back_and_leaves_the_window_out(text, tmp_path):
         50,
         60,
     ]
-    # Killed after it went back, the run finds the same way again.
+    # Killed after the rollback, the run resumes with the same skips.
     result = run(
         TRAIN,
         *arguments(text, killed, **given),
@@ -114,8 +114,8 @@ def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
 ):
     """The second rollback passes over checkpoint 40, which is corrupt, to 30.
 
-    Killed after it and before the next save, the run has nothing but checkpoint 30,
-    which was saved before the first rollback.
+    When it is killed after that and before the next save, the run has only checkpoint
+    30, which was saved before the first rollback.
     """
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     faults = {
@@ -136,17 +136,17 @@ def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
         return [*values, f"--workdir={workdir}"]
 
     stdout = run_well(TRAIN, *given(straight), **faults)
-    assert "back to step 30, skipping the batches of the 8 steps since" in stdout
-    assert "checkpoint 40 is damaged" in stdout
-    # Step 31 takes the first batch after those of both windows, and no poison is left.
+    assert "rolling back to step 30 and skipping the batches of the 8 steps" in stdout
+    assert "checkpoint 40 is corrupt" in stdout
+    # Step 31 takes the first batch after both windows, where all batches are finite.
     taken = [(record["step"], record["batch"]) for record in records(straight)]
     assert taken == [(36, 35), (37, 36), (38, 37), (46, 53), (47, 54), (48, 55)]
-    looked = run_well(
+    shown = run_well(
         "bert_jax.inspect_batch", f"--workdir={straight}", "--step=31", "--rows=1"
     )
     config = small_run(text, **{"phases[0].num_steps": 100})
     expected = run_well("bert_jax.inspect_batch", *config, "--step=57", "--rows=1")
-    assert looked.splitlines()[3:] == expected.splitlines()[3:]
+    assert shown.splitlines()[3:] == expected.splitlines()[3:]
     result = run(TRAIN, *given(killed), KILL_AT="35#3:SIGKILL", **faults)
     assert result.returncode == -9
     assert checkpoints(killed) == ["10", "20", "30"]
@@ -156,17 +156,19 @@ def test_two_rollbacks_around_a_corrupt_checkpoint_resume_bit_identically(
     assert records(killed) == records(straight)
 
 
-def test_a_chip_that_computes_wrong_ends_the_run_with_78(text, tmp_path):
+def test_a_faulty_chip_ends_the_run_with_78(text, tmp_path):
     given = arguments(text, tmp_path, replay_every_steps=40)
     result = run(TRAIN, *given, COMPUTE_WRONG="1")
     assert result.returncode == 78, result.stdout + result.stderr
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: step 40 taken twice gave other bits")
+    assert line.startswith("error: step 40 gave different bits when it was repeated")
     assert checkpoints(tmp_path) == ["30"]
 
 
-def test_more_divergence_than_rollbacks_ends_the_run(text, tmp_path):
+def test_divergence_after_max_rollbacks_ends_the_run(text, tmp_path):
     given = arguments(text, tmp_path, max_bad_steps=3, max_rollbacks=1)
     result = run(TRAIN, *given, POISON_BATCHES="35-")
     assert result.returncode == 77
-    assert "back to step 30" in result.stdout and checkpoints(tmp_path) == ["30"]
+    assert "rolling back to step 30" in result.stdout and checkpoints(tmp_path) == [
+        "30"
+    ]

@@ -1,5 +1,4 @@
-"""Single bits of an export that change: each is told when it is read, or is proven to
-be of no matter."""
+"""Flips bits in exports: each is detected, or proven harmless."""
 
 import random
 import subprocess
@@ -33,12 +32,12 @@ def test_sha256sum_accepts_it(exported):
     subprocess.run(command, cwd=exported, check=True)
 
 
-def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
+def test_a_flipped_bit_is_detected_or_harmless(trained, exported, monkeypatch):
     config = workdir.read_config(str(trained / "run"))
     shapes = initialize.parameter_shapes(config)
     monkeypatch.setattr(initialize, "parameter_shapes", lambda config: shapes)
     expected = initialize.open_directory(exported, config).read()
-    rng, num_told = random.Random(3), 0
+    rng, num_detected = random.Random(3), 0
     paths = sorted(path for path in exported.iterdir() if path.name != "README.md")
     for number in range(FLIPS):
         path = paths[number % len(paths)]
@@ -49,21 +48,21 @@ def test_a_flipped_bit_is_told_or_of_no_matter(trained, exported, monkeypatch):
         try:
             source = initialize.open_directory(exported, config)
         except CorruptError as error:
-            # A flip in a digest looks like one in the file that it is of.
+            # A flip in a digest looks like a flip in its file.
             assert str(path) in str(error) or path.name == "SHA256SUMS"
             assert error.exit_code == 78 and str(exported) in str(error)
-            num_told += 1
+            num_detected += 1
         else:
-            # Digests may be in capitals, and a name may have "./" before it.
+            # Digests may be in upper case, and a name may start with "./".
             assert path.name == "SHA256SUMS"
             models.assert_same(source.read(), expected)
         finally:
             path.write_bytes(content)
-    assert num_told >= FLIPS - FLIPS // len(paths)
+    assert num_detected >= FLIPS - FLIPS // len(paths)
 
 
-def test_training_on_it_ends_with_78(trained, exported, tmp_path):
-    """And nothing was written."""
+def test_training_from_a_corrupt_export_exits_with_78(trained, exported, tmp_path):
+    """The run writes nothing."""
     weights = next(
         p for p in exported.iterdir() if "data-" in p.name or "safe" in p.name
     )

@@ -1,4 +1,4 @@
-"""A disk that is full when a checkpoint is due: nothing is lost, and it is told."""
+"""A disk that fills up at a save: earlier checkpoints are kept, and train resumes."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from tests.commands import ENV, PATH, ROOT, small_run, write_text
 
 pytestmark = pytest.mark.slow
-# In a name space of its own, where anybody may mount a small disk.
+# In a new namespace, any user may mount a small disk.
 UNSHARE = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-euc"]
 SCRIPT = """
 disk=$1 python=$2; shift 2
@@ -31,10 +31,10 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting a small disk is not allowed here")
-def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_with_room(tmp_path):
+def test_a_full_disk_keeps_checkpoints_and_the_run_resumes_with_space(tmp_path):
     write_text(tmp_path / "documents.txt")
     (tmp_path / "disk").mkdir()
-    # Some 0.9 MB a checkpoint: the third does not fit.
+    # A checkpoint takes about 0.9 MB, so the third does not fit.
     changes = {"model.hidden_size": 64, "model.intermediate_size": 192}
     changes |= {"checkpoint.every_steps": 20, "checkpoint.keep": 9}
     command = [*UNSHARE, SCRIPT, "", str(tmp_path / "disk"), sys.executable]
@@ -49,10 +49,10 @@ def test_a_full_disk_leaves_what_was_there_and_the_run_goes_on_with_room(tmp_pat
     before, _, after = result.stdout.partition("first: 2\n")
     assert after, result.stdout + result.stderr
     assert "Trained to step" not in before
-    told = [line for line in result.stderr.splitlines() if line.startswith("error:")]
-    assert len(told) == 1 and " bytes and " in told[0], result.stderr
-    step = int(told[0].removeprefix("error: step ").split()[0])
-    assert f"goes on from step {step - 20}" in told[0]
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and " bytes, and " in errors[0], result.stderr
+    step = int(errors[0].removeprefix("error: step ").split()[0])
+    assert f"to resume from step {step - 20}" in errors[0]
     assert "Traceback" not in result.stderr
-    assert "sound" in after and "DAMAGED" not in after
-    assert f"continuing at step {step - 20}" in after and "Trained to step 60" in after
+    assert "verified" in after and "CORRUPT" not in after
+    assert f"resuming at step {step - 20}" in after and "Trained to step 60" in after

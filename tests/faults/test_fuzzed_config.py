@@ -1,4 +1,4 @@
-"""Configs with any value at any key: a run, or a line that names the key."""
+"""Fuzzes the values and keys of configs."""
 
 import copy
 import json
@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from bert_jax import config as config_lib
 from bert_jax.checkpoint import workdir
-from configs import base, tiny
+from bert_jax.configs import base, tiny
 from tests.commands import run
-from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
+from tests.faults.fuzzed import JSON, config_error, edited, edits, new_directory
 
 CONFIGS = [json.loads(module.get_config().to_json()) for module in (tiny, base)]
 
 
 def paths(value, path=()):
-    """Returns the path of everything in a config."""
+    """Returns the path of every section and value in a config."""
     items = value.items() if isinstance(value, dict) else enumerate(value)
     found = [path] if path else []
     for key, inner in items:
@@ -29,7 +29,7 @@ def paths(value, path=()):
     return found
 
 
-# Numbers at the edges, besides any value.
+# JSON values, and numbers at the edges of ranges.
 VALUES = (
     JSON
     | st.integers(-3, 2000)
@@ -59,7 +59,9 @@ def changed_configs(draw):
 @given(changed_configs())
 def test_any_value_at_any_key(config):
     made = []
-    if not mistake(lambda: made.append(config_lib.from_config_dict(config)), "config"):
+    if not config_error(
+        lambda: made.append(config_lib.from_config_dict(config)), "config"
+    ):
         assert config_lib.from_json(made[0].to_json()) == made[0]
 
 
@@ -70,7 +72,7 @@ WRITTEN = json.dumps(CONFIGS[0], indent=2).encode()
 def test_the_config_in_a_workdir(content):
     directory = new_directory()
     (directory / "config.json").write_bytes(content)
-    mistake(lambda: workdir.read_config(str(directory)), "config.json")
+    config_error(lambda: workdir.read_config(str(directory)), "config.json")
 
 
 WORDS = [
@@ -92,12 +94,12 @@ WORDS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_on_the_command_line(tmp_path, seed):
-    """Whatever is given, the exit code is 2 and the last line says why."""
+    """The exit code is 2 for any value, and the last line is the error."""
     rng = random.Random(seed)
     keys = [".".join(map(str, path)) for path in paths(CONFIGS[0]) if 0 not in path]
     module = rng.choice(["bert_jax.prepare", "bert_jax.train", "bert_jax.preflight"])
     argument = f"--config.{rng.choice(keys)}={rng.choice(WORDS)}"
-    # Whatever else is right, this is not.
+    # One argument is always invalid.
     wrong = rng.choice(["--config.seed=-1", "--config.data.sources=('no:',)"])
     arguments = [argument, wrong, f"--config.data.corpus_dir={tmp_path}/corpus"]
     rng.shuffle(arguments)

@@ -1,4 +1,4 @@
-"""A corpus and a model with any edit in any file: read as it was, or told."""
+"""Fuzzes the files of corpora and models."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ from bert_jax.loading import initialize
 from tests import models
 from tests.conftest import make_config as model_config
 from tests.corpora import all_text, make_config, make_documents, write
-from tests.faults.fuzzed import JSON, edited, edits, mistake, new_directory
+from tests.faults.fuzzed import JSON, config_error, edited, edits, new_directory
 
 CORPUS_FILES = [
     "manifest.json",
@@ -44,7 +44,7 @@ def test_a_file_of_a_corpus(name, edits):
     path.write_bytes(edited(content, edits))
     try:
         found = []
-        if not mistake(lambda: found.append(corpus.read(config)), name):
+        if not config_error(lambda: found.append(corpus.read(config)), name):
             assert all_text(found[0]) == text
     finally:
         path.write_bytes(content)
@@ -52,22 +52,22 @@ def test_a_file_of_a_corpus(name, edits):
 
 @given(st.sampled_from(CORPUS_FILES[3:]), edits)
 def test_a_shard_that_changes_after_it_was_opened(name, edits):
-    """Of a large corpus only sizes are looked at when it is opened."""
+    """When a large corpus is opened, only the sizes of its shards are verified."""
     config, directory, text = made_corpus()
     path = directory / name
     opened, content = corpus.read(config), path.read_bytes()
     path.write_bytes(edited(content, edits))
     try:
         found = []
-        if not mistake(lambda: found.append(all_text(opened)), name):
+        if not config_error(lambda: found.append(all_text(opened)), name):
             assert found[0] == text
     finally:
         path.write_bytes(content)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), JSON), min_size=1, max_size=2))
-def test_a_manifest_by_somebody_else(changes):
-    """Whose digest is right: other types and numbers are told, not tripped over."""
+def test_a_manifest_with_a_valid_digest(changes):
+    """Values of other types and sizes must not raise anything but a ConfigError."""
     config, directory, _ = made_corpus()
     path = directory / "manifest.json"
     content = path.read_bytes()
@@ -91,7 +91,7 @@ def test_a_manifest_by_somebody_else(changes):
             streams.make_streams(found, config, "train", 0, 0)
             all_text(found)
 
-        mistake(use, "manifest.json", "config.", *CORPUS_FILES)
+        config_error(use, "manifest.json", "config.", *CORPUS_FILES)
     finally:
         path.write_bytes(content)
 
@@ -130,7 +130,7 @@ def copied() -> pathlib.Path:
 
 def check(directory, *names):
     names = *MODEL_FILES, str(directory), "config."
-    mistake(lambda: read_as_a_run_does(directory), *names)
+    config_error(lambda: read_as_a_run_does(directory), *names)
 
 
 @given(st.sampled_from(MODEL_FILES), edits)
@@ -143,7 +143,7 @@ def test_a_file_of_a_model_without_digests(name, edits):
 
 @given(edits)
 def test_the_header_of_safetensors(edits):
-    """Which is a few per cent of the file: lengths, offsets, shapes, dtypes."""
+    """Edits lengths, offsets, shapes and dtypes, a few percent of the file."""
     directory = copied()
     path = directory / "model.safetensors"
     content = path.read_bytes()
@@ -168,7 +168,7 @@ def test_a_value_in_a_json_file(name, new_key, value, place):
 
 @given(st.sampled_from(MODEL_FILES + ["SHA256SUMS"]), edits)
 def test_a_file_of_a_model_with_digests(name, edits):
-    """Then what is read is what was written."""
+    """If it is read, the weights equal the written ones."""
     directory = copied()
     files.write_digests(directory)
     expected = read_as_a_run_does(directory).arrays
@@ -176,5 +176,5 @@ def test_a_file_of_a_model_with_digests(name, edits):
     path.write_bytes(edited(path.read_bytes(), edits))
     found = []
     names = *MODEL_FILES, "SHA256SUMS", str(directory)
-    if not mistake(lambda: found.append(read_as_a_run_does(directory)), *names):
+    if not config_error(lambda: found.append(read_as_a_run_does(directory)), *names):
         models.assert_same(found[0].arrays, expected)

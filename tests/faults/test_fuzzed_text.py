@@ -1,4 +1,4 @@
-"""Texts of any bytes are prepared, or refused in one line without part of a corpus."""
+"""Fuzzes texts: a corpus is prepared, or none is written and one line is printed."""
 
 import codecs
 import gzip
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bert_jax.data.corpus import build, corpus
 from tests.corpora import changed, make_config
-from tests.faults.fuzzed import JSON, mistake, new_directory
+from tests.faults.fuzzed import JSON, config_error, new_directory
 
 PIECES = [
     b"w1 w2 w3.\n",
@@ -66,7 +66,7 @@ def check(contents: list[bytes], kind: str, after: str, options: dict) -> None:
         **options,
     )
     corpus_dir = config.data.corpus_dir
-    if mistake(lambda: build.prepare(config, 1), "config.", "text-"):
+    if config_error(lambda: build.prepare(config, 1), "config.", "text-"):
         assert_no_corpus(corpus_dir)
         return
     found = corpus.read(config)
@@ -75,13 +75,13 @@ def check(contents: list[bytes], kind: str, after: str, options: dict) -> None:
         tokens, documents = found.load(shard)
         assert len(tokens) == documents.token_offsets[-1] > 0
         assert tokens.max() < len(found.tokenizer.vocab)
-        assert not {0, 2, 3, 4} & set(tokens.tolist())  # of the special ones only [UNK]
+        assert not {0, 2, 3, 4} & set(tokens.tolist())  # no special token but [UNK]
         expected.add(shard.file)
     assert set(os.listdir(corpus_dir)) == expected
 
 
 def assert_no_corpus(corpus_dir: str) -> None:
-    """Checks that nothing is there but work that can be resumed."""
+    """Asserts that the directory holds no more than work that can be resumed."""
     assert not os.path.exists(corpus_dir) or os.listdir(corpus_dir) == ["unfinished"]
 
 
@@ -123,8 +123,8 @@ def test_json_lines(contents, field, options):
 
 
 @given(st.lists(st.lists(st.sampled_from(PIECES[:20]), max_size=60).map(b"".join)))
-def test_a_vocabulary_trained_on_it(contents):
-    """Of few pieces, for which there may be no room."""
+def test_training_a_vocabulary(contents):
+    """The text may have too few or too many characters for 60 pieces."""
     directory = new_directory()
     for i, content in enumerate(contents):
         (directory / f"text-{i}").write_bytes(content)
@@ -140,7 +140,7 @@ def test_a_vocabulary_trained_on_it(contents):
     )
     kind = kinds[len(contents) % 3]
     config = changed(config, "tokenizer", kind=kind, vocab_file="", vocab_size=60)
-    if mistake(lambda: build.prepare(config, 1), "config.", "text-"):
+    if config_error(lambda: build.prepare(config, 1), "config.", "text-"):
         assert_no_corpus(config.data.corpus_dir)
     else:
         assert len(corpus.read(config).tokenizer.vocab) == 60

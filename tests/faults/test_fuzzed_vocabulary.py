@@ -1,4 +1,4 @@
-"""vocab.txt and SentencePiece models of any bytes: a tokenizer, or a line."""
+"""Fuzzes vocab.txt and SentencePiece models."""
 
 import functools
 import random
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.interop import huggingface_write
-from tests.faults.fuzzed import edited, edits, mistake, new_directory
+from tests.faults.fuzzed import config_error, edited, edits, new_directory
 
 TEXT = [
     "abc def gh, i? \u00c4\ufb01 \u4e2d\u6587 [MASK] \x00\u200b",
@@ -26,7 +26,7 @@ VOCAB = "\n".join(
 
 
 def check(content: bytes, config: TokenizerConfig, name: str) -> None:
-    """Loads the file as a run does and puts the tokenizer to all its uses."""
+    """Loads the file as a run does, and uses the tokenizer in all ways."""
     path = new_directory() / name
     path.write_bytes(content)
 
@@ -43,7 +43,7 @@ def check(content: bytes, config: TokenizerConfig, name: str) -> None:
         assert tokenizers.parse(tokenizer.content(), config, name) == tokenizer
         huggingface_write.build_tokenizer(tokenizer)
 
-    mistake(use, name, "config.")
+    config_error(use, name, "config.")
 
 
 lines = st.lists(
@@ -79,13 +79,13 @@ kinds = st.sampled_from(["sentencepiece_unigram", "sentencepiece_bpe"])
 
 
 @given(edits, kinds)
-def test_bytes_of_a_model(edits, kind):
+def test_edited_bytes_of_a_model(edits, kind):
     config, content = trained(kind)
     check(edited(content, edits), config, "p.model")
 
 
 @given(st.binary())
-def test_bytes_of_no_model(content):
+def test_random_bytes_as_a_model(content):
     check(content, trained("sentencepiece_bpe")[0], "p.model")
 
 
@@ -94,7 +94,7 @@ scores = st.sampled_from([float("nan"), float("inf"), -1e38, 0.0, -3.5])
 
 @given(st.data(), kinds)
 def test_fields_of_a_model(data, kind):
-    """What a bit cannot do: pieces and settings of another meaning."""
+    """Changes pieces and settings, which random bytes rarely do."""
     config, content = trained(kind)
     model = sentencepiece.ModelProto.FromString(content)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -126,8 +126,8 @@ def test_fields_of_a_model(data, kind):
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_the_whole_ones_work(lowercase):
-    """Else nothing above would have been tried."""
+def test_unedited_files_work(lowercase):
+    """Without this, the edits above might prove nothing."""
     config = TokenizerConfig(
         kind="wordpiece", vocab_file="v", vocab_size=10, lowercase=lowercase
     )

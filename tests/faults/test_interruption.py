@@ -1,4 +1,4 @@
-"""Ctrl-C, notices of the machine, and saves by the clock."""
+"""Ctrl-C, preemption notices, hangs, and saves by the clock."""
 
 import http.server
 import pathlib
@@ -19,7 +19,7 @@ from tests.runs import (
 )
 
 pytestmark = pytest.mark.slow
-LAST = 300  # a notice takes a second to come round, a step may take 8 ms
+LAST = 300  # a notice takes a second to arrive, and a step may take 8 ms
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def wait_for_lines(process, workdir, number=20) -> None:
         time.sleep(0.01)
 
 
-def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
+def test_ctrl_c_saves_and_the_same_command_resumes(text, straight, tmp_path):
     process = start("bert_jax.train", *arguments(text, tmp_path))
     wait_for_lines(process, tmp_path)
     process.send_signal(signal.SIGINT)
@@ -61,15 +61,13 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(text, straight, tmp_path):
     assert process.returncode == 75, stdout + stderr
     assert "interrupted: saving after this step, then stopping; press" in stderr
     assert "Traceback" not in stderr
-    assert "continuing at step" in run_well(
-        "bert_jax.train", *arguments(text, tmp_path)
-    )
+    assert "resuming at step" in run_well("bert_jax.train", *arguments(text, tmp_path))
     assert_same_bits(tmp_path, straight, LAST)
     assert_same_metrics(tmp_path, straight)
 
 
 def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
-    """Returns the end of a run of which the second phase is never compiled."""
+    """Returns exit code and output of a run whose second phase never compiles."""
     (tmp_path / "two_phases.py").write_text(
         "import copy\n"
         "from tests import one_phase\n"
@@ -85,7 +83,7 @@ def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
         "tests.faults.faulty_train",
         f"--config={tmp_path}/two_phases.py",
         *arguments(text, tmp_path, **changes)[1:],
-        COMPILE_FOR_EVER="1",
+        COMPILE_FOREVER="1",
         **fault,
     )
     try:
@@ -95,7 +93,7 @@ def run_while_xla_compiles(text, tmp_path, **fault) -> tuple[int, str, str]:
     return process.returncode, stdout, stderr
 
 
-def test_a_stop_waits_for_no_compilation(text, tmp_path):
+def test_an_interruption_does_not_wait_for_a_compilation(text, tmp_path):
     code, stdout, stderr = run_while_xla_compiles(text, tmp_path, KILL_AT="5:SIGTERM")
     assert code == 75, stdout + stderr
     assert "Traceback" not in stderr
@@ -106,11 +104,11 @@ def test_a_stop_waits_for_no_compilation(text, tmp_path):
 @pytest.mark.parametrize(
     ("fault", "code", "message"),
     [
-        ({"FAIL_AT": "21"}, 1, "KeyError: 'a fault of ours'"),
+        ({"FAIL_AT": "21"}, 1, "KeyError: 'injected fault'"),
         ({"POISON_BATCHES": "20-"}, 77, "error: "),
     ],
 )
-def test_a_failure_waits_for_no_compilation_but_for_a_save(
+def test_an_error_waits_for_a_save_and_not_for_a_compilation(
     text, tmp_path, fault, code, message
 ):
     found, stdout, stderr = run_while_xla_compiles(text, tmp_path, **fault)
@@ -118,8 +116,8 @@ def test_a_failure_waits_for_no_compilation_but_for_a_save(
     assert message in stderr.splitlines()[-1]
     assert integrity.steps(str(tmp_path)) == [20]
     integrity.check(str(tmp_path), 20, "")
-    told = [line["step"] for line in lines(tmp_path) if "loss" in line]
-    assert told[:19] == list(range(1, 20))  # a line comes a step late
+    logged = [line["step"] for line in lines(tmp_path) if "loss" in line]
+    assert logged[:19] == list(range(1, 20))  # a line is written one step late
 
 
 def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
@@ -132,13 +130,13 @@ def test_a_second_ctrl_c_stops_at_once(text, tmp_path):
     assert process.returncode == 130 and stderr == "stopped without saving\n"
 
 
-def test_ctrl_c_before_there_is_anything_to_save(text, tmp_path):
+def test_ctrl_c_before_the_first_step(text, tmp_path):
     process = start("bert_jax.train", *arguments(text, tmp_path))
-    assert process.stdout.readline()  # of the corpus or the model
+    assert process.stdout.readline()  # it describes the corpus or the model
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
     assert "Traceback" not in stderr
-    # Asked while it compiled it saves its first step; before that it has nothing.
+    # During compilation, it saves its first step; before, there is nothing to save.
     assert process.returncode in (75, 130)
 
 
@@ -155,7 +153,9 @@ NO_STEP = (
         "bert_jax.checkpoint.manager.Checkpoints.restore",
     ],
 )
-def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name):
+def test_before_the_first_step_a_signal_ends_the_run_at_once(
+    text, straight, tmp_path, place, name
+):
     workdir = shutil.copytree(straight, tmp_path / "straight")
     fault = {"KILL_AT": f"{place}:{name}"}
     result = run("tests.faults.faulty_train", *arguments(text, workdir), **fault)
@@ -165,10 +165,10 @@ def test_before_the_steps_it_ends_at_once(text, straight, tmp_path, place, name)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_while_a_corpus_is_prepared_it_ends_at_once(tmp_path, name):
+def test_while_a_corpus_is_prepared_a_signal_ends_the_run_at_once(tmp_path, name):
     write_text(tmp_path / "documents.txt", num_documents=20_000)  # takes seconds
-    run_of_it = arguments(tmp_path, tmp_path / "run", **{"phases[0].num_steps": 3})
-    process = start("bert_jax.train", *run_of_it)
+    run_arguments = arguments(tmp_path, tmp_path / "run", **{"phases[0].num_steps": 3})
+    process = start("bert_jax.train", *run_arguments)
     while not (tmp_path / "corpus").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
@@ -177,10 +177,10 @@ def test_while_a_corpus_is_prepared_it_ends_at_once(tmp_path, name):
     expected = (75, NO_STEP, "") if name == "SIGTERM" else (130, "", "stopped\n")
     assert (process.returncode, stdout, stderr) == expected
     assert not (tmp_path / "run").exists()
-    assert "Trained to step 3" in run_well("bert_jax.train", *run_of_it)
+    assert "Trained to step 3" in run_well("bert_jax.train", *run_arguments)
 
 
-def test_ctrl_c_while_prepare_collects_garbage_all_the_time(tmp_path):
+def test_ctrl_c_while_prepare_collects_garbage(tmp_path):
     write_text(tmp_path / "documents.txt", num_documents=20_000)
     process = start("bert_jax.prepare", *small_run(tmp_path))
     while not (tmp_path / "corpus").exists():
@@ -194,7 +194,7 @@ def test_ctrl_c_while_prepare_collects_garbage_all_the_time(tmp_path):
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """What Google's machines tell about themselves."""
+    """A metadata server as on Google Cloud machines."""
 
     notices: dict[str, str] = {}
 
@@ -221,8 +221,10 @@ def metadata_server():
     ("name", "value"),
     [("preempted", "TRUE"), ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")],
 )
-def test_a_notice_of_the_machine_saves(text, tmp_path, metadata_server, name, value):
-    # One that was there before the run is no reason to stop.
+def test_a_preemption_notice_saves_and_stops(
+    text, tmp_path, metadata_server, name, value
+):
+    # A notice from before the run does not stop it.
     Metadata.notices = {
         "maintenance-event" if name == "preempted" else "preempted": "TRUE"
     }
@@ -239,7 +241,7 @@ def test_a_notice_of_the_machine_saves(text, tmp_path, metadata_server, name, va
     assert f"notice from this machine: {name}; saving" in stderr
 
 
-def test_a_second_run_in_the_workdir_is_refused(text, tmp_path):
+def test_a_second_run_in_the_workdir_is_an_error(text, tmp_path):
     many = {"phases[0].num_steps": 100_000, "checkpoint.every_steps": 100_000}
     process = start("bert_jax.train", *arguments(text, tmp_path, **many))
     wait_for_lines(process, tmp_path)
@@ -247,18 +249,20 @@ def test_a_second_run_in_the_workdir_is_refused(text, tmp_path):
     assert second.returncode == 2 and second.stderr.count("\n") == 1
     assert f"being written by process {process.pid} on" in second.stderr
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)  # it reads: a full pipe holds the process up
+    process.communicate(
+        timeout=120
+    )  # reads the output, because a full pipe blocks the process
     assert process.returncode == 75
 
 
-def test_steps_that_are_taken_twice_change_nothing(text, straight, tmp_path):
-    twice = {"guard.replay_every_steps": 100}
-    run_well("bert_jax.train", *arguments(text, tmp_path, **twice))
+def test_replayed_steps_change_no_bit(text, straight, tmp_path):
+    replays = {"guard.replay_every_steps": 100}
+    run_well("bert_jax.train", *arguments(text, tmp_path, **replays))
     assert_same_bits(tmp_path, straight, LAST)
     assert exact_lines(tmp_path) == exact_lines(straight)
 
 
-def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
+def test_saves_by_the_clock_change_no_bit_and_no_line(text, straight, tmp_path):
     every = {"checkpoint.every_minutes": 0.005, "checkpoint.keep": 3}
     stdout = run_well("bert_jax.train", *arguments(text, tmp_path, **every))
     assert "Trained to step" in stdout
@@ -299,7 +303,7 @@ def test_saves_by_the_clock_change_no_line(text, straight, tmp_path):
         ),
     ],
 )
-def test_a_run_that_hangs_ends_with_76_and_its_stacks(
+def test_a_hung_run_exits_with_76_and_its_stacks(
     text, straight, tmp_path, place, message
 ):
     given = [*small_run(text), f"--workdir={tmp_path}"]
@@ -309,4 +313,4 @@ def test_a_run_that_hangs_ends_with_76_and_its_stacks(
     result = run("tests.faults.faulty_train", *given, HANG_AT=place)
     assert result.returncode == 76, result.stdout + result.stderr
     assert f"no progress {message}" in result.stderr
-    assert "waits_for_ever" in result.stderr
+    assert "wait_forever" in result.stderr

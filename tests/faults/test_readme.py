@@ -1,4 +1,4 @@
-"""README.md names tests that there are."""
+"""Verifies that the tests in README.md exist."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Secrets in the environment stay there."""
+"""Verifies that secrets in the environment are neither written nor printed."""
 
 import dataclasses
 import pathlib
@@ -28,24 +28,24 @@ SECRETS = {name: f"{CANARY}-{number}" for number, name in enumerate(NAMES)}
 
 
 def holders(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files below a directory that hold a secret."""
+    """Returns the files in a directory tree that contain a secret."""
     paths = [path for path in directory.rglob("*") if path.is_file()]
     return [path for path in paths if CANARY.encode() in path.read_bytes()]
 
 
 def arguments_of_children(seen: set[bytes], stop: threading.Event) -> None:
-    """Collects the arguments of all processes that there are, ours among them."""
+    """Collects the command lines of all processes on this machine."""
     while not stop.is_set():
         for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 seen.add(path.read_bytes())
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 pass
         time.sleep(0.1)
 
 
 @pytest.mark.slow
-def test_no_secret_is_written_or_said(tmp_path):
+def test_no_secret_is_written_or_printed(tmp_path):
     write_text(tmp_path / "documents.txt")
     options = {"phases[0].num_steps": 20, "checkpoint.every_steps": 10}
     config = small_run(tmp_path, **options)
@@ -62,7 +62,7 @@ def test_no_secret_is_written_or_said(tmp_path):
         ),
         ("bert_jax.export", workdir, f"--output={tmp_path / 'huggingface'}"),
         ("bert_jax.export", workdir, f"--output={tmp_path}/tf", "--format=google"),
-        # And of one that fails.
+        # This command fails.
         ("bert_jax.train", *config, workdir, "--config.seed=7"),
     ]
     seen: set[bytes] = set()

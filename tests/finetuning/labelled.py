@@ -7,8 +7,8 @@ import numpy as np
 
 from bert_jax.finetuning import config as tasks_config
 from bert_jax.finetuning.data import datasets
-from bert_jax.finetuning.sweep import Setup
-from bert_jax.loading import encoders
+from bert_jax.finetuning.setup import Setup
+from bert_jax.loading import model as model_lib
 from tests import models
 from tests.conftest import use_mesh
 from tests.finetuning.test_config import config_dict
@@ -29,7 +29,7 @@ def write_table(path: pathlib.Path, num_rows: int, seed: int) -> str:
 
 
 def changes(directory: pathlib.Path, num_rows: int = 64) -> dict:
-    """Returns overrides of configs/finetune/sst2.py for a run that takes seconds."""
+    """Returns overrides of configs/finetune/glue.py:sst2 for a short run."""
     return {
         "data.train": write_table(directory / "train.tsv", num_rows, 0),
         "data.dev": (write_table(directory / "dev.tsv", 30, 1),),
@@ -165,7 +165,7 @@ def make_setup(
         target = config[section] if section else config
         target[name] = value
     config = tasks_config.from_config_dict(config)
-    encoder = encoders.read(str(source), None)
+    encoder = model_lib.read_encoder(str(source))
     found = datasets.read(config, encoder.tokenizer)
     return Setup(
         config, encoder, is_from_scratch, found, found.sha256(), use_mesh(*mesh)

@@ -8,12 +8,15 @@ import ml_collections
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax.configs import finetune, tiny
+from bert_jax.configs.finetune import glue
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
-from configs import finetune, tiny
+from tests.commands import ROOT
 
 DIRECTORY = pathlib.Path(next(iter(finetune.__path__)))
-NAMES = sorted(path.stem for path in DIRECTORY.glob("*.py") if path.stem != "recipe")
+FILES = {path.stem for path in DIRECTORY.glob("[a-z]*.py")} - {"recipe"}
+NAMES = sorted(FILES - {"glue"} | glue.TASKS.keys())
 KINDS = {
     "stsb": "regression",
     "goemotions": "multi_label",
@@ -28,7 +31,10 @@ KINDS = {
 
 
 def config_dict(name) -> ml_collections.ConfigDict:
-    return importlib.import_module(f"configs.finetune.{name}").get_config()
+    """Returns the config of a file of configs/finetune, or of a GLUE task."""
+    if name in glue.TASKS:
+        return glue.get_config(name)
+    return importlib.import_module(f"bert_jax.configs.finetune.{name}").get_config()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -42,12 +48,29 @@ def test_every_file_loads(name):
 
 
 def test_every_task_of_the_papers_has_a_config():
-    glue = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
-    assert set(NAMES) == glue | set(KINDS) | {"distill", "own"}
+    tasks = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"}
+    assert set(NAMES) == tasks | set(KINDS) | {"distill", "own"}
+
+
+def test_mnli_has_two_dev_and_test_sets():
+    config = tasks_config.from_config_dict(glue.get_config("mnli"))
+    names = ("mnli_matched", "mnli_mismatched")
+    assert config.task.glue == names
+    assert config.data.dev == (
+        "tfds:glue/mnli:validation_matched",
+        "tfds:glue/mnli:validation_mismatched",
+    )
+    assert len(config.data.test) == 2
+
+
+@pytest.mark.parametrize("name", ["", "imdb"])
+def test_unknown_glue_task_is_an_error(name):
+    with pytest.raises(ConfigError, match=f"'{name}' is not a GLUE task.*cola, mnli"):
+        glue.get_config(name)
 
 
 def test_the_page_on_custom_tasks_names_existing_keys():
-    text = (DIRECTORY.parents[1] / "docs" / "your_own_task.md").read_text()
+    text = (ROOT / "docs" / "your_own_task.md").read_text()
     table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
     assert {"task.text", "task.label", "task.labels", "data.header"} <= keys
@@ -76,8 +99,8 @@ def change(name, **changes):
         ("sst2", {"task__colour": "red"}, "config.task.colour is not a config key"),
         ("sst2", {"colour": "red"}, "config.colour is not a config key"),
         ("sst2", {"metric": "pearson"}, "config.metric='pearson' must be one of acc"),
-        ("sst2", {"data__dev": ()}, "config.data.dev=.* at least one dev"),
-        ("sst2", {"task__text": ()}, "config.task.text=.* must name one or two"),
+        ("sst2", {"data__dev": ()}, "config.data.dev=.* length must be at least 1"),
+        ("sst2", {"task__text": ()}, "config.task.text=.* length must be 1 to 2"),
         (
             "sst2",
             {"task__labels": ("a", "b", "a")},
@@ -95,12 +118,16 @@ def change(name, **changes):
         ("sst2", {"sequence_length": 4}, "config.sequence_length=4"),
         ("squad1", {"sequence_length": 67}, "max_query_length=64 leaves no room"),
         ("squad1", {"task__num_best": 0}, "config.task.num_best=0"),
-        ("squad1", {"task__stride": -1}, "config.task.stride=-1 must not be negative"),
+        ("squad1", {"task__stride": -1}, "config.task.stride=-1 must be at least 0"),
         ("squad1", {"task__stride": 318}, "stride=318 leaves gaps .* 317 tokens"),
         ("squad1", {"task__answer_units": "letters"}, "must be one of words, characte"),
-        ("similarity", {"task__text": ("a",)}, "config.task.text=.* must name two col"),
+        (
+            "similarity",
+            {"task__text": ("a",)},
+            "config.task.text=.* has length 1; the length must be 2",
+        ),
         ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
-        ("sst2", {"num_layers": -1}, "config.num_layers=-1 must not be negative"),
+        ("sst2", {"num_layers": -1}, "config.num_layers=-1 must be at least 0"),
         ("sst2", {"distill__states_weight": 1.0}, "config.distill.teacher='' must"),
         ("distill", {"distill__temperature": 0.0}, "config.distill.temperature=0.0"),
     ],
@@ -131,7 +158,7 @@ def test_a_config_of_the_other_command_is_an_error():
 def test_a_missing_section_is_an_error():
     config = config_dict("sst2")
     del config["task"]
-    with pytest.raises(ConfigError, match="config.task.kind=None"):
+    with pytest.raises(ConfigError, match="config.task is missing"):
         tasks_config.from_config_dict(config)
     config = config_dict("sst2")
     del config["recipe"]

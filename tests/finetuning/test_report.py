@@ -6,7 +6,7 @@ import pytest
 from bert_jax.finetuning import report
 from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.finetuning.data.examples import Choices, Texts
-from bert_jax.finetuning.run import Result
+from bert_jax.finetuning.results import Result
 
 
 def result(learning_rate, seed, accuracy, diverged=""):

@@ -1,7 +1,6 @@
-"""A run learns, keeps what is best, and is the same wherever it was stopped."""
+"""Tests of bert_jax.finetuning.run."""
 
 import dataclasses
-import json
 import subprocess
 import sys
 import threading
@@ -10,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from bert_jax.errors import ConfigError, CorruptError, Interrupted
+from bert_jax.errors import ConfigError, Interrupted
+from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
-from bert_jax.finetuning.sweep import Setup
+from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from tests.commands import ENV, ROOT
 from tests.finetuning import labelled
@@ -21,7 +21,7 @@ from tests.runs import assert_same_metrics, lines
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A run of 24 steps from beginning to end."""
+    """The directory and the result of an uninterrupted run of 24 steps."""
     directory = tmp_path_factory.mktemp("straight")
     setup = labelled.make_setup(directory)
     return directory, tuning.tune(setup, 3e-3, 0, str(directory / "run"))
@@ -31,7 +31,7 @@ def weights_of(setup, result, workdir):
     return parameters.by_name(tuning.best_params(setup, result, str(workdir)))
 
 
-def test_it_learns_and_tells(straight):
+def test_a_run_learns_and_logs_its_metrics(straight):
     directory, result = straight
     assert [line["step"] for line in result.history] == [8, 16, 24]
     assert result.metrics["accuracy"] >= 0.8 and not result.diverged
@@ -39,7 +39,7 @@ def test_it_learns_and_tells(straight):
     logged = lines(directory / "run")
     assert [x["step"] for x in logged if "loss" in x] == [5, 8, 10, 15, 16, 20, 24]
     assert not (directory / "run" / "checkpoints").exists()
-    assert tuning.read_result(str(directory / "run")) == result
+    assert results.read(str(directory / "run")) == result
 
 
 def test_a_run_leaves_no_thread_behind(straight, tmp_path):
@@ -54,7 +54,7 @@ def test_a_run_leaves_no_thread_behind(straight, tmp_path):
     assert num_threads[1:] == num_threads[:1] * 2
 
 
-def test_what_is_kept_is_the_best(straight):
+def test_the_best_parameters_are_kept(straight):
     directory, result = straight
     setup = labelled.make_setup(directory)
     params = tuning.best_params(setup, result, str(directory / "run"))
@@ -65,8 +65,10 @@ def test_what_is_kept_is_the_best(straight):
 @pytest.mark.parametrize(
     "stop", [1, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (11, 24))]
 )
-def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkeypatch):
-    """Also where it stops at a look at the dev set, before that was made."""
+def test_an_interrupted_run_resumes_bit_identically(
+    stop, straight, tmp_path, monkeypatch
+):
+    """It may stop at a step whose evaluation is due but not done."""
     directory, expected = straight
     setup = labelled.make_setup(tmp_path)
     calls = []
@@ -77,8 +79,8 @@ def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkey
 
     monkeypatch.setattr(tuning.preemption, "interrupted", interrupted)
     run = str(tmp_path / "run")
-    words = "is done" if stop == 24 else f"step {stop} is saved"
-    with pytest.raises(Interrupted, match=words):
+    message = "is complete" if stop == 24 else f"step {stop} is saved"
+    with pytest.raises(Interrupted, match=message):
         tuning.tune(setup, 3e-3, 0, run)
     result = tuning.tune(setup, 3e-3, 0, run)
     assert result == expected
@@ -88,8 +90,8 @@ def test_an_interrupted_run_is_the_straight_one(stop, straight, tmp_path, monkey
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
-def test_killed_before_the_best_was_kept_it_is_kept_later(straight, tmp_path):
-    """The state of step 8 is there, and nothing of the best yet."""
+def test_a_run_killed_before_it_kept_the_best_keeps_it_later(straight, tmp_path):
+    """The checkpoint of step 8 is saved, and the best parameters are not."""
     directory, expected = straight
     setup = labelled.make_setup(tmp_path)
     run = str(tmp_path / "run")
@@ -101,14 +103,14 @@ def test_killed_before_the_best_was_kept_it_is_kept_later(straight, tmp_path):
         raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning.Checkpoints, "save", _dies_at_the_second(kill))
+        patch.setattr(tuning.Checkpoints, "save", _calling_at_the_second_save(kill))
         with pytest.raises(Killed):
             tuning.tune(setup, 3e-3, 0, run)
     assert tuning.tune(setup, 3e-3, 0, run) == expected
     assert weights_of(setup, expected, run).keys()
 
 
-def _dies_at_the_second(kill):
+def _calling_at_the_second_save(kill):
     save, count = tuning.Checkpoints.save, []
 
     def counted(self, *arguments):
@@ -118,7 +120,7 @@ def _dies_at_the_second(kill):
     return counted
 
 
-def test_no_better_for_a_while_ends_it(tmp_path, monkeypatch):
+def test_a_run_without_improvement_stops_early(tmp_path, monkeypatch):
     setup = labelled.make_setup(tmp_path, early_stop_evals=2, eval_every_steps=4)
     scores = iter([0.5, 0.7, 0.6, 0.7])
     monkeypatch.setattr(Setup, "evaluate", lambda *_: {"accuracy": next(scores)})
@@ -127,7 +129,7 @@ def test_no_better_for_a_while_ends_it(tmp_path, monkeypatch):
     assert result.best_step == 8
 
 
-def test_what_diverges_ends_and_is_told(tmp_path, capsys):
+def test_a_diverged_run_ends_and_is_reported(tmp_path, capsys):
     setup = labelled.make_setup(tmp_path, max_bad_steps=3)
     bad = setup.encoder.arrays["bert.embeddings.word"].copy()
     bad[5:] = np.inf
@@ -137,11 +139,11 @@ def test_what_diverges_ends_and_is_told(tmp_path, capsys):
     result = tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
     assert "not finite in 5 steps in a row" in result.diverged
     assert result.best_step == 0 and not result.history
-    assert "no update" in capsys.readouterr().out
+    assert "update skipped" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_seeds_differ_and_scratch_is_random(tmp_path):
+def test_seeds_differ_and_from_scratch_is_random(tmp_path):
     setup = labelled.make_setup(tmp_path, recipe__num_epochs=1)
     scratch = dataclasses.replace(setup, is_from_scratch=True)
     runs = [
@@ -156,21 +158,14 @@ def test_seeds_differ_and_scratch_is_random(tmp_path):
     assert np.abs(a["classifier.kernel"] - b["classifier.kernel"]).max() > 0.01
 
 
-def test_other_data_is_refused(tmp_path, monkeypatch):
+def test_other_training_data_is_an_error(tmp_path, monkeypatch):
     setup = labelled.make_setup(tmp_path)
     monkeypatch.setattr(tuning.preemption, "interrupted", lambda: True)
     with pytest.raises(Interrupted):
         tuning.tune(setup, 3e-3, 0, str(tmp_path / "run"))
     other = dataclasses.replace(setup, sha256={"train": "0" * 64, "others": ""})
-    with pytest.raises(ConfigError, match="begun on other training data"):
+    with pytest.raises(ConfigError, match="started on different training data"):
         tuning.tune(other, 3e-3, 0, str(tmp_path / "run"))
-
-
-@pytest.mark.parametrize("content", [{"seed": 0}, {"history": []}, 0, []])
-def test_a_corrupt_result_is_an_error(tmp_path, content):
-    (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(CorruptError, match="result.json is .*; remove .* to repeat"):
-        tuning.read_result(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +177,7 @@ def test_a_corrupt_result_is_an_error(tmp_path, content):
         (0, 3, 2, {1, 2}),
     ],
 )
-def test_when_the_dev_set_is_looked_at(every, epochs, num_steps, expected, tmp_path):
+def test_steps_of_the_dev_evaluations(every, epochs, num_steps, expected, tmp_path):
     changes = {"eval_every_steps": every, "recipe__num_epochs": epochs}
     config = labelled.make_setup(tmp_path, **changes).config
     assert tuning.dev_steps(config, num_steps) == expected
@@ -217,20 +212,20 @@ use_mesh(1, 1, 1)
 monitor.Watchdog = lambda: watchdog.Watchdog(patience_secs=4.0)
 place, placed = batches.place, []
 
-def waits_for_ever(*arguments):
+def wait_forever(*arguments):
     placed.append(place(*arguments))
     if len(placed) == 5:
         time.sleep(1e6)
     return placed[-1]
 
 setup = labelled.make_setup(pathlib.Path(sys.argv[1]))
-batches.place = waits_for_ever
+batches.place = wait_forever
 tuning.tune(setup, 3e-3, 0, sys.argv[1] + "/run")
 """
 
 
 @pytest.mark.slow
-def test_a_run_that_hangs_ends_and_says_where(tmp_path):
+def test_a_hung_run_exits_with_76_and_its_stacks(tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path)],
         cwd=ROOT,
@@ -241,4 +236,4 @@ def test_a_run_that_hangs_ends_and_says_where(tmp_path):
     )
     assert result.returncode == 76, result.stderr
     assert "no progress for 4 s after step 4" in result.stderr
-    assert "waits_for_ever" in result.stderr
+    assert "wait_forever" in result.stderr

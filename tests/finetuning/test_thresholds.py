@@ -76,6 +76,16 @@ def test_a_corrupt_file_is_an_error(text, message, tmp_path):
         thresholds.read(tmp_path, "question_answering")
 
 
+def test_given_settings_replace_those_of_the_file(tmp_path):
+    (tmp_path / thresholds.FILE).write_text('{"stride": 7, "null_threshold": 1.0}')
+    found = thresholds.read(tmp_path, "question_answering", stride=9, threshold=None)
+    assert (found["stride"], found["null_threshold"]) == (9, 1.0)
+    with pytest.raises(ConfigError, match="^stride=-1; it must be at least 0$"):
+        thresholds.read(tmp_path, "question_answering", stride=-1)
+    with pytest.raises(ConfigError, match="threshold=0.5 does not apply to a model fi"):
+        thresholds.read(tmp_path, "question_answering", threshold=0.5)
+
+
 def test_num_texts_out_of_range_is_an_error(tmp_path):
     (tmp_path / thresholds.FILE).write_text('{"num_texts": 3}')
     with pytest.raises(ConfigError, match="num_texts=3; it must be .* at most 2"):

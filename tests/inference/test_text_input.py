@@ -41,6 +41,16 @@ def test_lines_are_read_in_chunks_in_order(max_parts, last, monkeypatch, tmp_pat
     assert found == [[("w1 w2", "w3"), ("",), ("W4 nowhere",)], [last]]
 
 
+def test_lines_may_have_to_be_alike(monkeypatch, tmp_path):
+    monkeypatch.setattr(text_input, "LINES_AT_ONCE", 1)
+    path = tmp_path / "lines.txt"
+    path.write_text("a ||| b\nc ||| d\ne\n")
+    found = text_input.batches(str(path), 2, is_uniform=True)
+    assert [next(found), next(found)] == [[("a", "b")], [("c", "d")]]
+    with pytest.raises(ConfigError, match="line 'e' with 1 part, but its first .* 2"):
+        next(found)
+
+
 def test_an_empty_file_is_an_error(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ConfigError, match="has no lines"):

@@ -317,7 +317,9 @@ def more_layers(directory):
             remove_the_config, "but no bert_config.json; use", marks=pytest.mark.slow
         ),
         pytest.param(
-            another_activation, "has hidden_act='relu'", marks=pytest.mark.slow
+            another_activation,
+            "hidden_act='relu' must be one of gelu_new",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             more_layers,

@@ -50,3 +50,17 @@ def test_unsupported_head_is_an_error(changes, words):
     config = huggingface_config.keys(tuned.HEADS["classification"]) | changes
     with pytest.raises(ConfigError, match=words):
         huggingface_config.parse(config, PATH)
+
+
+# transformers 5 removed this key and supports one value of it.
+REMOVED = {"position_embedding_type"}
+
+
+def test_defaults_equal_those_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig()
+    found = {
+        key: getattr(config, key)
+        for key in huggingface_config.DEFAULTS.keys() - REMOVED
+    }
+    assert found == {key: huggingface_config.DEFAULTS[key] for key in found}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from bert_jax import inference
 from bert_jax.errors import ConfigError
-from bert_jax.inference import features
 from bert_jax.interop import files, huggingface_write, sentence_transformers
 from bert_jax.loading import model as model_lib
 from tests.finetuning import tuned
@@ -31,16 +31,7 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
     library = pytest.importorskip("sentence_transformers")
     theirs = library.SentenceTransformer(str(directory), device="cpu")
     assert theirs.max_seq_length == 32
-    model = model_lib.read_encoder(str(directory))
-    extract = features.Extractor(
-        model,
-        layers="last",
-        pooling="mean",
-        max_length=32,
-        batch_size=4,
-        dtype=jnp.dtype("float32"),
-    )
-    found = np.stack([x.values for x in extract([(text,) for text in TEXTS])])
+    found = inference.load(directory, batch_size=4).features(TEXTS)
     np.testing.assert_allclose(found, theirs.encode(TEXTS), atol=2e-5)
     cosines = theirs.similarity(found, found).numpy()
     for i, j in ((0, 1), (2, 3)):
@@ -50,7 +41,7 @@ def test_embeddings_equal_those_of_sentence_transformers(directory):
 
 def cosine(directory, encoded) -> float:
     """Returns the cosine that the head computes for a pair of texts."""
-    model = model_lib.read_tuned(str(directory))
+    model = model_lib.place(model_lib.read_tuned(str(directory)))
     assert model.head is not None and model.head.kind == "similarity"
     ids = np.zeros((1, 2, 16), np.int32)
     for row, tokens in enumerate(encoded):

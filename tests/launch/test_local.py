@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -126,8 +127,8 @@ def test_any_number_of_processes_computes_the_same_losses(
     assert found.keys() == straight.keys()
     for step, loss in straight.items():
         assert found[step] == pytest.approx(loss, rel=1e-5), step
-    majority = "the commoner answer alone would be right "
-    assert stdout.split(majority)[1][:3] == output.split(majority)[1][:3]
+    majority = r"against \d+% for the more frequent label"
+    assert re.findall(majority, stdout) == re.findall(majority, output) != []
 
 
 @pytest.mark.slow
@@ -179,7 +180,7 @@ def test_four_processes_save_and_one_or_two_resume(text):
         workdir = f"four_then_{num_processes}"
         shutil.copytree(text / "four", text / workdir)
         stdout = run_processes(num_processes, *arguments(text, workdir, **LONG))
-        assert f"continuing at step {step}" in stdout
+        assert f"resuming at step {step}" in stdout
         found = losses(text, workdir)
         assert found.keys() == straight.keys()
         for at, loss in straight.items():
@@ -216,7 +217,7 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
     assert "processes ended with -9, 76" in stderr
     assert stderr.count("another process of the run is gone") == 1
     assert "Traceback" not in stderr
-    assert "continuing at step" in stdout
+    assert "resuming at step" in stdout
     assert losses(text, workdir).keys() == straight.keys()
     assert losses(text, workdir)[LAST] == pytest.approx(straight[LAST], rel=1e-5)
 

@@ -207,7 +207,7 @@ def test_corrupt_checkpoint_is_an_error(trained, tmp_path, harm):
     harm(workdir / "checkpoints/20")
     config = workdir_lib.read_config(str(workdir))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    with pytest.raises(errors.ConfigError, match="checkpoints/20 is damaged") as e:
+    with pytest.raises(errors.ConfigError, match="checkpoints/20 is corrupt") as e:
         source = initialize.open_source(continued)
         initialize.read(source, continued, corpus.read(config).tokenizer)
     assert "\n" not in str(e.value)

@@ -1,4 +1,4 @@
-"""Tests of reading a model and its config from a directory."""
+"""Tests of reading an encoder or a fine-tuned model from every supported format."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,17 @@ from bert_jax import storage
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write
+from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
-from bert_jax.model import heads
+from bert_jax.loading import run as run_lib
+from bert_jax.model import heads, parameters
 from tests.conftest import make_config, use_mesh
 from tests.finetuning import tuned
-from tests.models import TOKENIZER, change_json, change_tensors, tensors_of
+from tests.interop.test_google_tf1 import (
+    random_variables,
+    save_as_run_pretraining_does,
+)
+from tests.models import TOKENIZER, assert_same, change_json, change_tensors, tensors_of
 
 F32 = jnp.dtype(jnp.float32)
 
@@ -32,7 +38,7 @@ def write(directory, kind="classification"):
 @pytest.mark.parametrize("kind", heads.KINDS)
 def test_tuned_model_round_trips(kind, tmp_path):
     config, graphdef, params = write(tmp_path, kind)
-    found = model_lib.read_tuned(str(tmp_path))
+    found = model_lib.place(model_lib.read_tuned(str(tmp_path)))
     assert found.config == config
     assert found.head == tuned.HEADS[kind]
     assert found.tokenizer == TOKENIZER
@@ -43,7 +49,7 @@ def test_tuned_model_round_trips(kind, tmp_path):
 def test_read_encoder_ignores_heads_and_places_it_on_the_mesh(source):
     directory, arrays = source
     use_mesh(2, 2, 2)
-    found = model_lib.read_encoder(str(directory))
+    found = model_lib.place(model_lib.read_encoder(str(directory)))
     kernel = found.params["layers"][1]["output"]["kernel"][...]
     np.testing.assert_array_equal(kernel, arrays["bert.layers.1.output.kernel"])
     assert kernel.sharding.spec == jax.P("tensor", "fsdp")
@@ -72,7 +78,7 @@ def test_logits_of_a_model_saved_by_transformers(tmp_path):
     transformers.AutoTokenizer.from_pretrained(tmp_path).save_pretrained(
         tmp_path / "saved"
     )
-    found = model_lib.read_tuned(str(tmp_path / "saved"))
+    found = model_lib.place(model_lib.read_tuned(str(tmp_path / "saved")))
     batch = tuned.make_batch("classification")
     bert = nnx.merge(found.graphdef, found.params)
     logits = bert(batch, dropout_key=None, dtype=F32).logits
@@ -86,7 +92,7 @@ def test_logits_of_a_model_saved_by_transformers(tmp_path):
     assert found.tokenizer == TOKENIZER
 
 
-def test_errors_are_one_line(tmp_path):
+def test_errors_of_a_tuned_model_are_one_line(tmp_path):
     def read(path=tmp_path):
         with pytest.raises(ConfigError) as error:
             model_lib.read_tuned(str(path))
@@ -98,14 +104,14 @@ def test_errors_are_one_line(tmp_path):
     (tmp_path / "run" / "model" / "config.json").touch()
     assert read(tmp_path / "run").endswith(f"; use {tmp_path / 'run'}/model")
     (tmp_path / "run" / "checkpoints").mkdir()
-    assert f"bert_jax.export --workdir={tmp_path / 'run'}" in read(tmp_path / "run")
+    assert f"bert_jax.finetune --model={tmp_path / 'run'}" in read(tmp_path / "run")
     write(tmp_path)
     change_json(tmp_path, "config.json", hidden_size="wide")
     assert "hidden_size is 'wide'" in read()
     change_json(tmp_path, "config.json", hidden_size=33)
     assert "is not a multiple of num_attention_heads" in read()
     change_json(tmp_path, "config.json", hidden_size=64)
-    assert "but its config.json implies" in read()
+    assert "does not match the config in" in read()
     change_json(tmp_path, "config.json", hidden_size=32, hidden_act="relu")
     assert "hidden_act='relu'" in read()
     change_json(tmp_path, "config.json", hidden_act="gelu", num_hidden_layers=0)
@@ -113,7 +119,7 @@ def test_errors_are_one_line(tmp_path):
     change_json(tmp_path, "config.json", num_hidden_layers=3)
     assert "lacks 16 of the model's tensors" in read()
     change_json(tmp_path, "config.json", num_hidden_layers=2, vocab_size=96)
-    assert "but its config.json implies [96, 32]" in read()
+    assert "word is [97, 32], expected [96, 32]" in read()
 
 
 def test_invalid_tokenizer_is_an_error(tmp_path):
@@ -149,5 +155,103 @@ def test_shape_that_differs_from_config_json_is_an_error(tmp_path):
     tensors = tensors_of(tmp_path)
     tensors["classifier.weight"] = tensors["classifier.weight"][:2]
     safetensors.numpy.save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match="classifier.kernel as"):
+    with pytest.raises(ConfigError, match="classifier.kernel is"):
         model_lib.read_tuned(str(tmp_path))
+
+
+def of_the_encoder(arrays):
+    return {name: a for name, a in arrays.items() if name.startswith("bert.")}
+
+
+def test_encoder_is_read_from_a_hugging_face_directory(source):
+    directory, arrays = source
+    found = model_lib.read_encoder(str(directory))
+    assert_same(found.arrays, of_the_encoder(arrays))
+    assert found.config == make_config().model
+    assert found.tokenizer == TOKENIZER and not found.notes
+
+
+@pytest.mark.slow
+def test_encoder_is_read_from_a_tf1_checkpoint(tmp_path):
+    save_as_run_pretraining_does(tmp_path, random_variables())
+    config = make_config(init_from=str(tmp_path))
+    weights = initialize.read(initialize.open_source(config), config, TOKENIZER)
+    found = model_lib.read_encoder(str(tmp_path), True)
+    assert_same(found.arrays, of_the_encoder(weights.arrays))
+    assert found.config == config.model and found.tokenizer == TOKENIZER
+    with pytest.raises(ConfigError, match="add --lowercase=true or --lowercase=false"):
+        model_lib.read_encoder(str(tmp_path))
+
+
+def test_encoder_is_read_from_a_workdir(trained):
+    use_mesh(1, 1, 1)
+    run = run_lib.open_run(str(trained / "run"), None)
+    found = model_lib.read_encoder(str(trained / "run"))
+    assert_same(found.arrays, of_the_encoder(parameters.by_name(run.params)))
+    assert found.tokenizer == run.corpus.tokenizer
+    assert found.config == run.config.model
+
+
+def test_padding_of_the_token_table_is_dropped(source):
+    directory, arrays = source
+    table = arrays["bert.embeddings.word"]
+    padded = np.concatenate([table, np.ones((31, 32), np.float32)])
+    change_tensors(
+        directory,
+        bert__embeddings__word_embeddings__weight=padded,
+        cls__predictions__bias=np.zeros(128, np.float32),
+    )
+    change_json(directory, "config.json", vocab_size=128)
+    found = model_lib.read_encoder(str(directory)).arrays["bert.embeddings.word"]
+    np.testing.assert_array_equal(found, table)
+
+
+def test_first_layers_equal_those_of_the_full_encoder(source):
+    found = model_lib.read_encoder(str(source[0]))
+    assert model_lib.first_layers(found, 0) is found
+    assert model_lib.first_layers(found, 2) is found
+    first = model_lib.first_layers(found, 1)
+    assert first.config.num_hidden_layers == 1
+    left_out = found.arrays.keys() - first.arrays.keys()
+    assert left_out and all(name.startswith("bert.layers.1.") for name in left_out)
+    assert_same(first.arrays, {name: found.arrays[name] for name in first.arrays})
+    with pytest.raises(ConfigError, match="config.num_layers=3, but the model has 2"):
+        model_lib.first_layers(found, 3)
+
+
+def test_missing_pooler_is_reported(source):
+    directory, _ = source
+    tensors = {k: v for k, v in tensors_of(directory).items() if "pooler" not in k}
+    safetensors.numpy.save_file(tensors, directory / "model.safetensors")
+    assert "no pooler" in model_lib.read_encoder(str(directory)).notes[0]
+
+
+def test_errors_of_an_encoder_are_one_line(source):
+    directory, _ = source
+
+    def read(path=directory, lowercase=None):
+        with pytest.raises(ConfigError) as error:
+            model_lib.read_encoder(str(path), lowercase)
+        return str(error.value)
+
+    assert "is not a directory; use a directory of python -m" in read("/nowhere")
+    assert "has no config.json" in read(directory.parent)
+    assert "--lowercase=false, but" in read(lowercase=False)
+    change_json(directory, "config.json", num_hidden_layers=3)
+    assert "lacks 16 of the model's tensors" in read()
+    change_json(directory, "config.json", num_hidden_layers=2, intermediate_size=96)
+    assert "does not match the config in 6 tensor(s)" in read()
+    change_json(directory, "config.json", intermediate_size=64)
+    kernel = np.full((32, 32), np.nan, np.float32)
+    change_tensors(
+        directory, bert__encoder__layer__0__attention__output__dense__weight=kernel
+    )
+    assert "has NaN or infinity in bert.layers.0." in read()
+
+
+def test_model_with_other_names_is_rejected(source):
+    directory, _ = source
+    renamed = {f"module.{name}": array for name, array in tensors_of(directory).items()}
+    safetensors.numpy.save_file(renamed, directory / "model.safetensors")
+    with pytest.raises(ConfigError, match="lacks .* of the model's tensors"):
+        model_lib.read_encoder(str(directory))

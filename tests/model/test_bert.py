@@ -9,11 +9,11 @@ import pytest
 from flax import nnx
 
 from bert_jax import config as config_lib
+from bert_jax.configs import base, large
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import layers, ops, parameters
 from bert_jax.training import step as step_lib
-from configs import base, large
 from tests.conftest import make_batch, make_config, use_mesh
 
 F32 = jnp.dtype(jnp.float32)

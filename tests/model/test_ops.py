@@ -1,4 +1,4 @@
-"""Tests of the matrix products and of their gradients."""
+"""Tests of bert_jax.model.ops: products, embedding lookup and dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_jax.distributed import sharding
+from bert_jax.model import ops
 from bert_jax.model.bert import REMAT_POLICIES
 from bert_jax.model.ops import einsum_float32, times_kernel
 from tests.conftest import use_mesh
@@ -169,3 +170,115 @@ def test_gradient_of_a_float32_kernel_is_not_rounded_to_the_dtype_of_activations
     assert (of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.float32)
     exact = np.asarray(x, np.float64).T @ np.asarray(weights, np.float64)
     np.testing.assert_allclose(of_kernel, exact, rtol=1e-5, atol=1e-5)
+
+
+# ----------------------------------------------------------------- embedding lookup
+
+
+ROWS, WIDTH = 50, 6
+
+
+@pytest.fixture
+def table_and_ids():
+    """A table and ids: some rows are looked up often, some once, one never."""
+    random = np.random.default_rng(0)
+    ids = random.zipf(1.3, (8, 31)).clip(max=ROWS - 2).astype(np.int32)
+    return random.normal(size=(ROWS, WIDTH)).astype(np.float32), ids
+
+
+def lookup_gradient(table, ids, weights, mesh):
+    """Returns the gradient of a weighted sum of rows: its program and its value."""
+    place = lambda x: sharding.place_batch({"x": x}, mesh)["x"]  # noqa: E731
+    table = jax.device_put(table, jax.NamedSharding(mesh, jax.P(None, None)))
+
+    @jax.jit
+    def of(table, ids, weights):
+        return jax.grad(lambda t: jnp.sum(ops.embedding_lookup(t, ids) * weights))(
+            table
+        )
+
+    arguments = (table, place(ids), place(weights))
+    return str(jax.make_jaxpr(of)(*arguments)), np.asarray(of(*arguments))
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize("small", [0, 1024])
+def test_gpu_gradient_is_the_same_without_scatter_add(
+    monkeypatch, table_and_ids, mesh_shape, small
+):
+    mesh = use_mesh(*mesh_shape)
+    table, ids = table_and_ids
+    weights = np.random.default_rng(1).normal(size=(*ids.shape, WIDTH))
+    exact = np.zeros((ROWS, WIDTH))
+    np.add.at(exact, ids, weights)
+    weights = weights.astype(np.float32)
+    monkeypatch.setattr(ops, "_SMALL", small)
+
+    plain_program, plain = lookup_gradient(table, ids, weights, mesh)
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    program, found = lookup_gradient(table, ids, weights, mesh)
+
+    assert "scatter-add" in plain_program
+    assert "scatter-add" not in program
+    np.testing.assert_allclose(plain, exact, atol=1e-5)
+    np.testing.assert_allclose(found, exact, atol=1e-5)
+    assert np.all(found[ROWS - 1] == 0)  # the row that is never looked up
+
+
+def test_embedding_lookup_returns_the_rows(table_and_ids):
+    table, ids = table_and_ids
+    np.testing.assert_array_equal(
+        ops.embedding_lookup(jnp.asarray(table), ids), table[ids]
+    )
+
+
+def test_gradient_of_65536_equal_ids_is_accurate(monkeypatch):
+    """The terms are summed as a tree, not one after the other."""
+    mesh = use_mesh(1, 1, 1)
+    monkeypatch.setattr(ops, "_SMALL", 0)
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    weights = np.random.default_rng(2).uniform(size=(512, 128, 1)).astype(np.float32)
+    ids = np.full(weights.shape[:2], 3, np.int32)
+    _, found = lookup_gradient(np.zeros((7, 1), np.float32), ids, weights, mesh)
+    exact = weights.sum(dtype=np.float64)
+    assert abs(found[3, 0] - exact) < 1e-6 * exact
+    assert np.all(np.delete(found, 3, axis=0) == 0)
+
+
+# -------------------------------------------------------------------------- dropout
+
+
+def test_dropout_zeroes_its_rate_and_scales_the_rest():
+    x = jnp.ones((64, 32, 128))
+    y = ops.dropout(x, 0.1, jnp.array([3, 4], jnp.uint32))
+    share = float(jnp.mean((y == 0).astype(jnp.float32)))
+    assert abs(share - 0.1) < 4 * np.sqrt(0.1 * 0.9 / x.size)
+    np.testing.assert_allclose(np.unique(y), [0, 1 / 0.9], rtol=1e-6)
+    # Neighbours along each dim are dropped together no more often than by chance.
+    for axis in range(3):
+        same = float(
+            jnp.mean(((y == 0) & (jnp.roll(y, 1, axis) == 0)).astype(jnp.float32))
+        )
+        assert abs(same - 0.01) < 5e-4
+
+
+def test_dropout_depends_on_the_seed_and_not_on_the_mesh():
+    seeds = np.array([[3, 4], [3, 5], [4, 4]], np.uint32)
+    one, other, third = (
+        np.asarray(ops.dropout(jnp.ones((8, 4, 16)), 0.5, jnp.asarray(seed)))
+        for seed in seeds
+    )
+    assert not np.array_equal(one, other) and not np.array_equal(one, third)
+    mesh = use_mesh(2, 2, 2)
+    x = jax.device_put(
+        np.ones((8, 4, 16), np.float32),
+        jax.NamedSharding(mesh, jax.P(("data", "fsdp"), None, "tensor")),
+    )
+    split = jax.jit(lambda x, s: ops.dropout(x, 0.5, s))(x, seeds[0])
+    np.testing.assert_array_equal(split, one)
+
+
+def test_dropout_without_seed_or_at_rate_0_is_the_identity():
+    x = jnp.ones((2, 3))
+    assert ops.dropout(x, 0.5, None) is x
+    assert ops.dropout(x, 0.0, jnp.zeros(2, jnp.uint32)) is x

@@ -1,7 +1,11 @@
-"""Seconds go where they were spent, over calls that end in any way."""
+"""Tests of bert_jax.monitoring.goodput."""
 
+import re
+import subprocess
+import sys
 import time
 
+import jax.numpy as jnp
 import pytest
 
 from bert_jax.monitoring import goodput
@@ -20,30 +24,30 @@ def seconds_of(found):
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """Time that goes on only when it is told to."""
+def advance(monkeypatch):
+    """Stops the clock, and returns a function that advances it by some seconds."""
     now = [1000.0]
     monkeypatch.setattr(goodput.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(goodput.time, "time", lambda: now[0] + 5000.0)
 
-    def wait(seconds):
+    def advance(seconds):
         now[0] += seconds
 
-    return wait
+    return advance
 
 
-def test_each_second_has_one_part(clock):
+def test_each_second_is_counted_in_one_part(advance):
     found = goodput.Goodput([], 0, started=time.time() - 4.0)
-    clock(1.0)
+    advance(1.0)
     found.enter("data")
-    clock(2.0)
+    advance(2.0)
     found.enter("steps")
-    clock(10.0)
+    advance(10.0)
     found.enter("data")
-    clock(3.0)
-    found.leave_as("steps")  # devices were busy meanwhile
+    advance(3.0)
+    found.reassign("steps")  # the devices were busy
     found.enter("saving")
-    clock(0.5)
+    advance(0.5)
     line = found.line()
     assert seconds_of(line) == NOTHING | {
         "starting": 5.0,
@@ -52,17 +56,17 @@ def test_each_second_has_one_part(clock):
         "saving": 0.5,
     }
     assert line["goodput"] == pytest.approx(13 / 20.5)
-    clock(1.0)
+    advance(1.0)
     assert found.line()["seconds_saving"] == 1.5
 
 
-def test_the_next_call_goes_on_counting(clock):
-    """Saved at step 10; killed some time after the line of step 20."""
+def test_a_resumed_run_continues_the_totals(advance):
+    """The run saved at step 10, and was killed some time after the line of step 20."""
     now = goodput.time.time()
     lines = [
         line(10, now - 60, steps=10.0, compiling=7.0),
         line(20, now - 50, steps=18.0, compiling=7.0, saving=1.0),
-        {"step": 30, "loss": 1.0},  # of an older version
+        {"step": 30, "loss": 1.0},  # written by an older version
     ]
     found = goodput.Goodput(lines, 10, started=now - 2)
     assert seconds_of(found.line()) == NOTHING | {
@@ -75,15 +79,43 @@ def test_the_next_call_goes_on_counting(clock):
     }
 
 
-def test_a_call_that_was_asked_to_stop_lost_nothing(clock):
+def test_an_interrupted_run_loses_no_steps(advance):
     now = goodput.time.time()
     found = goodput.Goodput([line(20, now - 9, steps=18.0)], 20, started=now)
     assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 9.0}
 
 
-def test_words_name_the_largest_parts_first():
-    words = goodput.words([line(1, 0, steps=80.0, compiling=5.0, down=14.7, data=0.3)])
-    assert words == (
-        "Of its time, over all calls, 80% went into steps"
-        " (15% not running, 5% compiling)."
+def test_summary_lists_the_largest_parts_first():
+    summary = goodput.summary(
+        [line(1, 0, steps=80.0, compiling=5, down=14.7, data=0.3)]
     )
+    assert summary == (
+        "Steps took 80% of the run's time, over all calls (15% not running, 5%"
+        " compiling)."
+    )
+    assert goodput.summary([{"step": 1, "loss": 1.0}]) == ""
+
+
+def test_startup_logs_its_stages_in_order_and_once():
+    logged = []
+    start = goodput.Startup()
+    start.mark("corpus")
+    start.mark("data")
+    start.finish("first step", jnp.ones(3), logged.append)
+    start.mark("later")
+    start.finish("later", jnp.ones(3), logged.append)
+    (summary,) = logged
+    names = re.findall(r"([a-z ]+) \d+\.\d s", summary.removeprefix("start:  "))
+    assert [x.strip() for x in names] == ["import", "corpus", "data", "first step"]
+
+
+def test_startup_begins_with_the_import_of_the_package():
+    """The time of a shell before it became Python must not count."""
+    code = (
+        "import time; before = time.time(); time.sleep(0.5)\n"
+        "from bert_jax.monitoring.goodput import Startup\n"
+        "print(before, Startup().began, time.time())"
+    )
+    stdout = subprocess.run([sys.executable, "-c", code], capture_output=True).stdout
+    before, began, after = map(float, stdout.split())
+    assert before + 0.5 <= began < after

@@ -1,5 +1,6 @@
 """Tests of bert_jax.monitoring.progress."""
 
+import re
 import time
 
 import pytest
@@ -22,8 +23,8 @@ def clock(monkeypatch):
     return clock
 
 
-def test_lines_are_printed_while_nothing_is_counted(monkeypatch, capsys):
-    """A batch of text may take longer than the time between two lines."""
+def test_lines_are_printed_while_no_amount_is_added(monkeypatch, capsys):
+    """A batch of text may take longer than the interval between two lines."""
     monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     with progress.Progress("tokenizing", 640, "MB") as shown:
         time.sleep(0.1)
@@ -34,13 +35,13 @@ def test_lines_are_printed_while_nothing_is_counted(monkeypatch, capsys):
     assert last == "tokenizing: 640 MB in 0 s"
 
 
-def test_work_of_less_than_a_line_prints_nothing(capsys):
+def test_short_work_prints_nothing(capsys):
     with progress.Progress("tokenizing", 640, "MB") as shown:
         shown.add(640)
     assert capsys.readouterr().out == ""
 
 
-def test_an_error_ends_the_lines_without_a_last_one(monkeypatch, capsys):
+def test_an_error_ends_the_lines_without_a_total(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LINE_SECS", 0.01)
     with pytest.raises(ValueError), progress.Progress("tokenizing", 640, "MB"):
         time.sleep(0.1)
@@ -54,11 +55,11 @@ def test_an_error_ends_the_lines_without_a_last_one(monkeypatch, capsys):
 @pytest.mark.parametrize(
     "elapsed, secs", [(0, 10), (60, 10), (300, 30), (3600, 60), (36_000, 60)]
 )
-def test_lines_become_rarer(elapsed, secs):
+def test_lines_become_less_frequent(elapsed, secs):
     assert progress.line_interval(elapsed) == secs
 
 
-def test_what_was_found_done_is_not_speed(clock):
+def test_speed_excludes_work_of_earlier_calls(clock):
     shown = progress.Progress("writing", 100, "shards")
     shown.add(60, found_done=True)
     assert shown.line() == "writing: 60 of 100 shards"
@@ -67,7 +68,7 @@ def test_what_was_found_done_is_not_speed(clock):
     assert shown.line() == "writing: 70 of 100 shards, 2.0 shards/s, 15 s left"
 
 
-def test_slow_work_has_a_speed_too(clock):
+def test_slow_work_has_a_speed(clock):
     shown = progress.Progress("writing", 2, "shards")
     clock.now += 20
     shown.add(1)
@@ -75,14 +76,14 @@ def test_slow_work_has_a_speed_too(clock):
 
 
 @pytest.mark.parametrize("total", [None, 10])
-def test_without_a_total_or_beyond_it_nothing_is_promised(clock, total):
+def test_without_a_total_or_beyond_it_there_is_no_time_left(clock, total):
     shown = progress.Progress("tokenizing", total, "MB")
     clock.now += 10
     shown.add(20)
     assert shown.line() == "tokenizing: 20 MB, 2.0 MB/s"
 
 
-def test_a_bar_on_a_terminal(clock, monkeypatch):
+def test_a_terminal_shows_a_bar(clock, monkeypatch):
     terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "100")
     with progress.Progress("tokenizing", 640, "MB") as shown:
@@ -90,10 +91,10 @@ def test_a_bar_on_a_terminal(clock, monkeypatch):
         shown.add(40)
     text = terminal.getvalue()
     assert "tokenizing: 40 of 640 MB, 4.0 MB/s, 150 s left" in text
-    assert "\x1b[2K" in text  # and it is wiped in the end
+    assert "\x1b[2K" in text  # the bar is erased at the end
 
 
-def test_lines_where_a_terminal_is_dumb(monkeypatch):
+def test_a_dumb_terminal_shows_lines(monkeypatch):
     terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(progress, "LINE_SECS", 0.01)
@@ -102,6 +103,56 @@ def test_lines_where_a_terminal_is_dumb(monkeypatch):
     assert terminal.getvalue().startswith("tokenizing: 0 of 640 MB\n")
 
 
-def test_a_closed_standard_output_is_no_terminal(monkeypatch):
+def test_a_closed_standard_output_is_not_a_terminal(monkeypatch):
     monkeypatch.setattr("sys.stdout", None)
     assert not progress.has_terminal()
+
+
+# --------------------------------------------------------------------------- TaskLog
+
+
+def stderr_lines(capsys):
+    return capsys.readouterr().err.splitlines()
+
+
+def test_tasks_are_numbered_within_their_group(capsys):
+    log = progress.TaskLog("preflight")
+    log.begin("phase 1 of 2, its batch", 1)
+    with log.task("compiling"):
+        pass
+    assert stderr_lines(capsys) == [
+        "preflight: phase 1 of 2, its batch: compiling ...",
+        "preflight: phase 1 of 2, its batch: compiling: 0 s",
+    ]
+    log.begin("phase 1 of 2, remat", 2)
+    for _ in range(3):
+        with log.task("compiling"):
+            pass
+    first, _, second, _, third, _ = stderr_lines(capsys)
+    assert first == "preflight: phase 1 of 2, remat 1 of at most 2: compiling ..."
+    assert second == "preflight: phase 1 of 2, remat 2 of at most 2: compiling ..."
+    assert third == "preflight: phase 1 of 2, remat 3: compiling ..."
+
+
+def test_a_long_task_is_reported_at_intervals(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "TICK_SECS", 0.01)
+    log = progress.TaskLog("preflight")
+    log.begin("phase 1 of 1", 1)
+    deadline, written = time.monotonic() + 60, ""
+    with log.task("compiling"):
+        while " so far" not in written and time.monotonic() < deadline:
+            time.sleep(0.01)
+            written += capsys.readouterr().err
+    assert re.search(
+        r"^preflight: phase 1 of 1: compiling: \d+ s so far$", written, re.M
+    )
+
+
+def test_a_task_without_a_group_on_standard_output(capsys):
+    log = progress.TaskLog("tokenizer", "stdout")
+    with log.task("training"):
+        pass
+    assert capsys.readouterr().out.splitlines() == [
+        "tokenizer: training ...",
+        "tokenizer: training: 0 s",
+    ]

@@ -1,4 +1,4 @@
-"""Lines are means over finite steps, one step late; the guard hears of every step."""
+"""Tests of bert_jax.monitoring.step_log."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,10 +16,10 @@ class FakeWriter:
         self.lines[step] = line
 
 
-def new_log(config, writer, on_steps=lambda step, metrics: None, *place):
-    rates = throughput.Rates(config)
+def new_log(config, writer, on_steps=lambda step, metrics: None, *position):
+    rates = throughput.Throughput(config)
     log_every_steps = config.log_every_steps
-    return step_log.StepLog(log_every_steps, rates, writer.write, on_steps, *place)
+    return step_log.StepLog(log_every_steps, rates, writer.write, on_steps, *position)
 
 
 def step_metrics(value, bad_steps_in_row=0):
@@ -45,8 +45,8 @@ def test_log_lines_are_means_written_one_step_late():
     assert tokens == pytest.approx(config.phases[0].sequence_length)
 
 
-def test_a_line_without_timed_steps_has_no_rates():
-    """The time of the first step holds its compilation."""
+def test_a_line_without_timed_steps_has_no_throughput():
+    """The time of the first step includes its compilation."""
     config = make_config(log_every_steps=2)
     writer = FakeWriter()
     log = new_log(config, writer)
@@ -60,27 +60,27 @@ def test_a_line_without_timed_steps_has_no_rates():
     assert second["sequences_per_sec"] > 0
 
 
-def test_bad_steps_are_counted_and_left_out_of_means():
+def test_bad_steps_are_counted_and_excluded_from_means():
     config = make_config(log_every_steps=3)
-    writer, heard = FakeWriter(), []
+    writer, checked = FakeWriter(), []
     log = new_log(
         config,
         writer,
-        on_steps=lambda step, metrics: heard.append(
+        on_steps=lambda step, metrics: checked.append(
             (step, [int(m["bad_steps_in_row"]) for m in metrics])
         ),
     )
     for step, in_row in enumerate([0, 1, 0, 1, 2, 3], start=1):
         log.add(step, 0, step_metrics(np.nan if in_row else step, in_row))
     log.flush()
-    assert heard == [(3, [0, 1, 0]), (6, [1, 2, 3])]
+    assert checked == [(3, [0, 1, 0]), (6, [1, 2, 3])]
     first, second = writer.lines.values()
     assert (first["loss"], first["bad_steps"]) == (2.0, 1)
     assert np.isnan(second["loss"]) and second["bad_steps"] == 3
     assert "bad_steps_in_row" not in first
 
 
-def test_what_hears_of_steps_can_end_the_run_before_the_line_is_written():
+def test_on_steps_can_end_the_run_before_the_line_is_written():
     writer = FakeWriter()
 
     def refuse(step, metrics):
@@ -93,8 +93,8 @@ def test_what_hears_of_steps_can_end_the_run_before_the_line_is_written():
     assert not writer.lines
 
 
-def test_lines_are_the_same_wherever_a_run_resumes():
-    """A save writes the line of the steps so far, so no checkpoint holds metrics."""
+def test_lines_do_not_depend_on_where_a_run_resumes():
+    """A save writes the line of the steps so far, so checkpoints hold no metrics."""
     config = make_config(log_every_steps=3)
 
     def take(log, first, last):

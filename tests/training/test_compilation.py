@@ -1,15 +1,20 @@
-"""The step is compiled before there is a batch, and is the step that jit would make."""
+"""Tests of bert_jax.training.compilation."""
+
+import re
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.checkpoint import workdir
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import sharding
-from bert_jax.training import optimizer
+from bert_jax.errors import ConfigError
+from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
+from tests.commands import run_well, small_run
 from tests.conftest import make_batch, make_config, use_mesh
 
 
@@ -26,33 +31,34 @@ def two_phases():
     return type(config)(**vars(config) | {"phases": (first, second)})
 
 
-def made(config):
+def make_step(config):
+    """Returns a function that initializes the state, and the jitted step."""
     tx, schedule = optimizer.make_optimizer(config)
     graphdef, init = step_lib.init_state(config, tx)
     step = step_lib.make_train_step(config, graphdef, tx, schedule)
-    return init, jax.jit(step, donate_argnums=0)
+    return init, compilation.jit(step)
 
 
-def test_each_phase_has_its_own_and_the_next_is_begun_in_time():
+def test_each_phase_is_compiled_while_the_one_before_it_runs():
     config = two_phases()
     mesh = use_mesh(2, 2, 2)
-    init, train_step = made(config)
+    init, train_step = make_step(config)
     compiled = CompiledSteps(config, train_step, init(), mesh)
-    assert compiled.begin(0) is compiled.begin(0)
-    first = compiled.of(0)
-    assert set(compiled._begun) == {0, 1}
+    assert compiled.start(0) is compiled.start(0)
+    first = compiled.get(0)
+    assert set(compiled._compiled) == {0, 1}
     batch = sharding.place_batch(make_batch(config), mesh)
     found, expected = first(init(), batch)[0], train_step(init(), batch)[0]
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.sharding == b.sharding
-    second = compiled.of(1)
+    second = compiled.get(1)
     batch = make_batch(type(config)(**vars(config) | {"phases": config.phases[1:]}))
     state, _ = second(found, sharding.place_batch(batch, mesh))
     assert int(state.step) == 2
 
 
-def test_the_shapes_are_those_of_the_pipeline(trained):
+def test_batch_shapes_equal_those_of_the_pipeline(trained):
     config = workdir.read_config(str(trained / "run"))
     mesh = use_mesh(1, 1, 1)
     batch = next(
@@ -72,3 +78,34 @@ def test_the_shapes_are_those_of_the_pipeline(trained):
         assert abstract[name].shape == array.shape, name
         assert abstract[name].dtype == array.dtype, name
         assert abstract[name].sharding == array.sharding, name
+
+
+def test_without_a_directory_there_is_no_cache():
+    before = jax.config.jax_compilation_cache_dir
+    compilation.enable_cache("")
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+@pytest.mark.parametrize("name", ["/proc/nope", "README.md"])
+def test_a_cache_directory_that_is_not_writable_is_an_error(name):
+    before = jax.config.jax_compilation_cache_dir
+    with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
+        compilation.enable_cache(name)
+    assert jax.config.jax_compilation_cache_dir == before
+
+
+@pytest.mark.slow
+def test_a_second_run_uses_the_cache(trained, tmp_path):
+    """The cache has one file of the train step after the first and the second run.
+
+    Smaller programs are not compared: they are cached if they took a second, which
+    differs between runs on a busy machine.
+    """
+    changes = {"compilation_cache_dir": str(tmp_path / "cache")}
+    steps = []
+    for name in ("first", "second"):
+        arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
+        stdout = run_well("bert_jax.train", *arguments)
+        assert re.search(r"start:  import \d.*, first step \d", stdout)
+        steps.append(sorted((tmp_path / "cache").glob("jit_train_step-*-cache")))
+    assert len(steps[0]) == 1 and steps[0] == steps[1]

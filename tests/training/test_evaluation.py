@@ -1,10 +1,15 @@
-"""Held-out text is judged by the losses that the run weighs."""
+"""Tests of bert_jax.training.evaluation."""
+
+import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import build
-from bert_jax.training import evaluation
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.training import evaluation, optimizer
 from bert_jax.training import step as step_lib
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
@@ -23,17 +28,48 @@ def made(tmp_path_factory):
     return config, build.find_corpus(config)
 
 
-def test_the_loss_is_weighed_as_in_training(made):
+def test_the_loss_has_the_weights_of_training(made):
     config, corpus = made
     mesh = use_mesh(2, 1, 1)
-    graphdef, init = step_lib.init_state(
-        config, step_lib.optim.make_optimizer(config)[0]
-    )
-    judge = evaluation.HeldOut(config, corpus, mesh, graphdef)
-    assert judge.exists
-    line = judge.evaluate(init(), 0)
+    graphdef, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    held_out = evaluation.HeldOut(config, corpus, mesh, graphdef)
+    assert held_out.exists
+    line = held_out.evaluate(init(), 0)
     assert all(name.startswith("eval_") for name in line)
     expected = line["eval_masked_lm_loss"] + 0.25 * line["eval_next_sentence_loss"]
     assert line["eval_loss"] == pytest.approx(expected)
-    assert judge.unigram_entropy > 1 and 0.5 <= judge.next_sentence_majority < 1
-    jax.block_until_ready(judge.evaluate(init(), 0))  # its batches are kept
+    assert held_out.unigram_entropy > 1 and 0.5 <= held_out.next_sentence_majority < 1
+    jax.block_until_ready(held_out.evaluate(init(), 0))  # with cached batches
+
+
+def test_held_out_masks_do_not_depend_on_the_training_rate(trained):
+    """A batch holds no larger array than its own rows."""
+    config = workdir_lib.read_config(str(trained / "run"))
+    corpus = corpus_lib.read(config)
+    data = dataclasses.replace(config.data, masked_lm_prob=0.3)
+    other = dataclasses.replace(config, data=data)
+    plain, found = (evaluation.eval_batches(corpus, c, 0) for c in (config, other))
+    for a, b in zip(plain, found, strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+            assert b[name].base is None
+    often = dataclasses.replace(config.eval, masked_lm_prob=0.3)
+    more = evaluation.eval_batches(corpus, dataclasses.replace(config, eval=often), 0)
+    masks = [sum(b["masked_lm_weights"].sum() for b in x) for x in (plain, more)]
+    assert masks[1] > masks[0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "majority"),
+    [
+        ([[1], [1], [0], [1]], [[1], [1], [1], [1]], 0.75),
+        ([[0], [0], [0], [1]], [[1], [0], [0], [1]], 0.5),  # two rows are padding
+        ([[0], [0]], [[0], [0]], None),  # rows of one segment
+    ],
+)
+def test_majority_is_the_share_of_the_more_frequent_label(labels, weights, majority):
+    batch = {
+        "next_sentence_labels": np.array(labels),
+        "next_sentence_weights": np.array(weights, np.float32),
+    }
+    assert evaluation.next_sentence_majority([batch]) == majority

@@ -1,4 +1,4 @@
-"""Every step gets its batch, across phases and skipped batches."""
+"""Tests of bert_jax.training.input."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ from tests.conftest import make_config, use_mesh
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run of two phases."""
-    directory = tmp_path_factory.mktemp("loop")
+    """The config, corpus and mesh of a run of two phases."""
+    directory = tmp_path_factory.mktemp("input")
     write_text(directory / "text.txt", 300)
     config = make_config(
         data__sources=(f"text:{directory}/*.txt",),
@@ -56,7 +56,7 @@ def batches_of_phase(run, phase_index):
         (1, (phases.Skip(0, 3, 1), phases.Skip(0, 5, 2), phases.Skip(1, 2, 2))),
     ],
 )
-def test_every_step_gets_its_batch(run, first_step, skips):
+def test_each_step_takes_its_batch_across_phases_and_skips(run, first_step, skips):
     use_mesh(2, 1, 1)
     known = [
         list(zip(range(9), batches_of_phase(run, i), strict=False)) for i in (0, 1)

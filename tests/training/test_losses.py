@@ -1,4 +1,4 @@
-"""Losses against the formulas in float64."""
+"""Tests of bert_jax.training.losses, against the formulas in float64."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Optimizers and schedules against independent NumPy versions, in float64."""
+"""Tests of bert_jax.training.optimizer, against NumPy versions in float64."""
 
 import dataclasses
 import math
@@ -44,7 +44,7 @@ def run_config(num_steps=(NUM_STEPS,), **changes) -> config_lib.ExperimentConfig
 
 
 def linear(step, num_steps=NUM_STEPS):
-    """optimization.py: linear decay from step 0, replaced by the warmup line."""
+    """Linear decay from step 0 that the warmup replaces, as in optimization.py."""
     if step < WARMUP:
         return PEAK * step / WARMUP
     return PEAK * (1 - step / num_steps)
@@ -61,7 +61,7 @@ def constant(step, num_steps=NUM_STEPS):
 
 
 def numpy_step(name, params, m, v, grads, step):
-    """One step, `step` counted from 0; changes params, m and v."""
+    """Takes step `step`, counted from 0, and updates params, m and v in place."""
     norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
     for key, g in grads.items():
         g = g * min(1.0, CLIP / norm)
@@ -119,7 +119,7 @@ def assert_near(found, expected, tolerance):
 @pytest.mark.parametrize("gradient_size", [0.05, 5.0])
 @pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
 def test_a_hundred_steps_equal_numpy(name, gradient_size):
-    """With gradients below the clipping norm, and with gradients far above it."""
+    """The gradients are below the clipping norm, or far above it."""
     expected = start()
     m = {key: np.zeros(shape) for key, shape in SHAPES.items()}
     v = {key: np.zeros(shape) for key, shape in SHAPES.items()}
@@ -130,8 +130,8 @@ def test_a_hundred_steps_equal_numpy(name, gradient_size):
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw_bert"])
-def test_a_hundred_steps_beside_torch(name):
-    """Its AdamW is ours of that name, and is not the released one."""
+def test_a_hundred_steps_against_torch(name):
+    """AdamW of PyTorch equals `adamw`, and differs from `adamw_bert`."""
     torch = pytest.importorskip("torch")
     params = {
         key: torch.nn.Parameter(torch.tensor(value, dtype=torch.float64))
@@ -152,16 +152,15 @@ def test_a_hundred_steps_beside_torch(name):
     found, _ = train(run_config(name=name), 1.0)
     expected = {key: value.detach().numpy() for key, value in params.items()}
     if name == "adamw":
-        assert_near(
-            found, expected, 1e-5
-        )  # torch adds its 1e-6 to the norm it clips by
+        # PyTorch adds 1e-6 to the norm that it clips by.
+        assert_near(found, expected, 1e-5)
     else:
         with pytest.raises(AssertionError):
             assert_near(found, expected, 1e-3)
 
 
 @pytest.mark.parametrize("name", config_lib.OPTIMIZERS)
-def test_a_first_moment_in_bfloat16_is_kept_so_and_goes_the_same_way(name):
+def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
     params, opt_state = train(run_config(name=name, mu_dtype="bfloat16"), 1.0)
     (adam,) = (state for state in opt_state if hasattr(state, "mu"))
     assert {leaf.dtype for leaf in jax.tree.leaves(adam.mu)} == {jnp.dtype("bfloat16")}
@@ -187,7 +186,7 @@ def test_schedule_at_every_step(schedule):
 
 
 @pytest.mark.parametrize("schedule", [linear, cosine, constant])
-def test_each_phase_may_have_the_whole_schedule(schedule):
+def test_schedule_by_phase_restarts_in_each_phase(schedule):
     config = run_config((30, 20), schedule=schedule.__name__, schedule_by_phase=True)
     found = optimizer.make_schedule(config)
     np.testing.assert_allclose(
@@ -198,7 +197,7 @@ def test_each_phase_may_have_the_whole_schedule(schedule):
     )
 
 
-def test_one_schedule_goes_over_all_phases():
+def test_one_schedule_covers_all_phases():
     found = optimizer.make_schedule(run_config((60, 40)))
     assert float(found(jnp.int32(60))) == pytest.approx(linear(60))
 
@@ -234,7 +233,7 @@ def test_kernels_and_embeddings_decay_and_nothing_else():
     }
 
 
-def test_a_schedule_that_is_all_warmup_is_told():
+def test_a_schedule_of_warmup_only_is_reported():
     def notes(warmup_steps: int) -> list[str]:
         return optimizer.schedule_notes(
             make_config(optimizer__warmup_steps=warmup_steps, phase={"num_steps": 8})

@@ -1,4 +1,4 @@
-"""A step that gives other bits the second time is told; one that does not, passes."""
+"""Tests of bert_jax.training.replay."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 
-def test_a_sound_machine_takes_a_step_twice_alike():
+def test_a_repeated_step_gives_the_same_bits():
     config = make_config(model__hidden_dropout_prob=0.1, guard__replay_every_steps=3)
     use_mesh(2, 1, 2)
     tx, schedule = optimizer.make_optimizer(config)
@@ -25,8 +25,8 @@ def test_a_sound_machine_takes_a_step_twice_alike():
     jax.block_until_ready(state)  # it was not donated
 
 
-def test_another_bit_is_named():
-    """A program cannot compute wrong on purpose: the second go gets another input."""
+def test_an_array_with_a_different_bit_is_named():
+    """The second result has a flipped bit, as if a chip had computed it wrong."""
     config = make_config(guard__replay_every_steps=1)
     use_mesh(1, 1, 1)
     weights = {"a": jnp.arange(4.0), "b": {"c": jnp.ones(3)}}
@@ -35,21 +35,23 @@ def test_another_bit_is_named():
     answers = [weights, {**weights, "a": jnp.asarray(flipped)}]
     checker = replay.Replay(config, lambda state, batch: state)
     checker._train_step = lambda state, batch: answers.pop(0)
-    with pytest.raises(CorruptError, match="step 7 .* here in 1 arrays: a.: a chip"):
+    with pytest.raises(CorruptError, match="step 7 .* 1 arrays differ: a., so a chip"):
         checker.check(7, None, None)
 
 
 def test_bits_are_compared_not_values():
     use_mesh(1, 1, 1)
     nan = jnp.array([np.nan, 1.0])
-    assert replay.differing({"x": nan}, {"x": nan}) == []
+    assert replay.differing_arrays({"x": nan}, {"x": nan}) == []
     zero, minus = {"x": jnp.zeros(2)}, {"x": -jnp.zeros(2)}
-    assert replay.differing(zero, minus) == ["x"]
-    assert replay.differing({"x": jnp.arange(3)}, {"x": jnp.arange(3) + 1}) == ["x"]
+    assert replay.differing_arrays(zero, minus) == ["x"]
+    assert replay.differing_arrays({"x": jnp.arange(3)}, {"x": jnp.arange(3) + 1}) == [
+        "x"
+    ]
 
 
-def test_each_device_is_looked_at():
-    """Of a copy on every device one may be wrong."""
+def test_each_copy_of_a_replicated_array_is_compared():
+    """The copy on one device may be wrong."""
     mesh = use_mesh(4, 1, 1)
     layout = jax.NamedSharding(mesh, jax.P())
     good = np.ones(3, np.float32)
@@ -60,5 +62,7 @@ def test_each_device_is_looked_at():
         arrays = [jax.device_put(v, d) for v, d in zip(values, devices, strict=True)]
         return jax.make_array_from_single_device_arrays((3,), layout, arrays)
 
-    assert replay.differing({"x": copies(good)}, {"x": copies(good)}) == []
-    assert replay.differing({"x": copies(good)}, {"x": copies(good + 1)}) == ["x"]
+    assert replay.differing_arrays({"x": copies(good)}, {"x": copies(good)}) == []
+    assert replay.differing_arrays({"x": copies(good)}, {"x": copies(good + 1)}) == [
+        "x"
+    ]

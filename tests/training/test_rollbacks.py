@@ -1,4 +1,4 @@
-"""The record of a rollback applies exactly where no checkpoint has its skips."""
+"""Tests of bert_jax.training.rollbacks."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def test_a_checkpoint_from_after_the_rollback_keeps_its_own(tmp_path):
 
 
 def test_a_checkpoint_of_the_undone_steps_keeps_its_own(tmp_path):
-    """Restored from a copy, for example."""
+    """It may have been restored from a backup."""
     rollbacks.write(str(tmp_path), 30, AFTER)
     assert rollbacks.resumed(str(tmp_path), 40, BEFORE) == BEFORE
 

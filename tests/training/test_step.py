@@ -1,4 +1,4 @@
-"""The train step: one answer on every mesh and for every number of microbatches."""
+"""Tests of bert_jax.training.step, on several meshes and numbers of microbatches."""
 
 import dataclasses
 import functools
@@ -29,27 +29,27 @@ def slow(*values):
 
 @functools.cache
 def compiled(config, mesh_shape):
-    """Compiling takes seconds and running milliseconds, so tests share programs."""
+    """Returns compiled steps, which tests share: compiling them takes seconds."""
     mesh = use_mesh(*mesh_shape)
     tx, schedule = optimizer_lib.make_optimizer(config)
     graphdef, _ = step_lib.init_state(config, tx)
     step = step_lib.make_train_step(config, graphdef, tx, schedule)
     eval_step = step_lib.make_eval_step(config, graphdef)
-    # The first state is the same however its steps are computed.
-    init = first_state(
+    # The initial state does not depend on accumulation and remat.
+    init = initial_state(
         dataclasses.replace(config, accumulation_steps=1, remat="none"), mesh_shape
     )
     return mesh, init, jax.jit(step, donate_argnums=0), jax.jit(eval_step)
 
 
 @functools.cache
-def first_state(config, mesh_shape):
+def initial_state(config, mesh_shape):
     use_mesh(*mesh_shape)
     return step_lib.init_state(config, optimizer_lib.make_optimizer(config)[0])[1]
 
 
 def train(config, mesh_shape, batches):
-    """Returns the state and the loss of each step from the config's first weights."""
+    """Returns the last state and the loss of each step, from the initial weights."""
     mesh, init, step, _ = compiled(config, mesh_shape)
     jax.set_mesh(mesh)
     state, losses = init(), []
@@ -68,7 +68,7 @@ def train(config, mesh_shape, batches):
     ],
 )
 def test_sharded_equals_unsharded(mesh_shape):
-    """Twenty steps with dropout: same masks, and losses within rounding."""
+    """Over 20 steps, dropout masks are the same, and losses equal up to rounding."""
     config = make_config(**DROPOUT)
     batches = [make_batch(config, seed) for seed in range(20)]
     _, expected = train(config, (1, 1, 1), batches)
@@ -88,7 +88,7 @@ FACTORISATIONS = [
 @functools.cache
 def losses_of(mesh_shape, **changes):
     config = make_config(
-        model__num_hidden_layers=1,  # half the time of twenty compilations
+        model__num_hidden_layers=1,  # halves the time of twenty compilations
         model__num_attention_heads=8,
         phase={"global_batch_size": 32},
         **DROPOUT,
@@ -103,10 +103,10 @@ COMBINED = list(itertools.product(FACTORISATIONS, (1, 4), ("none", "full")))
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mesh_shape", "accumulation_steps", "remat"), COMBINED)
-def test_every_mesh_computes_what_one_device_does(
+def test_every_mesh_computes_the_losses_of_one_device(
     mesh_shape, accumulation_steps, remat
 ):
-    """Twenty steps with dropout, which microbatches draw anew each."""
+    """The 20 steps have dropout, with a mask for each microbatch."""
     expected = losses_of((1, 1, 1), accumulation_steps=accumulation_steps)
     found = losses_of(mesh_shape, accumulation_steps=accumulation_steps, remat=remat)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -123,7 +123,7 @@ def test_every_mesh_computes_what_one_device_does(
         ),
     ],
 )
-def test_how_it_is_computed_does_not_change_what(mesh_shape, changes):
+def test_remat_and_sharding_do_not_change_the_losses(mesh_shape, changes):
     config = make_config(**DROPOUT)
     batches = [make_batch(config, seed) for seed in range(20)]
     _, expected = train(config, (1, 1, 1), batches)
@@ -133,7 +133,7 @@ def test_how_it_is_computed_does_not_change_what(mesh_shape, changes):
 
 @functools.cache
 def compiled_step(mesh_shape, **changes):
-    """Returns the compiled step of a model large enough for sizes to be seen."""
+    """Returns the compiled step of a model that is large enough to compare sizes."""
     mesh = use_mesh(*mesh_shape)
     config = make_config(
         model__hidden_size=64,
@@ -152,40 +152,40 @@ def compiled_step(mesh_shape, **changes):
 
 @pytest.mark.slow
 def test_remat_computes_more():
-    """On a CPU, which keeps what it likes, memory does not tell."""
+    """FLOPs are compared, because memory on a CPU does not depend on remat."""
     flops = {
         remat: compiled_step((1, 1, 1), remat=remat).cost_analysis()["flops"]
         for remat in ("none", "matmuls", "full")
     }
-    # Of three passes over the layers one more; or only over what attention multiplies.
+    # "full" adds a fourth pass over the layers; "matmuls" repeats attention only.
     assert 1.2 < flops["full"] / flops["none"] < 1.4
     assert 1.01 < flops["matmuls"] / flops["none"] < flops["full"] / flops["none"]
 
 
 @pytest.mark.slow
-def test_the_optimizer_over_data_takes_its_share_of_memory():
+def test_a_sharded_optimizer_takes_less_memory():
     plain, split = (
         compiled_step((8, 1, 1), mesh__shard_optimizer=on)
         .memory_analysis()
         .argument_size_in_bytes
         for on in (False, True)
     )
-    # Parameters and two moments, of which the moments shrink to an eighth but for
-    # vectors: 3 -> 1.25.
+    # Parameters and two moments: the moments of matrices shrink to an eighth, so 3
+    # becomes 1.25.
     assert 0.4 < split / plain < 0.5
 
 
 def test_data_parallel_reduces_gradients_and_nothing_else():
     text = compiled_step((8, 1, 1)).as_text()
     collectives = re.findall(r" (all-\w+|reduce-scatter|collective-\w+)\(", text)
-    # XLA fuses the gradients' sum into one; the metrics' sums may stand apart.
+    # XLA fuses the sums of all gradients; the sums of metrics may be separate.
     assert set(collectives) == {"all-reduce"}
     assert len(collectives) <= 2
 
 
 @pytest.mark.slow
 def test_an_optimizer_with_norms_is_the_same_when_sharded():
-    """Also where no device holds a tensor as a whole."""
+    """No device holds a whole tensor in this case."""
     config = make_config(optimizer__name="lamb", optimizer__schedule="cosine")
     batches = [make_batch(config, seed) for seed in range(5)]
     with jax.numpy_dtype_promotion("standard"):  # optax: int32 counts times floats
@@ -199,8 +199,8 @@ def test_an_optimizer_with_norms_is_the_same_when_sharded():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh_shape", [(2, 1, 1), (1, 1, 1)])
-def test_accumulation_is_the_whole_batch(mesh_shape):
-    """Microbatches have different numbers of masks: only a global division agrees."""
+def test_accumulation_equals_the_whole_batch(mesh_shape):
+    """Microbatches have different numbers of masks, so sums are divided globally."""
     batches = [make_batch(make_config(), seed) for seed in range(5)]
     expected, expected_losses = train(make_config(), (1, 1, 1), batches)
     found, losses = train(make_config(accumulation_steps=4), mesh_shape, batches)
@@ -212,8 +212,8 @@ def test_accumulation_is_the_whole_batch(mesh_shape):
 
 
 @pytest.mark.parametrize("name", [OPTIMIZERS[0], slow(OPTIMIZERS[-1])])
-def test_moments_begin_anew_where_a_phase_begins(name):
-    """Phases of two steps: as with a new optimizer, but for the learning rate."""
+def test_moments_are_reset_at_the_start_of_a_phase(name):
+    """With phases of two steps, it equals a new optimizer except for the schedule."""
     config = make_config(model__num_hidden_layers=1, optimizer__name=name)
     phase = dataclasses.replace(config.phases[0], num_steps=2)
     config = dataclasses.replace(config, phases=(phase, phase, phase))
@@ -233,7 +233,7 @@ def test_moments_begin_anew_where_a_phase_begins(name):
             found = resets(state, batch)[0]
             if done in (2, 4):
                 fresh = tx.init(state.params)
-                # All but the last, the learning rate's place in its schedule.
+                # The last one is the position in the schedule, which is kept.
                 fresh = (*fresh[:-1], state.opt_state[-1])
                 assert not trees_equal(found, expected)
                 expected = keeps(dataclasses.replace(state, opt_state=fresh), batch)[0]
@@ -242,7 +242,7 @@ def test_moments_begin_anew_where_a_phase_begins(name):
 
 
 def trees_equal(a, b) -> bool:
-    """But for rounding: the two programs fuse their arithmetic in other ways."""
+    """Compares up to rounding, because the programs fuse arithmetic differently."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.allclose(x, y, rtol=1e-4, atol=1e-8) for x, y in pairs)
 
@@ -259,7 +259,7 @@ def trees_equal(a, b) -> bool:
         ),
     ],
 )
-def test_a_step_that_is_not_finite_changes_nothing_but_the_counts(poison, changes):
+def test_a_step_that_is_not_finite_changes_only_the_counts(poison, changes):
     config = make_config(**changes)
     use_mesh(2, 1, 2)
     tx, schedule = optimizer_lib.make_optimizer(config)
@@ -282,7 +282,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_the_counts(poison, change
         assert (after.step, after.bad_steps, after.bad_steps_in_row) == (3, 2, 2)
         later, metrics = step(after, good)
     assert np.isfinite(metrics["loss"]) and metrics["bad_steps_in_row"] == 0
-    # Its rate is that of the second update, as if the bad ones had not been.
+    # The learning rate is that of the second update; skipped ones do not count.
     np.testing.assert_allclose(metrics["learning_rate"], schedule(1))
     assert (later.step, later.bad_steps, later.bad_steps_in_row) == (4, 2, 0)
     changed = [
@@ -301,7 +301,7 @@ def test_a_small_model_overfits_one_batch():
     assert losses[-1] < 0.5
 
 
-def test_same_seed_same_bits_and_other_seed_other_dropout():
+def test_the_seed_determines_all_bits_and_the_dropout():
     config = make_config(**DROPOUT)
     batches = [make_batch(config, seed) for seed in range(3)]
     first, _ = train(config, (1, 1, 1), batches)
@@ -313,7 +313,7 @@ def test_same_seed_same_bits_and_other_seed_other_dropout():
     assert losses != other
 
 
-def test_unused_mask_slots_do_not_count():
+def test_unused_mask_slots_do_not_affect_the_loss():
     config = make_config()
     batch = make_batch(config)
     unused = batch["masked_lm_weights"] == 0
@@ -354,7 +354,7 @@ def without_next_sentence(config):
     )
 
 
-def test_without_next_sentence_the_loss_is_the_masked_lm_alone():
+def test_without_next_sentence_the_loss_is_the_masked_lm_loss():
     config, batch = make_config(), make_batch(make_config())
     mesh, init, step, eval_step = compiled(without_next_sentence(config), (1, 1, 1))
     placed = sharding.place_batch(batch, mesh)
@@ -368,8 +368,8 @@ def test_without_next_sentence_the_loss_is_the_masked_lm_alone():
 
 
 @pytest.mark.slow
-def test_each_objective_counts_by_its_weight():
-    """In the loss, and in the gradient of what only one objective reaches."""
+def test_objectives_are_weighted_in_loss_and_gradient():
+    """The gradients are of parameters that only one of the objectives reaches."""
     batch = make_batch(make_config())
     config = make_config(loss_weights__masked_lm=0.5, loss_weights__next_sentence=3.0)
     gradients, losses = [], []
@@ -404,7 +404,7 @@ def test_each_objective_counts_by_its_weight():
 
 
 def make_packed(config, seed=0):
-    """Returns a batch of rows of one to three pairs, and one of a pair a row."""
+    """Returns a batch with one to three pairs per row, and one with a pair per row."""
     random = np.random.default_rng(seed)
     phase = config.phases[0]
     B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
@@ -451,7 +451,7 @@ def make_packed(config, seed=0):
 
 
 @pytest.mark.slow
-def test_packed_pairs_have_the_logits_and_the_loss_they_have_alone():
+def test_packed_pairs_have_the_same_logits_and_loss_as_unpacked_ones():
     config = make_config(phase={"sequence_length": 32, "max_predictions": 9})
     mesh, init, _, eval_step = compiled(config, (1, 1, 1))
     tx, _ = optimizer_lib.make_optimizer(config)
@@ -490,7 +490,7 @@ def test_compute_dtype_follows_the_backend():
 
 
 def products(program: str) -> list[tuple[tuple[str, ...], str]]:
-    """Returns the dtypes of the factors and the precision of a program's products."""
+    """Returns the factor dtypes and the precision of each product in a program."""
     found = re.findall(
         r"stablehlo\.dot_general .*? : \(tensor<([^>]*)>, tensor<([^>]*)>\)", program
     )
@@ -508,7 +508,7 @@ def products(program: str) -> list[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
 def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, platform):
-    """TPUs and GPUs round float32 factors by default: to bfloat16, and to TF32."""
+    """By default, TPUs round float32 factors to bfloat16, and GPUs to TF32."""
     monkeypatch.setattr(sharding, "platform", lambda: platform)
     config = make_config(compute_dtype=name)
     tx, schedule = optimizer_lib.make_optimizer(config)
@@ -542,15 +542,15 @@ def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, pla
         ),
     ],
 )
-def test_gradients_of_kernels_are_rounded_only_where_the_config_says(changes, dtype):
-    """A product's dtype is that of the sum over devices, see test_compiled_program."""
+def test_gradients_of_kernels_have_gradient_reduction_dtype(changes, dtype):
+    """A product has the dtype of the sum over devices, see test_hlo.py."""
     config = make_config(**{"compute_dtype": "bfloat16"} | changes)
     tx, schedule = optimizer_lib.make_optimizer(config)
     graphdef, init = step_lib.init_state(config, tx)
     batch = sharding.place_batch(make_batch(config), use_mesh(2, 1, 1))
     train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
     program = jax.jit(train_step).lower(init(), batch).as_text()
-    kernel = "32x64x"  # the intermediate kernel of a layer, as no activation is
+    kernel = "32x64x"  # the intermediate kernel of a layer; no activation has it
     found = {
         line.split("->")[-1].split("x")[-1].split(">")[0]
         for line in program.splitlines()

@@ -19,7 +19,7 @@ import tokenizers
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
-from bert_jax.config import TokenizerConfig
+from bert_jax.config import TokenizerConfig, TokenizerKind
 from bert_jax.data.tokenizers import alphabet, base
 from bert_jax.data.tokenizers.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from bert_jax.errors import ConfigError
@@ -42,7 +42,7 @@ _STRING = re.compile("(?:\\S|[\x0b\x1c-\x1f\x85])+")
 _pb2: Any = sentencepiece_model_pb2  # its classes are created at run time
 ModelProto = _pb2.ModelProto
 _Piece = ModelProto.SentencePiece
-_KINDS = {
+_KINDS: dict[int, TokenizerKind] = {
     _pb2.TrainerSpec.UNIGRAM: "sentencepiece_unigram",
     _pb2.TrainerSpec.BPE: "sentencepiece_bpe",
 }
@@ -235,7 +235,7 @@ def _problem(model: Any) -> str | None:
     return None
 
 
-def kind(content: bytes, path: str) -> str:
+def kind(content: bytes, path: str) -> TokenizerKind:
     """Returns the config.tokenizer.kind of a .model file.
 
     Raises:

@@ -22,7 +22,7 @@ from bert_jax.data.corpus import encoding
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample, tokenizers
-from bert_jax.monitoring.progress import Progress, UnderWay
+from bert_jax.monitoring.progress import Progress, TaskLog
 
 # Pairs of the number of a source and a document of it.
 Documents = Iterable[tuple[int, document_lib.Document]]
@@ -110,8 +110,8 @@ def _train(
     config: ExperimentConfig, text: Iterable[list[str]], trained_on: dict[str, Any]
 ) -> tokenizers.Tokenizer:
     """Trains a tokenizer, logging progress."""
-    training = UnderWay("tokenizer", "stdout")
-    with training.doing(
+    training = TaskLog("tokenizer", "stdout")
+    with training.task(
         f"training {config.tokenizer.vocab_size:,} pieces ({config.tokenizer.kind}) on"
         f" {trained_on['bytes'] / 2**20:,.1f} MB of text"
     ):

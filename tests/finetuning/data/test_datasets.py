@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from bert_jax import finetune
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as tasks_config
+from bert_jax.finetuning import report
 from bert_jax.finetuning.data import datasets
 from tests.finetuning import labelled
 from tests.finetuning.test_config import change
@@ -76,8 +76,8 @@ def test_dropped_lines_are_counted_and_an_error_in_a_test_set(tmp_path):
     config = dataclasses.replace(setup.config, data=data)
     found = datasets.read(config, TOKENIZER)
     assert len(found.train.features) == 200
-    assert finetune.left_out(found) == [
-        f"{spec}: 1 lines with more or fewer columns, left out"
+    assert report.losses(found) == [
+        f"{spec}: 1 lines skipped, with more or fewer columns"
     ]
     data = dataclasses.replace(data, test=(spec,))
     with pytest.raises(ConfigError, match="train.tsv: line 202 has a different num"):

@@ -187,7 +187,7 @@ def test_tfds_classes_are_converted_to_names(tmp_path, monkeypatch):
     assert tables.read("tfds:tiny_bert_labels:test").column("label") == [""]
     part = tables.read("tfds:tiny_bert_labels:1.0.0:train[:50%]")
     assert part.column("text") == table.column("text")[:1]
-    with pytest.raises(ConfigError, match="has no split 'dev'; it has"):
+    with pytest.raises(ConfigError, match="has no split 'dev'; use one of"):
         tables.read("tfds:tiny_bert_labels:dev")
     with pytest.raises(ConfigError, match="TensorFlow Datasets has no 'nothing_such'"):
         tables.read("tfds:nothing_such:train")

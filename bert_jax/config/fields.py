@@ -1,0 +1,165 @@
+"""Builds frozen dataclasses from plain values; the field types have the limits.
+
+    learning_rate: Annotated[float, Range(above=0)]
+    schedule: Literal["linear", "cosine"]
+
+An invalid value is a ConfigError: one line with the key, the value and the remedy.
+"""
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, cast
+
+import ml_collections
+
+from bert_jax.errors import ConfigError
+
+UNLIMITED = 2**31
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The range of a number; str() gives for example "at least 0 and below 1"."""
+
+    min: float = -math.inf  # inclusive, as is max
+    max: float = math.inf
+    above: float = -math.inf  # exclusive, as is below
+    below: float = math.inf
+
+    def __str__(self) -> str:
+        limits = {
+            "at least": self.min,
+            "above": self.above,
+            "at most": self.max,
+            "below": self.below,
+        }
+        return " and ".join(
+            f"{words} {limit}"
+            for words, limit in limits.items()
+            if abs(limit) < math.inf
+        )
+
+    def check(self, key: str, value: float) -> None:
+        """Raises ConfigError if the value is out of the range."""
+        ok = self.min <= value <= self.max and self.above < value < self.below
+        require(ok, key, value, f"must be {self}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Length:
+    """The number of values in a list; str() gives for example "at least 1"."""
+
+    min: int  # inclusive, as is max
+    max: int = UNLIMITED
+
+    def __str__(self) -> str:
+        if self.max == UNLIMITED:
+            return f"at least {self.min}"
+        return f"{self.min}" if self.max == self.min else f"{self.min} to {self.max}"
+
+    def check(self, key: str, value: tuple[Any, ...]) -> None:
+        """Raises ConfigError if the list has too few or too many values."""
+        ok = self.min <= len(value) <= self.max
+        require(ok, key, value, f"has length {len(value)}; the length must be {self}")
+
+
+Count = Annotated[int, Range(min=1)]
+CountOrZero = Annotated[int, Range(min=0)]
+Positive = Annotated[float, Range(above=0)]
+NotNegative = Annotated[float, Range(min=0)]
+Fraction = Annotated[float, Range(min=0, below=1)]
+Probability = Annotated[float, Range(min=0, max=1)]
+
+
+def build(kind: Any, values: Any, path: str) -> Any:
+    """Builds a value of type `kind` from plain values, and checks its range.
+
+    Args:
+      kind: a dataclass, a union of dataclasses with a field `kind`, tuple[X, ...], a
+        Literal, a scalar, or one of these in Annotated with a Range or Length.
+      values: a mapping, list or scalar.
+      path: the name of the value, for error messages.
+
+    Raises:
+      ConfigError: if a key is missing or unknown, or if a value is of the wrong type or
+        out of range.
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        value = build(arguments[0], values, path)
+        for limit in arguments[1:]:
+            limit.check(path, value)
+        return value
+    if origin is Literal:
+        require(values in arguments, path, values, one_of(arguments))
+        return values
+    if dataclasses.is_dataclass(kind) or origin is types.UnionType:
+        if not isinstance(values, Mapping | ml_collections.ConfigDict):
+            raise ConfigError(f"{path} is {values!r}; it must be a section with keys")
+        if origin is types.UnionType:
+            by_kind, name = members(kind), cast(Any, values).get("kind")
+            require(name in list(by_kind), f"{path}.kind", name, one_of(by_kind))
+            kind = by_kind[name]
+        return _build_section(kind, values, path)
+    if origin is tuple:
+        if not isinstance(values, list | tuple):
+            raise ConfigError(
+                f"{path} is {values!r}; it must be a list, for example [{values!r}]"
+            )
+        return tuple(
+            build(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(values)
+        )
+    return _build_scalar(kind, values, path)
+
+
+def _build_section(kind: Any, values: Any, path: str) -> Any:
+    known = typing.get_type_hints(kind, include_extras=True)
+    for key in values:
+        if key not in known:
+            close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.0)
+            raise ConfigError(
+                f"{path}.{key} is not a config key; the nearest is {path}.{close[0]}"
+            )
+    for key in known:
+        if key not in values:
+            raise ConfigError(
+                f"{path}.{key} is missing; copy it from another config file"
+            )
+    return kind(**{k: build(known[k], values[k], f"{path}.{k}") for k in known})
+
+
+def members(union: Any) -> dict[str, Any]:
+    """Returns {value of `kind`: dataclass} of a union of dataclasses."""
+    return {
+        kind: member
+        for member in typing.get_args(union)
+        for kind in typing.get_args(typing.get_type_hints(member)["kind"])
+    }
+
+
+def _build_scalar(kind: type, value: Any, path: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        raise ConfigError(
+            f"{path} is {value!r} ({type(value).__name__});"
+            f" it must be of type {kind.__name__}"
+        )
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path} is {value}; it must be a finite number")
+    return value
+
+
+def require(ok: bool, key: str, value: Any, problem: str) -> None:
+    """Raises ConfigError with key, value and problem unless `ok`."""
+    if not ok:
+        raise ConfigError(f"{key}={value!r} {problem}")
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """Returns the problem of a value that is none of the choices."""
+    return f"must be one of {', '.join(choices)}"

@@ -1,0 +1,1 @@
+"""Config files of pretraining: `--config=NAME` or a path to your own file."""

@@ -1,0 +1,319 @@
+"""Loads a fine-tuned model and predicts one result per input."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.special
+
+from bert_jax.errors import ConfigError
+from bert_jax.finetuning import task, thresholds
+from bert_jax.finetuning.config import (
+    ChoiceTask,
+    QuestionTask,
+    SimilarityTask,
+    TaggingTask,
+    Task,
+    TextTask,
+)
+from bert_jax.finetuning.predictor import Predictor
+from bert_jax.inference import examples, options
+from bert_jax.inference.options import Text
+from bert_jax.loading import model as model_lib
+from bert_jax.loading.model import PlacedModel
+from bert_jax.model import int8
+from bert_jax.model.heads import Head
+
+
+def load_tuned(
+    path: str | os.PathLike[str],
+    *,
+    max_length: int | None = None,
+    batch_size: int = 32,
+    compute_dtype: str = "float32",
+    weights: str = "float32",
+    threshold: float | None = None,
+    null_threshold: float | None = None,
+    stride: int | None = None,
+    max_query_length: int | None = None,
+    max_answer_length: int | None = None,
+    num_best: int = 3,
+) -> "TunedModel":
+    """Loads a fine-tuned model.
+
+    The model is placed on the mesh of `jax.set_mesh`, or on all devices of this process
+    if there is none. Options that are None have the values of the fine-tuning run; for
+    a model that does not record them, those of the released run_squad.py, and a
+    threshold of 0.5.
+
+    Args:
+      path: WORKDIR/model of `finetune`, or a fine-tuned Hugging Face BERT with
+        safetensors.
+      max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts are
+        truncated at the end, a pair in its longer text; a long paragraph of question
+        answering becomes several overlapping rows. None: the model's own maximum.
+      batch_size: rows per step, over all devices; rounded up to a multiple of the
+        number of devices.
+      compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
+      weights: "float32", or "int8", which takes a quarter of the memory.
+      threshold: multi_label models predict a label if its probability is above this.
+      null_threshold: a question has no answer if the log odds of that are above this;
+        given, every question may have no answer.
+      stride: tokens from a window of a paragraph to the next; 0: half a window, at most
+        128.
+      max_query_length: maximum tokens of a question.
+      max_answer_length: maximum tokens of an answer.
+      num_best: number of answers in "best" of a question.
+
+    Raises:
+      ConfigError: if there is no fine-tuned model, a file is corrupt, an option is out
+        of range or does not apply to the model, or the devices cannot be opened.
+    """
+    options.check_choice("weights", weights, options.WEIGHTS)
+    mesh = options.current_mesh()
+    with jax.set_mesh(mesh):
+        trained = model_lib.place(model_lib.read_tuned(os.fspath(path), "model"))
+    assert trained.head is not None
+    settings = thresholds.read(
+        Path(path).expanduser(),
+        trained.head.kind,
+        threshold=threshold,
+        null_threshold=null_threshold,
+        has_impossible=None if null_threshold is None else True,
+        stride=stride,
+        max_query_length=max_query_length,
+        max_answer_length=max_answer_length,
+    )
+    model = TunedModel(
+        trained,
+        mesh,
+        settings,
+        num_best=num_best,
+        max_length=max_length,
+        batch_size=batch_size,
+        compute_dtype=compute_dtype,
+    )
+    return model.quantized() if weights == "int8" else model
+
+
+class TunedModel:
+    """A fine-tuned model that predicts; made by `load_tuned`.
+
+    Compiles one program per row length.
+
+    Attributes:
+      kind: the kind of its task, as "classification".
+      labels: the names of its classes, in the order of the model.
+      max_length: maximum tokens of a row.
+      max_texts: the most texts that an input may have.
+      num_truncated: number of rows truncated to `max_length` so far.
+      num_cut_words: number of words of tagging beyond `max_length` so far; their tag is
+        O.
+    """
+
+    def __init__(
+        self,
+        trained: PlacedModel,
+        mesh: jax.sharding.Mesh,
+        settings: dict[str, Any],
+        *,
+        num_best: int,
+        max_length: int | None,
+        batch_size: int,
+        compute_dtype: str,
+    ):
+        """Initializes the model; see `load_tuned` for the options.
+
+        Args:
+          trained: a model with a head, on `mesh`.
+          mesh: the mesh to compute on.
+          settings: the decision settings, from `thresholds.read`.
+          num_best, max_length, batch_size, compute_dtype: as in `load_tuned`.
+        """
+        assert trained.head is not None
+        options.check_positive("batch_size", batch_size)
+        options.check_positive("num_best", num_best)
+        self.kind, self.labels = trained.head.kind, trained.head.labels
+        self.max_length = options.row_length(trained, max_length)
+        self.num_truncated = self.num_cut_words = 0
+        self._trained, self._mesh, self._settings = trained, mesh, settings
+        self._options = {
+            "num_best": num_best,
+            "max_length": self.max_length,
+            "batch_size": batch_size,
+            "compute_dtype": compute_dtype,
+        }
+        self._task = _task_of(trained.head, settings, num_best)
+        _check_windows(self._task, self.max_length)
+        _, self.max_texts, _ = examples.parts_of(self._task)
+        self._predictor = Predictor(
+            trained.graphdef,
+            length=self.max_length,
+            batch_size=batch_size,
+            dtype=options.dtype_of(compute_dtype),
+            mesh=mesh,
+        )
+
+    def predict(
+        self,
+        texts: Sequence[Text],
+        *,
+        on_batch: Callable[[int], object] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Predicts one result per input, in order.
+
+        Inputs and results by the kind of the model:
+
+            classification      a text or pair: {"label": str, "probabilities":
+                                {label: float}}
+            multi_label         a text or pair: {"labels": [str], "probabilities":
+                                {label: float}}
+            regression          a text or pair: {"score": float}
+            similarity          a pair: {"similarity": float}, the cosine
+            tagging             words with blanks between them: {"words": [str],
+                                "tags": [str]}
+            question_answering  (question, paragraph): {"answer": str, "best": [{"text":
+                                str, "probability": float, "start_logit": float,
+                                "end_logit": float}]}; "" is no answer
+            multiple_choice     (context, choice, choice, ...): {"choice": int,
+                                "probabilities": {"0": float, ...}}
+
+        Texts are sorted by length before they are batched, so that a large list needs
+        less padding than several small ones.
+
+        Args:
+          texts: the inputs; a pair, or a context and its choices, is a tuple. All have
+            the same number of texts.
+          on_batch: called after each batch with the number of rows in it.
+
+        Raises:
+          ConfigError: if an input has too few or too many texts.
+          TypeError: if `texts` is a single string.
+        """
+        inputs = options.as_parts(texts)
+        if not inputs:
+            return []
+        has_impossible = self._settings.get("has_impossible", False)
+        found: Any = examples.examples_of(self._task, inputs, has_impossible)
+        features = task.featurize(
+            self._task,
+            found,
+            self.labels,
+            self._trained.tokenizer,
+            self.max_length,
+            is_training=False,
+        )
+        self.num_truncated += getattr(features, "num_truncated", 0)
+        self.num_cut_words += getattr(features, "num_cut", 0)
+        with jax.set_mesh(self._mesh):
+            logits = self._predictor(self._trained.params, features, on_batch)
+        predicted = task.predict(self._task, found, features, logits, self.labels)
+        return _results(self.kind, self.labels, found, predicted, logits)
+
+    @property
+    def num_bytes(self) -> int:
+        """Returns the bytes of the weights."""
+        return int8.num_bytes(self._trained.params)
+
+    def quantized(self) -> "TunedModel":
+        """Returns a copy of the model with int8 weights."""
+        with jax.set_mesh(self._mesh):
+            params = int8.quantize(self._trained.params)
+        trained = dataclasses.replace(self._trained, params=params)
+        return TunedModel(trained, self._mesh, self._settings, **self._options)
+
+
+def _task_of(head: Head, settings: dict[str, Any], num_best: int) -> Task:
+    """Returns the task of a head; no example is labelled or scored."""
+    if head.kind == "question_answering":
+        return QuestionTask(
+            kind=head.kind,
+            stride=settings["stride"],
+            max_query_length=settings["max_query_length"],
+            max_answer_length=settings["max_answer_length"],
+            num_best=num_best,
+            null_threshold=settings["null_threshold"],
+            answer_units="words",
+        )
+    if head.kind == "tagging":
+        return TaggingTask(kind=head.kind, words="", tags="", labels=head.labels)
+    if head.kind == "multiple_choice":
+        return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
+    if head.kind == "similarity":
+        return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
+    return TextTask(
+        kind=head.kind,
+        text=("",) * settings["num_texts"],
+        label="",
+        labels=head.labels,
+        glue=(),
+        index="",
+        threshold=settings.get("threshold", 0.5),
+    )
+
+
+def _check_windows(task_config: Task, length: int) -> None:
+    """Raises ConfigError if the windows of a paragraph are empty or leave gaps."""
+    if not isinstance(task_config, QuestionTask):
+        return
+    room = task_config.room(length)
+    if room <= 0:
+        raise ConfigError(
+            f"max_query_length={task_config.max_query_length} leaves no room in rows of"
+            f" {length} tokens; give a lower one"
+        )
+    if task_config.stride > room:
+        raise ConfigError(
+            f"stride={task_config.stride} leaves gaps between windows of {room} tokens,"
+            f" in rows of max_length={length}; give stride=0 for windows that overlap"
+        )
+
+
+def _results(
+    kind: str, labels: Sequence[str], found: Any, predicted: Any, logits: np.ndarray
+) -> list[dict[str, Any]]:
+    if kind == "tagging":
+        pairs = zip(found.words, predicted, strict=True)
+        # A blank text was given one empty word, because a row needs a word.
+        return [
+            {"words": words, "tags": tags}
+            if words != [""]
+            else {"words": [], "tags": []}
+            for words, tags in pairs
+        ]
+    if kind == "question_answering":
+        return [
+            {
+                "answer": predicted.texts[question.id],
+                "best": list(predicted.best[question.id]),
+            }
+            for question in found.questions
+        ]
+    if kind in ("regression", "similarity"):
+        name = "score" if kind == "regression" else "similarity"
+        return [{name: float(score)} for score in predicted]
+    if kind == "multi_label":
+        probs = scipy.special.expit(logits)
+        chosen = [_chosen_names(labels, row) for row in predicted]
+    else:
+        probs = scipy.special.softmax(logits, axis=-1)
+        chosen = [labels[i] if labels else int(i) for i in predicted]
+    names = labels or [str(i) for i in range(logits.shape[1])]
+    key = {"multi_label": "labels", "multiple_choice": "choice"}.get(kind, "label")
+    return [
+        {
+            key: choice,
+            "probabilities": {
+                name: float(prob) for name, prob in zip(names, row, strict=True)
+            },
+        }
+        for choice, row in zip(chosen, probs, strict=True)
+    ]
+
+
+def _chosen_names(names: Sequence[str], is_chosen: np.ndarray) -> list[str]:
+    return [name for name, chosen in zip(names, is_chosen, strict=True) if chosen]

@@ -1,0 +1,208 @@
+"""Opens the weights of a model in any supported format, and checks them.
+
+The formats are Hugging Face directories with safetensors, those of `export` and
+`finetune` included, TF1 checkpoints of google-research/bert, and workdirs of `train`,
+whose newest checkpoint is used.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax import storage
+from bert_jax.checkpoint import integrity, workdir
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import corpus
+from bert_jax.data.tokenizers import tokenizers
+from bert_jax.errors import ConfigError
+from bert_jax.interop import files, google_tf1, huggingface_read
+from bert_jax.interop.files import Source
+from bert_jax.loading import run as run_lib
+from bert_jax.loading import vocabulary
+from bert_jax.model import parameters
+
+# The meaning of bert_config.json's "gelu" since 2019-02-07. The two forms differ by at
+# most 5e-4.
+GOOGLE_HIDDEN_ACT = "gelu_new"
+
+
+def local_path(path: str, given_as: str) -> Path:
+    """Returns the absolute path of a model.
+
+    Args:
+      path: the path as the user gave it.
+      given_as: the flag, key or argument that has it, for error messages.
+
+    Raises:
+      ConfigError: if it is not a local path.
+    """
+    try:
+        found = Path(path).expanduser().absolute()
+    except RuntimeError:  # ~unknown_user
+        found = None
+    if found is None or "://" in path or not path.isprintable():
+        raise ConfigError(
+            f"{given_as}={path!r} is not a local path; copy the model to a local"
+            " directory"
+        )
+    return found
+
+
+def open_source(
+    path: Path, names_of: Callable[[dict[str, Any]], Iterable[str]], tokenizer_file: str
+) -> tuple[Source, dict[str, Any]] | None:
+    """Opens a model without reading its weights, and verifies its digests.
+
+    Args:
+      path: the directory of the model, or the prefix of a TF1 checkpoint.
+      names_of: returns our names of the parameters to read, given the values of the
+        model's config by config.model's keys. A workdir has all of its parameters.
+      tokenizer_file: the file of a Hugging Face directory's tokenizer to look for
+        first.
+
+    Returns:
+      The opened model and the values of its config, or None if there is no model.
+
+    Raises:
+      ConfigError: if the model is not supported, or a file is corrupt.
+    """
+    if is_workdir(path):
+        config = workdir.read_config(str(path))
+        assert config is not None, "is_workdir has found config.json"
+        return open_workdir(path), dataclasses.asdict(config.model)
+    if google_tf1.is_source(path):
+        files.verify_digests(path if path.is_dir() else path.parent)
+        values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
+        return google_tf1.open_source(path, names_of(values)), values
+    if (path / "config.json").is_file():
+        files.verify_digests(path)
+        values = huggingface_read.config_values(path)
+        source = huggingface_read.open_source(path, names_of(values), tokenizer_file)
+        return source, values
+    return None
+
+
+def is_workdir(directory: Path) -> bool:
+    """Returns whether a directory is a workdir of `train`."""
+    path = directory / workdir.CONFIG_FILE
+    return path.is_file() and {"phases", "optimizer"} <= set(storage.read_json(path))
+
+
+def open_workdir(directory: Path) -> Source:
+    """Opens the newest checkpoint of a workdir of `train`.
+
+    Raises:
+      ConfigError: if it has no checkpoint, its corpus is missing or replaced, or the
+        checkpoint is corrupt.
+    """
+    source = workdir.read_config(str(directory))
+    assert source is not None, "is_workdir has found config.json"
+    corpus_dir = source.data.corpus_dir
+    if not corpus.exists(corpus_dir):
+        raise ConfigError(
+            f"the vocabulary of the run in {directory} is in its corpus at"
+            f" {corpus_dir!r}, which is missing; restore the corpus, or use an export"
+            " of the run"
+        )
+    step = integrity.newest_step(str(directory))
+    if not step:
+        raise ConfigError(f"the run in {directory} has no checkpoint yet; use another")
+    for path in integrity.directory_of(str(directory), step).rglob("*"):
+        files.refuse_link_outside(path, directory)
+    remedy = "use a model written by python -m bert_jax.export --step={}"
+    integrity.check(str(directory), step, remedy)
+    checkpoints = Checkpoints(str(directory))
+    # Raises if the corpus was replaced, which may have another vocabulary.
+    checkpoints.position(step, corpus.read(source).sha256)
+    arrays = checkpoints.arrays(step)
+    checkpoints.close()
+    prefix = "params."
+    return Source(
+        directory=directory,
+        sizes=dataclasses.asdict(source.model),
+        lowercase=source.tokenizer.lowercase,
+        shapes={
+            name.removeprefix(prefix): tuple(shape)
+            for name, (shape, _) in arrays.items()
+            if name.startswith(prefix)
+        },
+        unused=(),
+        vocabulary=tokenizers.read(corpus_dir, source.tokenizer).content(),
+        vocabulary_path=Path(tokenizers.path_in(corpus_dir, source.tokenizer)),
+        read=lambda: _read_workdir(directory, step, source),
+    )
+
+
+def _read_workdir(
+    directory: Path, step: int, config: ExperimentConfig
+) -> dict[str, np.ndarray]:
+    mesh = jax.sharding.get_mesh()
+    whole = jax.NamedSharding(mesh, jax.P())  # every process needs all parameters
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
+        run_lib.abstract_params(config)[1],
+    )
+    checkpoints = Checkpoints(str(directory))
+    restored = checkpoints.restore(step, {"params": like}, mesh)
+    checkpoints.close()
+    return parameters.by_name(restored["params"])
+
+
+def check_tensors(
+    source: Source,
+    wanted: dict[str, tuple[int, ...]],
+    optional: tuple[str, ...] = (),
+    free_rows: Collection[str] = (),
+) -> None:
+    """Checks that a source has the tensors of a model.
+
+    Args:
+      source: the opened model.
+      wanted: the shape of each parameter, by name.
+      optional: prefixes of parameters that may be missing.
+      free_rows: names of tables whose number of rows may differ.
+
+    Raises:
+      ConfigError: if tensors are missing, or shapes differ.
+    """
+    missing = [
+        name
+        for name in wanted
+        if name not in source.shapes and not name.startswith(optional)
+    ]
+    if missing:
+        raise ConfigError(
+            f"{source.directory} lacks {len(missing)} of the model's tensors:"
+            f" {vocabulary.some(missing)}"
+        )
+
+    def fits(shape: tuple[int, ...], expected: tuple[int, ...], name: str) -> bool:
+        first = 1 if name in free_rows else 0
+        same_rank = len(shape) == len(expected)
+        return same_rank and shape[first:] == expected[first:] and 0 not in shape
+
+    wrong = [
+        f"{name} is {list(source.shapes[name])}, expected {list(shape)}"
+        for name, shape in wanted.items()
+        if name in source.shapes and not fits(source.shapes[name], shape, name)
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{source.directory} does not match the config in {len(wrong)} tensor(s):"
+            f" {vocabulary.some(wrong)}"
+        )
+
+
+def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
+    """Raises ConfigError if a weight is NaN or infinite."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"{directory} has NaN or infinity in {name}; use an older checkpoint"
+                " of it"
+            )

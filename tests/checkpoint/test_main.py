@@ -1,0 +1,71 @@
+"""Tests of bert_jax.checkpoint.__main__: list and verify."""
+
+import shutil
+
+import pytest
+
+from bert_jax.checkpoint import __main__ as checkpoint_command
+from bert_jax.checkpoint import integrity
+from tests.checkpoint.test_manager import save_all
+from tests.commands import run, run_well
+from tests.conftest import make_config
+
+
+def test_list_and_verify_print_every_checkpoint(tmp_path):
+    config = make_config(checkpoint__keep=3)
+    save_all(tmp_path, config, {10: None, 20: None, 30: None})
+    evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
+    (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
+    command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
+    listed = run_well(*command).splitlines()
+    assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
+    assert "2.5000" in listed[2] and "2.2500" in listed[3]
+    verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
+    assert run_well(*verify).count("verified") == 3
+    path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
+    content = bytearray(path.read_bytes())
+    content[100] ^= 4
+    path.write_bytes(content)
+    found = run(*verify)
+    assert found.returncode == 78
+    assert found.stdout.count("verified") == 2
+    assert "CORRUPT" in found.stdout
+    assert "\n20: meta/metadata does not match its digest\n" in found.stdout
+    assert found.stderr.startswith("error: 1 of the checkpoints in")
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_checkpoint_that_a_run_deletes_meanwhile_is_skipped(
+    tmp_path, monkeypatch, capsys
+):
+    config = make_config(checkpoint__keep=3)
+    save_all(tmp_path, config, {10: None, 20: None, 30: None})
+    real = integrity.verify
+
+    def verify(workdir, step):
+        if step == 30:
+            return real(workdir, step)
+        shutil.rmtree(integrity.directory_of(workdir, step))
+        if step == 10:
+            raise FileNotFoundError("state/d/x")
+        return ["state/d/x is missing"]
+
+    monkeypatch.setattr(integrity, "verify", verify)
+    assert checkpoint_command.show(str(tmp_path), True) == []
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "30"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "list or verify, not nothing"),
+        (["repair", "--workdir=x"], "list or verify, not repair"),
+        (["list"], "--workdir is missing"),
+        (["list", "--workdir=/nowhere"], "--workdir=/nowhere has no checkpoint"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, message):
+    result = run("bert_jax.checkpoint", *arguments)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+    assert message in result.stderr

@@ -1,0 +1,184 @@
+"""Commands, flags, config keys and tests named in README.md and docs/ exist."""
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+import sys
+
+import ml_collections
+import pytest
+
+from tests.commands import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+TEXT = {path.name: path.read_text() for path in PAGES}
+
+
+def commands() -> list[list[str]]:
+    """Returns the words of every `python -m bert_jax.X` command."""
+    found = []
+    for text in TEXT.values():
+        text = text.replace("\\\n", " ")
+        for command in re.findall(r"python -m (bert_jax\.[^`\n]+)", text):
+            words = shlex.split(command.split(" | ")[0], comments=True)
+            if any(word.startswith("-") for word in words):
+                found.append(words)
+    return found
+
+
+def flags_of(module: str) -> set[str]:
+    """Returns the names of the flags that a command defines."""
+    path = ROOT / module.replace(".", "/")
+    path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(path.read_text())
+    names = {"config", "help"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr.startswith("DEFINE_"):
+                names.add(ast.literal_eval(node.args[0]))
+    return names
+
+
+def config_of(path: str) -> ml_collections.ConfigDict:
+    file, _, argument = path.partition(":")
+    name = file.removesuffix(".py").removeprefix("configs/").replace("/", ".")
+    module = importlib.import_module(f"bert_jax.configs.{name}")
+    return module.get_config(argument) if argument else module.get_config()
+
+
+def has_key(config: ml_collections.ConfigDict, key: str) -> bool:
+    value = config
+    for part in re.findall(r"\w+", key):
+        if isinstance(value, tuple | list):
+            value = value[0]
+            if part.isdigit() or part == "i":
+                continue
+        if not hasattr(value, "keys") or part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_flags_and_config_keys_of_a_command_exist(words):
+    module, *arguments = words
+    flags = flags_of(module)
+    path = next((w.split("=")[1] for w in arguments if w.startswith("--config=")), "")
+    for word in arguments:
+        name = word.removeprefix("--").partition("=")[0]
+        if not word.startswith("--"):
+            continue
+        if name.startswith("config."):
+            path = path or "configs/base.py"
+            assert has_key(config_of(path), name.removeprefix("config.")), word
+        else:
+            assert name.removeprefix("no") in flags or name in flags, word
+    if path and not path.endswith("X.py"):
+        config_of(path)
+
+
+def test_config_keys_in_the_text_exist():
+    configs = [
+        config_of(name)
+        for name in ("base", "finetune/glue:sst2", "finetune/squad2", "finetune/swag")
+    ]
+    found = 0
+    for page, text in TEXT.items():
+        for key in re.findall(r"`(?:--)?config\.([\w.\[\]]+)", text):
+            if key.endswith((".py", ".json", ".safetensors")) or key == "json":
+                continue
+            assert any(has_key(config, key) for config in configs), f"{page}: {key}"
+            found += 1
+    assert found > 80
+
+
+def test_every_row_of_faithfulness_names_a_test_that_exists():
+    rows = re.findall(r"^\| (?!point|---)(.*) \|$", TEXT["faithfulness.md"], re.M)
+    assert len(rows) > 25
+    for row in rows:
+        names = re.findall(r"`(tests/\S+\.py)::(\w+)`", row)
+        assert names, row
+        for path, name in names:
+            tree = ast.parse((ROOT / path).read_text())
+            there = [x.name for x in tree.body if isinstance(x, ast.FunctionDef)]
+            assert name in there and name.startswith("test_"), f"{path}::{name}"
+
+
+def test_readme_is_short():
+    assert len(TEXT["README.md"].splitlines()) <= 150
+
+
+def test_files_linked_from_readme_exist():
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", TEXT["README.md"])
+    assert len(links) > 15
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def generate():
+    """Returns the hook of mkdocs."""
+    spec = importlib.util.spec_from_file_location("gen", ROOT / "docs/generate.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gen"] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_markers_of_the_pages_are_replaced():
+    hook = generate()
+    for page, text in TEXT.items():
+        if page != "commands.md":  # runs every command
+            assert "<!-- generate" not in hook.on_page_markdown(text), page
+
+
+def test_the_config_reference_has_every_key_with_its_comment_and_value():
+    hook = generate()
+    text = hook.pretraining_keys()
+    keys = hook.flat(config_of("configs/base.py"))
+    assert len(re.findall(r"^\| `", text, re.M)) == len(
+        {re.sub(r"phases\[\d\]", "phases[i]", key) for key in keys}
+    )
+    assert (
+        "| `learning_rate` | float, above 0 | peak, at the end of the warmup |" in text
+    )
+    assert "900,000, then 100,000" in text
+    task = hook.finetuning_keys()
+    assert "`null_threshold`" in task and "`max_label`" in task
+
+
+def test_the_performance_page_has_every_case():
+    text = generate().on_page_markdown(TEXT["performance.md"])
+    for path in (ROOT / "benchmarks/results").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            assert f"| {row.get('case', row.get('topology'))} |" in text
+
+
+def test_commands_of_the_reference_are_all_commands():
+    """docs/generate.py lists every module that can be run."""
+    tree = ast.parse((ROOT / "docs/generate.py").read_text())
+    (value,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "COMMANDS"
+    )
+    listed = ast.literal_eval(value.func.value).split()  # type: ignore[attr-defined]
+    package = ROOT / "bert_jax"
+    modules = [x.parent.name for x in package.glob("*/__main__.py")]
+    for path in package.glob("*.py"):
+        if '__name__ == "__main__"' in path.read_text():
+            modules.append(path.stem)
+    assert sorted(listed) == sorted(modules)
+
+
+def test_exit_codes_are_documented():
+    from bert_jax import errors
+
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    rows = re.findall(r"^\| ([\d, ]+) \|", TEXT["reliability.md"], re.M)
+    listed = {int(code) for row in rows for code in row.split(",")}
+    assert codes - {errors.EXIT_BROKEN_PIPE} <= listed
