@@ -1,27 +1,18 @@
-"""Checks of corpus, workdir and device count that need no compilation."""
-
-import tempfile
-from pathlib import Path
+"""Checks of the corpus and the number of devices that need no compilation."""
 
 import jax
 
-from bert_jax import cli
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.errors import ConfigError
 from bert_jax.training import optimizer
 
 
-def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
-    """Checks the corpus and the workdir.
-
-    Returns:
-      One line for each check that passed or was skipped.
+def check(config: ExperimentConfig) -> list[str]:
+    """Checks the corpus; returns a line for each check that passed or was skipped.
 
     Raises:
-      ConfigError: if the corpus was made with different settings, or the workdir is not
-        writable.
+      ConfigError: if the corpus was made with different settings.
     """
     directory = config.data.corpus_dir
     if corpus_lib.exists(directory):
@@ -39,32 +30,19 @@ def check(config: ExperimentConfig, workdir: str | None) -> list[str]:
     found += _notes(config)
     if config.guard.replay_every_steps:
         found.append(
-            "config.guard.replay_every_steps needs memory for two more states"
-            " (parameters and moments) and the temporaries of another step, which are"
-            " not included below"
+            "not included: the memory of config.guard.replay_every_steps, which is two"
+            " more states and the temporaries of another step"
         )
-    if workdir is not None:
-        check_writable(workdir)
-        found.append(f"workdir {workdir} is writable")
     return found
 
 
-def check_devices(
-    config: ExperimentConfig, num_devices: int, num_slices: int = 1
-) -> str:
-    """Checks that a config can be divided over a number of devices; opens none.
+def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -> str:
+    """Checks that a config can be divided over the devices of all slices; opens none.
 
-    Args:
-      config: config of the run.
-      num_devices: number of devices in all slices.
-      num_slices: number of equal slices that contain the devices.
-
-    Returns:
-      One line that describes the mesh and the batches.
+    Returns one line that describes the mesh and the batches.
 
     Raises:
-      ConfigError: if `train` would raise it. `train` may find more errors, because it
-        also knows which host each device is on.
+      ConfigError: if `train` would raise it. `train` also checks hosts.
     """
     shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
     mesh_lib.check_slices(shape[0], num_slices)
@@ -87,17 +65,3 @@ def _notes(config: ExperimentConfig) -> list[str]:
     if config.init_from:
         notes.append(f"config.init_from={config.init_from!r} was not checked")
     return notes
-
-
-def check_writable(workdir: str) -> None:
-    """Raises ConfigError unless the workdir, or its nearest parent, is writable."""
-    cli.local_directory("workdir", workdir)
-    path = Path(workdir).absolute()
-    existing = next(each for each in (path, *path.parents) if each.is_dir())
-    try:
-        tempfile.TemporaryFile(dir=existing).close()
-    except OSError as error:
-        raise ConfigError(
-            f"--workdir={workdir}: {existing} is not writable ({error.strerror}); give"
-            " another directory"
-        ) from None

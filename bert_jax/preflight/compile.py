@@ -19,7 +19,7 @@ from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
 TILE = 8  # a device stores large batches in tiles of this many rows
-MAX_SEARCH = 3  # programs of a search: two define a line, one confirms, one corrects
+MAX_SEARCH = 4  # programs of a search; the memory of a rejected one is overstated
 TOLERANCE = 1.05  # ratio of two batches that is not worth another compilation
 
 
@@ -28,7 +28,8 @@ class Trial:
     """The result of compiling a step. All bytes are those of one device."""
 
     config: ExperimentConfig
-    facts: dict[str, Any]  # of the program, or its refusal and needed_bytes
+    sequences: int  # of a microbatch
+    facts: dict[str, Any]  # of the program; needed_bytes if it does not fit
     program: hlo.CompiledProgram | None = None  # None: it does not fit
 
     @property
@@ -46,91 +47,70 @@ def compile_step(
 ) -> Trial:
     """Compiles the train step of a phase for local devices or for a topology."""
     tx, schedule = optimizer.make_optimizer(config)
-    graphdef, init = step_lib.init_state(config, tx)
 
     def on_mesh(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         found: Any = x.sharding  # scalars have none yet
         layout = jax.sharding.NamedSharding(mesh, found.spec if found else jax.P())
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
 
-    state = jax.tree.map(on_mesh, jax.eval_shape(init))
-    batch_shapes = step_lib.batch_shapes(config.phases[phase_index])
-    arguments = {
-        "parameters": state.params,
-        "optimizer_moments": state.opt_state,
-        "batch": sharding.abstract_batch(batch_shapes, mesh),
+    with jax.set_mesh(mesh):  # a thread has its own mesh
+        graphdef, init = step_lib.init_state(config, tx)
+        state = jax.tree.map(on_mesh, jax.eval_shape(init))
+        step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+    phase = config.phases[phase_index]
+    batch = sharding.abstract_batch(step_lib.batch_shapes(phase), mesh)
+    facts: dict[str, Any] = {
+        "arguments": {
+            "parameters": hlo.device_bytes(state.params),
+            "optimizer_moments": hlo.device_bytes(state.opt_state),
+            "batch": hlo.device_bytes(batch),
+        }
     }
-    sizes = {name: hlo.device_bytes(tree) for name, tree in arguments.items()}
-    step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
-    start = time.perf_counter()
+    program, start = None, time.perf_counter()
     try:
         compiled = compilation.compile_phase(config, step, state, mesh, phase_index)
     except jax.errors.JaxRuntimeError as error:
         needed = hlo.refused_bytes(str(error))
         if needed is None:
             raise
-        facts = {"refusal": str(error).splitlines()[0], "needed_bytes": needed[0]}
-        program = None
+        facts["needed_bytes"], _ = needed
     else:
         program = hlo.CompiledProgram(compiled.as_text() or "", mesh.size)
-        costs: Any = compiled.cost_analysis() or {}
-        facts = {
-            "memory": hlo.memory(compiled),
-            "flops_loops_once": costs.get("flops", 0.0),
-            "collectives": [
-                {
-                    "kind": each.kind,
-                    "bytes": each.num_bytes,
-                    "devices": each.group_size,
-                    "times_a_step": each.times,
-                }
-                for each in program.collectives
-            ],
-        }
-    seconds = time.perf_counter() - start
-    facts = {"seconds_to_compile": seconds, "arguments": sizes} | facts
-    return Trial(config, facts, program)
-
-
-def micro_batch(
-    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int
-) -> int:
-    """Returns the number of sequences per device and microbatch."""
+        facts["memory"] = hlo.memory(compiled)
+        facts["collectives"] = list(map(dataclasses.asdict, program.collectives))
+    facts["seconds_to_compile"] = time.perf_counter() - start
     rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
-    return config.phases[phase_index].global_batch_size // rows
+    return Trial(config, phase.global_batch_size // rows, facts, program)
 
 
-def with_micro_batch(
-    config: ExperimentConfig, mesh: jax.sharding.Mesh, phase_index: int, sequences: int
+def with_batch(
+    config: ExperimentConfig, phase_index: int, global_batch_size: int
 ) -> ExperimentConfig:
-    """Returns the config with another number of sequences per device and microbatch."""
-    rows = mesh_lib.batch_divisor(mesh) * config.accumulation_steps
+    """Returns the config with another batch in one phase."""
     phases = list(config.phases)
     phases[phase_index] = dataclasses.replace(
-        phases[phase_index], global_batch_size=sequences * rows
+        phases[phase_index], global_batch_size=global_batch_size
     )
     return dataclasses.replace(config, phases=tuple(phases))
 
 
 def largest_batch(
-    sequences: int, trial: Trial, limit: int, compile_: Callable[[int], Trial]
-) -> tuple[int, Trial | None]:
+    trial: Trial, limit: int, compile_: Callable[[int], Trial]
+) -> Trial | None:
     """Searches for the largest microbatch that fits, on a line through two programs.
 
     The search stops within 5% or after MAX_SEARCH programs. If none of them fits, it
     halves the batch until one does. Batches of 64 and more are multiples of TILE.
 
-    Args:
-      sequences: microbatch of the trial, which was compiled already.
-      trial: the trial.
-      limit: memory of one device.
-      compile_: compiles the step for a microbatch.
+    Returns None if not even one sequence fits.
 
-    Returns:
-      The number of sequences and their trial; 0 and None if not even one fits.
+    Args:
+      trial: a microbatch that was compiled already.
+      limit: memory of one device.
+      compile_: compiles the step for a number of sequences.
     """
-    tried = {sequences: trial}
-    guess = sequences * limit / trial.total_bytes
+    tried = {trial.sequences: trial}
+    guess = trial.sequences * limit / trial.total_bytes
     while True:
         best = max((n for n, each in tried.items() if each.fits), default=0)
         refused = min((n for n, each in tried.items() if not each.fits), default=0)
@@ -141,7 +121,7 @@ def largest_batch(
             guess = min(guess, refused / TOLERANCE)
         rows = int(guess) // TILE * TILE if guess >= 8 * TILE else int(guess)
         if rows < max(best * TOLERANCE, 1):
-            return best, tried.get(best)
+            return tried.get(best)
         tried[rows] = compile_(rows)
         (n, before), (m, last) = list(tried.items())[-2:]
         slope = (last.total_bytes - before.total_bytes) / (m - n)

@@ -2,8 +2,7 @@
 
 Operations take the compiler's estimated cycles at the chip's clock. Collectives run one
 after another at the full rate of the data sheet. An operation without an estimate takes
-as long as writing its result. Waiting, the input pipeline and failures are not
-included.
+as long as writing its result. Waiting and the input pipeline are not included.
 """
 
 from typing import Any
@@ -11,37 +10,25 @@ from typing import Any
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed.chips import Chip
 from bert_jax.monitoring import throughput
-from bert_jax.preflight.hlo import CompiledProgram
+from bert_jax.preflight.compile import Trial
 
 
 def estimate(
-    program: CompiledProgram,
-    config: ExperimentConfig,
-    phase_index: int,
-    chip: Chip,
-    price: float | None,
+    trial: Trial, phase_index: int, chip: Chip | None, price: float | None
 ) -> dict[str, Any] | None:
     """Estimates a phase: cycles and seconds of a step by class, rates, hours, cost.
 
-    Args:
-      program: the compiled step of the phase.
-      config: config of the run, with the batch that was compiled.
-      phase_index: index in config.phases.
-      chip: chip of the mesh.
-      price: price of one chip for one hour; None if unknown.
-
-    Returns:
-      The estimates, or None if the compiler or the chip has none.
+    Returns None if the program does not fit, or its compiler estimates no cycles. The
+    price is that of one chip for one hour.
     """
-    if not chip.flops_per_cycle or not any(program.cycles.values()):
+    program, config = trial.program, trial.config
+    if not program or not chip or not any(program.cycles.values()):
         return None
     seconds = {name: n / chip.clock_hz for name, n in program.cycles.items()}
     send = chip.ici_bytes_per_s / 2  # the rate is the sum of both directions
     seconds["collectives"] = sum(c.seconds(send) for c in program.collectives)
-    seconds["unestimated"] = sum(
-        times * instruction.num_bytes / chip.hbm_bytes_per_s
-        for instruction, times in program.unestimated
-    )
+    written = sum(times * each.num_bytes for each, times in program.unestimated)
+    seconds["unestimated"] = written / chip.hbm_bytes_per_s
     phase, step = config.phases[phase_index], sum(seconds.values())
     rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600
     chips = program.num_devices / chip.devices_per_chip

@@ -1,9 +1,8 @@
-"""Reads memory, collectives and estimated cycles from a compiled step.
+"""Reads memory, collectives and estimated cycles from the HLO of a compiled step.
 
-The source is the text of the optimized HLO. The body of a while loop counts once per
-iteration. All numbers are those of one device. Cycles are libtpu's estimates of single
-operations; it makes none for collectives and Pallas kernels, and other compilers make
-none at all.
+All numbers are those of one device; the body of a loop counts once per iteration.
+Cycles are libtpu's estimates of single operations. It makes none for collectives and
+Pallas kernels, and other compilers make none at all.
 """
 
 import dataclasses
@@ -15,38 +14,23 @@ from typing import Any
 
 import jax
 
-# Operations that run another computation once. A TPU7x starts collectives this way, on
-# its SparseCores.
+# Operations that run another computation once; TPU7x starts collectives this way.
 CALLS = ("call", "call-start", "async-start")
-# For an operation that it cannot estimate, libtpu writes a number near 2^64.
-MAX_CYCLES = 2**62
-COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "all-to-all",
-    "collective-permute",
-    "reduce-scatter",
-    "send",  # to another slice
-)
+COLLECTIVE = "(all-(?:reduce|gather|to-all)|reduce-scatter|collective-permute|send)"
 CLASSES = ("matmul", "attention", "elementwise", "dropout", "optimizer", "copies")
 # Classes that are named scopes in bert.py, ops.py and step.py; the first match wins.
 SCOPES = ("dropout", "attention", "optimizer")
-# Operations that take time even without an estimate. All others without one, such as
-# tuples, bitcasts and prefetches, take none.
+# Operations that take time even without an estimate; tuples and prefetches take none.
 WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")
-ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2}
-ITEM_BYTES |= {"f32": 4, "s32": 4, "u32": 4, "f64": 8, "s64": 8, "u64": 8}
 
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
     """One HLO instruction."""
 
-    name: str
     opcode: str  # such as "fusion"
     num_bytes: int  # of the result
     dtypes: tuple[str, ...]  # of the arrays in the result, distinct and sorted
-    operands: tuple[str, ...]  # their names
     text: str  # the line after the result's type
 
     @property
@@ -56,9 +40,12 @@ class Instruction:
 
     @property
     def cycles(self) -> int | None:
-        """The compiler's estimate of its cycles; None if there is none."""
+        """The compiler's estimate of its cycles; None if there is none.
+
+        For an operation that it cannot estimate, libtpu writes a number near 2^64.
+        """
         found = _found(r'"estimated_cycles":"(\d+)"', self.text)
-        return int(found) if found and int(found) < MAX_CYCLES else None
+        return int(found) if found and int(found) < 2**62 else None
 
     def called(self, role: str) -> str:
         """Returns the computation in a role: calls, body, condition or to_apply."""
@@ -69,20 +56,19 @@ class Instruction:
 class Collective:
     """A collective operation of the step."""
 
-    kind: str  # one of COLLECTIVES
-    num_bytes: int  # size of the whole array, per execution
-    group_size: int  # number of devices that participate together
-    times: int  # executions per step
-    op_name: str
+    kind: str  # its opcode
+    bytes: int  # size of the whole array, per execution
+    devices: int  # number of devices that participate together
+    times_a_step: int
     dtypes: tuple[str, ...]
 
     def seconds(self, bytes_per_s: float) -> float:
         """Returns the minimum time per step if a device can send at this rate."""
-        if self.kind == "send":  # no data sheet has the rate of that network
+        if self.kind == "send":  # to another slice; no data sheet has that rate
             return 0.0
         passes = 2 if self.kind == "all-reduce" else 1
-        share = 1.0 - 1.0 / self.group_size
-        return self.times * passes * share * self.num_bytes / bytes_per_s
+        share = 1.0 - 1.0 / self.devices
+        return self.times_a_step * passes * share * self.bytes / bytes_per_s
 
 
 class CompiledProgram:
@@ -92,23 +78,19 @@ class CompiledProgram:
         """Parses optimized HLO; groups that it omits have `num_devices` devices."""
         self.num_devices = num_devices
         self._computations: dict[str, list[Instruction]] = {}
-        self._entry = ""
         instructions: list[Instruction] = []
         for line in text.splitlines():
             if line.endswith("{") and not line.startswith(" "):
-                match = re.match(r"(ENTRY )?%?([\w.\-]+) ", line)
-                if match:
-                    instructions = self._computations[match[2]] = []
-                    self._entry = match[2] if match[1] else self._entry
+                if match := re.match(r"(ENTRY|%?([\w.\-]+)) ", line):
+                    instructions = self._computations[match[2] or match[1]] = []
             elif instruction := _parse(line):
                 instructions.append(instruction)
 
     def executed(
-        self, computation: str | None = None, times: int = 1
+        self, computation: str = "ENTRY", times: int = 1
     ) -> Iterator[tuple[Instruction, int]]:
         """Yields each instruction outside fusions, and its executions per step."""
-        name = self._entry if computation is None else computation
-        for each in self._computations.get(name, ()):
+        for each in self._computations.get(computation, ()):
             yield each, times
             if each.opcode == "while":
                 yield from self.executed(each.called("body"), times * self.trips(each))
@@ -117,34 +99,25 @@ class CompiledProgram:
                 yield from self.executed(called, times)
 
     def trips(self, loop: Instruction) -> int:
-        """Returns the number of iterations of a loop; 1 if the program omits it.
+        """Returns the number of iterations of a loop, or 1 if it is unknown.
 
-        libtpu omits the known trip count. Loops of JAX count from 0 to a constant.
+        libtpu omits the known count. Loops of JAX count from 0 to a constant.
         """
         if known := _found(r'"known_trip_count":\{"n":"(\d+)"', loop.text):
             return int(known)
-        condition = {i.name: i for i in self._computations[loop.called("condition")]}
-        for each in condition.values():
-            if each.opcode == "compare" and "direction=LT" in each.text:
-                limit = condition.get(each.operands[1])
-                found = limit and _found(r"constant\((\d+)\)", limit.text)
-                return int(found) if found else 1
-        return 1
+        condition = self._computations[loop.called("condition")]
+        limits = [_found(r"constant\((\d+)\)", each.text) for each in condition]
+        return max(map(int, filter(None, limits)), default=1)
 
     @functools.cached_property
     def collectives(self) -> list[Collective]:
         """All collectives of a step, in order, including the sums of metrics."""
         return [
             Collective(
-                kind,
-                self._whole_bytes(inner),
-                self._group_size(inner),
-                times,
-                instruction.op_name,
-                inner.dtypes,
+                kind, self._whole_bytes(op), self._group_size(op), times, op.dtypes
             )
             for instruction, times in self.executed()
-            for kind, inner in self._collectives_in(instruction)
+            for kind, op in self._collectives_in(instruction)
         ]
 
     def _collectives_in(
@@ -158,21 +131,21 @@ class CompiledProgram:
         inside = [instruction]
         if instruction.opcode == "fusion":
             inside = self._computations.get(instruction.called("calls"), [])
+        sliced = any(inner.opcode == "dynamic-slice" for inner in inside)
         for inner in inside:
-            kind = inner.opcode.removesuffix("-start")
-            if kind in COLLECTIVES:
-                sliced = any(i.opcode == "dynamic-slice" for i in inside)
+            if kind := _found(rf"^{COLLECTIVE}(?:-start)?$", inner.opcode):
                 scatters = kind == "all-reduce" and sliced
                 yield "reduce-scatter" if scatters else kind, inner
 
     def _whole_bytes(self, instruction: Instruction) -> int:
         size, group = instruction.num_bytes, self._group_size(instruction)
-        if instruction.opcode == "reduce-scatter":  # the result is one shard
-            return size * group
-        if instruction.opcode == "all-gather-start":  # (operand, result)
-            return size * group // (group + 1)
-        if instruction.opcode == "collective-permute-start":  # (operand, result, ...)
-            return size // 2  # the rest of the tuple is a few bytes
+        match instruction.opcode:
+            case "reduce-scatter":  # the result is one shard
+                return size * group
+            case "all-gather-start":  # (operand, result)
+                return size * group // (group + 1)
+            case "collective-permute-start":  # (operand, result, a few bytes)
+                return size // 2
         return size
 
     def _group_size(self, instruction: Instruction) -> int:
@@ -197,22 +170,18 @@ class CompiledProgram:
         """
         total: dict[str, int] = dict.fromkeys(CLASSES, 0)
         for instruction, times in self.executed():
-            if instruction.cycles is not None:
-                total[self._class(instruction)] += times * instruction.cycles
+            total[self._class(instruction)] += times * (instruction.cycles or 0)
         return total
 
     @functools.cached_property
     def unestimated(self) -> list[tuple[Instruction, int]]:
         """Operations that take time but have no estimate, with executions per step."""
+        kernel = 'custom_call_target="tpu_custom_call"'
         return [
-            (instruction, times)
-            for instruction, times in self.executed()
-            if instruction.cycles is None
-            and not any(self._collectives_in(instruction))
-            and (
-                instruction.opcode in WORK
-                or 'custom_call_target="tpu_custom_call"' in instruction.text
-            )
+            (each, times)
+            for each, times in self.executed()
+            if each.cycles is None and (each.opcode in WORK or kernel in each.text)
+            if not any(self._collectives_in(each))
         ]
 
     def _class(self, instruction: Instruction) -> str:
@@ -221,9 +190,8 @@ class CompiledProgram:
         for scope in SCOPES:
             if re.search(rf"\b{scope}\b", name):
                 return scope
-        if product:
-            return "matmul"
-        return "copies" if instruction.opcode == "copy" else "elementwise"
+        other = "copies" if instruction.opcode == "copy" else "elementwise"
+        return "matmul" if product else other
 
     def _product(self, instruction: Instruction) -> Instruction | None:
         """Returns the instruction or, in a fusion, the first matrix product, if any."""
@@ -238,9 +206,8 @@ class CompiledProgram:
 def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
     """Returns the bytes of a compiled program on one device, and their total.
 
-    Aliased bytes are outputs that overwrite arguments. Near the limit the total is
-    slightly too high: a program that libtpu accepts was seen at 5% over the available
-    memory. Only libtpu decides whether a program fits.
+    Aliased bytes are outputs that overwrite arguments. The total can be slightly too
+    high: libtpu was seen to accept a program at 5% over the available memory.
     """
     stats: Any = compiled.memory_analysis()
     found = {
@@ -255,19 +222,15 @@ def memory(compiled: jax.stages.Compiled) -> dict[str, int]:
 
 def refused_bytes(message: str) -> tuple[int, int] | None:
     """Parses needed and available bytes from libtpu's error; None for other errors."""
-    size = r"([\d.]+)([KMGT]?)"
-    pattern = (
-        rf"(?:temporaries \(|Used ){size}(?:\) exceeds available HBM \(| of ){size}"
-    )
-    match = re.search(pattern, message)
-    if not match:
-        return None
-    needed, unit, available, other = match.groups()
-    return _bytes(needed, unit), _bytes(available, other)
+    size = r"([\d.]+[KMGT]?)"
+    middle = r"(?:\) exceeds available HBM \(| of )"
+    match = re.search(rf"(?:temporaries \(|Used ){size}{middle}{size}", message)
+    return (_bytes(match[1]), _bytes(match[2])) if match else None
 
 
-def _bytes(number: str, unit: str) -> int:
-    return int(float(number) * 1024 ** " KMGT".index(unit or " "))
+def _bytes(size: str) -> int:
+    number = size.rstrip("KMGT")
+    return int(float(number) * 1024 ** " KMGT".index(size[len(number) :] or " "))
 
 
 def device_bytes(tree: Any) -> int:
@@ -279,25 +242,17 @@ def device_bytes(tree: Any) -> int:
 
 
 def _parse(line: str) -> Instruction | None:
-    match = re.match(r"  (?:ROOT )?%?([\w.\-]+) = ", line)
+    match = re.match(r"  (?:ROOT )?%?[\w.\-]+ = (|.*? )(([a-z][a-z0-9\-]*)\(.*)", line)
     if not match:
         return None
-    rest = line[match.end() :]
-    opcode = re.search(r"(?:^| )([a-z][a-z0-9\-]*)\(", rest)
-    if not opcode:
-        return None
-    arguments, _, _ = rest[opcode.end() :].partition(")")
-    arrays = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", rest[: opcode.start()])
+    result, text, opcode = match.groups()
+    arrays = re.findall(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]", result)
     num_bytes = sum(
-        ITEM_BYTES.get(dtype, 0) * math.prod(int(n) for n in dims.split(",") if n)
-        for dtype, dims in arrays
+        int(bits or 8) // 8 * math.prod(int(n) for n in dims.split(",") if n)
+        for _, bits, dims in arrays
     )
-    dtypes = {dtype for dtype, _ in arrays} & ITEM_BYTES.keys()
-    operands = re.findall(r"%([\w.\-]+)", arguments)
-    text = rest[opcode.start() :]
-    return Instruction(
-        match[1], opcode[1], num_bytes, tuple(sorted(dtypes)), tuple(operands), text
-    )
+    dtypes = tuple(sorted({dtype for dtype, _, _ in arrays}))
+    return Instruction(opcode, num_bytes, dtypes, text)
 
 
 def _found(pattern: str, text: str) -> str:

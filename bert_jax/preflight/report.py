@@ -3,26 +3,8 @@
 from collections import Counter
 from typing import Any
 
-# Parts of a device's memory, which add up to the total -> their descriptions.
-MEMORY = {
-    "parameters": "",
-    "optimizer_moments": "",
-    "batch": "",
-    "padding": "of the arguments above to whole tiles",
-    "temporaries": "activations, gradients, workspace",
-    "outputs": "the new state and metrics",
-    "aliased": "outputs that overwrite the old state, not counted twice",
-    "code": "the program itself",
-}
-BINARY: dict[str, float] = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
-DECIMAL = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1}  # as in data sheets of links
-TIME: dict[str, float] = {
-    "hours": 3600,
-    "minutes": 60,
-    "seconds": 1,
-    "ms": 1e-3,
-    "us": 1e-6,
-}
+BYTES: dict[str, float] = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
+TIME = {"hours": 3600.0, "minutes": 60, "seconds": 1, "ms": 1e-3, "us": 1e-6}
 
 
 def scaled(value: float, units: dict[str, float]) -> str:
@@ -36,9 +18,7 @@ def table(report: dict[str, Any]) -> str:
     mesh = " x ".join(f"{axis} {size}" for axis, size in report["mesh"].items())
     devices, chips = report["devices"], report["chips"]
     pairs = f", {chips} chips of two devices" if chips < devices else ""
-    zero1 = (
-        ", optimizer sharded over data (ZeRO-1)" if report["shard_optimizer"] else ""
-    )
+    zero1 = ", optimizer sharded over data" if report["shard_optimizer"] else ""
     lines = [
         f"topology: {report['topology']}, {devices} x {report['device_kind']}{pairs}",
         f"step:     {report['layers']} layers of {report['hidden_size']},"
@@ -48,25 +28,22 @@ def table(report: dict[str, Any]) -> str:
     ]
     for phase in report["phases"]:
         lines += ["", *_phase(phase, len(report["phases"]))]
-    lines += ["", _verdict(report)]
-    if report["remedy"]:
-        lines += map(_rates, filter(None, report["remedy"]["phases"]))
+    lines += ["", *_verdict(report)]
     if report["hours"] is not None:
-        lines.append(
-            f"Whole schedule: {_hours_and_cost(report)}, an estimate without waiting,"
-            " input pipeline and failures."
-        )
+        total = _hours_and_cost(report)
+        lines.append(f"Whole schedule: {total}, an estimate without waiting for input")
     return "\n".join(lines)
 
 
-def _verdict(report: dict[str, Any]) -> str:
+def _verdict(report: dict[str, Any]) -> list[str]:
     if report["fits"] is None:
-        return "UNKNOWN whether it fits: the memory size of this device is unknown"
+        return ["UNKNOWN whether it fits: the memory size of this device is unknown"]
     if report["fits"]:
-        return "The run fits."
-    if report["remedy"]:
-        return f"The run does not fit; it fits with {report['remedy']['flag']}"
-    return "The run does not fit with any accumulation_steps"
+        return ["The run fits."]
+    if not (remedy := report["remedy"]):
+        return ["The run does not fit with any accumulation_steps"]
+    line = f"The run does not fit; it fits with {remedy['flag']}"
+    return [line, *map(_rates, filter(None, remedy["phases"]))]
 
 
 def _phase(phase: dict[str, Any], num_phases: int) -> list[str]:
@@ -79,11 +56,8 @@ def _phase(phase: dict[str, Any], num_phases: int) -> list[str]:
     ]
     if phase["fits"]:
         lines.append("FITS")
-    elif phase["fits"] is False:
-        needed, hbm = (
-            scaled(facts[name], BINARY) for name in ("needed_bytes", "hbm_bytes")
-        )
-        lines.append(f"DOES NOT FIT: needs {needed} of {hbm}; rejected by the compiler")
+    elif needed := facts.get("needed_bytes"):
+        lines.append(f"DOES NOT FIT: the compiler counts {scaled(needed, BYTES)}")
     lines += ["compiled (facts), per device", *_memory(facts), *_collectives(facts)]
     flops = f"  model FLOPs per step {phase['model_flops']:.3e} over all devices"
     lines += ["estimated", flops, *_time(phase["estimated"])]
@@ -93,31 +67,27 @@ def _phase(phase: dict[str, Any], num_phases: int) -> list[str]:
         rows = {f"largest, {phase['largest_micro_batch']:,} rows": found}
         rows |= {f"remat {each['remat']}": each for each in phase.get("remat", ())}
         for name, each in rows.items():
-            size = scaled(each["total_bytes"], BINARY)
             fits = "" if each["fits"] else ", DOES NOT FIT"
             rates = _rates(each["estimated"]) if each["estimated"] else ""
-            lines.append(f"  {name:<20} {size:>12}{fits}{rates}")
+            size = scaled(each["total_bytes"], BYTES)
+            lines.append(_row(name, size, fits + rates))
     return lines
+
+
+def _row(name: str, value: str, rest: str = "") -> str:
+    return f"  {name.replace('_', ' '):<20} {value:>12}{rest}"
 
 
 def _memory(facts: dict[str, Any]) -> list[str]:
     """Formats the parts of memory and their total, or the arguments only."""
-    parts, memory = dict(facts["arguments"]), facts.get("memory")
-    if memory:
-        parts |= {name: memory[name] for name in MEMORY if name in memory}
-        parts["padding"] = memory["arguments"] - sum(facts["arguments"].values())
-        parts["aliased"] = -memory["aliased"]
-    rows = [(name, parts[name], MEMORY[name]) for name in MEMORY if name in parts]
-    if memory:
-        rows.append(("total", memory["total"], "sum of the above"))
-    if hbm := facts.get("hbm_bytes"):
-        over = memory and memory["total"] > hbm
-        note = "less than the total, but libtpu accepts the program" if over else ""
-        rows.append(("available memory", hbm, note))
-    return [
-        f"  {name.replace('_', ' '):<20} {scaled(size, BINARY):>12}  {note}".rstrip()
-        for name, size, note in rows
-    ]
+    parts = dict(facts["arguments"])
+    if memory := facts.get("memory"):
+        parts |= {name: memory[name] for name in ("temporaries", "code")}
+        parts["padding and metrics"] = memory["total"] - sum(parts.values())
+        parts["total"] = memory["total"]
+    if facts["hbm_bytes"]:
+        parts["available memory"] = facts["hbm_bytes"]
+    return [_row(name, scaled(size, BYTES)) for name, size in parts.items()]
 
 
 def _collectives(facts: dict[str, Any]) -> list[str]:
@@ -130,21 +100,19 @@ def _collectives(facts: dict[str, Any]) -> list[str]:
         number[each["kind"], where] += each["times_a_step"]
         size[each["kind"], where] += each["times_a_step"] * each["bytes"]
     return [
-        f"  {kind:<20} {scaled(size[kind, where], DECIMAL):>12} per step in {n}"
-        f" operation{'s' if n != 1 else ''}, {where}"
+        _row(kind, scaled(size[kind, where], BYTES), f" per step in {n} calls, {where}")
         for (kind, where), n in number.items()
     ]
 
 
 def _time(estimated: dict[str, Any] | None) -> list[str]:
     if not estimated:
-        return [f"  {'time':<20} unknown: only the TPU's compiler estimates cycles"]
-    total, cycles = estimated["step_seconds"], estimated["cycles"]
-    lines = [
-        f"  {name:<20} {scaled(seconds, TIME):>12}  {seconds / total:>4.0%}"
-        + (f"  {cycles[name] / 1e6:>10.3f} M cycles" if name in cycles else "")
-        for name, seconds in estimated["seconds"].items()
-    ]
+        return ["  time unknown: only the TPU's compiler estimates cycles"]
+    lines = []
+    for name, seconds in estimated["seconds"].items():
+        share, cycles = seconds / estimated["step_seconds"], estimated["cycles"]
+        count = f"  {cycles[name] / 1e6:>10.3f} M cycles" if name in cycles else ""
+        lines.append(_row(name, scaled(seconds, TIME), f"  {share:>4.0%}{count}"))
     return [*lines, _rates(estimated)]
 
 
