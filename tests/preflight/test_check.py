@@ -170,7 +170,7 @@ def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     assert sequences % parts == 0
     text = report_lib.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
-    assert f"{largest:,} sequences per device" in text
+    assert f"largest, {largest:,} rows" in text
 
 
 @pytest.mark.parametrize(("free_gib", "num"), [(5, 1), (12, 1), (14, 2), (None, 2)])
