@@ -144,18 +144,13 @@ class TaskLog:
     """Prints when each task of a longer job starts and ends, and how long it takes."""
 
     def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
-        """Creates a log without a group of tasks.
+        """Creates a log.
 
         Args:
           command: the prefix of every line.
           stream: where lines are written.
         """
         self._command, self._stream = command, stream
-        self._group, self._max_tasks, self._number = "", 0, 0
-
-    def begin(self, group: str, max_tasks: int) -> None:
-        """Starts a group of at most `max_tasks` tasks, whose lines are numbered."""
-        self._group, self._max_tasks, self._number = group, max_tasks, 0
 
     def print(self, text: str) -> None:
         """Prints a line, prefixed with the command."""
@@ -167,15 +162,13 @@ class TaskLog:
     @contextlib.contextmanager
     def task(self, name: str) -> Iterator[None]:
         """Prints a line at the start and the end of a task, and at intervals."""
-        self._number += 1
-        line = f"{self._group}{self._count()}: {name}" if self._group else name
         start, over = time.monotonic(), threading.Event()
 
         def tick() -> None:
             while not over.wait(TICK_SECS):
-                self.print(f"{line}: {time.monotonic() - start:.0f} s so far")
+                self.print(f"{name}: {time.monotonic() - start:.0f} s so far")
 
-        self.print(f"{line} ...")
+        self.print(f"{name} ...")
         ticking = threading.Thread(target=tick, daemon=True)
         ticking.start()
         try:
@@ -183,11 +176,4 @@ class TaskLog:
         finally:
             over.set()
             ticking.join()
-        self.print(f"{line}: {time.monotonic() - start:.0f} s")
-
-    def _count(self) -> str:
-        if self._max_tasks == 1:
-            return ""
-        if self._number > self._max_tasks:  # a search may need more than estimated
-            return f" {self._number}"
-        return f" {self._number} of at most {self._max_tasks}"
+        self.print(f"{name}: {time.monotonic() - start:.0f} s")

@@ -1,22 +1,18 @@
 """Estimates memory, step time and cost of a run by ahead-of-time compilation.
 
     python -m bert_jax.preflight --config=configs/X.py --topology=v5e:16x16 [--json]
-        [--price_per_chip_hour=1.2] [--workdir=DIR] [--nosearch]
-        [--config.KEY=VALUE ...]
+        [--price_per_chip_hour=1.2] [--nosearch] [--config.KEY=VALUE ...]
     python -m bert_jax.preflight --config=configs/X.py --devices=N
         [--slices=1] [--config.KEY=VALUE ...]
 
 Needs no TPU and opens none. Compiles the train step of each phase with the TPU's
-compiler, and reports memory, collectives and FLOPs, which are facts of the compiled
-program, and estimates of step time, MFU, hours and cost. A batch is not compiled if
-programs of a few layers show that it is far too large. Searches for the largest batch
-and compares the kinds of remat; --nosearch skips both. The exit code is 0 whether the
-run fits or not: see "fits" in the report. Phases are compiled concurrently, as far as
-this machine's cores and memory allow.
+compiler. Memory and collectives are facts of the compiled program; step time, MFU,
+hours and cost are estimates. Also compiles the largest batch that fits and each kind of
+remat; --nosearch skips both if the batch fits. The exit code is 0 whether the run fits
+or not: see "fits" in the report.
 
 With --devices, compiles nothing and needs no libtpu: checks within seconds whether the
-config, its mesh and its batches can be divided over N devices of any kind, counted over
-all --slices.
+config can be divided over N devices of any kind, counted over all --slices.
 """
 
 import json
@@ -39,16 +35,15 @@ def main() -> None:
         return
     if _SLICES.value > 1:
         raise ConfigError(
-            f"--slices={_SLICES.value} requires --devices; a --topology includes the"
-            f" number of slices: {_SLICES.value}*v5e:16x16"
+            "--slices requires --devices; see also --topology=2*v5e:16x16"
         )
     if _TOPOLOGY.value is None:
         raise ConfigError(
-            "--topology is missing; give for example one of"
-            f" {', '.join(chips.EXAMPLES.values())}, or {chips.LOCAL}"
+            f"--topology is missing; give {chips.LOCAL}, or a slice such as"
+            f" {', '.join(chips.EXAMPLES.values())}"
         )
     report = {"arguments": cli.config_arguments()} | check.preflight(
-        config, _TOPOLOGY.value, _WORKDIR.value, _PRICE.value, _SEARCH.value
+        config, _TOPOLOGY.value, _PRICE.value, _SEARCH.value
     )
     print(json.dumps(report) if _JSON.value else report_lib.table(report))
 
@@ -59,10 +54,7 @@ if __name__ == "__main__":
         "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
     )
     _DEVICES = flags.DEFINE_integer(
-        "devices",
-        None,
-        "only check that the config can be divided over this many devices",
-        lower_bound=1,
+        "devices", None, "number of devices: check only the division", lower_bound=1
     )
     _SLICES = flags.DEFINE_integer(
         "slices", 1, "number of TPU slices that contain --devices", lower_bound=1
@@ -70,9 +62,6 @@ if __name__ == "__main__":
     _JSON = flags.DEFINE_bool("json", False, "print one JSON object, not a table")
     _PRICE = flags.DEFINE_float(
         "price_per_chip_hour", None, "price of one chip for one hour", lower_bound=0.0
-    )
-    _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory to check for write permission"
     )
     _SEARCH = flags.DEFINE_bool(
         "search", True, "find the largest batch and compare the kinds of remat"

@@ -5,17 +5,18 @@ import importlib.util
 import json
 import os
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-import jax
 import pytest
 
 from bert_jax.distributed import chips, host_memory
-from bert_jax.errors import ConfigError
-from bert_jax.preflight import aot, check
+from bert_jax.preflight import check
+from bert_jax.preflight import compile as compile_lib
 from bert_jax.preflight import report as report_lib
+from bert_jax.preflight.compile import Trial
 from bert_jax.preflight.hlo import CompiledProgram
+from bert_jax.training import compilation
 from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
 
@@ -30,7 +31,7 @@ TINY = [
 
 
 @needs_libtpu
-def test_json_report_of_a_slice_without_a_tpu(tmp_path):
+def test_json_report_of_a_slice_without_a_tpu():
     result = run(
         "bert_jax.preflight",
         *TINY,
@@ -38,19 +39,15 @@ def test_json_report_of_a_slice_without_a_tpu(tmp_path):
         "--json",
         "--nosearch",
         "--price_per_chip_hour=2",
-        f"--workdir={tmp_path / 'run'}",
     )
     assert result.returncode == 0, result.stderr
-    started = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 8 x 64"
-    assert started in result.stderr
+    assert "preflight: compiling phase 1 of 1: 32 x 64 tokens" in result.stderr
     report = json.loads(result.stdout)
     assert report["fits"] is True
     assert (report["devices"], report["chips"]) == (4, 4)
     assert report["compute_dtype"] == "bfloat16"  # that of the slice, not of this CPU
     assert report["mesh"] == {"data": 4, "fsdp": 1, "tensor": 1}
     assert any("no corpus in nowhere" in line for line in report["checks"])
-    assert any("is writable" in line for line in report["checks"])
-    assert not (tmp_path / "run").exists()
     (phase,) = report["phases"]
     compiled, estimated = phase["compiled"], phase["estimated"]
     arguments = compiled["arguments"]
@@ -68,7 +65,6 @@ def test_json_report_of_a_slice_without_a_tpu(tmp_path):
         + memory["code"]
     )
     assert 0 < memory["outputs"] - memory["aliased"] < 2**16
-    assert (phase["fits_by"], phase["from_few_layers"]) == ("compiler", None)
     assert {each["kind"] for each in compiled["collectives"]} == {"all-reduce"}
     step = sum(estimated["seconds"].values())
     assert estimated["step_seconds"] == pytest.approx(step)
@@ -96,7 +92,7 @@ def test_local_reports_memory_flops_and_collectives_but_no_cycles():
         (["--topology=local", "--devices=2"], ["--devices and --topology exclude"]),
         (
             ["--topology=local", "--slices=2"],
-            ["--slices=2 requires --devices", "2*v5e:16x16"],
+            ["--slices requires --devices", "2*v5e:16x16"],
         ),
         (["--topology=v9:2x2"], ["--topology=v9:2x2 is not known", "tpu7x:4x4x4"]),
         (
@@ -137,35 +133,16 @@ def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
     assert "The run fits." in run_well("bert_jax.preflight", *where, *flags)
 
 
-@needs_libtpu
-def test_sharding_the_optimizer_divides_its_memory_by_the_devices():
-    plain, split = (
-        check.preflight(make_config(mesh__shard_optimizer=on), "v5e:2x2", search=False)[
-            "phases"
-        ][0]["compiled"]
-        for on in (False, True)
-    )
-    before, after = (each["arguments"]["optimizer_moments"] for each in (plain, split))
-    # Matrices are quartered; biases and scales, 3% of such a narrow model, stay whole.
-    assert 0.25 < after / before < 0.30
-    assert plain["arguments"]["parameters"] == split["arguments"]["parameters"]
-    less = plain["memory"]["arguments"] - split["memory"]["arguments"]
-    assert less >= before - after
-    kinds = {each["kind"] for each in split["collectives"]}
-    assert "all-gather" in kinds and "all-to-all" not in kinds
-
-
 @pytest.fixture
 def small_chip(monkeypatch):
     """Sets a small memory limit in the TPU's compiler; small programs compile fast."""
-    limit_mib, compile_step = 128, aot.compile_step
+    limit_mib, compile_phase = 128, compilation.compile_phase
 
-    def compile_for_less(config, mesh, phase_index, options=None):
-        options = options or {"xla_tpu_max_hbm_size_mib": limit_mib}
-        return compile_step(config, mesh, phase_index, options)
+    def compile_for_less(*args):
+        return compile_phase(*args, {"xla_tpu_max_hbm_size_mib": limit_mib})
 
-    monkeypatch.setattr(aot, "compile_step", compile_for_less)
-    monkeypatch.setattr(check.Preflight, "hbm_bytes", limit_mib * 2**20)
+    monkeypatch.setattr(compilation, "compile_phase", compile_for_less)
+    monkeypatch.setattr(check.Phase, "hbm_bytes", limit_mib * 2**20)
     return limit_mib * 2**20
 
 
@@ -181,11 +158,10 @@ def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     report = check.preflight(config, "v5e:2x2", search=False)
     assert report["fits"] is False
     (phase,) = report["phases"]
-    assert (phase["fits_by"], phase["from_few_layers"]) == ("compiler", None)
     hbm = phase["compiled"]["hbm_bytes"]
     assert phase["compiled"]["needed_bytes"] > hbm == small_chip
     largest = phase["largest_micro_batch"]
-    assert aot.FEW_ROWS < largest < sequences and largest % aot.TILE == 0
+    assert 64 < largest < sequences and largest % compile_lib.TILE == 0
     assert 0.7 * hbm < phase["largest"]["total_bytes"]
     remedy = report["remedy"]
     assert remedy["flag"].startswith("--config.accumulation_steps=")
@@ -194,65 +170,20 @@ def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     assert sequences % parts == 0
     text = report_lib.table(report)
     assert "DOES NOT FIT" in text and remedy["flag"] in text
-    assert f"{largest:,} sequences per device" in text
-
-
-@needs_libtpu
-@pytest.mark.slow
-def test_the_estimate_from_few_layers_is_near_the_compilers(small_chip):
-    config = make_config(
-        model__num_hidden_layers=4,
-        model__hidden_size=128,
-        phase={"sequence_length": 32, "global_batch_size": 4 * 2**11},
-    )
-    devices = chips.devices("v5e:2x2")
-    chip = chips.chip_of(devices[0].device_kind)
-    flight = check.Preflight(config, use_mesh(4, 1, 1, devices), chip, price=None)
-    early = flight.few_layers(0)
-    estimated, refused = flight.own_batch(0, early), flight.compile(config, 0)
-    assert not estimated.compiled and refused.compiled and not refused.fits
-    assert estimated.needed_bytes == pytest.approx(refused.needed_bytes, rel=0.25)
-    assert estimated.needed_bytes > 3 * small_chip
-    assert estimated.arguments == refused.arguments
-    # A batch that may fit is compiled.
-    few = aot.changed(config, flight.mesh, 0, sequences=8)
-    flight = check.Preflight(few, flight.mesh, chip, price=None)
-    assert flight.own_batch(0, early).fits
-
-
-def test_an_error_in_one_phase_is_raised_while_another_is_compiled():
-    config, over = make_config(), threading.Event()
-    config = dataclasses.replace(config, phases=config.phases * 2)
-    flight = check.Preflight(config, use_mesh(2, 1, 1), None, None)
-
-    def result(own, phase_index):
-        assert own.mesh.shape == jax.sharding.get_abstract_mesh().shape
-        if phase_index == 0:
-            raise ConfigError("wrong")
-        assert over.wait(60)
-
-    try:
-        with pytest.raises(ConfigError, match="wrong"):
-            flight.map_phases(result)
-        assert not over.is_set()
-    finally:
-        over.set()
+    assert f"largest, {largest:,} rows" in text
 
 
 @pytest.mark.parametrize(("free_gib", "num"), [(5, 1), (12, 1), (14, 2), (None, 2)])
 def test_phases_are_compiled_concurrently_if_memory_allows_it(
-    monkeypatch, capsys, free_gib, num
+    monkeypatch, free_gib, num
 ):
     config = make_config(model__num_hidden_layers=12)
     config = dataclasses.replace(config, phases=config.phases * 2)
     chip = chips.CHIPS["TPU v4"]  # compiling 12 layers needs 6.5 GiB
-    flight = check.Preflight(config, use_mesh(2, 1, 1), chip, None)
     free = free_gib and free_gib * 2**30
     monkeypatch.setattr(host_memory, "available_bytes", lambda: free)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    assert flight.num_at_once() == num
-    log = capsys.readouterr().err
-    assert ("1 of 2 phases at a time: each may need 6.500 GiB" in log) == (num == 1)
+    assert check.num_at_once(config, chip) == num
 
 
 @pytest.mark.slow
@@ -260,7 +191,7 @@ def test_ctrl_c_stops_it_during_a_compilation():
     flags = ["--config=configs/large.py", "--topology=local", "--nosearch"]
     process = start("bert_jax.preflight", *flags)
     assert process.stderr is not None
-    while "compiling 24 layers" not in process.stderr.readline():
+    while "compiling phase" not in process.stderr.readline():
         assert process.poll() is None
     time.sleep(5)
     process.send_signal(signal.SIGINT)
@@ -271,65 +202,70 @@ def test_ctrl_c_stops_it_during_a_compilation():
     assert process.returncode == 130 and err.endswith("stopped\n")
 
 
-class MadeUp(check.Preflight):
-    """A preflight whose programs have a thousand cycles per layer, more with remat."""
+class MadeUp(check.Phase):
+    """A phase whose programs have a thousand cycles per layer, more with remat."""
 
-    def compile(self, config, phase_index):
-        sequences = aot.micro_batch(config, self.mesh, phase_index)
-        needed = self.early_memory(config, phase_index).of(sequences)
-        assert needed <= aot.FAR_TOO_LARGE * self.hbm_bytes
+    def compile(self, config):
+        slope = {"none": 4, "matmuls": 2, "full": 1}[config.remat] * 2**20
+        sequences = config.phases[0].global_batch_size // 8 // config.accumulation_steps
+        needed = sequences * slope
+        facts = {"arguments": {"parameters": 5}}
         if needed > self.hbm_bytes:
-            return aot.Trial(config, 0.0, {}, needed_bytes=int(needed))
+            return Trial(config, sequences, facts | {"needed_bytes": needed})
         cycles = config.model.num_hidden_layers * 1000
         cycles = cycles * {"none": 10, "matmuls": 11, "full": 13}[config.remat] // 10
-        line = '  %a = f32[8] fusion(%b), backend_config={"estimated_cycles":"CYCLES"}'
-        program = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}"
-        return aot.Trial(
-            config,
-            0.0,
-            {"parameters": 5},
-            {"arguments": 5, "total": int(needed)},
-            CompiledProgram(program.replace("CYCLES", str(cycles))),
+        line = (
+            f'  %a = f32[8] copy(%b), backend_config={{"estimated_cycles":"{cycles}"}}'
         )
-
-    def early_memory(self, config, phase_index):
-        slope = {"none": 4.0, "matmuls": 2.0, "full": 1.0}[config.remat] * 2**20
-        return aot.EarlyMemory(64, 64 * slope, slope)
-
-
-def test_a_search_compares_the_kinds_of_remat():
-    config = make_config(model__num_hidden_layers=5)
-    chip = chips.CHIPS["TPU v5 lite"]
-    flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
-    phase = flight.phase_report(0, search=True)
-    none, full, matmuls = phase["remat"]
-    assert none["remat"] == "none" and none["cycles"] == 5000
-    assert none["largest_micro_batch"] == phase["largest_micro_batch"] > 3900
-    for each, share, cycles in ((full, 4, 13), (matmuls, 2, 11)):
-        largest = none["largest_micro_batch"] * share
-        assert each["largest_micro_batch"] == pytest.approx(largest, rel=0.01)
-        # The difference of three layers, over the two that compute every position.
-        more = (cycles - 10) * 100 * 3 / 2 * 4
-        assert each["cycles"] == pytest.approx(5000 + more)
-        assert each["total_bytes"] < none["total_bytes"]
+        program = "ENTRY %main (b: f32[8]) -> f32[8] {\n" + line + "\n}"
+        facts |= {"memory": {"arguments": 5, "total": needed}}
+        return Trial(config, sequences, facts, CompiledProgram(program, 8))
 
 
-def test_a_far_too_large_batch_is_estimated_and_not_compiled():
+def made_up(global_batch_size, **changes):
     config = make_config(
-        model__num_hidden_layers=5, phase={"global_batch_size": 8 * 40_000}
+        model__num_hidden_layers=5,
+        phase={"global_batch_size": global_batch_size},
+        **changes,
     )
-    chip = chips.CHIPS["TPU v5 lite"]
-    flight = MadeUp(config, use_mesh(8, 1, 1), chip, price=None)
-    for search in (False, True):
-        phase = flight.phase_report(0, search)
-        assert (phase["fits"], phase["fits_by"]) == (False, "few_layers")
-        assert phase["compiled"] is None and phase["estimated"] is None
-        found = phase["from_few_layers"]
-        assert found["needed_bytes"] == 40_000 * 4 * 2**20
-        # Arguments are known without compilation: two moments and a counter.
-        arguments = found["arguments"]
-        assert arguments["optimizer_moments"] == 2 * arguments["parameters"] + 4
-        assert 3900 < phase["largest_micro_batch"] < 4100
-        text = "\n".join(report_lib._phase(phase, {"phases": [phase]}))
-        assert "needs about 156.250 GiB of 15.750 GiB; estimated from 2" in text
-        assert "not compiled, per device" in text and "(facts)" not in text
+    return MadeUp(config, 0, use_mesh(8, 1, 1), chips.CHIPS["TPU v5 lite"], None)
+
+
+def test_a_search_compiles_each_kind_of_remat():
+    phase = made_up(64).report(search=True)
+    assert 3900 < phase["largest_micro_batch"] <= 4032  # 15.75 GiB of 4 MiB each
+    assert {each["remat"]: each["total_bytes"] for each in phase["remat"]} == {
+        "none": 32 * 2**20,
+        "full": 8 * 2**20,
+        "matmuls": 16 * 2**20,
+    }
+    cycles = {
+        each["remat"]: each["estimated"]["cycles"]["copies"] for each in phase["remat"]
+    }
+    assert cycles == {"none": 5000, "full": 6500, "matmuls": 5500}
+    assert phase["remat"][0]["remat"] == "none" and phase["remat"][0]["fits"]
+
+
+def test_remat_is_compared_at_the_largest_batch_if_the_configs_does_not_fit():
+    phase = made_up(8 * 40_000, remat="full").report(search=True)
+    assert phase["fits"] is False and phase["estimated"] is None
+    assert phase["compiled"]["needed_bytes"] == 40_000 * 2**20
+    assert 15_000 < phase["largest_micro_batch"] <= 16_128
+    assert [each["fits"] for each in phase["remat"]] == [True, False, False]
+
+
+def test_accumulation_steps_divide_all_batches_until_they_fit():
+    phases = [made_up(8 * 24 * 200)]
+
+    def remedy(largest):
+        with ThreadPoolExecutor() as threads:
+            return check.remedy(phases, [largest], threads)
+
+    remedies = [remedy(largest) for largest in (4000, 2400, 700, 1)]
+    flags = [found["flag"].partition("=")[2] for found in remedies]
+    assert flags == ["2", "2", "8", "4800"]
+    assert remedy(0) is None
+    (phase,) = remedies[0]["phases"]
+    assert phase["cycles"]["copies"] == 5000
+    # A number of steps that was expected to fit but is rejected is not the answer.
+    assert remedy(4800)["flag"] == "--config.accumulation_steps=2"

@@ -24,7 +24,7 @@ def test_a_run_that_fits(report):
     assert f"topology: {report['topology']}" in text and "The run fits." in text
     first = report["phases"][0]
     total = first["compiled"]["memory"]["total"] / 2**30
-    assert f"{total:,.3f} GiB" in text
+    assert f"{total:,.2f} GiB" in text
     assert f"{first['estimated']['step_seconds'] * 1e3:.2f} ms" in text
     assert "all-reduce" in text and f"MFU {first['estimated']['mfu']:.1%}" in text
     assert "compiled (facts)" in text and "estimated" in text
@@ -47,10 +47,48 @@ def test_the_report_of_a_run_that_does_not_fit_names_the_remedy(report):
         "phases": [estimated],
     }
     text = report_lib.table(report)
-    assert "DOES NOT FIT: needs" in text and "The run fits." not in text
+    assert (
+        "DOES NOT FIT: the compiler counts 61.50 GiB" in text
+        and "The run fits." not in text
+    )
     assert "it fits with --config.accumulation_steps=4" in text
     report["remedy"] = None
     assert "does not fit with any accumulation_steps" in report_lib.table(report)
+
+
+def test_the_largest_batch_and_the_kinds_of_remat_have_a_line_each(report):
+    phase = report["phases"][0]
+    found = {"fits": True, "total_bytes": 2**30, "estimated": phase["estimated"]}
+    other = {"fits": False, "total_bytes": 2**35, "estimated": None}
+    phase |= {
+        "largest_micro_batch": 1024,
+        "largest": found,
+        "remat": [found | {"remat": "full"}, other | {"remat": "none"}],
+    }
+    lines = report_lib.table(report).splitlines()
+    mfu = f"MFU {phase['estimated']['mfu']:.1%}"
+    for name in ("largest, 1,024 rows", "remat full"):
+        (line,) = [line for line in lines if name in line]
+        assert "1.00 GiB" in line and mfu in line
+    assert f"  {'remat none':<20}    32.00 GiB, DOES NOT FIT" in lines
+    phase["largest_micro_batch"] = 0
+    assert "not even one sequence per device fits" in report_lib.table(report)
+
+
+@pytest.mark.parametrize(
+    ("value", "units", "text"),
+    [
+        (0, report_lib.BYTES, "0.00 B"),
+        (-1_321_688_576, report_lib.BYTES, "-1.23 GiB"),
+        (2109 * 2**30, report_lib.BYTES, "2,109.00 GiB"),
+        (1204.5 * 3600, report_lib.TIME, "1,204.50 hours"),
+        (0.39 * 3600, report_lib.TIME, "23.40 minutes"),
+        (0.05014, report_lib.TIME, "50.14 ms"),
+        (12.03e-6, report_lib.TIME, "12.03 us"),
+    ],
+)
+def test_quantities_have_the_largest_unit_that_they_reach(value, units, text):
+    assert report_lib.scaled(value, units) == text
 
 
 def test_collectives_of_a_kind_are_one_line(report):
@@ -59,15 +97,12 @@ def test_collectives_of_a_kind_are_one_line(report):
         collective,
         collective | {"bytes": 2e6, "times_a_step": 1},
         collective | {"devices": 8},
-        collective | {"kind": "send", "bytes": 1e3, "devices": 2, "times_a_step": 1},
+        collective | {"kind": "send", "bytes": 2**10, "devices": 2, "times_a_step": 1},
     ]
     text = report_lib.table(report)
-    assert "all-gather                 5.0 MB per step in 4 operations, over 4" in text
-    assert "all-gather                 3.0 MB per step in 3 operations, over 8" in text
-    assert (
-        "send                       1.0 kB per step in 1 operation, to another slice"
-        in text
-    )
+    assert "all-gather               4.77 MiB per step in 4 calls, over 4 dev" in text
+    assert "all-gather               2.86 MiB per step in 3 calls, over 8 dev" in text
+    assert "send                     1.00 KiB per step in 1 calls, to another" in text
 
 
 def test_the_parts_of_memory_that_are_shown_add_up_to_the_total(report):
@@ -79,25 +114,25 @@ def test_the_parts_of_memory_that_are_shown_add_up_to_the_total(report):
         name: float(number.replace(",", "")) * units[unit]
         for name, number, unit in row.findall(facts)
     }
-    assert list(shown)[:4] == ["parameters", "optimizer moments", "batch", "padding"]
-    assert shown["aliased"] < 0 < shown["outputs"]
+    assert list(shown)[:4] == [
+        "parameters",
+        "optimizer moments",
+        "batch",
+        "temporaries",
+    ]
     total = shown.pop("total")
-    assert sum(shown.values()) == pytest.approx(total, abs=3e6)  # rounding error
+    assert sum(shown.values()) == pytest.approx(total, abs=3e7)  # rounding error
     memory = report["phases"][0]["compiled"]["memory"]
-    assert total == pytest.approx(memory["total"], abs=1e6)
+    assert total == pytest.approx(memory["total"], abs=6e6)
 
 
 def test_small_runs_are_reported_in_small_units(report):
-    (phase, _), small = report["phases"], 1e-5
+    phase, _ = report["phases"]
     estimated = phase["estimated"]
-    estimated |= {"step_seconds": 12e-6, "hours": 2e-4, "cost": small}
+    estimated |= {"step_seconds": 12e-6, "hours": 2e-4, "cost": 0.01}
     estimated["seconds"] = dict.fromkeys(estimated["seconds"], 1.5e-6)
-    phase["compiled"]["collectives"] = [
-        {"kind": "all-reduce", "bytes": 41_820, "devices": 4, "times_a_step": 1}
-    ]
     report |= {"hours": 0.39, "cost": 0.0123}
     text = report_lib.table(report)
-    assert "all-reduce                41.8 kB per step in 1 operation, over 4" in text
     assert "12.00 us" in text and "1.50 us" in text
-    assert "0.72 seconds, cost 0.000010" in text
-    assert "Whole schedule: 23.4 minutes, cost 0.012, an estimate" in text
+    assert "720.00 ms, cost 0.01" in text
+    assert "Whole schedule: 23.40 minutes, cost 0.01, an estimate" in text
