@@ -1,6 +1,7 @@
 """Configures JAX with eight simulated CPU devices, and defines shared fixtures."""
 
 import importlib.metadata
+import importlib.util
 import io
 import os
 import pathlib
@@ -63,9 +64,13 @@ LONGEST = ("test_kills", "test_step", "test_resume_matrix", "test_local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders files; `--no-loadscope-reorder` keeps that order."""
+    """Orders files, which `--no-loadscope-reorder` keeps, and skips what cannot run."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+    if importlib.util.find_spec("libtpu") is None:
+        for item in items:
+            if item.get_closest_marker("libtpu"):
+                item.add_marker(pytest.mark.skip(reason="libtpu is not installed"))
 
 
 def make_config(**changes) -> config_lib.ExperimentConfig:
@@ -135,14 +140,18 @@ def make_batch(
 
 @pytest.fixture(autouse=True, scope="session")
 def first_mesh():
-    """Sets a mesh before the fixtures of the first file."""
+    """Sets a mesh of one device before the first test and its fixtures."""
     return use_mesh(1, 1, 1)
 
 
 @pytest.fixture(autouse=True)
 def one_device_mesh():
-    """Sets a mesh of one device before each test; `use_mesh` sets another."""
-    return use_mesh(1, 1, 1)
+    """Sets the mesh of one device again after a test that has set another.
+
+    It is set after the test because fixtures of the next file run before this one.
+    """
+    yield
+    use_mesh(1, 1, 1)
 
 
 @pytest.fixture(autouse=True)

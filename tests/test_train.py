@@ -57,7 +57,7 @@ def test_a_run_writes_checkpoints_metrics_and_curves(straight):
     assert all(line["bad_steps"] == 0 for line in log)
     # Each second since the start of the process is counted in a part.
     total = sum(log[-1][f"seconds_{part}"] for part in goodput.PARTS)
-    assert log[-1]["seconds_starting"] > 1 and log[-1]["seconds_steps"] > 0
+    assert log[-1]["seconds_starting"] > 0 and log[-1]["seconds_steps"] > 0
     assert log[-1]["time"] - log[0]["time"] < total < 600
     assert log[-1]["loss"] < log[0]["loss"]
     assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)

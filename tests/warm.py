@@ -13,7 +13,10 @@ import json
 import os
 import runpy
 import sys
+import time
 import warnings
+
+import bert_jax
 
 
 def import_libraries() -> None:
@@ -47,6 +50,7 @@ def become(request: dict) -> None:
     sys.stdin = open(0)
     sys.path[0] = request["cwd"]
     sys.argv = [request["module"], *request["args"]]
+    bert_jax.BEGAN = time.time()
 
 
 def fork() -> int:

@@ -12,9 +12,6 @@ from bert_jax.preflight import hlo
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import use_mesh
 
-needs_libtpu = pytest.mark.skipif(
-    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
-)
 SMALL = {
     "v2": "v2:2x2",
     "v3": "v3:2x2",
@@ -43,13 +40,13 @@ def test_missing_libtpu_error_names_the_install_command(monkeypatch):
         chips.devices("v5e:2x2")
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_impossible_slice_error_gives_the_reason():
     with pytest.raises(ConfigError, match=r"v5e:3x3: .*divisible.*; try v5e:16x16"):
         chips.devices("v5e:3x3")
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize(
     ("name", "count", "num_chips"),
     [
@@ -88,7 +85,7 @@ def test_clock_rates_equal_the_published_ones(kind, ghz):
     assert clock == pytest.approx(ghz * 1e9, rel=0.02)
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize("name", ["v5e", *SLOW])
 def test_cycles_of_a_large_product_match_its_flops(name):
     device = chips.devices(SMALL[name])[0]
@@ -102,7 +99,7 @@ def test_cycles_of_a_large_product_match_its_flops(name):
     assert sum(program.cycles.values()) == program.cycles["matmul"]
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize("name", SMALL)
 def test_memory_equals_that_of_libtpu_errors(name):
     device = chips.devices(SMALL[name])[0]

@@ -1,6 +1,5 @@
 """Tests of opening devices: the requested platform, or an error."""
 
-import importlib.util
 import os
 import types
 
@@ -42,9 +41,7 @@ def test_preflight_exits_if_the_platform_is_absent(monkeypatch):
     assert "JAX_PLATFORMS=tpu but its devices cannot be opened" in last
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
-)
+@pytest.mark.libtpu
 def test_train_does_not_fall_back_to_the_cpu_if_libtpu_is_installed(
     tmp_path, monkeypatch
 ):

@@ -1,6 +1,5 @@
 """Tests of the mesh and of the layout of every parameter and moment."""
 
-import importlib.util
 import types
 
 import jax
@@ -18,9 +17,6 @@ from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 P = jax.P
-needs_libtpu = pytest.mark.skipif(
-    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
-)
 
 
 def test_spec_translates_logical_dims():
@@ -165,7 +161,7 @@ def test_data_axis_must_be_a_multiple_of_the_slices():
         mesh_lib.make_mesh(mesh_config(1, 8, 1), devices)
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize(
     ("topology", "sizes", "parts"),
     [
@@ -188,7 +184,7 @@ def test_mesh_may_differ_from_the_sides_of_the_torus(topology, sizes, parts):
     assert {count for _, count in found} == {parts}
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 4, 1), (4, 1, 2)])
 def test_two_tpu_slices_are_halves_of_the_data_axis(sizes):
     two = chips.devices("2*v5e:2x2")

@@ -1,7 +1,6 @@
 """The report as text and JSON, and its numbers against arithmetic."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import signal
@@ -20,9 +19,6 @@ from bert_jax.training import compilation
 from tests.commands import run, run_well, start
 from tests.conftest import make_config, use_mesh
 
-needs_libtpu = pytest.mark.skipif(
-    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
-)
 TINY = [
     "--config=tests/one_phase.py",
     "--config.model.num_hidden_layers=1",
@@ -30,7 +26,7 @@ TINY = [
 ]
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_json_report_of_a_slice_without_a_tpu():
     result = run(
         "bert_jax.preflight",
@@ -118,7 +114,7 @@ def test_devices_flag_compiles_nothing():
 
 
 @pytest.mark.slow
-@needs_libtpu
+@pytest.mark.libtpu
 def test_long_rows_with_remat_do_not_overflow_the_stack_of_the_compiler():
     """libtpu died with signal 11 when its threads had their default stack size."""
     changes = {
@@ -146,7 +142,7 @@ def small_chip(monkeypatch):
     return limit_mib * 2**20
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.slow
 def test_the_largest_batch_is_reported_if_the_configs_does_not_fit(small_chip):
     sequences = 2**13

@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import importlib.util
 
 import jax
 import jax.experimental.topologies
@@ -16,9 +15,6 @@ from bert_jax.preflight import hlo
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.conftest import make_config, use_mesh
 
-needs_libtpu = pytest.mark.skipif(
-    not importlib.util.find_spec("libtpu"), reason="libtpu is not installed"
-)
 MIB = 2**20
 
 BY_HAND = """
@@ -260,7 +256,7 @@ def tpu_program(topology="v5e:2x2", **changes):
     return trial.program, trial.facts["arguments"]["parameters"] // 4
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize(
     ("topology", "num_devices", "most"),
     [("v5e:2x2", 4, 2), pytest.param("tpu7x:2x2x1", 8, 5, marks=pytest.mark.slow)],
@@ -281,7 +277,7 @@ def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     assert 4 * num_parameters <= num_bytes <= 4 * num_parameters + 4096
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize(
     "mesh", [{}, {"fsdp": 4, "data": 1}, {"shard_optimizer": True}]
 )
@@ -307,7 +303,7 @@ def test_gradients_of_kernels_are_summed_over_devices_in_the_configs_dtype(dtype
         assert 2 * num_kernel <= num_bytes["bf16"] <= 2 * 1.1 * num_kernel
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize("dtype", ["float32", "auto"])
 def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
     changes = {"compute_dtype": dtype} if dtype == "float32" else {}
@@ -324,14 +320,14 @@ def test_float32_products_have_the_highest_precision_on_a_tpu(dtype):
         assert precisions == {True: 2, False: 36}  # the segment embeddings' two
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_parameters_and_moments_are_updated_without_layout_copies():
     """A step took an eighth longer when each was copied to another layout and back."""
     program, _ = tpu_program()
     assert program.cycles["copies"] < 0.02 * sum(program.cycles.values())
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.parametrize("mesh", [{"fsdp": 4, "data": 1}, {"shard_optimizer": True}])
 def test_gradients_of_sharded_parameters_are_scattered_and_parameters_gathered(mesh):
     """libtpu fuses the scatter into an all-reduce, which hlo.py reports by its kind."""
@@ -349,7 +345,7 @@ def test_gradients_of_sharded_parameters_are_scattered_and_parameters_gathered(m
     assert not [i for i, _ in program.unestimated if "reduce-scatter" in i.text]
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_accumulation_reduces_once_per_step_except_the_word_embeddings():
     """Their gradient has two parts, a lookup's and the head's.
 
@@ -365,7 +361,7 @@ def test_accumulation_reduces_once_per_step_except_the_word_embeddings():
     assert any(times == 4 for _, times in program.executed())
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.slow
 def test_slices_exchange_a_share_of_the_gradients_and_nothing_else():
     """Each chip sends its quarter of its slice's sums, and receives another slice's."""
@@ -384,7 +380,7 @@ def test_slices_exchange_a_share_of_the_gradients_and_nothing_else():
     assert groups == {4}  # all other collectives stay within a slice
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 @pytest.mark.slow
 def test_hidden_states_are_not_copied_between_products():
     """Other operations take less than 1.5 times the cycles of the products.
@@ -409,13 +405,13 @@ def test_hidden_states_are_not_copied_between_products():
     assert program.cycles["elementwise"] < 1.5 * program.cycles["matmul"]
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_a_step_has_operations_of_every_class():
     program, _ = tpu_program()
     assert all(program.cycles.values())
 
 
-@needs_libtpu
+@pytest.mark.libtpu
 def test_sharding_the_optimizer_divides_its_memory_by_the_devices():
     plain, split = (
         tpu_trial(**on).facts for on in ({}, {"mesh__shard_optimizer": True})
