@@ -68,7 +68,7 @@ def test_every_file_except_the_card_has_a_digest(trained, tmp_path):
     ("format_", "dtype"),
     [
         (huggingface_write, "bfloat16"),
-        (google_tf1, "float32"),
+        pytest.param(google_tf1, "float32", marks=pytest.mark.slow),
         pytest.param(huggingface_write, "float32", marks=pytest.mark.slow),
         pytest.param(google_tf1, "bfloat16", marks=pytest.mark.slow),
     ],

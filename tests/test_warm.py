@@ -10,9 +10,9 @@ from tests.commands import run, run_anew
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("bert_jax.evaluate", "--version"),
         ("bert_jax.evaluate", "--no_such_flag=1"),
-        ("bert_jax.evaluate",),
+        pytest.param(("bert_jax.evaluate", "--version"), marks=pytest.mark.slow),
+        pytest.param(("bert_jax.evaluate",), marks=pytest.mark.slow),
     ],
 )
 def test_outputs_and_exit_codes_are_those_of_a_new_interpreter(arguments):

@@ -4,6 +4,8 @@ import dataclasses
 import json
 from types import SimpleNamespace
 
+import pytest
+
 from bert_jax.checkpoint import best as best_lib
 from bert_jax.checkpoint.best import Ranking
 from tests.commands import run_well, small_run, write_text
@@ -89,6 +91,7 @@ def get_config():
 """
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_best_checkpoint_of_each_phase(tmp_path):
     """No evaluation but the last is at a step at which every_steps saves."""
     write_text(tmp_path / "documents.txt")

@@ -122,9 +122,13 @@ def save_all(workdir, config, losses, ranking=None) -> None:
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
-        ({"checkpoint__keep": 2}, [5, 6]),
+        pytest.param({"checkpoint__keep": 2}, [5, 6], marks=pytest.mark.slow),
         ({"checkpoint__keep": 1, "checkpoint__keep_every_steps": 2}, [2, 4, 6]),
-        ({"checkpoint__keep": 1, "checkpoint__keep_best": 1}, [3, 6]),
+        pytest.param(
+            {"checkpoint__keep": 1, "checkpoint__keep_best": 1},
+            [3, 6],
+            marks=pytest.mark.slow,
+        ),
         ({"checkpoint__keep": 1, "checkpoint__keep_best": 2}, [2, 3, 6]),
     ],
 )

@@ -17,7 +17,9 @@ BUSY = (
 )
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize(
+    "platform", ["tpu", pytest.param("cuda", marks=pytest.mark.slow)]
+)
 def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch, platform):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", platform)
     result = run(
@@ -131,6 +133,7 @@ def on_a_host_of_a_slice(monkeypatch):
         monkeypatch.setitem(ENV, name, value)
 
 
+@pytest.mark.slow
 def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
     tmp_path, trained, on_a_host_of_a_slice
 ):

@@ -77,6 +77,7 @@ def test_limit_of_slow_steps_is_ten_times_their_median(monkeypatch):
     dog.pause()
 
 
+@pytest.mark.slow
 def test_other_activities_have_a_longer_limit():
     result = run("""
         import time

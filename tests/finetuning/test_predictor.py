@@ -18,7 +18,9 @@ F32 = jnp.dtype("float32")
 SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "mesh", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
+)
 def test_logits_equal_those_of_each_row_alone(mesh):
     """Logits of positions beyond the batch's length are 0."""
     devices = use_mesh(*mesh)

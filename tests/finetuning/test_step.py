@@ -88,6 +88,7 @@ def test_distillation_does_not_depend_on_mesh_and_microbatches(kind):
     assert_near(take_step(kind, batch, (2, 2, 2), **TAUGHT, **split), whole)
 
 
+@pytest.mark.slow
 def test_label_weight_scales_the_loss_on_labels():
     """A weight of 0.5 halves the loss if the teacher has no weight."""
     batch = tuned.make_batch("classification")

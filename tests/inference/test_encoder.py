@@ -50,7 +50,17 @@ THEIRS = {
 }
 
 
-@pytest.mark.parametrize("layers", inference.LAYERS)
+@pytest.mark.parametrize(
+    "layers",
+    [
+        "concat_last_four",
+        *(
+            pytest.param(layers, marks=pytest.mark.slow)
+            for layers in inference.LAYERS
+            if layers != "concat_last_four"
+        ),
+    ],
+)
 def test_every_combination_of_layers_equals_transformers(layers, directory):
     model = load(directory)
     tokens = model.features(MIXED, layers=layers, pooling="none")
@@ -130,6 +140,7 @@ print(vectors.shape, repr(vectors.astype(float).sum()))
 """
 
 
+@pytest.mark.slow
 def test_no_mesh_is_needed_and_none_is_left(directory):
     result = run_code(WITHOUT_MESH.format(directory=str(directory)))
     assert result.returncode == 0, result.stderr

@@ -290,7 +290,11 @@ def more_layers(directory):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
+        pytest.param(
+            flip_a_bit,
+            "model.ckpt-20 is corrupt .*Checksum does not match",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             flip_a_bit_of_the_index, "model.ckpt-20 is corrupt", marks=pytest.mark.slow
         ),
@@ -312,7 +316,11 @@ def more_layers(directory):
             "'bert/pooler/dense/bias' as int8; save it as one of float64",
             marks=pytest.mark.slow,
         ),
-        (link_the_data_elsewhere, "is a link to .*outside of its directory"),
+        pytest.param(
+            link_the_data_elsewhere,
+            "is a link to .*outside of its directory",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             remove_the_config, "but no bert_config.json; use", marks=pytest.mark.slow
         ),

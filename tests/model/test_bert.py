@@ -183,6 +183,7 @@ def test_layer_norm_matches_float64_when_the_mean_is_large():
     np.testing.assert_allclose(norm(jnp.asarray(x)), exact, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_bfloat16_logits_are_close_to_float32():
     config = make_config()
     bert = build(config)

@@ -123,6 +123,7 @@ def test_every_mesh_computes_the_losses_of_one_device(
         ),
     ],
 )
+@pytest.mark.slow
 def test_remat_and_sharding_do_not_change_the_losses(mesh_shape, changes):
     config = make_config(**DROPOUT)
     batches = [make_batch(config, seed) for seed in range(20)]
@@ -175,6 +176,7 @@ def test_a_sharded_optimizer_takes_less_memory():
     assert 0.4 < split / plain < 0.5
 
 
+@pytest.mark.slow
 def test_data_parallel_reduces_gradients_and_nothing_else():
     text = compiled_step((8, 1, 1)).as_text()
     collectives = re.findall(r" (all-\w+|reduce-scatter|collective-\w+)\(", text)
@@ -212,6 +214,7 @@ def test_accumulation_equals_the_whole_batch(mesh_shape):
 
 
 @pytest.mark.parametrize("name", [OPTIMIZERS[0], slow(OPTIMIZERS[-1])])
+@pytest.mark.slow
 def test_moments_are_reset_at_the_start_of_a_phase(name):
     """With phases of two steps, it equals a new optimizer except for the schedule."""
     config = make_config(model__num_hidden_layers=1, optimizer__name=name)
@@ -533,10 +536,12 @@ def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, pla
 @pytest.mark.parametrize(
     ("changes", "dtype"),
     [
-        ({}, "float32"),
+        slow({}, "float32"),
         ({"gradient_reduction_dtype": "bfloat16"}, "bfloat16"),
-        ({"gradient_reduction_dtype": "bfloat16", "accumulation_steps": 2}, "float32"),
-        (
+        slow(
+            {"gradient_reduction_dtype": "bfloat16", "accumulation_steps": 2}, "float32"
+        ),
+        slow(
             {"gradient_reduction_dtype": "bfloat16", "compute_dtype": "float32"},
             "float32",
         ),

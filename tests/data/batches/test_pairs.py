@@ -151,7 +151,10 @@ def observe(documents, drawn, max_num_tokens):
     }
 
 
-@pytest.mark.parametrize("short_seq_prob", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize(
+    "short_seq_prob",
+    [0.1, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))],
+)
 def test_distributions_equal_those_of_the_released_procedure(short_seq_prob):
     length = 64
     documents = make_documents(15_000, seed=1)

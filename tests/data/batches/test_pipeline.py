@@ -402,7 +402,9 @@ def test_the_rows_of_all_hosts_are_the_global_batch(four_shards, split):
 
 
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
-@pytest.mark.parametrize("num_hosts", [3, 6, 12])
+@pytest.mark.parametrize(
+    "num_hosts", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 12))]
+)
 def test_hosts_that_do_not_divide_the_streams_share_them(
     four_shards, num_hosts, num_streams
 ):
@@ -463,7 +465,9 @@ def test_two_hundred_steps_include_epochs_and_packed_rows(
     assert set(packed) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("num_hosts", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize(
+    "num_hosts", [2, 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 8))]
+)
 def test_batches_do_not_depend_on_the_number_of_hosts(
     sixteen_shards, two_hundred_steps, num_hosts
 ):
@@ -478,6 +482,7 @@ def test_batches_do_not_depend_on_the_number_of_hosts(
 @pytest.mark.parametrize(
     "num_hosts", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8, 16))]
 )
+@pytest.mark.slow
 def test_batches_do_not_depend_on_the_number_of_hosts_from_the_start(
     sixteen_shards, two_hundred_steps, num_hosts
 ):
@@ -557,7 +562,7 @@ def test_origins_of_an_epoch_contain_each_row_once(four_shards):
     assert len(first) == sum(sizes)
 
 
-@pytest.mark.parametrize("phase_index", [0, 1])
+@pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_visit_has_no_repeated_pair(sixteen_shards, phase_index):
     """Tests three epochs of small shards; the second phase is packed."""
     made = sixteen_shards
@@ -684,11 +689,11 @@ def test_masks_follow_the_config(four_shards):
 @pytest.mark.parametrize(
     ("num_spare", "ngram_max", "max_sequences_per_row"),
     [
-        (0, 1, 1),
+        pytest.param(0, 1, 1, marks=pytest.mark.slow),
         (2**15, 1, 1),  # ids and marks need four bytes
         (0, 3, 1),
-        (0, 1, 4),
-        (0, 1, 32),
+        pytest.param(0, 1, 4, marks=pytest.mark.slow),
+        pytest.param(0, 1, 32, marks=pytest.mark.slow),
     ],
 )
 def test_words_of_ideographs_are_masked_whole(

@@ -96,6 +96,7 @@ def test_any_number_of_workers_makes_the_same_files(
     assert made(elsewhere(config, "workers"), num_workers) == alone
 
 
+@pytest.mark.slow
 def test_any_order_of_the_documents_makes_the_same_files(source):
     config, documents = source
     found = made(trains(config)), made(elsewhere(config, "given"))
@@ -262,6 +263,7 @@ def encoded_batches(monkeypatch, config):
     return names
 
 
+@pytest.mark.slow
 def test_killed_before_any_file_it_resumes(source, monkeypatch):
     config, _ = source
     expected = made(elsewhere(config, "straight"))
@@ -334,7 +336,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("count", [9, -3])
+@pytest.mark.parametrize("count", [pytest.param(9, marks=pytest.mark.slow), -3])
 def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
     """The process is killed while runs are written, and after the first shards."""
     config, _ = source
@@ -347,7 +349,7 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
 
 
 @pytest.mark.parametrize("values", [{"num_shards": 4}, {"validation_fraction": 0.4}])
-@pytest.mark.parametrize("count", [9, -3])
+@pytest.mark.parametrize("count", [pytest.param(9, marks=pytest.mark.slow), -3])
 def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))

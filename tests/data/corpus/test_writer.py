@@ -271,6 +271,7 @@ def test_a_shard_of_fewer_than_two_documents(tmp_path, num_shards, count):
     check_fails(config, documents, message)
 
 
+@pytest.mark.slow
 def test_the_advised_number_of_shards_suits_the_documents(tmp_path):
     (tmp_path / "8").mkdir()
     config = make_config(tmp_path, num_shards=400, num_streams=8)
