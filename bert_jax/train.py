@@ -149,7 +149,7 @@ def train_with_rollbacks(
       position: the position in the data.
 
     Raises:
-      Interrupted: when the run was interrupted, and a checkpoint is saved.
+      Interrupted: when the run was interrupted and a checkpoint is saved.
       DivergedError: when too many steps are not finite; the state is not saved.
       ConfigError: when the disk is full.
       CorruptError: when a replay detects a faulty chip.
@@ -203,7 +203,7 @@ def take_steps(
                     save(run, step, state, position)
             monitor.flush()
         except DivergedError as error:
-            monitor.log_time(error.step)  # otherwise it would count as not running
+            monitor.log_time(error.step)  # otherwise this time counts as not running
             reason = nonfinite.diagnose(state.params, run.workdir)
             raise error.because(reason) from None
     return state
@@ -317,8 +317,8 @@ def open_inputs(
       The mesh, the corpus, and the weights of config.init_from if it is used.
 
     Raises:
-      ConfigError: when the config, the workdir or an input is invalid. Nothing is
-        written before, except that a small corpus is prepared last.
+      ConfigError: when the config, the workdir or an input is invalid. At most a
+        small corpus has been prepared by then.
     """
     cli.local_directory("workdir", workdir)
     with monitor.activity("opening devices"):

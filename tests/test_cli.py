@@ -69,12 +69,12 @@ from tests.commands import run, run_code, run_well, start
         ),
         pytest.param(
             ["--config=configs/tiny.py", "--config.zzz=1"],
-            "--config.zzz is not a config key; its keys are in configs/tiny.py",
+            "--config.zzz is not a config key; the keys are in configs/tiny.py",
             marks=pytest.mark.slow,
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
-            "--config.data=abc is invalid: it is a section; set its keys, as"
+            "--config.data=abc is invalid: it is a section; set its keys, for example"
             " --config.data.corpus_dir",
         ),
         (
@@ -280,7 +280,7 @@ def test_ctrl_c_among_imports_is_a_word():
     ],
 )
 def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
-    remedy = f"the nearest is --config.{nearest}$" if nearest else "its keys are in "
+    remedy = f"the nearest is --config.{nearest}$" if nearest else "the keys are in "
     with pytest.raises(errors.ConfigError, match=re.escape(remedy).replace(r"\$", "$")):
         cli._check_key(f"config.{key}", tiny.get_config(), "tiny")
 
