@@ -11,14 +11,14 @@ from bert_jax.training import rollbacks
 
 
 def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
-    """Creates and locks the workdir; returns the step of the newest valid checkpoint.
+    """Creates and locks the workdir, and moves corrupt checkpoints aside.
 
     Returns:
-      The number of completed steps, 0 for a new run.
+      The step of the newest valid checkpoint, 0 for a new run.
 
     Raises:
-      ConfigError: when another process uses the workdir, or another run was started in
-        it since `open_inputs`.
+      ConfigError: when another process uses the workdir, or its run has another
+        config.
       CorruptError: when there are checkpoints and all are corrupt.
     """
     multihost.make_shared("workdir", workdir)
@@ -38,13 +38,14 @@ def resumed_position(
 
     Raises:
       ConfigError: when the checkpoint was trained on another corpus.
+      CorruptError: when the record of a rollback is corrupt.
     """
     position = checkpoints.position(step, corpus.sha256)
     return rollbacks.resumed(workdir, step, position)
 
 
 def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:
-    """Writes the config, and removes the rollback record before step 0."""
+    """Writes the config; a run at step 0 also removes an old rollback record."""
     if multihost.is_first():
         if not first_step:
             rollbacks.clear(workdir)
