@@ -1,4 +1,4 @@
-"""The commands of launch/README.md, run with --dry_run, and their flags looked up."""
+"""The commands of launch/README.md: known flags, and the output of --dry_run."""
 
 import os
 import re
