@@ -130,7 +130,7 @@ print(vectors.shape, repr(vectors.astype(float).sum()))
 """
 
 
-def test_no_mesh_is_needed_and_none_is_left(directory):
+def test_no_mesh_needs_to_be_set_and_none_is_set_afterwards(directory):
     result = run_code(WITHOUT_MESH.format(directory=str(directory)))
     assert result.returncode == 0, result.stderr
     shape, _, total = result.stdout.rpartition(" ")
