@@ -227,7 +227,7 @@ def test_predict_repeats_the_predictions_of_fine_tuning(kind, tmp_path):
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     arguments = [f"--model={tuned_on / 'run/model'}", f"--input={tmp_path}/lines.txt"]
     printed = run("bert_jax.predict", *arguments)
-    assert printed.returncode == 0, result.stderr
+    assert printed.returncode == 0, printed.stderr
     rows = [json.loads(line)[key] for line in printed.stdout.splitlines()]
     predictions = tuned_on / "run" / "predictions" / "dev"
     if kind == "multi_label":
