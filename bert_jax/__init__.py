@@ -7,13 +7,13 @@ import time
 
 __version__ = "0.1.0"
 
-# The time of the import, in seconds since 1970: the start of a command.
+# Time of the import, in seconds since 1970; the start time of a command.
 BEGAN = time.time()
 EXIT_FORCED = 128 + signal.SIGINT  # the code that shells report for SIGINT
 
 
 def stop(*_: object) -> None:
-    """Ends this process at once; a signal handler for when there is nothing to save."""
+    """Signal handler that ends this process at once, when there is nothing to save."""
     try:
         os.write(2, b"stopped\n")
     finally:  # exit even if stderr is closed

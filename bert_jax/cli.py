@@ -1,6 +1,6 @@
 """Starts every `python -m bert_jax.X` command: flags, --config, --help, exit codes.
 
-A user's mistake is one line on stderr and exit code 2; a bug keeps its traceback.
+A user error prints one line on stderr and exits with 2; a bug prints its traceback.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ T = TypeVar("T")
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
 NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
 SIMILARITY = 0.6  # minimum, of 1, for the nearest key to be suggested
-_directory = SHIPPED  # of the configs that errors and --help list
+_directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config
 
 flags.disclaim_key_flags()  # --config is a flag of the command that defines it
@@ -57,8 +57,8 @@ def define_config(directory: str = "") -> flags.FlagHolder:
     return flags.DEFINE_string(
         "config",
         None,
-        f"a config file of yours, or one of {_names()}; --config.KEY=VALUE overrides a"
-        " key of it",
+        f"path of a config file, or one of {_names()}; --config.KEY=VALUE overrides"
+        " one of its keys",
         allow_overwrite=False,
     )
 
@@ -87,7 +87,7 @@ def run_with_rest(
     known_only: bool = True,
     computes: bool = True,
 ) -> None:
-    """Like `run`, but main takes the arguments that are no flags of the command."""
+    """Like `run`, but main takes the arguments that are not flags of the command."""
     if computes and not host_memory.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
@@ -122,7 +122,7 @@ def run_with_rest(
     except OSError as error:
         if error.errno in storage.FULL_DISK:
             where = f" for {error.filename}" if error.filename else ""
-            fail(f"no space left on the disk{where}; free some and run it again")
+            fail(f"no space left on the disk{where}; free some and rerun the command")
         if error.errno not in storage.USERS_ERRORS or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}; give another path")
@@ -157,7 +157,7 @@ def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
 def load_config(
     holder: flags.FlagHolder, build: Callable[[Any], T] = from_config_dict
 ) -> T:
-    """Returns `build` of the values of --config.
+    """Builds the config from the values of --config.
 
     Raises:
       ConfigError: if --config is missing or invalid.
@@ -264,7 +264,7 @@ def _load(name: str) -> ml_collections.ConfigDict:
 
 
 def _find(file: str) -> Path:
-    """Returns the path of a config file: of the user, or NAME or configs/NAME.py."""
+    """Returns the path of a config file, or of a shipped NAME or configs/NAME.py."""
     name = file.removeprefix("configs/").removesuffix(".py")
     for path in (Path(file), SHIPPED / f"{name}.py", _directory / f"{name}.py"):
         if path.is_file():
@@ -289,7 +289,7 @@ def _check_key(key: str, config: ml_collections.ConfigDict, file: str) -> None:
     if key in known:
         return
     nearest = max(known, key=lambda other: _similarity(key, other))
-    remedy = f"its keys are in {file}"
+    remedy = f"the keys are in {file}"
     if _similarity(key, nearest) >= SIMILARITY:
         remedy = f"the nearest is --{nearest}"
     raise ConfigError(f"--{key} is not a config key; {remedy}")
@@ -314,13 +314,16 @@ def _similarity(key: str, other: str) -> float:
 
 
 def _expected(argument: str) -> str:
-    """Returns what an invalid --config.KEY=VALUE must be; "" for other flags."""
+    """Returns why a --config.KEY=VALUE is invalid; "" for other flags."""
     key = argument.partition("=")[0].lstrip("-").partition("config.")[2]
     if _config is None or not key:
         return ""
     value = config_path.get_value(key, _config)
     if isinstance(value, ml_collections.ConfigDict):
-        return f"it is a section; set its keys, as --config.{key}.{next(iter(value))}"
+        return (
+            "it is a section; set its keys, for example"
+            f" --config.{key}.{next(iter(value))}"
+        )
     return f"it must be of type {type(value).__name__}"
 
 

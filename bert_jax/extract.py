@@ -36,7 +36,10 @@ from bert_jax.monitoring.progress import Progress
 
 
 def open_model(path: str) -> tuple[TextEncoder, Callable[..., Any]]:
-    """Loads the model; returns it, and its `features`, which int8 weights wrap."""
+    """Loads the model; returns it and its `features`.
+
+    With --weights=int8, the function is a QuantizationCheck.
+    """
     chosen = {"layers": _LAYERS.value, "pooling": _POOLING.value}
     model = inference.load(
         path,
@@ -92,9 +95,9 @@ if __name__ == "__main__":
         "pooling",
         "none",
         inference.POOLING,
-        "one vector per token (none), per word, or per text (mean, or that of [CLS])",
+        "one vector per token (none), per word (words), or per text (mean, or [CLS])",
     )
-    help_ = "maximum tokens of a text; the model's if absent"
+    help_ = "maximum tokens of a text; default: the model's"
     _MAX_LENGTH = flags.DEFINE_integer("max_length", None, help_)
     _BATCH_SIZE = flags.DEFINE_integer(
         "batch_size", 32, "texts per step, over all devices", lower_bound=1
@@ -104,6 +107,8 @@ if __name__ == "__main__":
     )
     help_ = "int8: a quarter of the memory; reports the difference for the first texts"
     _WEIGHTS = flags.DEFINE_enum("weights", "float32", options.WEIGHTS, help_)
-    help_ = "whether the model's text was lower-cased, for models that do not record it"
+    help_ = (
+        "whether the model was trained on lower-cased text, if it does not record it"
+    )
     _LOWERCASE = flags.DEFINE_bool("lowercase", None, help_)
     cli.run(main, __doc__)

@@ -27,7 +27,7 @@ def seeds_of(values: Sequence[str]) -> list[int]:
     """Parses --seeds.
 
     Raises:
-      ConfigError: if there is none, or one is not an integer of 32 bits.
+      ConfigError: if there is none, or one is not an unsigned 32-bit integer.
     """
     try:
         seeds = [int(seed) for seed in values]
@@ -89,7 +89,7 @@ if __name__ == "__main__":
     _CONFIG = cli.define_config("finetune")
     flags.DEFINE_string("model", None, "the trained model to fine-tune")
     _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory of the runs; runs/finetune-CONFIG if absent"
+        "workdir", None, "directory of the runs; default: runs/finetune-CONFIG"
     )
     _SEEDS = flags.DEFINE_list("seeds", ["0"], "one run for each, for example 0,1,2")
     _SWEEP = flags.DEFINE_bool(
@@ -104,7 +104,6 @@ if __name__ == "__main__":
     _LOWERCASE = flags.DEFINE_bool(
         "lowercase",
         None,
-        "whether the text of the model was lower-cased, for models that do not record"
-        " it",
+        "whether the model was trained on lower-cased text, if it does not record it",
     )
     cli.run(main, __doc__)

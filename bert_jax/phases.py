@@ -17,7 +17,7 @@ class Skip:
     Attributes:
       phase_index: index into config.phases.
       first_batch: the first skipped batch of the phase, from 0.
-      num_batches: how many.
+      num_batches: number of skipped batches.
     """
 
     phase_index: int

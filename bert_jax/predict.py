@@ -9,7 +9,7 @@ depends on the task of the model:
 
     text, or text ||| text if the model     classification, regression, multi-label
         was fine-tuned on pairs
-    words with blanks between them          tagging
+    words separated by spaces               tagging
     question ||| paragraph                  question answering
     context ||| choice ||| choice ...       multiple choice
     text ||| text                           similarity
@@ -32,13 +32,16 @@ from bert_jax.inference import options, quantization, text_input
 from bert_jax.inference.options import Parts
 from bert_jax.monitoring.progress import Progress
 
-# Flags with the names of options of `load_tuned`, which have no flag default there.
+# Flags named after options of `load_tuned`; None keeps the fine-tuning run's value.
 DECISIONS = ("threshold", "null_threshold", "stride", "max_query_length")
 DECISIONS += ("max_answer_length", "num_best")
 
 
 def open_model(path: str) -> tuple[inference.TunedModel, Callable[..., Any]]:
-    """Loads the model; returns it, and its `predict`, which int8 weights wrap."""
+    """Loads the model; returns it and its `predict`.
+
+    With --weights=int8, the function is a QuantizationCheck.
+    """
     names = ("max_length", "batch_size", "compute_dtype", *DECISIONS)
     given: dict[str, Any] = {name: flags.FLAGS[name].value for name in names}
     model = inference.load_tuned(path, **given)
@@ -52,7 +55,7 @@ def open_model(path: str) -> tuple[inference.TunedModel, Callable[..., Any]]:
 
 
 def as_json(line: Parts, result: dict[str, Any]) -> str:
-    """Returns the JSON of a result, with the input that it is for."""
+    """Returns a result and its input as JSON."""
     source = {"text": text_input.SEPARATOR.join(line)}
     if "answer" in result:
         source = {"question": line[0].strip()}
@@ -72,7 +75,7 @@ def rounded(value: Any) -> Any:
 
 @contextlib.contextmanager
 def writing(path: str | None) -> Iterator[Any]:
-    """Yields a file that appears when it is complete, or standard output."""
+    """Yields a file that is renamed to `path` when complete, or standard output."""
     if path is None:
         yield sys.stdout
         return
@@ -119,7 +122,7 @@ if __name__ == "__main__":
     flags.DEFINE_string("model", None, "directory of a fine-tuned model")
     flags.DEFINE_string("input", None, "file with one example per line; - for stdin")
     _OUTPUT = flags.DEFINE_string(
-        "output", None, "file to write; standard output if absent"
+        "output", None, "file to write; default: standard output"
     )
     flags.DEFINE_integer("batch_size", 32, "rows per step, over all devices", 1)
     flags.DEFINE_enum(
@@ -131,16 +134,18 @@ if __name__ == "__main__":
         options.WEIGHTS,
         "int8: a quarter of the memory; reports the difference for the first lines",
     )
-    flags.DEFINE_integer("max_length", None, "tokens of a row; the model's if absent")
-    help_ = "no answer if its log odds are above this; absent: as fine-tuned"
+    flags.DEFINE_integer(
+        "max_length", None, "maximum tokens of a row; default: the model's"
+    )
+    help_ = "predict no answer if its log odds exceed this; default: as fine-tuned"
     flags.DEFINE_float("null_threshold", None, help_)
-    help_ = "probability above which a label is predicted; absent: as fine-tuned, or"
+    help_ = "probability above which a label is predicted; default: as fine-tuned, or"
     flags.DEFINE_float("threshold", None, f"multi_label: {help_} 0.5")
     help_ = "tokens between the starts of windows; 0: half a window, at most 128"
-    flags.DEFINE_integer("stride", None, f"{help_}; absent: as fine-tuned, or 0", 0)
-    help_ = "maximum tokens of a question; absent: as fine-tuned, or 64"
+    flags.DEFINE_integer("stride", None, f"{help_}; default: as fine-tuned, or 0", 0)
+    help_ = "maximum tokens of a question; default: as fine-tuned, or 64"
     flags.DEFINE_integer("max_query_length", None, help_, 1)
-    help_ = "maximum tokens of an answer; absent: as fine-tuned, or 30"
+    help_ = "maximum tokens of an answer; default: as fine-tuned, or 30"
     flags.DEFINE_integer("max_answer_length", None, help_, 1)
     flags.DEFINE_integer("num_best", 3, "answers to list for each question", 1)
     cli.run(main, __doc__)

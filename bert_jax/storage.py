@@ -1,7 +1,7 @@
 """Local and bucket files: atomic writes, and retries after transient errors.
 
 A bucket occasionally answers 503, and a shared file system may lose its server for a
-minute. An operation that fails with such an error is retried with backoff, with a line
+minute. An operation that fails with such an error is retried with backoff, and logged
 on standard error. A path that is invalid or not permitted raises a ConfigError at once.
 TensorFlow's file systems handle paths with a scheme://, Python all others, so that
 processes that only use local files do not import TensorFlow.
@@ -33,13 +33,13 @@ from bert_jax.errors import ConfigError, CorruptError
 # Lustre mounted without -o flock.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-# A tokenizer.json of a million pieces has about 40 MB.
+# A tokenizer.json of a million pieces is about 40 MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
 FIRST_DELAY_SECS = 1.0
-# A stat of a file on a network file system or in a bucket waits for milliseconds.
+# A stat of a file on a network file system or in a bucket takes milliseconds.
 STAT_THREADS = 32
 TRANSIENT = {
     errno.EIO,
@@ -308,7 +308,7 @@ def write_with(path: str, fill: Callable[[str], T]) -> T:
     """
 
     def once() -> T:
-        # Each attempt has its own name, because two may write one file at a time.
+        # Each attempt has its own name, because two processes may write the same file.
         tmp = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             result = fill(tmp)
@@ -395,7 +395,7 @@ def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
 
     Raises:
       CorruptError: if the file cannot be read or is not a JSON object.
-      ConfigError: if the file is larger than any file of this kind.
+      ConfigError: if the file is larger than MAX_FILE_BYTES.
     """
     try:
         check_size(path)
@@ -418,7 +418,7 @@ def acquire(file: int) -> bool:
 
     Returns:
       False if another process holds the lock. True if the lock was acquired, or if the
-      file system has no locks, where work continues unprotected.
+      file system has no locks and cannot protect the file.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,6 @@ from bert_jax.checkpoint import best, integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
@@ -33,11 +32,18 @@ from bert_jax.monitoring import report, throughput, writer
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position, phase_of
-from bert_jax.training import compilation, nonfinite, optimizer, rollbacks
+from bert_jax.training import (
+    compilation,
+    nonfinite,
+    optimizer,
+    overview,
+    resume,
+    rollbacks,
+)
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.input import training_batches
+from bert_jax.training.input import find_corpus, training_batches
 from bert_jax.training.replay import Replay
 from bert_jax.training.step import TrainState
 
@@ -55,20 +61,22 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
 
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
-            first_step = lock_workdir(workdir, config)
+            first_step = resume.lock_workdir(workdir, config)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
             ranking = best.read(workdir, config, first_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             if first_step:
-                position = resumed_position(workdir, checkpoints, first_step, corpus)
+                position = resume.resumed_position(
+                    workdir, checkpoints, first_step, corpus
+                )
                 state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
             else:
                 position = Position(corpus.sha256)
                 state = initial_state(init, weights)
-            begin_workdir(workdir, config, first_step)
-            print(describe(config, mesh, corpus, state, workdir, first_step))
-            print_notes(config, weights)
+            resume.begin_workdir(workdir, config, first_step)
+            print(overview.describe(config, mesh, corpus, state, workdir, first_step))
+            overview.print_notes(config, weights.notes if weights else ())
             del weights  # as large as the parameters
 
         # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
@@ -96,7 +104,12 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         preemption.restore_ctrl_c()
         with monitor.activity("ending"):
             checkpoints.close()
-            multihost.agree("end", lambda: finish(run))
+            multihost.agree(
+                "end",
+                lambda: overview.finish(
+                    workdir, config.num_steps, run.began, run.held_out
+                ),
+            )
         return state
 
 
@@ -136,7 +149,7 @@ def train_with_rollbacks(
       position: the position in the data.
 
     Raises:
-      Interrupted: when the run was interrupted, and a checkpoint is saved.
+      Interrupted: when the run was interrupted and a checkpoint is saved.
       DivergedError: when too many steps are not finite; the state is not saved.
       ConfigError: when the disk is full.
       CorruptError: when a replay detects a faulty chip.
@@ -190,7 +203,7 @@ def take_steps(
                     save(run, step, state, position)
             monitor.flush()
         except DivergedError as error:
-            monitor.log_time(error.step)  # otherwise it would count as not running
+            monitor.log_time(error.step)  # otherwise this time counts as not running
             reason = nonfinite.diagnose(state.params, run.workdir)
             raise error.because(reason) from None
     return state
@@ -292,25 +305,6 @@ def save(run: Run, step: int, state: TrainState, position: Position) -> None:
         run.checkpoints.save(step, state, run.config, position)
 
 
-def finish(run: Run) -> str:
-    """Verifies the last checkpoint, plots the curves and prints a summary."""
-    remedy = "rerun the same command to resume from step {}"
-    integrity.check(run.workdir, run.config.num_steps, remedy)
-    lines = writer.read(run.workdir)
-    report.plot_curves(run.workdir, lines, run.held_out.unigram_entropy)
-    summary = report.summary(
-        run.workdir,
-        run.config.num_steps,
-        time.time() - run.began,
-        lines,
-        run.held_out.unigram_entropy,
-        run.held_out.next_sentence_majority,
-        multihost.num_processes(),
-    )
-    print(summary)
-    return ""
-
-
 # --------------------------------------------------------------------------- inputs
 
 
@@ -323,8 +317,8 @@ def open_inputs(
       The mesh, the corpus, and the weights of config.init_from if it is used.
 
     Raises:
-      ConfigError: when the config, the workdir or an input is invalid. Nothing is
-        written before, except that a small corpus is prepared last.
+      ConfigError: when the config, the workdir or an input is invalid. At most a
+        small corpus has been prepared by then.
     """
     cli.local_directory("workdir", workdir)
     with monitor.activity("opening devices"):
@@ -366,59 +360,7 @@ def open_corpus(
     return corpus, initialize.read(source, config, corpus.tokenizer)
 
 
-def find_corpus(config: ExperimentConfig) -> corpus_lib.Corpus:
-    """Opens the corpus, the same one in every process; process 0 may prepare it."""
-
-    def find() -> corpus_lib.Corpus:
-        if multihost.is_first():
-            return build.find_corpus(config)
-        multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
-        return corpus_lib.read(config)
-
-    corpus = multihost.first_then_others("corpus", find)
-    multihost.check_same(
-        "corpus digest",
-        corpus.sha256,
-        f"config.data.corpus_dir={config.data.corpus_dir!r} holds different corpora on"
-        " different hosts; use a directory that all hosts share",
-    )
-    return corpus
-
-
 # ---------------------------------------------------------------------------- state
-
-
-def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
-    """Creates and locks the workdir; returns the step of the newest valid checkpoint.
-
-    Returns:
-      The number of completed steps, 0 for a new run.
-
-    Raises:
-      ConfigError: when another process uses the workdir, or another run was started in
-        it since `open_inputs`.
-      CorruptError: when there are checkpoints and all are corrupt.
-    """
-    multihost.make_shared("workdir", workdir)
-
-    def lock() -> str:
-        workdir_lib.lock(workdir)
-        workdir_lib.check_config(workdir, config)
-        return str(integrity.recover(workdir))
-
-    return int(multihost.agree("first step", lock))
-
-
-def resumed_position(
-    workdir: str, checkpoints: Checkpoints, step: int, corpus: corpus_lib.Corpus
-) -> Position:
-    """Returns the position in the data at which to resume from a checkpoint.
-
-    Raises:
-      ConfigError: when the checkpoint was trained on another corpus.
-    """
-    position = checkpoints.position(step, corpus.sha256)
-    return rollbacks.resumed(workdir, step, position)
 
 
 def initial_state(
@@ -430,60 +372,6 @@ def initial_state(
         return state
     params = parameters.place(state.params, weights.arrays)
     return dataclasses.replace(state, params=params)
-
-
-def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:
-    """Writes the config, and removes the rollback record before step 0."""
-    if multihost.is_first():
-        if not first_step:
-            rollbacks.clear(workdir)
-        workdir_lib.write_config(workdir, config)
-
-
-def describe(
-    config: ExperimentConfig,
-    mesh: jax.sharding.Mesh,
-    corpus: corpus_lib.Corpus,
-    state: TrainState,
-    workdir: str,
-    first_step: int,
-) -> str:
-    """Returns lines that describe the model, the devices, the data and the phases."""
-    model = config.model
-    num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES)
-    tokens = sum(shard.num_tokens for shard in corpus.shards["train"])
-    phases = ", ".join(
-        f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
-        f" {phase.sequence_length}"
-        for phase in config.phases
-    )
-    num_processes = jax.process_count()
-    processes = f" in {num_processes} processes" if num_processes > 1 else ""
-    start = "from random weights"
-    if first_step == config.num_steps:
-        start = "already complete"
-    elif first_step:
-        start = f"resuming at step {first_step:,}"
-    elif config.init_from:
-        start = f"from the weights in {config.init_from} with a new optimizer"
-    return "\n".join(
-        [
-            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
-            f" of {model.hidden_size}, {step_lib.compute_dtype(config.compute_dtype)}",
-            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
-            f" mesh {axes}",
-            f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
-            f"train:  {phases} tokens, {start}, workdir {workdir}",
-        ]
-    )
-
-
-def print_notes(config: ExperimentConfig, weights: initialize.Weights | None) -> None:
-    """Prints warnings about the schedule and notes about the initial weights."""
-    notes = weights.notes if weights else ()
-    for note in (*optimizer.schedule_notes(config), *notes):
-        print(f"        {note}", flush=True)
 
 
 def main() -> None:

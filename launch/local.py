@@ -1,4 +1,4 @@
-"""Trains in several processes of this machine, as several hosts of a cluster do.
+"""Trains in several processes on this machine, like the hosts of a cluster.
 
     python launch/local.py --processes=4 --devices_per_process=2
         [--command=train|finetune] [--dry_run] --config=configs/X.py [--workdir=DIR]
@@ -23,7 +23,7 @@ import threading
 import time
 from typing import NoReturn, TextIO
 
-# The first of these is the exit code of the run, where processes exit with several.
+# If processes exit with different codes, the first of these is that of the run.
 SEVERITY = (2, 78, 77, 1, 76, 75)
 LOST = 76
 
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line, as the commands do."""
+    """Reports a usage error in one line, like the commands."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}; see --help\n")
@@ -99,7 +99,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
 
 def positive(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -125,8 +125,8 @@ def environment(i: int, arguments: argparse.Namespace, address: str) -> dict[str
 def wait(processes: list[subprocess.Popen]) -> list[int]:
     """Waits for all processes and returns their exit codes.
 
-    A process that SIGTERM ended during its imports has not joined the others, which
-    would wait for it for minutes and have nothing to save: they are killed.
+    A process that SIGTERM ended during its imports has not joined the others. They have
+    nothing to save and would wait for it for minutes, so they are killed.
     """
     while any(process.poll() is None for process in processes):
         if any(process.returncode == -signal.SIGTERM for process in processes):
@@ -137,7 +137,7 @@ def wait(processes: list[subprocess.Popen]) -> list[int]:
 
 
 def pass_on(stream: TextIO) -> None:
-    """Prints lines as they arrive, except Gloo's about its connections."""
+    """Prints lines as they arrive, except Gloo's messages about connections."""
     for line in stream:
         if "peer ranks" not in line:
             sys.stdout.write(line)

@@ -12,10 +12,10 @@
 #   delete    deletes the TPU and its request, which ends their costs
 #
 #   --type=v5litepod-16  --runtime=v2-alpha-tpuv5-lite    for create
-#   --create_flags="--spot --internal-ips"    more flags of gcloud's create
-#   --ssh_flags=--tunnel-through-iap          more flags of gcloud's ssh and scp
+#   --create_flags="--spot --internal-ips"    additional flags for gcloud's create
+#   --ssh_flags=--tunnel-through-iap          additional flags for gcloud's ssh and scp
 #   --bucket=BUCKET                           for install; mounted at /mnt/bert_jax
-#   --dry_run                                 prints the commands instead
+#   --dry_run                                 prints the commands only
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -34,7 +34,7 @@ while shift; [[ -n ${1-} && $1 != -- ]]; do
       name=${1%%=*}
       flags[${name#--}]=${1#*=}
       ;;
-    *) fail "$1 is not a flag of $0; --help lists them, as --name=VALUE" ;;
+    *) fail "$1 is not a flag of $0; --help lists the flags, which are --name=VALUE" ;;
   esac
 done
 shift || true

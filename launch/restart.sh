@@ -4,8 +4,8 @@
 #   launch/restart.sh COMMAND... --workdir=DIR ...
 #   launch/restart.sh --dry_run COMMAND... prints the command instead
 #
-# Waits 5 s before the first restart, then 10 s, ... up to 5 min, each shortened at random
-# by up to half. A newer checkpoint in DIR/checkpoints resets the wait. After three
+# Waits 5 s before the first restart, then 10 s, ... up to 5 min, minus a random part of up
+# to half. A newer checkpoint in DIR/checkpoints resets the wait. After three
 # consecutive restarts without a newer checkpoint, the loop exits with 1. Every other exit
 # code of the command ends the loop and is returned.
 #
@@ -18,7 +18,7 @@ set -euo pipefail
 : "${BERT_JAX_FIRST_DELAY:=5}"
 readonly MAX_DELAY=300 MAX_STALLED=3
 
-log() { printf 'restart: %s\n' "$*" >&2 || true; } # a closed terminal is no error
+log() { printf 'restart: %s\n' "$*" >&2 || true; } # a closed terminal is not an error
 
 child=""
 signal=""

@@ -1,4 +1,4 @@
-"""Tests of bert_jax.cli through the commands that start by it."""
+"""Tests of bert_jax.cli, mostly through the commands that it starts."""
 
 import pathlib
 import re
@@ -69,17 +69,17 @@ from tests.commands import run, run_code, run_well, start
         ),
         pytest.param(
             ["--config=configs/tiny.py", "--config.zzz=1"],
-            "--config.zzz is not a config key; its keys are in configs/tiny.py",
+            "--config.zzz is not a config key; the keys are in configs/tiny.py",
             marks=pytest.mark.slow,
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
-            "--config.data=abc is invalid: it is a section; set its keys, as"
+            "--config.data=abc is invalid: it is a section; set its keys, for example"
             " --config.data.corpus_dir",
         ),
         (
             ["--config=configs/tiny.py", "--config.guard=5"],
-            "as --config.guard.max_bad_steps",
+            "for example --config.guard.max_bad_steps",
         ),
         (
             ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
@@ -165,7 +165,9 @@ def test_shipped_configs_are_found_from_any_directory(
     assert cli._find(file) == cli.SHIPPED / expected
 
 
-def test_a_file_of_the_user_goes_before_a_shipped_config(tmp_path, monkeypatch):
+def test_a_file_of_the_user_takes_precedence_over_a_shipped_config(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/tiny.py").touch()
@@ -180,21 +182,21 @@ def test_a_file_of_the_user_goes_before_a_shipped_config(tmp_path, monkeypatch):
         (["--workers=0"], "--workers=0 is invalid: 0 is not a positive"),
     ],
 )
-def test_prepare_says_the_same(arguments, message):
+def test_a_mistake_of_prepare_is_one_line(arguments, message):
     result = run("bert_jax.prepare", *arguments)
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert result.stdout == ""
 
 
-def test_tuning_names_configs_of_tasks():
+def test_help_of_finetune_lists_its_own_configs():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "distill, glue" in stdout and "tiny" not in stdout
     assert "recipe," not in stdout
     assert max(map(len, stdout.splitlines())) <= 88
 
 
-def test_a_reader_of_help_may_want_no_more():
+def test_a_closed_pipe_ends_help_quietly():
     process = start("bert_jax.inspect_batch", "--help")
     assert process.stdout is not None
     process.stdout.close()  # before it is written, as Python imports first
@@ -203,7 +205,7 @@ def test_a_reader_of_help_may_want_no_more():
     assert (process.returncode, stderr) == (errors.EXIT_BROKEN_PIPE, "")
 
 
-def test_help_tells_what_a_flag_takes():
+def test_help_shows_the_values_and_the_default_of_a_flag():
     stdout = run_well("bert_jax.export", "--help")
     assert "  --format: <huggingface|google>: format to write" in stdout
     assert "(default: 'huggingface')" in stdout
@@ -217,7 +219,7 @@ def test_help_tells_what_a_flag_takes():
         "-config.seed 3 -config configs/tiny.py --flag x",
     ],
 )
-def test_keys_may_stand_before_the_config(arguments):
+def test_overrides_may_precede_the_config_flag(arguments):
     program = f"""if True:
         import sys
         sys.argv[1:] = {arguments.split()}
@@ -235,32 +237,32 @@ def test_keys_may_stand_before_the_config(arguments):
     ("raised", "code", "message"),
     [
         ("ConfigError('config.seed=x is wrong')", 2, "error: config.seed=x is wrong\n"),
-        ("KeyError('a fault of ours')", 1, "KeyError: 'a fault of ours'\n"),
+        ("KeyError('a bug')", 1, "KeyError: 'a bug'\n"),
         ("KeyboardInterrupt()", 130, "stopped\n"),
     ],
 )
-def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
+def test_an_error_exits_without_waiting_for_other_threads(raised, code, message):
     program = f"""if True:
         import threading
         from bert_jax import cli
         from bert_jax.errors import ConfigError
         def main():
             threading.Thread(target=threading.Event().wait).start()  # as if inside XLA
-            print("said before")
+            print("printed before")
             raise {raised}
         cli.run_and_leave(main, "")
     """
     result = run_code(program)
-    assert (result.returncode, result.stdout) == (code, "said before\n")
+    assert (result.returncode, result.stdout) == (code, "printed before\n")
     assert result.stderr.endswith(message)
     assert ("Traceback" in result.stderr) == (code == 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_ctrl_c_among_imports_is_a_word():
+def test_ctrl_c_during_imports_prints_no_traceback():
     process = start("bert_jax.train", "--config=configs/tiny.py")
     maps = pathlib.Path(f"/proc/{process.pid}/maps")
-    while "jaxlib" not in maps.read_text():  # for seconds it imports more
+    while "jaxlib" not in maps.read_text():  # imports go on for seconds after it
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -280,14 +282,14 @@ def test_ctrl_c_among_imports_is_a_word():
     ],
 )
 def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
-    remedy = f"the nearest is --config.{nearest}$" if nearest else "its keys are in "
+    remedy = f"the nearest is --config.{nearest}$" if nearest else "the keys are in "
     with pytest.raises(errors.ConfigError, match=re.escape(remedy).replace(r"\$", "$")):
         cli._check_key(f"config.{key}", tiny.get_config(), "tiny")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
 def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
-    """JAX's is one, in which Python only prints an exception and goes on."""
+    """Python prints and drops an exception raised in such a callback; JAX has one."""
     program = f"""if True:
         import gc, os, signal, time
         from bert_jax import cli
@@ -311,7 +313,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
 
 
 @pytest.mark.parametrize("module", ["bert_jax.cli", "json.tool"])
-def test_only_commands_of_ours_stop_at_once(module):
+def test_only_commands_of_bert_jax_replace_the_handler_of_ctrl_c(module):
     program = f"""if True:
         import signal, sys
         sys.argv[0], sys.orig_argv = "-m", ["python", "-m", "{module}"]

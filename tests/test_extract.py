@@ -35,7 +35,7 @@ def command(directory, output, /, **flags):
     ]
 
 
-def test_both_files_say_the_same_of_tokens(directory, tmp_path):
+def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):
     stdout = run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz"))
     assert "4 texts, 16 tokens in" in stdout and "tokens/s" in stdout
     run_well("bert_jax.extract", *command(directory, tmp_path / "a.jsonl"), devices=2)
@@ -53,7 +53,7 @@ def test_both_files_say_the_same_of_tokens(directory, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz"]
 
 
-def test_pooled(directory, tmp_path):
+def test_pooled_features_are_one_vector_per_text(directory, tmp_path):
     flags = {"pooling": "mean", "layers": "sum_all", "max_length": 8}
     run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz", **flags))
     assert np.load(tmp_path / "a.npz")["features"].shape == (4, 32)
@@ -63,7 +63,7 @@ def test_pooled(directory, tmp_path):
 
 
 def test_a_linear_layer_tags_words_by_their_features(directory, tmp_path):
-    """As the README says; the model itself has learnt nothing."""
+    """The weights of the model are random."""
     random, read = np.random.default_rng(0), {}
     for name in ("train", "dev"):
         numbers = random.integers(20, size=(60, 6))
@@ -84,7 +84,7 @@ def test_a_linear_layer_tags_words_by_their_features(directory, tmp_path):
     assert tagger.score(features, tags) > 0.95
 
 
-def test_extract_reports_the_difference(directory, tmp_path):
+def test_int8_weights_report_the_difference(directory, tmp_path):
     stdout = run_well(
         "bert_jax.extract",
         f"--model={directory}",

@@ -1,4 +1,4 @@
-"""The command: from a trained model and a table to a tuned model that others load."""
+"""Tests of bert_jax.finetune: from a model and a table to a fine-tuned model."""
 
 import dataclasses
 import json
@@ -47,14 +47,14 @@ def command(directory, *rest, **more):
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """Two learning rates by two seeds, and what was said of them."""
+    """A sweep of two learning rates and two seeds: its directory and its output."""
     directory = tmp_path_factory.mktemp("swept")
     (directory / "source").mkdir()
     export_to(directory / "source")
     return directory, run_well("bert_jax.finetune", *command(directory, *SWEEP))
 
 
-def test_a_sweep_tells_of_each_run_and_keeps_the_best(swept):
+def test_a_sweep_reports_each_run_and_keeps_the_best(swept):
     directory, stdout = swept
     assert stdout.count("learning rate 0.00") >= 6
     assert "standard deviation" in stdout and "Best by accuracy" in stdout
@@ -69,7 +69,7 @@ def test_a_sweep_tells_of_each_run_and_keeps_the_best(swept):
     assert lines.count("\n") == 30
 
 
-def test_the_same_command_again_finds_all_done(swept):
+def test_the_same_command_repeats_no_complete_run(swept):
     directory, _ = swept
     model = directory / "run" / "model" / "model.safetensors"
     before = model.read_bytes()
@@ -81,7 +81,7 @@ def test_the_same_command_again_finds_all_done(swept):
 
 
 @pytest.mark.slow
-def test_two_processes_tune_as_one_does(swept, tmp_path):
+def test_two_processes_compute_the_results_of_one(swept, tmp_path):
     directory, _ = swept
     rest = [f"--workdir={tmp_path / 'run'}", "--config.recipe.learning_rate=3e-3"]
     stdout = run_processes(2, "--command=finetune", *command(directory, *rest))
@@ -110,7 +110,7 @@ def test_two_calls_do_not_write_to_one_workdir(swept, tmp_path):
 
 
 @pytest.mark.slow
-def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
+def test_no_model_is_written_if_all_runs_diverge(source, tmp_path):
     directory = source[0].parent
     more = {"recipe.clip_norm": 1e30, "recipe.learning_rate": 1e38, "max_bad_steps": 2}
     arguments = command(directory, f"--workdir={tmp_path / 'run'}", **more)
@@ -121,8 +121,8 @@ def test_where_all_runs_diverge_nothing_is_left_as_a_model(source, tmp_path):
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_the_model_is_the_one_of_its_metrics(swept):
-    """Read back from its directory alone."""
+def test_the_written_model_has_the_reported_metrics(swept):
+    """The model is read from its directory alone."""
     directory, _ = swept
     model = model_lib.place(model_lib.read_tuned(str(directory / "run" / "model")))
     assert model.head is not None and model.head.labels == ("against", "for")
@@ -158,7 +158,7 @@ def test_transformers_reads_the_same_logits(swept):
 
 
 def assert_refused(directory, changes, message):
-    """Opens what a run of the made-up task reads, which must not go well."""
+    """Asserts that opening the inputs of a synthetic task raises ConfigError."""
     values = config_dict("sst2")
     for key, value in (labelled.changes(directory) | changes).items():
         section, _, name = key.rpartition(".")
@@ -169,9 +169,8 @@ def assert_refused(directory, changes, message):
         inputs.open_inputs(config, start)
 
 
-# What a tuned model is above, of what the best checkpoint is chosen by; one that learnt
-# nothing is not.
-LEARNT = {
+# Kind -> a value of its metric that a model exceeds only if it has learned the task.
+LEARNED = {
     "regression": 0.5,
     "multi_label": 0.85,
     "tagging": 0.8,
@@ -182,16 +181,16 @@ LEARNT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", LEARNT)
-def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
-    """The dev set's metric is that of the model that is left, read back."""
+@pytest.mark.parametrize("kind", LEARNED)
+def test_every_kind_is_fine_tuned_and_predicts(kind, tmp_path, capsys):
+    """The written model, read back, has the reported metric of the dev set."""
     setup = labelled.make_setup(tmp_path, kind=kind)
     rate = setup.config.recipe.learning_rate
     workdir = str(tmp_path / "run")
     directory = results.directory_of(workdir, rate, 0)
     result = tuning.tune(setup, rate, 0, directory)
     outcome.write(setup, workdir, [result], 1.0)
-    assert result.metrics[setup.config.metric] > LEARNT[kind], result
+    assert result.metrics[setup.config.metric] > LEARNED[kind], result
     assert f"Best by {setup.config.metric}" in capsys.readouterr().out
     model = model_lib.place(model_lib.read_tuned(str(tmp_path / "run" / "model")))
     assert model.head == setup.head
@@ -201,8 +200,8 @@ def test_every_kind_is_tuned_and_predicts(kind, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["question_answering", "multi_label"])
-def test_predict_says_what_tuning_said(kind, tmp_path):
-    """Rows, windows and thresholds of the task, none of them a default."""
+def test_predict_repeats_the_predictions_of_fine_tuning(kind, tmp_path):
+    """Rows, windows and thresholds are those of the task, none a default."""
     tuned_on = tmp_path / "tuned"
     tuned_on.mkdir()
     setup = labelled.make_setup(
@@ -217,7 +216,7 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
     outcome.write(setup, str(tuned_on / "run"), [result], 1.0)
     found = setup.datasets.dev[0].examples
     if kind == "multi_label":
-        lines = [text * 5 for text in found.a]  # longer than rows of tuning
+        lines = [text * 5 for text in found.a]  # longer than the rows of fine-tuning
         key = "labels"
     else:
         lines = [
@@ -227,13 +226,13 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
         key = "answer"
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     arguments = [f"--model={tuned_on / 'run/model'}", f"--input={tmp_path}/lines.txt"]
-    said = run("bert_jax.predict", *arguments)
-    assert said.returncode == 0, said.stderr
-    rows = [json.loads(line)[key] for line in said.stdout.splitlines()]
+    printed = run("bert_jax.predict", *arguments)
+    assert printed.returncode == 0, printed.stderr
+    rows = [json.loads(line)[key] for line in printed.stdout.splitlines()]
     predictions = tuned_on / "run" / "predictions" / "dev"
     if kind == "multi_label":
-        assert "rows truncated to --max_length" in said.stderr
-        shares = [json.loads(x)["probabilities"] for x in said.stdout.splitlines()]
+        assert "rows truncated to --max_length" in printed.stderr
+        shares = [json.loads(x)["probabilities"] for x in printed.stdout.splitlines()]
         assert rows == [[n for n, p in x.items() if p > 0.45] for x in shares]
     else:
         texts = json.loads((predictions / "predictions.json").read_text())
@@ -241,7 +240,7 @@ def test_predict_says_what_tuning_said(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
+def test_a_student_with_fewer_layers_learns_from_the_fine_tuned_model(swept, tmp_path):
     directory, _ = swept
     teacher = str(directory / "run" / "model")
     arguments = [x.replace("sst2.py", "distill.py") for x in command(directory)]
@@ -254,7 +253,7 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
     summary = json.loads((tmp_path / "run" / "results.json").read_text())
     (dev,) = summary["dev"].values()
     assert dev["accuracy"] >= 0.8
-    # From where the teacher was moved to it goes on; from another one it does not.
+    # The run resumes with a teacher that was moved, but not with a different one.
     moved = tmp_path / "moved"
     shutil.copytree(teacher, moved)
     again = [*arguments, f"--config.distill.teacher={moved}"]
@@ -276,7 +275,7 @@ def test_a_student_of_fewer_layers_learns_from_the_tuned_model(swept, tmp_path):
         ({"num_layers": 3}, "config.num_layers=3, but the model has 2"),
     ],
 )
-def test_mistakes_of_teaching_are_told(more, message, swept):
+def test_invalid_distillation_is_an_error(more, message, swept):
     directory, _ = swept
     teaching = {
         "distill.teacher": str(directory / "run" / "model"),
@@ -286,7 +285,7 @@ def test_mistakes_of_teaching_are_told(more, message, swept):
 
 
 def open_student(teacher, **changes):
-    """Opens a teacher for a student of the made-up models' sizes, with changes."""
+    """Opens a teacher for a student of its sizes, except for `changes`."""
     values = config_dict("distill")
     values.distill.teacher = str(teacher)
     values.sequence_length = 24
@@ -302,7 +301,7 @@ def open_student(teacher, **changes):
     return inputs.open_teacher(tasks_config.from_config_dict(values), encoder)
 
 
-def test_a_teacher_reads_what_its_student_reads(swept):
+def test_a_teacher_must_fit_the_tokenizer_and_sizes_of_its_student(swept):
     teacher = swept[0] / "run" / "model"
     assert open_student(teacher).head.labels == ("against", "for")
     upper = dataclasses.replace(TOKENIZER, lowercase=not TOKENIZER.lowercase)
@@ -342,11 +341,11 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(more, message, source):
+def test_an_invalid_config_is_an_error(more, message, source):
     assert_refused(source[0].parent, more, message)
 
 
-def test_an_empty_dev_set_is_told(source):
+def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):
     directory = source[0].parent
     (directory / "none.tsv").write_text("sentence\tlabel\n")
     more = {"data.dev": (f"tsv:{directory / 'none.tsv'}",)}
@@ -390,7 +389,7 @@ def test_other_data_in_the_same_workdir_is_refused(swept, tmp_path):
 
 
 @pytest.mark.slow
-def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
+def test_more_seeds_in_the_same_workdir_add_runs(swept, tmp_path):
     directory, _ = swept
     shutil.copytree(directory / "run", tmp_path / "run")
     rest = ["--seeds=0,1,2", f"--workdir={tmp_path / 'run'}"]
@@ -402,7 +401,7 @@ def test_more_seeds_in_the_same_workdir_are_more_runs(swept, tmp_path):
     assert results.read(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
 
 
-def test_a_test_set_may_come_later(swept, tmp_path):
+def test_a_test_set_can_be_predicted_later(swept, tmp_path):
     directory, _ = swept
     shutil.copytree(directory / "run", tmp_path / "run")
     (tmp_path / "test.tsv").write_text("sentence\nw1 w2\nw31 w32\n")
@@ -410,16 +409,16 @@ def test_a_test_set_may_come_later(swept, tmp_path):
     test = f"--config.data.test=('tsv:{tmp_path / 'test.tsv'}',)"
     stdout = run_well("bert_jax.finetune", *arguments, test)
     assert "examples/s" not in stdout  # nothing is trained again
-    said = (tmp_path / "run/predictions/test/predictions.jsonl").read_text()
-    assert [json.loads(line)["label"] for line in said.splitlines()] == [
+    text = (tmp_path / "run/predictions/test/predictions.jsonl").read_text()
+    assert [json.loads(line)["label"] for line in text.splitlines()] == [
         "against",
         "for",
     ]
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on_with_the_same_bits(swept, tmp_path):
-    """At two moments: in the first run, and in a later one."""
+def test_a_killed_sweep_resumes_bit_identically(swept, tmp_path):
+    """It is killed in the first run, and interrupted in a later one."""
     directory, _ = swept
     workdir = tmp_path / "run"
     arguments = command(directory, *SWEEP, f"--workdir={workdir}")

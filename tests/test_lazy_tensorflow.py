@@ -5,6 +5,7 @@ import pytest
 from tests.commands import run_code
 
 
+@pytest.mark.slow
 def test_import_at_first_use_prints_nothing():
     done = run_code(
         "import sys\n"

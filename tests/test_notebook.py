@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, and shows nothing that was not run."""
+"""The notebook runs from top to bottom, and its outputs are those of one run."""
 
 import pathlib
 import tempfile
@@ -26,26 +26,26 @@ def test_it_runs_with_few_steps(tmp_path, monkeypatch):
     nbclient.NotebookClient(
         notebook, timeout=900, resources={"metadata": {"path": str(ROOT)}}
     ).execute()
-    said = ""
+    text = ""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             # A command that fails does not end a notebook.
-            said += output.get("text", "")
+            text += output.get("text", "")
             assert output.output_type != "error", output
-    assert "Traceback" not in said and "error:" not in said, said
-    assert said.count("Best by accuracy") == 3
-    assert "Trained to step 16" in said and "int8 weights: " in said
+    assert "Traceback" not in text and "error:" not in text, text
+    assert text.count("Best by accuracy") == 3
+    assert "Trained to step 16" in text and "int8 weights: " in text
     for name in ("tuned", "from_scratch", "student"):
         assert (tmp_path / name / "model" / "model.safetensors").is_file()
 
 
-def test_what_it_shows_was_run_in_order():
+def test_its_cells_were_run_in_order():
     counts = [cell.execution_count for cell in read().cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1))
 
 
-def test_it_says_where_it_runs():
+def test_it_links_to_colab_and_has_no_local_paths():
     text = NOTEBOOK.read_text()
     assert "colab-badge.svg" in text and "/notebooks/finetune.ipynb" in text
     for path in (tempfile.gettempdir(), str(pathlib.Path.home()), str(ROOT)):
-        assert f"{path}/" not in text  # what it shows is of no one machine
+        assert f"{path}/" not in text

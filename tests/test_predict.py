@@ -40,7 +40,7 @@ def test_each_line_has_the_result_of_the_api(kind, tmp_path):
                 assert found["probability"] == pytest.approx(best["probability"], 1e-3)
 
 
-def test_int8_weights_report_the_difference_which_is_small(tmp_path):
+def test_int8_weights_report_a_small_difference(tmp_path):
     write(tmp_path, "classification")
     lines = [f"w{i} w{2 * i} w{i + 3}" for i in range(1, 31)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
@@ -71,7 +71,7 @@ def test_the_command_writes_a_file_or_standard_output(tmp_path):
     (tmp_path / "lines.txt").write_text("w1 w2\nw3\n")
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
     stdout = run_well("bert_jax.predict", *arguments)
-    output = tmp_path / "said.jsonl"
+    output = tmp_path / "results.jsonl"
     assert not run_well("bert_jax.predict", *arguments, f"--output={output}")
     assert output.read_text() == stdout
     assert [json.loads(line)["text"] for line in stdout.splitlines()] == ["w1 w2", "w3"]
@@ -118,21 +118,24 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
-        ([f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"], "is --input"),
+        (
+            [f"--model={tmp_path}", f"--input={tmp_path / 'results.jsonl'}"],
+            "is --input",
+        ),
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
         (
             [*asked, "--max_query_length=9", "--stride=21"],
             "stride=21 leaves gaps between windows of 20 tokens",
         ),
     ):
-        output = tmp_path / "said.jsonl"
+        output = tmp_path / "results.jsonl"
         result = run("bert_jax.predict", *arguments, f"--output={output}")
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert message in result.stderr
-        assert not list(tmp_path.glob("said*"))
+        assert not list(tmp_path.glob("results*"))
 
 
-def test_what_is_cut_is_told(tmp_path):
+def test_truncated_words_are_reported(tmp_path):
     write(tmp_path, "tagging")
     (tmp_path / "lines.txt").write_text("w1 " * 40 + "\nw2\n")
     arguments = [f"--model={tmp_path}", f"--input={tmp_path / 'lines.txt'}"]
@@ -142,7 +145,7 @@ def test_what_is_cut_is_told(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_reads_no_more_ends_it_without_a_word(tmp_path):
+def test_a_closed_pipe_ends_the_command_quietly(tmp_path):
     write(tmp_path, "classification")
     (tmp_path / "lines.txt").write_text("w1 w2\n" * 5000)
     command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path}"]

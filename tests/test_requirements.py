@@ -1,4 +1,4 @@
-"""requirements.lock holds what requirements.txt asks for, with digests."""
+"""requirements.lock pins the packages of requirements.txt, with digests."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ def lines(name):
 
 
 def pins(requirements, python):
-    """Returns {package: version} of those that a version of Python gets."""
+    """Returns {package: version} of the requirements for a version of Python."""
     environment = {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -58,7 +58,7 @@ def test_every_locked_package_has_digests_and_no_address():
 
 
 @pytest.mark.slow
-def test_pip_takes_all_of_it_with_digests():
+def test_pip_accepts_the_digests_of_all_packages():
     result = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         + ["--quiet", "--require-hashes", "-r", "requirements.lock"],

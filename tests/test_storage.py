@@ -10,7 +10,7 @@ from bert_jax import errors, storage
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
 
-PASSING = [
+TRANSIENT = [
     ConnectionResetError("reset"),
     TimeoutError(),
     OSError(errno.EIO, "Input/output error"),
@@ -20,13 +20,13 @@ PASSING = [
     tf.errors.AbortedError(None, None, "aborted"),
     tf.errors.UnknownError(None, None, "Input/output error"),
 ]
-STAYING = [
+PERMANENT = [
     OSError(errno.ENOSPC, "No space left on device"),
     PermissionError(errno.EACCES, "Permission denied"),
     FileNotFoundError(errno.ENOENT, "No such file"),
     tf.errors.DataLossError(None, None, "corrupted record"),
     tf.errors.ResourceExhaustedError(None, None, "No space left on device"),
-    ValueError("a fault of ours"),
+    ValueError("a bug"),
 ]
 USERS = [
     (tf.errors.PermissionDeniedError(None, None, "403"), "this account may not"),
@@ -60,7 +60,7 @@ def named(error):
     return type(error).__name__
 
 
-@pytest.mark.parametrize("error", PASSING, ids=named)
+@pytest.mark.parametrize("error", TRANSIENT, ids=named)
 def test_transient_errors_are_retried_and_logged(error, slept, capsys):
     do, calls = failing(error, 3)
     assert storage.with_retries(do, "gs://b/x") == "done"
@@ -80,7 +80,7 @@ def test_delays_are_random(slept, capsys):
     assert len(set(slept)) == 20
 
 
-@pytest.mark.parametrize("error", STAYING, ids=named)
+@pytest.mark.parametrize("error", PERMANENT, ids=named)
 def test_other_errors_are_raised_at_once(error, slept):
     do, calls = failing(error, 1)
     with pytest.raises(type(error)):

@@ -142,8 +142,8 @@ def devices(name: str) -> list[Any]:
     """Returns the devices of a TPU slice, or of this machine.
 
     Args:
-      name: the generation and the sides in chips, for example v5e:16x16; several slices
-        that are joined by the data centre's network, for example 4*v5e:16x16; or
+      name: the generation and the side lengths in chips, for example v5e:16x16; several
+        slices joined by the data centre's network, for example 4*v5e:16x16; or
         "local" for the devices of this machine.
 
     Raises:
@@ -153,8 +153,8 @@ def devices(name: str) -> list[Any]:
     if name == LOCAL:
         if (num_hosts := num_tpu_hosts()) > 1:
             raise ConfigError(
-                f"--topology={LOCAL}, but this host is one of {num_hosts} whose TPU"
-                " chips open together; name the slice, for example"
+                f"--topology={LOCAL}, but this host's TPU can only be opened by all"
+                f" {num_hosts} hosts together; name the slice, for example"
                 f" --topology={EXAMPLES['v5e']}"
             )
         open_devices()

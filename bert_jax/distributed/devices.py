@@ -1,7 +1,7 @@
 """Opens the devices of a command, without JAX's silent fallback to the CPU.
 
 The chips of a TPU slice with several hosts can only be opened by all hosts together.
-Commands that run as one process use the CPU there, and print a notice.
+Commands that run as one process use the CPU of such a host, and print a notice.
 """
 
 import importlib.util
@@ -42,11 +42,11 @@ BOUNDS = ("TPU_PROCESS_BOUNDS", "TPU_HOST_BOUNDS")
 
 
 def num_tpu_hosts() -> int:
-    """Returns the number of hosts whose TPU chips open together; 1 without a TPU.
+    """Returns the number of hosts that must open their TPU chips together, or 1.
 
     Opens no device. The hosts are read from the environment on GKE
     (TPU_WORKER_HOSTNAMES), and from the metadata server on a Google Compute Engine VM
-    with a TPU.
+    with a TPU. Without a TPU, the number is 1.
     """
     if any(os.environ.get(name) == "1,1,1" for name in BOUNDS):
         return 1
@@ -81,13 +81,13 @@ def open_local_devices() -> None:
     # Not jax.config: on a machine with a TPU, JAX sets that to "tpu,cpu" itself.
     asked = os.environ.get("JAX_PLATFORMS", "")
     if asked != "cpu" and (num_hosts := num_tpu_hosts()) > 1:
-        where = f"this host is one of {num_hosts} whose TPU chips open together"
+        where = f"this host's TPU can only be opened by all {num_hosts} hosts together"
         if asked:
             raise ConfigError(
                 f"JAX_PLATFORMS={asked}, but {where}; set JAX_PLATFORMS=cpu to run this"
                 " command on one host"
             )
-        print(f"{where}: running on its CPU", file=sys.stderr, flush=True)
+        print(f"{where}: running on the CPU", file=sys.stderr, flush=True)
         use_cpu()
     open_devices()
 

@@ -1,4 +1,4 @@
-"""The memory of this machine: its available size, and the reuse of freed blocks."""
+"""Reads the available memory of this machine, and makes glibc reuse freed blocks."""
 
 import ctypes
 import importlib.util
@@ -12,7 +12,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Returns the bytes of memory available to processes, or None without Linux."""
+    """Returns the bytes of memory available to processes, or None if not on Linux."""
     try:
         found = re.search(
             r"^MemAvailable: *(\d+) kB$", meminfo.read_text(), re.MULTILINE

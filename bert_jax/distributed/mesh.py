@@ -185,6 +185,6 @@ def check_optimizer(model: ModelConfig, config: MeshConfig, mesh: Mesh) -> None:
 
 
 def check_mesh(config: ExperimentConfig, mesh: jax.sharding.Mesh) -> None:
-    """Raises ConfigError as `check`, or if processes would hold unequal rows."""
+    """Raises ConfigError like `check`, or if processes would hold unequal parts."""
     check(config, mesh)
     host_part(mesh, jax.process_index())

@@ -43,8 +43,7 @@ HEARTBEAT_SECS = 30
 SHUTDOWN_SECS = 60
 # How long a file written on one host may take to appear on the others, despite caches.
 SHARED_SECS = 60
-# How long process 0 may take for a value that the others wait for: mainly, to prepare a
-# corpus.
+# How long the others wait for a value of process 0, which may prepare a corpus first.
 AGREE_SECS = 24 * 3600
 
 # Errors of CPU collectives and of the coordination service when a process is lost.
@@ -218,8 +217,8 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        # The other processes may not have the error; the wait for them at exit is then
-        # cut short by an abort.
+        # The other processes may not fail. XLA then aborts this process while it waits
+        # for them at exit.
         _abort.exit_code = error.exit_code
         _abort.message = "the other processes of the run are stopped as well"
         raise
@@ -252,7 +251,7 @@ def _flush() -> None:
 
 
 def exit_now(exit_code: int) -> NoReturn:
-    """Ends this process without waiting for threads. Call it when all is saved.
+    """Ends this process without waiting for threads. Call it when the state is saved.
 
     A thread may be compiling the next phase, and XLA cannot be interrupted. A normal
     exit of Python waits for that thread for minutes, longer than the grace period after

@@ -29,8 +29,9 @@ _num_calls = itertools.count(1)
 
 _is_asked_to_stop = False
 
-# Notices of Google's machines: https://cloud.google.com/compute/docs/metadata/overview.
-# A Spot machine is stopped 30 s after its notice.
+# Metadata keys that announce the end of a Google machine, and their values:
+# https://cloud.google.com/compute/docs/metadata/overview. A Spot machine is stopped
+# 30 s after its notice.
 METADATA_HOST = "metadata.google.internal"
 NOTICES = {
     "preempted": "TRUE",
@@ -45,8 +46,8 @@ def raise_interrupts() -> None:
     """Makes Ctrl-C raise KeyboardInterrupt, but never in a garbage-collector callback.
 
     JAX registers such a callback; Python prints and drops an exception that is raised
-    in one. A command that reads text collects garbage all the time. There, the
-    exception is raised as soon as the callback returns.
+    in one. A command that reads text collects garbage all the time, so in a callback
+    the exception is deferred until the callback returns.
     """
     if signal.getsignal(signal.SIGINT) in (bert_jax.stop, signal.default_int_handler):
         for number in (signal.SIGINT, signal.SIGALRM):
@@ -93,7 +94,7 @@ def exit_on_signals() -> None:
 
 
 def save_on_signals() -> None:
-    """Makes SIGTERM, Ctrl-C and machine notices save a checkpoint and stop the run.
+    """Makes SIGTERM, Ctrl-C and preemption notices save a checkpoint and stop the run.
 
     Call it when there is a state to save, after `exit_on_signals`. Does nothing if that
     was not called, as in a notebook that calls `train`.
@@ -109,7 +110,7 @@ def save_on_signals() -> None:
 
 
 def restore_ctrl_c() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt again. Call it when all is saved."""
+    """Makes Ctrl-C raise KeyboardInterrupt again. Call it when the state is saved."""
     if _is_saving is None:
         return
     signal.set_wakeup_fd(-1)
@@ -213,7 +214,7 @@ def interrupted() -> bool:
     global _is_asked_to_stop
     if not jax.distributed.is_initialized():
         return False
-    # JAX returns True once, but a run that rolls back instead of saving asks again.
+    # JAX returns True once, but a run that rolls back instead of saving calls again.
     if _is_asked_to_stop:
         return True
     # Count calls, not steps: JAX expects increasing numbers, and a run that rolls back

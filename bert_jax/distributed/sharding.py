@@ -1,9 +1,9 @@
-"""The table from logical dims of arrays to axes of the mesh, and placement by it.
+"""Maps logical dims of arrays to axes of the mesh, and places arrays accordingly.
 
 "axis" means an axis of the mesh (data, fsdp, tensor), "dim" a dimension of an array.
 Layouts are given by logical dim name, so that no other file names a mesh axis.
-Parameters get theirs at initialization, activations at the few operations whose output
-sharding JAX cannot infer.
+Parameters get a layout at initialization, activations at the few operations whose
+output sharding JAX cannot infer.
 """
 
 from typing import Any

@@ -48,14 +48,14 @@ class Watchdog:
         self._thread.join()
 
     def heartbeat(self, what: str) -> None:
-        """Records that a step, or an activity between steps, is done now."""
+        """Records the end of a step, or of an activity between steps."""
         now = time.monotonic()
         if self._since is not None and not self._is_long:
             self._recent_secs.append(now - self._since)
         self._what, self._since, self._is_long = what, now, False
 
     def begin(self, what: str) -> None:
-        """Records that an activity begins now that may take up to LONG_SECS."""
+        """Records the start of an activity that may take up to LONG_SECS."""
         what = f"the start of {what}"
         self._is_long, self._what, self._since = True, what, time.monotonic()
 

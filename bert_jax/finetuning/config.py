@@ -33,7 +33,7 @@ TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Specs of data sets, in the form of tables.py, conll.py or squad.py."""
+    """Specs of data sets, in the syntax of tables.py, conll.py or squad.py."""
 
     train: str  # the training set
     # dev sets; the metric of the first one selects the best checkpoint
@@ -126,7 +126,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DropoutConfig:
-    """The dropout rates, which config.model has in pretraining."""
+    """Dropout rates, which are in config.model in pretraining."""
 
     hidden_prob: Fraction  # of embeddings and layer outputs
     attention_prob: Fraction  # of attention probabilities
@@ -144,7 +144,7 @@ class RecipeConfig:
     learning_rate: Positive  # peak of linear warmup followed by linear decay to 0
     learning_rates: tuple[Positive, ...]  # peaks that a sweep tries
     warmup_fraction: Fraction  # share of all steps
-    weight_decay: NotNegative  # decoupled; not of LayerNorm and biases
+    weight_decay: NotNegative  # decoupled; LayerNorm and biases do not decay
     beta1: Fraction  # decay of the first moment
     beta2: Fraction  # decay of the second moment
     epsilon: Positive  # added outside the square root

@@ -33,7 +33,7 @@ class Start:
     Attributes:
       model: path of the encoder.
       is_from_scratch: whether only its sizes and tokenizer are used, not its weights.
-      lowercase: whether its text was lower-cased, for models that do not record it.
+      lowercase: whether it was trained on lower-cased text, if it does not record it.
     """
 
     model: str
@@ -83,7 +83,8 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
         multihost.check_same(
             name,
             value,
-            f"the content of {name} differs between processes; give all the same",
+            f"the content of {name} differs between processes; give every process the"
+            " same files",
         )
     placed = model_lib.place(teacher) if teacher else None
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
@@ -133,7 +134,7 @@ def check_teacher_task(
     if teacher.head.kind != config.task.kind:
         raise ConfigError(
             f"{given} was fine-tuned for {teacher.head.kind}, but config.task.kind is"
-            f" {config.task.kind}"
+            f" {config.task.kind}; give a teacher fine-tuned on the same task"
         )
     # The only label of a regression is a column name, which may differ.
     if config.task.kind != "regression" and teacher.head.labels != datasets.names:

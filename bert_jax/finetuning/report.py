@@ -20,15 +20,15 @@ from bert_jax.finetuning.inputs import Start
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Setup
 
-# Attributes of features and examples that count losses -> their descriptions.
+# Attributes that count lost data, of features or examples -> their descriptions.
 LOSSES = {
     "num_truncated": "rows truncated to the sequence length",
     "num_cut": "words beyond the sequence length",
-    "num_dropped": "questions without their answer",
-    "num_lost_lines": "lines skipped, with more or fewer columns",
-    "num_empty": "sentences skipped, without a word",
-    "num_mended": "answers with a wrong offset, corrected",
-    "num_lost": "answers that are not in their text",
+    "num_dropped": "questions dropped, answer not found",
+    "num_lost_lines": "lines skipped, wrong number of columns",
+    "num_empty": "sentences skipped, no words",
+    "num_mended": "wrong answer offsets, corrected",
+    "num_lost": "answers not found in their paragraph",
 }
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"

@@ -55,12 +55,12 @@ def tune(setup: Setup, learning_rate: float, seed: int, workdir: str) -> Result:
       workdir: directory of this run, shared by all processes.
 
     Raises:
-      Interrupted: when the run was interrupted, and a checkpoint is saved.
+      Interrupted: when the run was interrupted and a checkpoint is saved.
       ConfigError: when the disk is full, or the run was started with other data.
       CorruptError: when there are checkpoints and all are corrupt.
     """
     if result := results.read(workdir):
-        _drop_checkpoints(workdir)  # a call was killed before it could
+        _drop_checkpoints(workdir)  # an earlier call was killed before this
         return result
     with Monitor() as monitor:
         run = _Run(setup, learning_rate, seed, workdir, monitor)
@@ -177,8 +177,8 @@ class _Run:
             _, params = setup.build(tuning_step.init_key(self._seed))
             shard = setup.config.mesh.shard_optimizer
             split = sharding.shard_over_data(params) if shard else params
-            none = jnp.zeros((), jnp.int32)
-            return TrainState(none, params, tx.init(split), none, none)
+            zero = jnp.zeros((), jnp.int32)
+            return TrainState(zero, params, tx.init(split), zero, zero)
 
         step = self._checkpoints.recover(f"{self._workdir}: first step")
         if not step:
@@ -263,7 +263,7 @@ class _Run:
         return bool(patience) and since >= patience
 
     def _evaluate_and_save(self) -> None:
-        """Saves and evaluates the state, except for what an earlier call did.
+        """Saves and evaluates the state, unless an earlier call did.
 
         It saves first, because an evaluation may take minutes, and the evaluation of a
         state that cannot be saved would be lost.

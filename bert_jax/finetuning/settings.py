@@ -20,12 +20,12 @@ MAY_CHANGE = (
     "config.remat",
     "config.log_every_steps",
     "config.compilation_cache_dir",
-    "config.data.test",  # predicted again in every call
+    "config.data.test",  # predicted anew in every call
     "config.task.glue",
     "config.task.index",
-    "config.recipe.learning_rate",  # each has runs of its own
+    "config.recipe.learning_rate",  # each rate has its own runs
     "config.recipe.learning_rates",
-    "model",  # these may have moved; their digests are compared
+    "model",  # the paths may change; the digests are compared
     "config.distill.teacher",
 )
 
@@ -52,7 +52,7 @@ def take(workdir: str, setup: Setup, start: Start) -> str:
     elif (Path(workdir) / workdir_lib.CONFIG_FILE).is_file():
         raise ConfigError(
             f"--workdir={workdir} has a run of python -m bert_jax.train, or a model;"
-            " use another"
+            " use another --workdir"
         )
     storage.write(str(path), (json.dumps(settings, indent=2) + "\n").encode())
     return ""

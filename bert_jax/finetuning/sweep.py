@@ -27,7 +27,7 @@ def sweep(
       config: the config of all runs; each has its own learning rate.
       start: the model that all runs start from.
       workdir: the directory of the sweep, the same for all processes.
-      learning_rates, seeds: a run for each pair of them.
+      learning_rates, seeds: each pair of them is a run.
 
     Returns:
       The results of all runs in the workdir, those of earlier calls included.
@@ -35,7 +35,7 @@ def sweep(
     Raises:
       ConfigError: if an input is invalid, or the workdir has other settings.
       AllDivergedError: if every run diverged before its first evaluation.
-      Interrupted: if the process was asked to stop; the run is saved.
+      Interrupted: when the run was interrupted and a checkpoint is saved.
     """
     began = time.monotonic()
     setup = inputs.open_inputs(config, start)

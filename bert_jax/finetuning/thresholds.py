@@ -24,9 +24,8 @@ QUESTION_DEFAULTS: dict[str, Any] = {
     "null_threshold": 0.0,
     "has_impossible": False,
 }
-TEXT_DEFAULTS: dict[str, Any] = {
-    "num_texts": 0
-}  # 1: single texts, 2: pairs, 0: unknown
+# num_texts is 1 for single texts, 2 for pairs, and 0 if unknown.
+TEXT_DEFAULTS: dict[str, Any] = {"num_texts": 0}
 DEFAULTS = {
     "question_answering": QUESTION_DEFAULTS,
     "classification": TEXT_DEFAULTS,

@@ -47,7 +47,7 @@ def load(
         number of devices.
       compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
       weights: "float32", or "int8", which takes a quarter of the memory.
-      lowercase: whether the text of the model was lower-cased, for models that do not
+      lowercase: whether the model was trained on lower-cased text, if it does not
         record it.
 
     Raises:
@@ -163,7 +163,7 @@ class TextEncoder:
 
         Raises:
           ConfigError: if an option is unknown, the model has too few layers, an input
-            has more than two texts, or "words" is asked for a pair.
+            has more than two texts, or an input is a pair and `pooling` is "words".
           TypeError: if `texts` is a single string.
         """
         parts = options.as_parts(texts)
@@ -179,7 +179,7 @@ class TextEncoder:
 
     @property
     def num_tokens(self) -> int:
-        """Returns the number of tokens computed so far, special tokens included."""
+        """Returns the number of tokens processed so far, special tokens included."""
         return sum(extractor.num_tokens for extractor in self._extractors.values())
 
     @property
@@ -189,7 +189,7 @@ class TextEncoder:
 
     @property
     def num_bytes(self) -> int:
-        """Returns the bytes of the weights."""
+        """Returns the size of the weights in bytes."""
         return int8.num_bytes(self._trained.params)
 
     def quantized(self) -> "TextEncoder":

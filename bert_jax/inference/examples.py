@@ -12,7 +12,7 @@ from bert_jax.inference.options import Parts
 
 # Kind -> minimum and maximum number of texts of an input, and its form.
 PARTS = {
-    "tagging": (1, 1, "words separated by blanks"),
+    "tagging": (1, 1, "words separated by spaces"),
     "question_answering": (2, 2, "question ||| paragraph"),
     "multiple_choice": (3, 100, "context ||| choice ||| choice ..."),
     "similarity": (2, 2, "text ||| text"),

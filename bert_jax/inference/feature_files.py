@@ -19,7 +19,7 @@ FORMATS = (".jsonl", ".npz")
 
 @contextlib.contextmanager
 def writing(path: Path, vocab: tuple[str, ...]) -> Iterator[Callable[..., None]]:
-    """Yields a function of texts and features; the file appears when it is complete."""
+    """Yields a function that writes features; `path` appears when it is complete."""
     with cli.replacing(path) as tmp:
         if path.suffix == ".jsonl":
             with tmp.open("w", encoding="utf-8") as file:

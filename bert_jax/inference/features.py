@@ -64,7 +64,7 @@ class Extractor:
 
     Attributes:
       num_truncated: number of texts truncated so far.
-      num_tokens: number of tokens computed so far, special tokens included.
+      num_tokens: number of tokens processed so far, special tokens included.
       num_features: F.
     """
 

@@ -43,8 +43,8 @@ def batches(
       is_uniform: whether all lines must have as many parts as the first.
 
     Raises:
-      ConfigError: if the input cannot be read, is not UTF-8, or has no lines, or a line
-        has another number of parts than the first.
+      ConfigError: if the input cannot be read, is not UTF-8, or has no lines, or if a
+        line has a different number of parts than the first.
     """
     chunk: list[Parts] = []
     num_parts = 0

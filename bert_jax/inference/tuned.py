@@ -61,10 +61,10 @@ def load_tuned(
       compute_dtype: "float32", or "bfloat16", which is faster on TPUs and GPUs.
       weights: "float32", or "int8", which takes a quarter of the memory.
       threshold: multi_label models predict a label if its probability is above this.
-      null_threshold: a question has no answer if the log odds of that are above this;
-        given, every question may have no answer.
-      stride: tokens from a window of a paragraph to the next; 0: half a window, at most
-        128.
+      null_threshold: the prediction is "no answer" if its log odds exceed this; if
+        given, any question may have no answer.
+      stride: tokens between the starts of consecutive windows of a paragraph; 0: half
+        a window, at most 128.
       max_query_length: maximum tokens of a question.
       max_answer_length: maximum tokens of an answer.
       num_best: number of answers in "best" of a question.
@@ -106,13 +106,13 @@ class TunedModel:
     Compiles one program per row length.
 
     Attributes:
-      kind: the kind of its task, as "classification".
+      kind: the kind of its task, for example "classification".
       labels: the names of its classes, in the order of the model.
       max_length: maximum tokens of a row.
-      max_texts: the most texts that an input may have.
+      max_texts: maximum number of texts of an input.
       num_truncated: number of rows truncated to `max_length` so far.
-      num_cut_words: number of words of tagging beyond `max_length` so far; their tag is
-        O.
+      num_cut_words: number of words beyond `max_length` so far, in tagging; their tag
+        is O.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class TunedModel:
                                 {label: float}}
             regression          a text or pair: {"score": float}
             similarity          a pair: {"similarity": float}, the cosine
-            tagging             words with blanks between them: {"words": [str],
+            tagging             words separated by spaces: {"words": [str],
                                 "tags": [str]}
             question_answering  (question, paragraph): {"answer": str, "best": [{"text":
                                 str, "probability": float, "start_logit": float,
@@ -216,7 +216,7 @@ class TunedModel:
 
     @property
     def num_bytes(self) -> int:
-        """Returns the bytes of the weights."""
+        """Returns the size of the weights in bytes."""
         return int8.num_bytes(self._trained.params)
 
     def quantized(self) -> "TunedModel":

@@ -380,8 +380,8 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
 def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """Gathers from [B, T] or [B, T, D] at each row's positions: [B, P] or [B, P, D].
 
-    The gradient adds up at equal positions, on a GPU in arbitrary order. The result is
-    deterministic all the same: positions of a row differ, except in empty slots, whose
+    Gradients of equal positions are added, on a GPU in arbitrary order. The result is
+    deterministic nevertheless: positions of a row differ, except in empty slots, whose
     gradient is 0.
     """
     if x_BT.shape[0] > 1:

@@ -14,8 +14,8 @@ import jax
 
 from bert_jax.model.parameters import path_name
 
-# The axis that has one scale for each index: of an embedding table [row, D] and of a
-# kernel [input, output].
+# The axis with one scale per index, in an embedding table [row, D] and in a kernel
+# [input, output].
 _ROWS, _OUTPUTS = 0, 1
 
 
@@ -49,5 +49,5 @@ def dequantize(params: Any) -> Any:
 
 
 def num_bytes(params: Any) -> int:
-    """Returns the bytes of the parameters, each array counted once."""
+    """Returns the size of the parameters in bytes."""
     return sum(leaf.nbytes for leaf in jax.tree.leaves(params))

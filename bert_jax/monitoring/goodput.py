@@ -37,7 +37,7 @@ class Goodput:
 
         The time of steps after `first_step` is counted as lost, because they have to be
         repeated. The time from the last line to the start of this process is "down":
-        it includes the end of a last save and starts that wrote no line.
+        it includes the end of the last save, and starts that wrote no line.
 
         Args:
           lines: lines of metrics.jsonl, including those of steps after `first_step`.
@@ -58,7 +58,7 @@ class Goodput:
         self._since = time.perf_counter() - max(time.time() - started, 0.0)
 
     def enter(self, part: str) -> str:
-        """Counts the time from now on in `part`, and returns the previous part."""
+        """Counts time in `part` from now on, and returns the previous part."""
         now = time.perf_counter()
         self._seconds[self._part] += now - self._since
         previous = self._part
@@ -118,7 +118,7 @@ def _seconds(line: dict[str, Any]) -> dict[str, float]:
 
 
 class Startup:
-    """Measures the stages of a start, from the package's import to the first step."""
+    """Times the stages of start-up, from the package's import to the first step."""
 
     def __init__(self):
         self.began = bert_jax.BEGAN  # in seconds since 1970

@@ -66,8 +66,8 @@ class Monitor:
           rates: see `StepLog`.
           format_steps: formats the metrics of a log line for printing.
           on_steps: see `StepLog`.
-          started: start of the time that is not accounted for yet, in seconds since
-            1970.
+          started: start of the time that no earlier line accounts for, in seconds
+            since 1970.
         """
         self.close()
         self._clock = Goodput(writer.read(workdir), first_step, started)
@@ -137,7 +137,7 @@ class Monitor:
             yield batch
 
     def step(self, step: int, phase_index: int, metrics: Metrics) -> None:
-        """Records the metrics of a step, and waits until the step before is complete.
+        """Records the metrics of a step, and waits for the previous step.
 
         On a CPU, it waits for the step itself: simulated devices deadlock in
         collectives when steps queue up (seen with jax 0.10 and 0.12), and a CPU gains
@@ -161,7 +161,7 @@ class Monitor:
         self._log.add(step, phase_index, metrics)
 
     def log(self, step: int, line: dict[str, float], text: str) -> None:
-        """Writes a line of other metrics, of an evaluation for example.
+        """Writes a line of other metrics, for example of an evaluation.
 
         Args:
           step: number of steps taken.

@@ -57,7 +57,7 @@ class Progress:
         self.tick("")
 
     def tick(self, text: str) -> None:
-        """Prints the step and a text to a log file that had no line for QUIET_SECS."""
+        """Prints the step and a text if the log file had no line for QUIET_SECS."""
         now = time.monotonic()
         if self._bar is None and now - self._printed_at >= QUIET_SECS:
             self.print(f"{_place(self._done, self._num_steps)}{text}{self._left()}")
@@ -155,9 +155,10 @@ def plot_curves(
     Args:
       workdir: directory to write to.
       lines: lines of metrics.jsonl.
-      unigram_entropy: entropy of the held-out tokens in nats; None without any.
+      unigram_entropy: entropy of the held-out tokens in nats; None without held-out
+        text.
     """
-    from matplotlib.figure import Figure  # a second of imports that start-up can spare
+    from matplotlib.figure import Figure  # takes a second to import
 
     train = [line for line in lines if "loss" in line]
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
@@ -240,7 +241,8 @@ def summary(
       num_steps: number of completed steps.
       seconds: duration of this call.
       lines: lines of metrics.jsonl.
-      unigram_entropy: entropy of the held-out tokens in nats; None without any.
+      unigram_entropy: entropy of the held-out tokens in nats; None without held-out
+        text.
       next_sentence_majority: share of the more frequent next-sentence label; None
         without pairs.
       num_processes: number of processes of the run.

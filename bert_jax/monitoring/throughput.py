@@ -1,11 +1,10 @@
 """Converts steps per second to sequences per second, tokens per second and MFU.
 
 MFU is the share of the devices' peak matrix throughput that the model's own matrix
-products use, counted once for the forward pass and twice for the backward pass, and
-only for what a step computes.
-The peak is the data sheet's for bfloat16, whatever the compute dtype. The peak of an
-unknown device, in practice a CPU, is that of a measured float32 product; it is measured
-at the start, and again when a run exceeds it.
+products use. They are counted once for the forward pass and twice for the backward
+pass, and only where a step computes them. The peak is the data sheet's for bfloat16,
+whatever the compute dtype. The peak of an unknown device, in practice a CPU, is that of
+a float32 product, measured at the start, and again when a run exceeds it.
 """
 
 import time

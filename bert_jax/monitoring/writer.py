@@ -27,7 +27,7 @@ class MetricsWriter:
     """Appends to metrics.jsonl and to a TensorBoard event file in the workdir."""
 
     def __init__(self, workdir: str, first_step: int):
-        """Creates the event file and drops the lines of steps after `first_step`.
+        """Creates the event file, and drops the lines of steps after `first_step`.
 
         Those steps came after the last checkpoint of a killed process, and are
         repeated.

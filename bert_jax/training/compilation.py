@@ -39,7 +39,7 @@ def compile_phase(
       phase_index: index into config.phases.
       options: compiler options.
     """
-    with jax.set_mesh(mesh):  # a thread has its own mesh
+    with jax.set_mesh(mesh):  # set_mesh applies to this thread only
         batch = sharding.abstract_batch(
             step_lib.batch_shapes(config.phases[phase_index]), mesh
         )

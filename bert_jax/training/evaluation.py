@@ -117,7 +117,7 @@ def eval_batches(
     )
     size = config.phases[phase_index].global_batch_size
     num_batches = -(-config.eval.num_sequences // size)
-    # The pipeline slices these batches out of larger arrays; a copy lets those go.
+    # The pipeline slices these batches out of larger arrays; copying frees those.
     return [
         {name: rows.copy() for name, rows in batch.items()}
         for batch in itertools.islice(batches, num_batches)

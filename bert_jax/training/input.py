@@ -1,4 +1,4 @@
-"""Yields the training batches on the devices, in the order of the steps."""
+"""Opens the corpus of a run, and yields its training batches on the devices."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,11 +7,32 @@ import jax
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import build
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
-from bert_jax.distributed import sharding
+from bert_jax.distributed import multihost, sharding
 from bert_jax.phases import Skips, runs_of_batches
 from bert_jax.training.step import Batch
+
+
+def find_corpus(config: ExperimentConfig) -> Corpus:
+    """Opens the corpus, the same one in every process; process 0 may prepare it."""
+
+    def find() -> Corpus:
+        if multihost.is_first():
+            return build.find_corpus(config)
+        multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
+        return corpus_lib.read(config)
+
+    corpus = multihost.first_then_others("corpus", find)
+    multihost.check_same(
+        "corpus digest",
+        corpus.sha256,
+        f"config.data.corpus_dir={config.data.corpus_dir!r} holds different corpora on"
+        " different hosts; use a directory that all hosts share",
+    )
+    return corpus
 
 
 def training_batches(

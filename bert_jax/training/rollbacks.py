@@ -1,9 +1,9 @@
 """Rolls a diverged run back, and records the rollback for a run that resumes.
 
 A rollback skips the batches since a checkpoint, and that checkpoint was saved without
-those skips. Until the next save, only this record has them. Diverging again would not
-always reproduce them: the rollback may have passed over a corrupt checkpoint that the
-resumed run writes again.
+those skips. Until the next save, only this record has them. A resumed run that
+diverges again would not always skip the same batches: the rollback may have passed over
+a corrupt checkpoint, which the resumed run writes anew.
 """
 
 import dataclasses
@@ -102,8 +102,8 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
             f"{_path(workdir)} is corrupt; restore it from a backup, or remove it to"
             " resume without the rollback that it records"
         ) from None
-    # A checkpoint that was saved after the rollback contains its skips. One of a later
-    # step than the rollback restored belongs to the steps that it undid.
+    # A checkpoint that was saved after the rollback contains its skips. A checkpoint of
+    # a later step than the restored one belongs to the undone steps.
     if rollbacks <= position.rollbacks or step > recorded_step:
         return position
     return dataclasses.replace(position, skips=skips, rollbacks=rollbacks)

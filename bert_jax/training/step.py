@@ -35,7 +35,7 @@ class TrainState:
 
 
 def compute_dtype(name: str) -> jnp.dtype:
-    """Resolves compute_dtype; "auto" is bfloat16, and float32 on a CPU."""
+    """Resolves compute_dtype; "auto" is bfloat16 on accelerators, float32 on a CPU."""
     if name == "auto":
         on_cpu = sharding.platform() == "cpu"
         return jnp.dtype(jnp.float32 if on_cpu else jnp.bfloat16)

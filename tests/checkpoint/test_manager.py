@@ -27,7 +27,9 @@ def new_state(config):
     return init
 
 
-@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize(
+    "mesh_shape", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
+)
 def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     config = make_config()
     use_mesh(4, 1, 1)

@@ -123,7 +123,9 @@ SLICE = {
     "TPU_WORKER_HOSTNAMES": "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4",
     "TPU_WORKER_ID": "1",
 }
-NOTICE = "this host is one of 4 whose TPU chips open together: running on its CPU"
+NOTICE = (
+    "this host's TPU can only be opened by all 4 hosts together: running on the CPU"
+)
 
 
 @pytest.fixture
@@ -156,6 +158,7 @@ def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
     assert result.returncode == 0 and NOTICE not in result.stderr
 
 
+@pytest.mark.slow
 def test_predict_uses_the_cpu_on_a_host_of_a_slice(on_a_host_of_a_slice):
     result = run("bert_jax.predict", "--model=/nowhere", "--input=-")
     notice, error = result.stderr.splitlines()
@@ -168,8 +171,8 @@ def test_predict_refuses_to_open_the_tpu_of_a_slice(monkeypatch, on_a_host_of_a_
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert line == (
-        "error: JAX_PLATFORMS=tpu, but this host is one of 4 whose TPU chips open"
-        " together; set JAX_PLATFORMS=cpu to run this command on one host"
+        "error: JAX_PLATFORMS=tpu, but this host's TPU can only be opened by all 4"
+        " hosts together; set JAX_PLATFORMS=cpu to run this command on one host"
     )
 
 

@@ -122,6 +122,7 @@ def _calling_at_the_second_save(kill):
     return counted
 
 
+@pytest.mark.slow
 def test_a_run_without_improvement_stops_early(tmp_path, monkeypatch):
     setup = labelled.make_setup(tmp_path, early_stop_evals=2, eval_every_steps=4)
     scores = iter([0.5, 0.7, 0.6, 0.7])

@@ -111,6 +111,7 @@ def test_texts_and_tokens_are_counted_over_all_calls(directory):
     assert model.num_tokens == 3 * sum(len(features.ids) for features in tokens)
 
 
+@pytest.mark.slow
 def test_bfloat16_and_int8_change_features_little(directory):
     exact = load(directory).features(MIXED)
     for options in ({"compute_dtype": "bfloat16"}, {"weights": "int8"}):
@@ -141,7 +142,7 @@ print(vectors.shape, repr(vectors.astype(float).sum()))
 
 
 @pytest.mark.slow
-def test_no_mesh_is_needed_and_none_is_left(directory):
+def test_no_mesh_needs_to_be_set_and_none_is_set_afterwards(directory):
     result = run_code(WITHOUT_MESH.format(directory=str(directory)))
     assert result.returncode == 0, result.stderr
     shape, _, total = result.stdout.rpartition(" ")

@@ -41,7 +41,7 @@ def test_lines_are_read_in_chunks_in_order(max_parts, last, monkeypatch, tmp_pat
     assert found == [[("w1 w2", "w3"), ("",), ("W4 nowhere",)], [last]]
 
 
-def test_lines_may_have_to_be_alike(monkeypatch, tmp_path):
+def test_uniform_lines_have_the_same_number_of_parts(monkeypatch, tmp_path):
     monkeypatch.setattr(text_input, "LINES_AT_ONCE", 1)
     path = tmp_path / "lines.txt"
     path.write_text("a ||| b\nc ||| d\ne\n")

@@ -152,6 +152,7 @@ def test_truncated_rows_and_words_are_counted(tmp_path):
     assert tagger.num_cut_words == 4 and row["tags"][6:] == ["O"] * 4
 
 
+@pytest.mark.slow
 def test_bfloat16_and_int8_change_probabilities_little(tmp_path):
     exact = load(tmp_path, "classification").predict(TEXTS)
     for options in ({"compute_dtype": "bfloat16"}, {"weights": "int8"}):

@@ -300,7 +300,11 @@ def more_layers(directory):
         ),
         pytest.param(truncate, "model.ckpt-20 is corrupt", marks=pytest.mark.slow),
         (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        (forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
+        pytest.param(
+            forge_a_shape,
+            r"model.ckpt-20 is corrupt \(a forged index\)",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             link_the_index_elsewhere,
             "is a link to .*outside of its directory",

@@ -7,6 +7,7 @@ from bert_jax.interop import tf1_variables
 from bert_jax.lazy_tensorflow import tf
 
 
+@pytest.mark.slow
 def test_list_variables_from_another_directory(tmp_path, monkeypatch):
     tf.raw_ops.SaveV2(
         prefix=str(tmp_path / "model.ckpt"),

@@ -1,7 +1,7 @@
-"""Published fields, with their types or values, that the YAML files of launch/ may use.
+"""Fields that the YAML files of launch/ may use, with their types or values.
 
-From the schemas of JobSet v0.12.0 (v1alpha2, with batch/v1 JobSpec and v1 PodSpec) and
-SkyPilot 0.14.1. Items of a list have the list's path; * is any key.
+Copied from the schemas of JobSet v0.12.0 (v1alpha2, with batch/v1 JobSpec and v1
+PodSpec) and SkyPilot 0.14.1. Items of a list have the list's path; * is any key.
 """
 
 PODS = {
@@ -66,7 +66,7 @@ SKYPILOT = {
 
 
 def check(value, fields: dict, path: str = "") -> None:
-    """Raises AssertionError for a field or value that the API does not have."""
+    """Raises AssertionError for a field or value that is not in `fields`."""
     if isinstance(value, dict):
         for key, item in value.items():
             any_key = f"{path}*" in fields

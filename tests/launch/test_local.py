@@ -266,7 +266,7 @@ def test_an_error_of_all_processes_is_printed_once():
 def test_numbers_are_checked(value):
     result = run_local(f"--processes={value}")
     assert result.returncode == 2
-    assert "is not a whole number above 0" in result.stderr
+    assert "is not a positive integer" in result.stderr
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("error: ")
 
 

@@ -1,4 +1,4 @@
-"""The commands of launch/README.md, run with --dry_run, and their flags looked up."""
+"""The commands of launch/README.md: known flags, and the output of --dry_run."""
 
 import os
 import re
@@ -140,7 +140,7 @@ def test_restart_and_sbatch_print_the_command_of_training():
     assert printed[0] == "srun" and printed[-len(script) + 1 :] == script[1:]
 
 
-def test_the_check_before_paying():
+def test_the_preflight_command_succeeds():
     (words,) = commands("python -m bert_jax.preflight")
     result = run(words[2], *words[3:])
     assert result.returncode == 0, result.stderr

@@ -39,6 +39,7 @@ def make_step(config):
     return init, compilation.jit(step)
 
 
+@pytest.mark.slow
 def test_each_phase_is_compiled_while_the_one_before_it_runs():
     config = two_phases()
     mesh = use_mesh(2, 2, 2)

@@ -75,8 +75,8 @@ def read(spec: str, words: str, tags: str) -> Sentences:
 
     Args:
       spec: conll:PATH, or the spec of a table as in tables.py.
-      words, tags: column names of a table, ignored for conll:PATH; "" as `tags` reads
-        no tags.
+      words, tags: column names of a table, ignored for conll:PATH; tags="" reads no
+        tags.
 
     Raises:
       ConfigError: if the data cannot be read, has no sentences, has lines with

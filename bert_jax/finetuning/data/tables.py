@@ -157,7 +157,7 @@ def _from_rows(
         raise ConfigError(
             f"{path}:{number} has {found} columns, but there are {len(names)} column"
             f" names ({', '.join(names)}); {len(dropped)} lines have a wrong number of"
-            " columns: correct them, or the spec"
+            " columns: correct the lines or the spec"
         )
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
@@ -209,7 +209,7 @@ def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:
     _check_no_header(spec, header)
     name, split = tfds_lib.name_and_split(argument)
     if not split:
-        raise ConfigError(f"{spec} names no split; write for example {spec}:train")
+        raise ConfigError(f"{spec} names no split; give one, for example {spec}:train")
     builder = tfds_lib.builder(name, spec)
     dataset = tfds_lib.dataset(builder, split, spec)
     features = builder.info.features

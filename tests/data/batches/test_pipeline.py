@@ -466,7 +466,7 @@ def test_two_hundred_steps_include_epochs_and_packed_rows(
 
 
 @pytest.mark.parametrize(
-    "num_hosts", [2, 16, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 8))]
+    "num_hosts", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8, 16))]
 )
 def test_batches_do_not_depend_on_the_number_of_hosts(
     sixteen_shards, two_hundred_steps, num_hosts
@@ -517,7 +517,7 @@ def excerpt(ids, tokens, starts, position_of):
     )
 
 
-@pytest.mark.parametrize("phase_index", [0, 1])
+@pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index):
     """The reference are the tokens, each of which is unique in the corpus."""
     made = sixteen_shards
@@ -562,7 +562,8 @@ def test_origins_of_an_epoch_contain_each_row_once(four_shards):
     assert len(first) == sum(sizes)
 
 
-@pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("phase_index", [0, 1])
 def test_a_visit_has_no_repeated_pair(sixteen_shards, phase_index):
     """Tests three epochs of small shards; the second phase is packed."""
     made = sixteen_shards
@@ -948,6 +949,7 @@ if len(sys.argv) > 3:
 @pytest.mark.parametrize(
     "arguments", [["20"], pytest.param(["3", "7"], marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, arguments):
     """Running threads must not block the exit of the interpreter."""
     path = tmp_path / "config.json"

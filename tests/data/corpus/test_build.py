@@ -335,8 +335,18 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("count", [pytest.param(9, marks=pytest.mark.slow), -3])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("vocabulary", -3),
+        *(
+            pytest.param(name, count, marks=pytest.mark.slow)
+            for name in CHANGES
+            for count in (9, -3)
+            if (name, count) != ("vocabulary", -3)
+        ),
+    ],
+)
 def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
     """The process is killed while runs are written, and after the first shards."""
     config, _ = source
@@ -348,7 +358,13 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
-@pytest.mark.parametrize("values", [{"num_shards": 4}, {"validation_fraction": 0.4}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"num_shards": 4},
+        pytest.param({"validation_fraction": 0.4}, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("count", [pytest.param(9, marks=pytest.mark.slow), -3])
 def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
     config, _ = source
@@ -494,7 +510,7 @@ def num_batches(monkeypatch, config):
     return list(found.values())
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch, num_workers
 ):

@@ -1,0 +1,93 @@
+"""Describes a run before its first step, and summarizes it after its last one."""
+
+import time
+from collections.abc import Sequence
+
+import jax
+
+from bert_jax.checkpoint import integrity
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import multihost
+from bert_jax.monitoring import report, writer
+from bert_jax.training import optimizer
+from bert_jax.training.evaluation import HeldOut
+from bert_jax.training.step import TrainState, compute_dtype
+
+
+def describe(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    corpus: Corpus,
+    state: TrainState,
+    workdir: str,
+    first_step: int,
+) -> str:
+    """Returns lines that describe the model, the devices, the data and the phases."""
+    model = config.model
+    num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES)
+    tokens = sum(shard.num_tokens for shard in corpus.shards["train"])
+    phases = ", ".join(
+        f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
+        f" {phase.sequence_length}"
+        for phase in config.phases
+    )
+    num_processes = jax.process_count()
+    processes = f" in {num_processes} processes" if num_processes > 1 else ""
+    start = "from random weights"
+    if first_step == config.num_steps:
+        start = "already complete"
+    elif first_step:
+        start = f"resuming at step {first_step:,}"
+    elif config.init_from:
+        start = f"from the weights in {config.init_from} with a new optimizer"
+    return "\n".join(
+        [
+            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
+            f" of {model.hidden_size}, {compute_dtype(config.compute_dtype)}",
+            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
+            f" mesh {axes}",
+            f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
+            f"train:  {phases} tokens, {start}, workdir {workdir}",
+        ]
+    )
+
+
+def print_notes(config: ExperimentConfig, notes: Sequence[str]) -> None:
+    """Prints warnings about the schedule, and notes about the initial weights."""
+    for note in (*optimizer.schedule_notes(config), *notes):
+        print(f"        {note}", flush=True)
+
+
+def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
+    """Verifies the last checkpoint, plots the curves and prints a summary.
+
+    Args:
+      workdir: directory of the run.
+      num_steps: number of steps of the whole run.
+      began: start of the process, in seconds since 1970.
+      held_out: the held-out evaluation of the run.
+
+    Returns:
+      "", for `multihost.agree`.
+
+    Raises:
+      CorruptError: when the last checkpoint is corrupt.
+    """
+    remedy = "rerun the same command to resume from step {}"
+    integrity.check(workdir, num_steps, remedy)
+    lines = writer.read(workdir)
+    report.plot_curves(workdir, lines, held_out.unigram_entropy)
+    summary = report.summary(
+        workdir,
+        num_steps,
+        time.time() - began,
+        lines,
+        held_out.unigram_entropy,
+        held_out.next_sentence_majority,
+        multihost.num_processes(),
+    )
+    print(summary)
+    return ""

@@ -1,0 +1,52 @@
+"""Locks the workdir of a run, and finds the step and data position to resume at."""
+
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.distributed import multihost
+from bert_jax.phases import Position
+from bert_jax.training import rollbacks
+
+
+def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
+    """Creates and locks the workdir, and moves corrupt checkpoints aside.
+
+    Returns:
+      The step of the newest valid checkpoint, 0 for a new run.
+
+    Raises:
+      ConfigError: when another process uses the workdir, or its run has another
+        config.
+      CorruptError: when there are checkpoints and all are corrupt.
+    """
+    multihost.make_shared("workdir", workdir)
+
+    def lock() -> str:
+        workdir_lib.lock(workdir)
+        workdir_lib.check_config(workdir, config)
+        return str(integrity.recover(workdir))
+
+    return int(multihost.agree("first step", lock))
+
+
+def resumed_position(
+    workdir: str, checkpoints: Checkpoints, step: int, corpus: Corpus
+) -> Position:
+    """Returns the position in the data at which to resume from a checkpoint.
+
+    Raises:
+      ConfigError: when the checkpoint was trained on another corpus.
+      CorruptError: when the record of a rollback is corrupt.
+    """
+    position = checkpoints.position(step, corpus.sha256)
+    return rollbacks.resumed(workdir, step, position)
+
+
+def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:
+    """Writes the config; a run at step 0 also removes an old rollback record."""
+    if multihost.is_first():
+        if not first_step:
+            rollbacks.clear(workdir)
+        workdir_lib.write_config(workdir, config)

@@ -1,0 +1,43 @@
+"""Tests of bert_jax.training.overview; tests/test_train.py covers `finish`."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bert_jax.training import overview
+from tests.conftest import make_config, use_mesh
+
+
+@pytest.mark.parametrize(
+    ("first_step", "init_from", "start"),
+    [
+        (0, "", "from random weights"),
+        (0, "my_bert", "from the weights in my_bert with a new optimizer"),
+        (7, "my_bert", "resuming at step 7"),
+        (20, "", "already complete"),
+    ],
+)
+def test_describe_reports_the_sizes_and_the_start(first_step, init_from, start):
+    config = make_config(phase={"num_steps": 20})
+    config = dataclasses.replace(config, init_from=init_from)
+    shards = {"train": [SimpleNamespace(num_tokens=n) for n in (1000, 234)]}
+    state = SimpleNamespace(params={"a": np.zeros((40, 50)), "b": np.zeros(7)})
+    text = overview.describe(
+        config,
+        use_mesh(2, 1, 1),
+        SimpleNamespace(shards=shards),
+        state,
+        "w",
+        first_step,
+    )
+    assert "model:  2,007 parameters" in text
+    assert "mesh data 2 x fsdp 1 x tensor 1" in text
+    assert "data:   1,234 tokens" in text
+    assert f"{start}, workdir w" in text.splitlines()[-1]
+
+
+def test_notes_are_indented(capsys):
+    overview.print_notes(make_config(), ["2 tokens are new"])
+    assert "        2 tokens are new" in capsys.readouterr().out.splitlines()
