@@ -42,7 +42,7 @@ def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         assert a.dtype == b.dtype and a.sharding.mesh == mesh
         np.testing.assert_array_equal(a, b)
-    with pytest.raises(ConfigError, match="trained on another corpus"):
+    with pytest.raises(ConfigError, match="was not trained on the corpus"):
         checkpoints.position(7, "another")
     assert checkpoints.position(7, "corpus") == Position("corpus")
 
