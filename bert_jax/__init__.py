@@ -7,7 +7,7 @@ import time
 
 __version__ = "0.1.0"
 
-# The time of the import, in seconds since 1970: the start of a command.
+# The start of the command: the time of this import, in seconds since 1970.
 BEGAN = time.time()
 EXIT_FORCED = 128 + signal.SIGINT  # the code that shells report for SIGINT
 
@@ -26,7 +26,8 @@ def _is_command() -> bool:
     return is_ours and sys.argv[0] == "-m"
 
 
-# Without this handler, Ctrl-C raises KeyboardInterrupt anywhere in the imports that
-# follow for seconds, often in a callback that swallows it. cli.py replaces the handler.
+# The imports that follow take seconds. Without this handler, Ctrl-C would raise
+# KeyboardInterrupt anywhere in them, often in a callback that swallows it. cli.py
+# replaces the handler.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, stop)

@@ -40,7 +40,7 @@ T = TypeVar("T")
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
 NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
 SIMILARITY = 0.6  # minimum, of 1, for the nearest key to be suggested
-_directory = SHIPPED  # of the configs that errors and --help list
+_directory = SHIPPED  # contains the configs that errors and --help list
 _config: ml_collections.ConfigDict | None = None  # the values of --config
 
 flags.disclaim_key_flags()  # --config is a flag of the command that defines it
@@ -57,8 +57,8 @@ def define_config(directory: str = "") -> flags.FlagHolder:
     return flags.DEFINE_string(
         "config",
         None,
-        f"a config file of yours, or one of {_names()}; --config.KEY=VALUE overrides a"
-        " key of it",
+        f"your own config file, or one of {_names()}; --config.KEY=VALUE overrides one"
+        " of its keys",
         allow_overwrite=False,
     )
 
@@ -87,7 +87,7 @@ def run_with_rest(
     known_only: bool = True,
     computes: bool = True,
 ) -> None:
-    """Like `run`, but main takes the arguments that are no flags of the command."""
+    """Like `run`, but main takes the arguments that are not flags of the command."""
     if computes and not host_memory.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
@@ -122,7 +122,7 @@ def run_with_rest(
     except OSError as error:
         if error.errno in storage.FULL_DISK:
             where = f" for {error.filename}" if error.filename else ""
-            fail(f"no space left on the disk{where}; free some and run it again")
+            fail(f"no space left on the disk{where}; free some and rerun the command")
         if error.errno not in storage.USERS_ERRORS or not error.filename:
             raise
         fail(f"{error.filename}: {error.strerror}; give another path")
@@ -194,8 +194,8 @@ def local_directory(flag: str, path: str) -> str:
         raise ConfigError(f"--{flag}= is empty; give a directory")
     if "://" in path:
         raise ConfigError(
-            f"--{flag}={path} is not a local directory; give one, and copy it to the"
-            " bucket when the command is done"
+            f"--{flag}={path} is not a local directory; give a local one, and copy it"
+            " to the bucket when the command has finished"
         )
     for directory in (Path(path), *Path(path).parents):
         if directory.is_file():
@@ -264,7 +264,7 @@ def _load(name: str) -> ml_collections.ConfigDict:
 
 
 def _find(file: str) -> Path:
-    """Returns the path of a config file: of the user, or NAME or configs/NAME.py."""
+    """Returns the path of a config file, given by path, NAME or configs/NAME.py."""
     name = file.removeprefix("configs/").removesuffix(".py")
     for path in (Path(file), SHIPPED / f"{name}.py", _directory / f"{name}.py"):
         if path.is_file():
@@ -306,7 +306,7 @@ def _keys(value: Any, path: str) -> list[str]:
 
 
 def _similarity(key: str, other: str) -> float:
-    """Compares two keys as a whole and by their last parts."""
+    """Returns the mean similarity, 0 to 1, of two whole keys and their last parts."""
     wholes = key.removeprefix("config."), other.removeprefix("config.")
     lasts = [whole.rpartition(".")[2] for whole in wholes]
     ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in (wholes, lasts)]
@@ -314,13 +314,14 @@ def _similarity(key: str, other: str) -> float:
 
 
 def _expected(argument: str) -> str:
-    """Returns what an invalid --config.KEY=VALUE must be; "" for other flags."""
+    """Returns the remedy for an invalid --config.KEY=VALUE; "" for other flags."""
     key = argument.partition("=")[0].lstrip("-").partition("config.")[2]
     if _config is None or not key:
         return ""
     value = config_path.get_value(key, _config)
     if isinstance(value, ml_collections.ConfigDict):
-        return f"it is a section; set its keys, as --config.{key}.{next(iter(value))}"
+        first = next(iter(value))
+        return f"it is a section; set one of its keys, such as --config.{key}.{first}"
     return f"it must be of type {type(value).__name__}"
 
 
@@ -332,11 +333,14 @@ def _help(doc: str) -> str:
 
 
 def check(path: Path, source: str) -> None:
-    """Raises ConfigError if --output cannot be written, or is --input `source`."""
+    """Raises ConfigError if --output cannot be written or is the file --input."""
     if path.absolute() == Path(source).absolute():
-        raise ConfigError(f"--output={path} is --input; give another file")
+        raise ConfigError(f"--output={path} is the input file; give another file")
     if not path.parent.is_dir():
-        raise ConfigError(f"--output={path} is in a directory that does not exist")
+        raise ConfigError(
+            f"--output={path} is in a directory that does not exist; create the"
+            " directory"
+        )
     if path.is_dir():
         raise ConfigError(f"--output={path} is a directory; give a file")
     try:

@@ -7,7 +7,7 @@ EXIT_INTERRUPTED = 75  # interrupted and saved; rerun the same command to resume
 EXIT_LOST = 76  # a process was lost or hung; rerun the same command to resume
 EXIT_DIVERGED = 77  # rerunning the same command does not help
 EXIT_CORRUPT = 78  # rerunning the same command does not help
-EXIT_BROKEN_PIPE = 141  # as shells report a process that SIGPIPE ended
+EXIT_BROKEN_PIPE = 141  # the code that shells report for SIGPIPE
 
 INTERRUPTED = "interrupted: {}; rerun the same command to resume"
 
@@ -18,7 +18,7 @@ class ConfigError(ValueError):
     exit_code: ClassVar[int] = EXIT_USAGE
 
     def __init__(self, message: str):
-        # Names and values may contain control characters; do not print them as such.
+        # Names and values may contain control characters, which are escaped.
         super().__init__("".join(map(_printable, message)))
 
 

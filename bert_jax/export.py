@@ -4,8 +4,8 @@
         [--format=huggingface|google] [--dtype=float32|bfloat16] [--step=N]
         [--corpus_dir=DIR]
 
-DIR2 must be new or empty. It is created when the export is complete, after it was read
-back and verified to give the run's logits. It contains the weights, the tokenizer, a
+DIR2 must be new or empty. It is created only when the export is complete, has been read
+back and gives the same logits as the run. It contains the weights, the tokenizer, a
 model card (README.md) and SHA256SUMS.
 """
 
@@ -61,7 +61,8 @@ def export(
       corpus_dir: directory of the run's corpus, if it was moved.
 
     Raises:
-      ConfigError: when the output exists, or the checkpoint does not or is not finite.
+      ConfigError: when the output is neither new nor empty, or when the checkpoint is
+        missing or has weights that are not finite.
       ExportError: when the export differs from the run when it is read back.
     """
     target = _target(output, workdir)
@@ -83,7 +84,7 @@ def export(
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
         files.write_digests(tmp)
-        model_card.write(  # after the digests, because people edit it
+        model_card.write(  # after the digests, because users may edit it
             tmp, run.config, run.corpus, workdir, run.step, format_name, dtype
         )
         tmp.chmod(0o755)  # mkdtemp gives access to the owner only
@@ -143,7 +144,7 @@ def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
 def logits_of_random_pairs(
     run: run_lib.Run,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function: parameters -> both heads' logits of fixed random pairs."""
+    """Returns a function from parameters to both heads' logits of fixed random pairs."""
     rows = mesh_lib.batch_divisor(run.mesh)
     T = min(64, run.config.model.max_position_embeddings)
     shape, position_T = (rows, T), np.arange(T)

@@ -42,9 +42,9 @@ def _import_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def without_keras() -> Iterator[None]:
-    """Makes TensorFlow skip Keras, which is half of its import and imports SciPy.
+    """Makes TensorFlow skip Keras, which takes half of its import time.
 
-    TensorFlow accepts that Keras cannot be imported; `tf.keras` imports it later.
+    TensorFlow tolerates that Keras cannot be imported; `tf.keras` imports it later.
     """
     blocked = "keras.src"
     if blocked in sys.modules:

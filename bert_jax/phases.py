@@ -17,7 +17,7 @@ class Skip:
     Attributes:
       phase_index: index into config.phases.
       first_batch: the first skipped batch of the phase, from 0.
-      num_batches: how many.
+      num_batches: number of skipped batches.
     """
 
     phase_index: int
@@ -92,11 +92,11 @@ def runs_of_batches(
 def skipping(
     config: ExperimentConfig, skips: Skips, first_step: int, last_step: int
 ) -> Skips:
-    """Adds the batches of the steps that a rollback undoes to `skips`.
+    """Adds to `skips` the batches of the steps that a rollback undoes.
 
     Batches of steps up to `first_step` stay the same. The result depends neither on the
     number of rollbacks nor on the checkpoints that they restored, so a run that resumes
-    from an older checkpoint with it takes the same batches again.
+    from an older checkpoint with these skips trains on the same batches again.
 
     Args:
       config: the config of the run.

@@ -33,13 +33,13 @@ from bert_jax.errors import ConfigError, CorruptError
 # Lustre mounted without -o flock.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-# A tokenizer.json of a million pieces has about 40 MB.
+# A tokenizer.json of a million pieces is about 40 MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
 FIRST_DELAY_SECS = 1.0
-# A stat of a file on a network file system or in a bucket waits for milliseconds.
+# A stat of a file on a network file system or in a bucket takes milliseconds.
 STAT_THREADS = 32
 TRANSIENT = {
     errno.EIO,
@@ -75,7 +75,7 @@ USERS_CODES = {
     3: "invalid path; use another path",
     5: "there is no such file or bucket",
     9: "wrong kind of file; use another path",
-    7: "this account may not do that; give it access, or use another path",
+    7: "permission denied; give this account access, or use another path",
     12: "unknown file system; use a path of one that TensorFlow supports",
     16: "no credentials; create them with gcloud auth application-default login",
 }
@@ -105,7 +105,7 @@ def with_retries(do: Callable[[], T], path: str) -> T:
             if code in USERS_CODES:
                 raise ConfigError(
                     f"{path}: {USERS_CODES[code]} ({_reason(error)})"
-                ) from (None)
+                ) from None
             if not is_transient(error):
                 raise
             if attempt == ATTEMPTS:
@@ -257,7 +257,7 @@ def stat(path: str) -> Stat:
 
 
 def stat_all(paths: Sequence[str]) -> list[Stat | None]:
-    """Returns `stat` of each path, with STAT_THREADS threads.
+    """Returns `stat` of each path, using STAT_THREADS threads.
 
     The result is None for a local path that is not a regular file, such as a directory
     or a broken link.
@@ -296,7 +296,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def write_with(path: str, fill: Callable[[str], T]) -> T:
-    """Writes a file atomically by a function.
+    """Writes a file atomically with a function that writes to a given path.
 
     Args:
       path: the path of the file.
@@ -308,7 +308,7 @@ def write_with(path: str, fill: Callable[[str], T]) -> T:
     """
 
     def once() -> T:
-        # Each attempt has its own name, because two may write one file at a time.
+        # Names are unique, because two processes may write the same file at once.
         tmp = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             result = fill(tmp)
@@ -418,7 +418,7 @@ def acquire(file: int) -> bool:
 
     Returns:
       False if another process holds the lock. True if the lock was acquired, or if the
-      file system has no locks, where work continues unprotected.
+      file system does not support locks, so that the caller continues without one.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

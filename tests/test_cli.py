@@ -74,12 +74,12 @@ from tests.commands import run, run_code, run_well, start
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
-            "--config.data=abc is invalid: it is a section; set its keys, as"
-            " --config.data.corpus_dir",
+            "--config.data=abc is invalid: it is a section; set one of its keys, such"
+            " as --config.data.corpus_dir",
         ),
         (
             ["--config=configs/tiny.py", "--config.guard=5"],
-            "as --config.guard.max_bad_steps",
+            "such as --config.guard.max_bad_steps",
         ),
         (
             ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
@@ -342,7 +342,7 @@ def test_an_output_file_appears_when_it_is_complete(tmp_path):
     "name, message",
     [
         ("nowhere/a.npz", "in a directory that does not exist"),
-        ("input.txt", "is --input; give another file"),
+        ("input.txt", "is the input file; give another file"),
         ("directory", "is a directory; give a file"),
         ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
     ],

@@ -118,7 +118,10 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}", "--input=/nowhere"], "/nowhere"),
         ([f"--model={tmp_path}", f"--input={tmp_path / 'empty.txt'}"], "has no lines"),
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
-        ([f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"], "is --input"),
+        (
+            [f"--model={tmp_path}", f"--input={tmp_path / 'said.jsonl'}"],
+            "is the input file",
+        ),
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
         (
             [*asked, "--max_query_length=9", "--stride=21"],

@@ -177,7 +177,7 @@ def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
     data = dataclasses.replace(config.data, corpus_dir=str(other))
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    with pytest.raises(errors.ConfigError, match="was trained on another corpus"):
+    with pytest.raises(errors.ConfigError, match="was not trained on the corpus"):
         initialize.open_source(continued)
 
 
