@@ -144,7 +144,7 @@ def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
 def logits_of_random_pairs(
     run: run_lib.Run,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function from parameters to both heads' logits of fixed random pairs."""
+    """Returns a function that maps parameters to both heads' logits of fixed pairs."""
     rows = mesh_lib.batch_divisor(run.mesh)
     T = min(64, run.config.model.max_position_embeddings)
     shape, position_T = (rows, T), np.arange(T)
