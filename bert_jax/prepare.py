@@ -5,8 +5,8 @@
 Reads config.data.sources, trains a vocabulary (or loads config.tokenizer.vocab_file)
 and writes the corpus to config.data.corpus_dir, with --workers processes. Rerun the
 same command to resume after an interruption or an error: tokenized text is kept, and
-of the input files only a corrected one is tokenized again. A complete corpus is not
-changed.
+only changed input files and the small files grouped with them are tokenized again. A
+complete corpus is not changed.
 
 The vocabulary is trained again if input files changed, unless there are more than 16 MB
 of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text
