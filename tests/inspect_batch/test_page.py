@@ -108,7 +108,7 @@ def test_the_explanation_matches_the_rows(has_b):
     assert ("[CLS] A [SEP] B [SEP], and padding" in words) == has_b
     assert ("[CLS] A [SEP], and padding" in words) != has_b
     packed = " ".join(Page(page_lib.page(make_step(num_pairs=2), ())).words)
-    assert "add up to a full row share it" in packed
+    assert "Pairs that fit together share a row" in packed
 
 
 def test_the_page_loads_no_external_resources():
