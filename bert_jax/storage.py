@@ -382,11 +382,11 @@ def check_size(path: Path) -> None:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(
             f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
-            " files; fetch it again"
+            " files; download it again"
         )
 
 
-def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
+def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
     """Reads a JSON file that holds one object.
 
     Args:

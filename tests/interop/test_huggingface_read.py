@@ -390,7 +390,7 @@ def test_decoder_bias_under_its_older_name(source):
         (keep_accents, "its tokenizer has strip_accents=False"),
         (join_ideographs, "its tokenizer has tokenize_chinese_chars=False"),
         (index_no_name, "points outside of its directory"),
-        (index_what_is_not_there, "part.safetensors lacks 'a'; fetch it again"),
+        (index_what_is_not_there, "part.safetensors lacks 'a'; download it again"),
         (sum_all_but_the_weights, "SHA256SUMS does not list model.safetensors"),
         (sum_by_a_lost_link, "SHA256SUMS is missing"),
         (remove_a_tensor, "lacks 1 of the model's tensors: bert.layers.1.output.bias"),
