@@ -1,4 +1,4 @@
-"""Tests of bert_jax.cli through the commands that start by it."""
+"""Tests of bert_jax.cli through the commands that it starts."""
 
 import pathlib
 import re
@@ -165,7 +165,7 @@ def test_shipped_configs_are_found_from_any_directory(
     assert cli._find(file) == cli.SHIPPED / expected
 
 
-def test_a_file_of_the_user_goes_before_a_shipped_config(tmp_path, monkeypatch):
+def test_a_users_file_takes_precedence_over_a_shipped_config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/tiny.py").touch()
@@ -180,21 +180,21 @@ def test_a_file_of_the_user_goes_before_a_shipped_config(tmp_path, monkeypatch):
         (["--workers=0"], "--workers=0 is invalid: 0 is not a positive"),
     ],
 )
-def test_prepare_says_the_same(arguments, message):
+def test_a_mistake_in_prepare_is_one_line(arguments, message):
     result = run("bert_jax.prepare", *arguments)
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1
     assert result.stdout == ""
 
 
-def test_tuning_names_configs_of_tasks():
+def test_help_of_finetune_lists_task_configs_only():
     stdout = run_well("bert_jax.finetune", "--help")
     assert "distill, glue" in stdout and "tiny" not in stdout
     assert "recipe," not in stdout
     assert max(map(len, stdout.splitlines())) <= 88
 
 
-def test_a_reader_of_help_may_want_no_more():
+def test_a_closed_pipe_ends_help_without_a_traceback():
     process = start("bert_jax.inspect_batch", "--help")
     assert process.stdout is not None
     process.stdout.close()  # before it is written, as Python imports first
@@ -203,7 +203,7 @@ def test_a_reader_of_help_may_want_no_more():
     assert (process.returncode, stderr) == (errors.EXIT_BROKEN_PIPE, "")
 
 
-def test_help_tells_what_a_flag_takes():
+def test_help_lists_the_values_and_default_of_a_flag():
     stdout = run_well("bert_jax.export", "--help")
     assert "  --format: <huggingface|google>: format to write" in stdout
     assert "(default: 'huggingface')" in stdout
@@ -217,7 +217,7 @@ def test_help_tells_what_a_flag_takes():
         "-config.seed 3 -config configs/tiny.py --flag x",
     ],
 )
-def test_keys_may_stand_before_the_config(arguments):
+def test_keys_may_precede_the_config_flag(arguments):
     program = f"""if True:
         import sys
         sys.argv[1:] = {arguments.split()}
@@ -239,7 +239,7 @@ def test_keys_may_stand_before_the_config(arguments):
         ("KeyboardInterrupt()", 130, "stopped\n"),
     ],
 )
-def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
+def test_an_error_does_not_wait_for_compiling_threads(raised, code, message):
     program = f"""if True:
         import threading
         from bert_jax import cli
@@ -257,7 +257,7 @@ def test_who_fails_while_xla_compiles_waits_for_nothing(raised, code, message):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_ctrl_c_among_imports_is_a_word():
+def test_ctrl_c_during_imports_prints_no_traceback():
     process = start("bert_jax.train", "--config=configs/tiny.py")
     maps = pathlib.Path(f"/proc/{process.pid}/maps")
     while "jaxlib" not in maps.read_text():  # for seconds it imports more
@@ -287,7 +287,7 @@ def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
 def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
-    """JAX's is one, in which Python only prints an exception and goes on."""
+    """JAX has such a callback; Python prints its exceptions and ignores them."""
     program = f"""if True:
         import gc, os, signal, time
         from bert_jax import cli
@@ -311,7 +311,7 @@ def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
 
 
 @pytest.mark.parametrize("module", ["bert_jax.cli", "json.tool"])
-def test_only_commands_of_ours_stop_at_once(module):
+def test_only_our_commands_install_the_sigint_handler(module):
     program = f"""if True:
         import signal, sys
         sys.argv[0], sys.orig_argv = "-m", ["python", "-m", "{module}"]
@@ -324,7 +324,7 @@ def test_only_commands_of_ours_stop_at_once(module):
 # --------------------------------------------------------------------- output files
 
 
-def test_an_output_file_appears_when_it_is_complete(tmp_path):
+def test_an_output_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("old")
     with pytest.raises(RuntimeError):

@@ -6,7 +6,7 @@ import tokenizers
 from tests.commands import run, run_well, small_run, write_text
 
 
-def test_a_sentence_between_blank_lines_each_is_refused(tmp_path):
+def test_a_blank_line_after_every_sentence_is_rejected(tmp_path):
     text = "\n\n".join(f"Sentence number {i} stands alone." for i in range(50))
     (tmp_path / "documents.txt").write_text(text)
     result = run("bert_jax.prepare", *small_run(tmp_path))
@@ -16,7 +16,7 @@ def test_a_sentence_between_blank_lines_each_is_refused(tmp_path):
     assert not (tmp_path / "corpus" / "manifest.json").exists()
 
 
-def test_vocabulary_without_mask_is_refused(tmp_path):
+def test_vocabulary_without_mask_is_rejected(tmp_path):
     write_text(tmp_path / "documents.txt")
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
     changes = {
@@ -46,7 +46,7 @@ def test_sentencepiece_from_text_to_export(tmp_path, kind):
         tmp_path,
         **{
             "tokenizer.kind": kind,
-            "tokenizer.vocab_size": 45,  # so few different words has the text
+            "tokenizer.vocab_size": 45,  # the text has few distinct words
             "phases[0].num_steps": 2,
             "log_every_steps": 1,
         },
@@ -66,8 +66,8 @@ def test_sentencepiece_from_text_to_export(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_large_takes_two_real_steps(tmp_path):
-    """With a quarter of its layers, which are all alike: minutes otherwise."""
+def test_large_trains_for_two_steps(tmp_path):
+    """Uses a quarter of the layers; with all of them, it would take minutes."""
     write_text(tmp_path / "documents.txt")
     stdout = run_well(
         "bert_jax.train",
@@ -91,8 +91,8 @@ def test_large_takes_two_real_steps(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_packed_run_without_next_sentence_says_nothing_of_it(tmp_path):
-    """All the way: corpus, training with whole-word spans, evaluation."""
+def test_a_packed_run_without_next_sentence_does_not_report_it(tmp_path):
+    """Covers preparation, training with whole-word spans, and evaluation."""
     write_text(tmp_path / "documents.txt")
     arguments = small_run(
         tmp_path,

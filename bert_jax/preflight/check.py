@@ -169,8 +169,11 @@ def preflight(
     # For a phase that fits and was not searched, only its own batch is known to fit.
     known = [each.get("largest_micro_batch", each["micro_batch"]) for each in reports]
     found_remedy = remedy(phases, known, threads) if fits is False else None
-    changed = found_remedy and found_remedy["phases"]
-    estimates = changed or [each["estimated"] for each in reports]
+    estimates = (
+        found_remedy["phases"]
+        if found_remedy
+        else [each["estimated"] for each in reports]
+    )
     hours = sum(each["hours"] for each in estimates) if all(estimates) else None
     num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
     return {
