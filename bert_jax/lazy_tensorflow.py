@@ -44,7 +44,7 @@ def _import_tensorflow() -> Any:
 def without_keras() -> Iterator[None]:
     """Makes TensorFlow skip Keras, which takes half of its import time.
 
-    TensorFlow tolerates that Keras cannot be imported; `tf.keras` imports it later.
+    TensorFlow continues if Keras cannot be imported; `tf.keras` imports it later.
     """
     blocked = "keras.src"
     if blocked in sys.modules:

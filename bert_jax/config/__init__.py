@@ -71,7 +71,7 @@ class DataConfig:
     mask_random_prob: Probability
     mask_random_special: bool  # random tokens may be special ones, as in BERT
     whole_word_mask: bool  # mask all pieces of a word or none
-    # maximum pieces or words in a masked span; length n has probability ~ 1 / n
+    # maximum number of pieces or words in a span; length n is drawn with weight 1 / n
     mask_ngram_max: Count
 
 
@@ -162,7 +162,7 @@ class CheckpointConfig:
     every_minutes: NotNegative  # minutes after which a log step also saves; 0: never
     keep: Count  # number of newest checkpoints
     keep_every_steps: CountOrZero  # also keep the multiples of this step; 0: none
-    keep_best: CountOrZero  # also keep this many with the lowest loss in each phase
+    keep_best: CountOrZero  # also keep this many of lowest held-out loss per phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,8 +233,8 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
     """
     if "task" in config:
         raise ConfigError(
-            "--config is a fine-tuning config for bert_jax.finetune; pretraining"
-            " configs are directly in configs"
+            "--config is a fine-tuning config for bert_jax.finetune; those"
+            " for pretraining are directly under configs"
         )
     experiment = build(ExperimentConfig, config, "config")
     _check_model_and_data(experiment)

@@ -125,7 +125,7 @@ def read_encoder(
         arrays,
         ()
         if has_pooler
-        else ("the model has no pooler; heads with one train a new one",),
+        else ("the model has no pooler; heads that use one train it from scratch",),
     )
 
 

@@ -102,7 +102,7 @@ class Phase:
 
 
 def num_at_once(config: ExperimentConfig, chip: Chip | None) -> int:
-    """Returns how many phases cores and free memory can compile concurrently."""
+    """Returns how many phases can be compiled at once, given cores and free memory."""
     most = min(len(config.phases), os.cpu_count() or 1)
     free = host_memory.available_bytes()
     if not chip or not chip.gib_to_compile or free is None:

@@ -36,7 +36,7 @@ class Stream:
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
         """Yields (epoch, index into shards, first row of the visit), from `first_row`.
 
-        The first row of a visit is 0 in all visits but the first.
+        Only the first visit can start at a row other than 0.
         """
         epoch, row = divmod(first_row, sum(self.rows))
         while True:
