@@ -26,7 +26,8 @@ def _is_command() -> bool:
     return is_ours and sys.argv[0] == "-m"
 
 
-# Without this handler, Ctrl-C raises KeyboardInterrupt anywhere in the imports that
-# follow for seconds, often in a callback that swallows it. cli.py replaces the handler.
+# The imports that follow take seconds. Without this handler, Ctrl-C would raise
+# KeyboardInterrupt anywhere in them, often in a callback that swallows it. cli.py
+# replaces the handler.
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, stop)

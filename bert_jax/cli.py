@@ -194,8 +194,8 @@ def local_directory(flag: str, path: str) -> str:
         raise ConfigError(f"--{flag}= is empty; give a directory")
     if "://" in path:
         raise ConfigError(
-            f"--{flag}={path} is not a local directory; give one, and copy it to the"
-            " bucket when the command is done"
+            f"--{flag}={path} is not a local directory; give a local one, and copy it"
+            " to the bucket when the command has finished"
         )
     for directory in (Path(path), *Path(path).parents):
         if directory.is_file():
@@ -306,7 +306,7 @@ def _keys(value: Any, path: str) -> list[str]:
 
 
 def _similarity(key: str, other: str) -> float:
-    """Compares two keys as a whole and by their last parts."""
+    """Returns the mean similarity, 0 to 1, of two whole keys and their last parts."""
     wholes = key.removeprefix("config."), other.removeprefix("config.")
     lasts = [whole.rpartition(".")[2] for whole in wholes]
     ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in (wholes, lasts)]
@@ -335,11 +335,14 @@ def _help(doc: str) -> str:
 
 
 def check(path: Path, source: str) -> None:
-    """Raises ConfigError if --output cannot be written, or is --input `source`."""
+    """Raises ConfigError if --output cannot be written or is the file --input."""
     if path.absolute() == Path(source).absolute():
-        raise ConfigError(f"--output={path} is --input; give another file")
+        raise ConfigError(f"--output={path} is the input file; give another file")
     if not path.parent.is_dir():
-        raise ConfigError(f"--output={path} is in a directory that does not exist")
+        raise ConfigError(
+            f"--output={path} is in a directory that does not exist; create the"
+            " directory"
+        )
     if path.is_dir():
         raise ConfigError(f"--output={path} is a directory; give a file")
     try:

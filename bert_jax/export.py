@@ -61,7 +61,8 @@ def export(
       corpus_dir: directory of the run's corpus, if it was moved.
 
     Raises:
-      ConfigError: when the output exists, or the checkpoint does not or is not finite.
+      ConfigError: when the output is neither new nor empty, or when the checkpoint is
+        missing or has weights that are not finite.
       ExportError: when the export differs from the run when it is read back.
     """
     target = _target(output, workdir)

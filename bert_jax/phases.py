@@ -92,11 +92,11 @@ def runs_of_batches(
 def skipping(
     config: ExperimentConfig, skips: Skips, first_step: int, last_step: int
 ) -> Skips:
-    """Adds the batches of the steps that a rollback undoes to `skips`.
+    """Adds to `skips` the batches of the steps that a rollback undoes.
 
     Batches of steps up to `first_step` stay the same. The result depends neither on the
     number of rollbacks nor on the checkpoints that they restored, so a run that resumes
-    from an older checkpoint with it takes the same batches again.
+    from an older checkpoint with these skips trains on the same batches again.
 
     Args:
       config: the config of the run.

@@ -3,10 +3,10 @@ r"""Prepares a corpus on many machines, with an Apache Beam pipeline.
     python -m bert_jax.prepare_beam --config=configs/X.py [--config.KEY=VALUE ...] \
         --runner=DirectRunner [--OPTION_OF_THE_RUNNER=VALUE ...]
 
-Writes the same corpus as bert_jax.prepare, byte for byte. A task reads a file, encodes
-its documents one by one and groups them by shard. Each shard is written by one worker;
-this process writes the manifest last. Sources and corpus must be accessible to all
-workers, for example in a bucket. Requires requirements-beam.txt.
+Writes the same corpus as bert_jax.prepare, byte for byte. The pipeline reads files,
+encodes their documents in parallel and groups them by shard. Each shard is written by
+one worker; this process writes the manifest last. Sources and corpus must be accessible
+to all workers, for example in a bucket. Requires requirements-beam.txt.
 """
 
 import collections
@@ -49,7 +49,7 @@ except ImportError:
     cli.fail("Apache Beam is not installed; pip install -r requirements-beam.txt")
 
 # The workers write the metadata of their shards here, for the manifest.
-FACTS = "unfinished-beam"
+METADATA_DIRECTORY = "unfinished-beam"
 COUNTS = "counts.json"
 
 
@@ -70,15 +70,15 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         print(f"corpus: {directory} is already prepared", flush=True)
         return
     found = input_files.find(config.data.sources)
-    facts = os.path.join(directory, FACTS)
+    metadata = os.path.join(directory, METADATA_DIRECTORY)
     with work_directory.opened(directory) as work:
-        # Runners do not resume, so no other call can use the shards of this one.
+        # Runners cannot resume, so no later call can use the shards of this one.
         made_for = {"beam": uuid.uuid4().hex}
         clear = functools.partial(work_directory.remove_shards, directory)
         work_directory.stage(work, "shards", made_for, clear=clear)
         vocabulary = work_directory.stage(work, "tokenizer", made_for)
         try:
-            storage.make_directory(facts)
+            storage.make_directory(metadata)
             groups = input_groups.plan(found, config.data, work, build.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
             kept = reader.keep() if build.keeps_text(config, found) else None
@@ -87,13 +87,13 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             )
             with _raising_worker_errors(), beam.Pipeline(options=pipeline_options) as p:
                 _build(p, config.data, tokenizer)
-            counts, written = _read_facts(facts)
+            counts, written = _read_metadata(metadata)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise input_files.no_text(source)
             writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
-            storage.remove_directory(facts)
+            storage.remove_directory(metadata)
     work_directory.remove(directory)
     made = corpus.read(config)
     print(
@@ -131,28 +131,31 @@ def _build(
     documents = (
         pipeline
         | "files" >> beam.Create(parts)
-        | "apart" >> beam.Reshuffle()
+        | "distribute files" >> beam.Reshuffle()
         | "read" >> beam.ParDo(_Read(data)).with_outputs("counts", main="documents")
     )
     encoded = (
         documents["documents"]
-        | "spread" >> beam.Reshuffle()
+        | "distribute documents" >> beam.Reshuffle()
         | "encode"
         >> beam.ParDo(_Encode(data, tokenizer)).with_outputs("counts", main="entries")
     )
-    facts = os.path.join(data.corpus_dir, FACTS)
+    metadata = os.path.join(data.corpus_dir, METADATA_DIRECTORY)
     id_dtype = encoding.id_dtype(tokenizer, data).str
     counts = (
         (documents["counts"], encoded["counts"])
-        | "together" >> beam.Flatten()
-        | "count" >> beam.CombineGlobally(_sum)
+        | "merge counts" >> beam.Flatten()
+        | "sum counts" >> beam.CombineGlobally(_sum)
     )
-    _ = counts | "write counts" >> beam.Map(_write_counts, os.path.join(facts, COUNTS))
+    _ = counts | "write counts" >> beam.Map(
+        _write_counts, os.path.join(metadata, COUNTS)
+    )
     _ = (
         encoded["entries"]
-        | "place" >> beam.Map(_place, data, id_dtype, beam.pvalue.AsSingleton(counts))
-        | "by shard" >> beam.GroupByKey()
-        | "write" >> beam.Map(_write_shard, data, id_dtype, facts)
+        | "assign shards"
+        >> beam.Map(_with_shard, data, id_dtype, beam.pvalue.AsSingleton(counts))
+        | "group by shard" >> beam.GroupByKey()
+        | "write shards" >> beam.Map(_write_shard, data, id_dtype, metadata)
     )
 
 
@@ -204,7 +207,7 @@ def _write_counts(counts: dict[str, int], path: str) -> None:
     storage.write(path, json.dumps(counts).encode())
 
 
-def _place(
+def _with_shard(
     entry: tuple, data: DataConfig, id_dtype: str, counts: dict[str, int]
 ) -> tuple[str, tuple]:
     """Returns the file name of an entry's shard, and the entry."""
@@ -221,24 +224,26 @@ def _ranges(data: DataConfig, id_dtype: str, num_tokens: int) -> key_ranges.KeyR
 
 
 def _write_shard(
-    group: tuple[str, Iterable[tuple]], data: DataConfig, id_dtype: str, facts: str
+    group: tuple[str, Iterable[tuple]], data: DataConfig, id_dtype: str, metadata: str
 ) -> None:
     file, entries = group
     piece = segments.from_entries(
         [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
     )
     written = writer.write_shard(os.path.join(data.corpus_dir, file), [piece])
-    storage.write(os.path.join(facts, f"{file}.json"), written.to_json().encode())
+    storage.write(os.path.join(metadata, f"{file}.json"), written.to_json().encode())
 
 
-def _read_facts(
-    facts: str,
+def _read_metadata(
+    metadata: str,
 ) -> tuple[collections.Counter[str], dict[str, writer.WrittenShard]]:
     """Returns the document counts, and the metadata of shards by file name."""
-    counts = collections.Counter(json.loads(storage.read(os.path.join(facts, COUNTS))))
+    counts = collections.Counter(
+        json.loads(storage.read(os.path.join(metadata, COUNTS)))
+    )
     written = {
-        name.removesuffix(".json"): writer.read_written(os.path.join(facts, name))
-        for name in storage.names(facts)
+        name.removesuffix(".json"): writer.read_written(os.path.join(metadata, name))
+        for name in storage.names(metadata)
         if name.endswith(".json") and name != COUNTS
     }
     return counts, written

@@ -75,7 +75,7 @@ USERS_CODES = {
     3: "invalid path; use another path",
     5: "there is no such file or bucket",
     9: "wrong kind of file; use another path",
-    7: "this account may not do that; give it access, or use another path",
+    7: "permission denied; give this account access, or use another path",
     12: "unknown file system; use a path of one that TensorFlow supports",
     16: "no credentials; create them with gcloud auth application-default login",
 }
@@ -105,7 +105,7 @@ def with_retries(do: Callable[[], T], path: str) -> T:
             if code in USERS_CODES:
                 raise ConfigError(
                     f"{path}: {USERS_CODES[code]} ({_reason(error)})"
-                ) from (None)
+                ) from None
             if not is_transient(error):
                 raise
             if attempt == ATTEMPTS:
@@ -257,7 +257,7 @@ def stat(path: str) -> Stat:
 
 
 def stat_all(paths: Sequence[str]) -> list[Stat | None]:
-    """Returns `stat` of each path, with STAT_THREADS threads.
+    """Returns `stat` of each path, using STAT_THREADS threads.
 
     The result is None for a local path that is not a regular file, such as a directory
     or a broken link.
@@ -296,7 +296,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def write_with(path: str, fill: Callable[[str], T]) -> T:
-    """Writes a file atomically by a function.
+    """Writes a file atomically with a function that writes to a given path.
 
     Args:
       path: the path of the file.
@@ -382,11 +382,11 @@ def check_size(path: Path) -> None:
     if path.stat().st_size > MAX_FILE_BYTES:
         raise ConfigError(
             f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
-            " files; fetch it again"
+            " files; download it again"
         )
 
 
-def read_json(path: Path, remedy: str = "fetch it again") -> dict[str, Any]:
+def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
     """Reads a JSON file that holds one object.
 
     Args:

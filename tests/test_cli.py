@@ -326,7 +326,7 @@ def test_only_commands_of_bert_jax_replace_the_handler_of_ctrl_c(module):
 # --------------------------------------------------------------------- output files
 
 
-def test_an_output_file_appears_when_it_is_complete(tmp_path):
+def test_an_output_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("old")
     with pytest.raises(RuntimeError):
@@ -344,7 +344,7 @@ def test_an_output_file_appears_when_it_is_complete(tmp_path):
     "name, message",
     [
         ("nowhere/a.npz", "in a directory that does not exist"),
-        ("input.txt", "is --input; give another file"),
+        ("input.txt", "is the input file; give another file"),
         ("directory", "is a directory; give a file"),
         ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
     ],

@@ -61,7 +61,7 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
     (moved / "manifest.json").write_text(json.dumps(manifest))
     result = run("bert_jax.evaluate", *arguments)
     assert result.returncode == 2
-    assert "was trained on another corpus" in result.stderr
+    assert "was not trained on the corpus" in result.stderr
 
 
 @pytest.mark.parametrize(

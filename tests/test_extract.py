@@ -104,7 +104,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
         ({"model": tmp_path}, "has no config.json; use a directory of python -m"),
         ({"input": ""}, "--input is missing"),
         ({"output": "a.txt"}, "must end in .jsonl or .npz"),
-        ({"input": tmp_path / "a.jsonl"}, "is --input; give another file"),
+        ({"input": tmp_path / "a.jsonl"}, "is the input file; give another file"),
         ({"model": "~nouser/x"}, "model='~nouser/x' is not a local path"),
         ({"input": tmp_path / "empty.txt"}, "has no lines"),
     ):

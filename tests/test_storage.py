@@ -29,7 +29,7 @@ PERMANENT = [
     ValueError("a bug"),
 ]
 USERS = [
-    (tf.errors.PermissionDeniedError(None, None, "403"), "this account may not"),
+    (tf.errors.PermissionDeniedError(None, None, "403"), "permission denied"),
     (tf.errors.NotFoundError(None, None, "404"), "there is no such file or bucket"),
     (tf.errors.UnauthenticatedError(None, None, "401"), "no credentials"),
     (tf.errors.UnimplementedError(None, None, "s4"), "one that TensorFlow supports"),

@@ -28,7 +28,10 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     """
     steps = integrity.steps(workdir)
     if not steps:
-        raise ConfigError(f"--workdir={workdir} has no checkpoint")
+        raise ConfigError(
+            f"--workdir={workdir} has no checkpoint; give the directory of a run that"
+            " saved one"
+        )
     table = rich.table.Table(box=None)
     for name in ("step", "MiB", "saved", "held-out loss", "files"):
         table.add_column(name, justify="left" if name == "files" else "right")

@@ -1,6 +1,6 @@
 """Ranks the checkpoints of a run by held-out loss, within each phase.
 
-Losses of phases with other row lengths or batches are not comparable. The losses come
+Losses of phases that differ in row length or batch size are not comparable. They come
 from the evaluations in metrics.jsonl, so a checkpoint that was saved at an interruption
 just before its evaluation has a loss as well.
 """

@@ -15,10 +15,10 @@ from bert_jax.errors import ConfigError, CorruptError
 DIRECTORY = "checkpoints"
 CORRUPT_DIRECTORY = "corrupt_checkpoints"  # corrupt checkpoints are moved here
 # Orbax writes these files when it commits a checkpoint, after SHA256SUMS is written:
-# timestamps, and empty files of which only the existence matters.
+# timestamps, and an empty file that only marks the checkpoint as complete.
 STEP_METADATA = "_CHECKPOINT_METADATA"
 COMMIT_MARK = "commit_success.txt"
-UNFINISHED = ".orbax-checkpoint-tmp"  # follows the step in the name of a directory
+UNFINISHED = ".orbax-checkpoint-tmp"  # suffix of a step's directory during its save
 
 
 def _print(text: str) -> None:
@@ -52,7 +52,7 @@ def _is_committed_later(name: str) -> bool:
 
 
 def verify(workdir: str, step: int) -> list[str]:
-    """Returns the problems of a checkpoint's files, [] if it is valid."""
+    """Returns a description of each problem of a checkpoint, [] if it is valid."""
     directory = directory_of(workdir, step)
     # A file without a digest is a problem as well: Orbax reads any file that it finds.
     found = digests.verify(directory, _is_committed_later)
@@ -133,7 +133,7 @@ def recover(
 
 
 def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:
-    """Verifies that a checkpoint can be written, and frees space if necessary.
+    """Checks that there is space for a checkpoint, and frees some if necessary.
 
     If there is too little space, directories of unfinished saves are removed, so no
     save may be in progress.

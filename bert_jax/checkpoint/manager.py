@@ -46,10 +46,10 @@ class Config(Protocol):
 class _Manager(ocp.CheckpointManager):
     """Orbax's manager with two changes (seen with orbax-checkpoint 0.12.8).
 
-    `preemption.interrupted` alone decides whether to stop. JAX stops a run at the step
-    after the last one that it was queried with. Orbax queries it with the step of a
-    save, from its own thread and at the end of the save, when later steps have started,
-    so a preemption notice in that time would be lost.
+    `preemption.interrupted` alone decides whether to stop. After a preemption notice,
+    JAX stops a run at the step after the last one that it was queried with. Orbax
+    queries it from its own thread at the end of a save, with the step of the save, when
+    later steps have started, so a notice during the save would be lost.
 
     Orbax reports the error of a save only once, possibly to its own thread at the end
     of the save, so the error is kept here and raised again.
@@ -98,7 +98,7 @@ class Checkpoints:
         """
         self._workdir = workdir
         self.directory = (Path(workdir) / integrity.DIRECTORY).absolute()
-        self._step, self._num_bytes = 0, 0  # of the save in progress, or of the last
+        self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
         self._saves = 0
         self._saved_at = time.monotonic()
         self._manager = _Manager(
@@ -145,7 +145,7 @@ class Checkpoints:
         self.wait()
         self._step, self._saved_at = step, time.monotonic()
         self._num_bytes = sum(x.nbytes for x in arrays.values()) + OVERHEAD_BYTES
-        # Names are unique in a process, which may save to several workdirs.
+        # `agree` needs unique names, and a process may save to several workdirs.
         self._saves += 1
         multihost.agree(f"space {self.directory} {self._saves}", self._ensure_space)
         with self._raising_storage_errors():
@@ -241,13 +241,14 @@ class Checkpoints:
         position = self.read_position(step)
         if position.corpus_sha256 != corpus_sha256:
             raise ConfigError(
-                f"{self.directory}/{step} was trained on another corpus than the one in"
-                " config.data.corpus_dir; use that corpus, or another --workdir"
+                f"{self.directory}/{step} was not trained on the corpus in"
+                " config.data.corpus_dir; set the key to the run's corpus, or use"
+                " another --workdir"
             )
         return position
 
     def read_position(self, step: int) -> Position:
-        """Returns the position like `position`, without checking the corpus."""
+        """Like `position`, but does not check the corpus."""
         found = self._meta(step).get("position") or {}
         try:
             skips = tuple(Skip(**skip) for skip in found["skips"])
@@ -280,8 +281,8 @@ class Checkpoints:
         path, reason = f"{self.directory}/{step}", reason[:120]
         if integrity.verify(self._workdir, step):
             return CorruptError(
-                f"{path} is corrupt ({reason}); remove it to resume from the checkpoint"
-                " before, or restore it from a backup"
+                f"{path} is corrupt ({reason}); restore it from a backup, or remove it"
+                " to resume from the previous checkpoint"
             )
         return CorruptError(
             f"{path} cannot be read ({reason}), although its files match their digests;"

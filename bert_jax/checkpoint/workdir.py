@@ -36,7 +36,7 @@ def lock(workdir: str) -> None:
       ConfigError: when another process holds the lock; the message names it.
     """
     path = Path(workdir) / LOCK_FILE
-    # Never closed: the kernel releases the lock when the process ends, by SIGKILL too.
+    # Never closed: the kernel releases the lock when the process ends, even by SIGKILL.
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     if not storage.acquire(file):
         holder = os.read(file, 200).decode(errors="replace").strip() or "a process"

@@ -4,9 +4,9 @@ A config file returns an `ml_collections.ConfigDict`. `from_config_dict` convert
 an `ExperimentConfig`, so that no other code handles a ConfigDict. There are no
 defaults here: every number that a run uses is in its config file.
 
-The type of a field has its range or its choices, which fields.py checks; the comment
-beside or above the field documents it. The functions at the end check the conditions
-that involve several fields.
+The type of a field declares its range or choices, which fields.py checks. The comment
+beside or above a field documents it. The functions at the end of this module check
+conditions that involve several fields.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ ComputeDtype = Literal["auto", "float32", "bfloat16"]
 TokenizerKind = Literal["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"]
 OptimizerName = Literal["adamw_bert", "adamw", "lamb"]
 Schedule = Literal["linear", "cosine", "constant"]
-# Recomputation in the backward pass of a layer: none, of everything, or of everything
-# except the products with its kernels.
+# Recomputation in the backward pass of a layer: none, everything, or everything except
+# the matmuls with its kernels.
 Remat = Literal["none", "full", "matmuls"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = typing.get_args(TokenizerKind)
 OPTIMIZERS: tuple[OptimizerName, ...] = typing.get_args(OptimizerName)
@@ -56,21 +56,23 @@ class DataConfig:
     corpus_dir: str  # directory of the corpus, written by prepare or at the first run
     num_shards: Count  # files of the training set; documents are assigned by digest
     num_streams: Count  # parallel readers of the corpus, divided among processes
-    validation_fraction: Fraction  # documents in the held-out set, by digest
+    validation_fraction: Fraction  # fraction of documents that are held out, by digest
     # a document with invalid UTF-8: raise an error, insert U+FFFD, or skip it
     invalid_utf8: Literal["error", "replace", "skip"]
-    # in UTF-8; longer lines are split at a space. Holds a sentence, and any character.
+    # in UTF-8; longer lines are split at a space, so it should exceed any sentence
     max_line_bytes: Annotated[int, Range(min=1024)]
     max_document_bytes: int  # in UTF-8; longer documents are split between lines
     word_segmented: bool  # whitespace also separates words of ideographs
-    short_seq_prob: Fraction  # documents with a random shorter target length
+    short_seq_prob: Fraction  # fraction of documents with a random shorter length
     next_sentence: bool  # sentence pairs and their loss; False: rows of one segment
-    masked_lm_prob: Fraction  # a row's tokens that are masked
-    mask_replace_prob: Probability  # masked tokens that become [MASK]
-    mask_random_prob: Probability  # those that become a random token; the rest are kept
+    masked_lm_prob: Fraction  # fraction of a row's tokens that are masked
+    mask_replace_prob: Probability  # fraction of masked tokens replaced by [MASK]
+    # fraction of masked tokens replaced by a random token; the rest are unchanged
+    mask_random_prob: Probability
     mask_random_special: bool  # random tokens may be special ones, as in BERT
     whole_word_mask: bool  # mask all pieces of a word or none
-    mask_ngram_max: Count  # a span has n <= this pieces or words, with weight 1 / n
+    # maximum number of pieces or words in a span; length n is drawn with weight 1 / n
+    mask_ngram_max: Count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,8 @@ class ModelConfig:
     hidden_act: Literal["gelu_new", "gelu"]
     hidden_dropout_prob: Fraction  # dropout rate of embeddings and layer outputs
     attention_probs_dropout_prob: Fraction  # dropout rate of attention probabilities
-    max_position_embeddings: Count  # longest row that the model can read
-    type_vocab_size: Count  # segment types; pretraining needs one for each of a pair
+    max_position_embeddings: Count  # maximum length of a row, in tokens
+    type_vocab_size: Count  # segment types; pretraining needs two, for A and B
     initializer_range: Positive  # standard deviation of initial kernels
     layer_norm_eps: Positive  # added to the variance in LayerNorm
 
@@ -106,12 +108,12 @@ class PhaseConfig:
     """A phase of training, with its own sequence length and batch size."""
 
     num_steps: Count  # optimizer steps
-    # tokens in a row: [CLS] A [SEP] B [SEP], with at least 2 + 1 tokens in a short pair
+    # tokens in a row, including [CLS] and [SEP]; 8 leave room for a short pair
     sequence_length: Annotated[int, Range(min=8)]
     global_batch_size: Count  # rows over all devices, processes and microbatches
     max_predictions: Count  # maximum masked tokens in a row
-    # sentence pairs packed into a row; 1: as in BERT. The index of a pair takes a few
-    # bits of the words that order the masks of its row.
+    # maximum sentence pairs packed into a row; 1: as in BERT. At most 32, because
+    # masking stores the index of a pair in a few bits of a random word.
     max_sequences_per_row: Annotated[int, Range(min=1, max=32)]
 
 
@@ -130,15 +132,15 @@ class OptimizerConfig:
 
     name: OptimizerName  # see training/optimizer.py
     schedule: Schedule  # the decay after a linear warmup
-    schedule_by_phase: bool  # run the schedule once in each phase, not once in all
+    schedule_by_phase: bool  # restart the schedule at the start of each phase
     reset_moments_by_phase: bool  # set moments to 0 at the start of each phase
     learning_rate: Positive  # peak, at the end of the warmup
     warmup_steps: CountOrZero  # steps until the learning rate reaches its peak
-    weight_decay: NotNegative  # decoupled; not of LayerNorm and biases
+    weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
     beta1: Fraction  # decay of the first moment
     beta2: Fraction  # decay of the second moment
     epsilon: Positive  # added outside the square root
-    mu_dtype: Dtype  # of the first moment; the second is float32
+    mu_dtype: Dtype  # dtype of the first moment; the second is float32
     clip_norm: Positive  # maximum norm of the gradient of the global batch
 
 
@@ -157,19 +159,21 @@ class CheckpointConfig:
     """When checkpoints are saved, and which are kept."""
 
     every_steps: Count  # steps between checkpoints
-    every_minutes: NotNegative  # more saves at log lines, after this time; 0: none
+    every_minutes: NotNegative  # minutes after which a log step also saves; 0: never
     keep: Count  # number of newest checkpoints
-    keep_every_steps: CountOrZero  # also keep steps that are multiples of it; 0: none
-    keep_best: CountOrZero  # also keep this many of lowest held-out loss in each phase
+    keep_every_steps: CountOrZero  # also keep the multiples of this step; 0: none
+    keep_best: CountOrZero  # also keep this many of lowest held-out loss per phase
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardConfig:
     """The response to losses or gradients that are not finite, and to faulty chips."""
 
-    max_bad_steps: Count  # consecutive steps before the run rolls back or ends
-    max_rollbacks: CountOrZero  # to the last checkpoint, skipping the batches since
-    replay_every_steps: CountOrZero  # repeat a step and compare the bits; 0: never
+    max_bad_steps: Count  # consecutive bad steps before the run rolls back or ends
+    # maximum rollbacks to the last checkpoint, which skip the batches after it
+    max_rollbacks: CountOrZero
+    # steps between replays, which repeat a step and compare the bits; 0: never
+    replay_every_steps: CountOrZero
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,7 +193,7 @@ class ExperimentConfig:
     seed: Annotated[int, Range(min=0, below=2**63)]
     init_from: str  # initial weights, see loading/initialize.py; "": random
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
-    gradient_reduction_dtype: Dtype  # of the sum of kernel gradients over devices
+    gradient_reduction_dtype: Dtype  # dtype of kernel gradients summed over devices
     accumulation_steps: Count  # microbatches per optimizer step
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
@@ -211,7 +215,7 @@ class ExperimentConfig:
 
     @property
     def schedule_steps(self) -> int:
-        """The steps of the learning rate schedule; with several, of the shortest."""
+        """Number of steps of the schedule, or of the shortest one if by phase."""
         if self.optimizer.schedule_by_phase:
             return min(phase.num_steps for phase in self.phases)
         return self.num_steps
@@ -229,8 +233,8 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
     """
     if "task" in config:
         raise ConfigError(
-            "--config is a fine-tuning config; use one for pretraining, in configs/"
-            " itself"
+            "--config is a fine-tuning config for bert_jax.finetune; those"
+            " for pretraining are directly under configs"
         )
     experiment = build(ExperimentConfig, config, "config")
     _check_model_and_data(experiment)
@@ -334,8 +338,8 @@ def _check_packed_predictions(
     """Checks that max_predictions holds the masks of all pairs packed in a row."""
     if phase.max_sequences_per_row == 1:
         return
-    # A pair of n tokens has max(1, round(n * p)) masks. That is at most 0.5 over n * p,
-    # except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
+    # A pair of n tokens has max(1, round(n * p)) masks. That exceeds n * p by at most
+    # 0.5, except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
     shortest = 5 if config.data.next_sentence else 3
     rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
     over = max(0.5, 1.0 - shortest * rate)
@@ -352,8 +356,7 @@ def _check_packed_predictions(
 
 def _check_schedule(config: ExperimentConfig) -> None:
     optimizer, num_steps = config.optimizer, config.schedule_steps
-    # A linear schedule without steps after the warmup only ends early; a cosine needs
-    # such steps.
+    # A linear schedule may end during the warmup; a cosine needs steps after it.
     require(
         optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,
         "config.optimizer.warmup_steps",

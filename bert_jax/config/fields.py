@@ -1,9 +1,9 @@
-"""Builds frozen dataclasses from plain values; the field types have the limits.
+"""Builds frozen dataclasses from plain values; the field types declare the limits.
 
     learning_rate: Annotated[float, Range(above=0)]
     schedule: Literal["linear", "cosine"]
 
-An invalid value is a ConfigError: one line with the key, the value and the remedy.
+An invalid value raises a ConfigError of one line with the key, value and remedy.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ UNLIMITED = 2**31
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The range of a number; str() gives for example "at least 0 and below 1"."""
+    """The range of a number; its str() is, for example, "at least 0 and below 1"."""
 
     min: float = -math.inf  # inclusive, as is max
     max: float = math.inf
@@ -51,7 +51,7 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Length:
-    """The number of values in a list; str() gives for example "at least 1"."""
+    """The number of values in a list; its str() is, for example, "at least 1"."""
 
     min: int  # inclusive, as is max
     max: int = UNLIMITED
@@ -161,5 +161,5 @@ def require(ok: bool, key: str, value: Any, problem: str) -> None:
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """Returns the problem of a value that is none of the choices."""
+    """Returns the end of the error message for a value that is not a choice."""
     return f"must be one of {', '.join(choices)}"

@@ -36,9 +36,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.num_streams = 64  # must divide the batch of 256 and the shards
     config.data.validation_fraction = 0.002  # about 10 million tokens
     config.data.invalid_utf8 = "error"
-    # The longest paragraph in 28 MB of novels has 15 kB.
+    # The longest paragraph in 28 MB of novels is 15 kB long.
     config.data.max_line_bytes = 2**20
-    # Bounds memory, and is larger than nearly any book (War and Peace has 3.3 MB).
+    # Bounds memory, and exceeds nearly any book (War and Peace is 3.3 MB long).
     config.data.max_document_bytes = 4 * 2**20
     config.data.word_segmented = False
     config.data.short_seq_prob = 0.1  # create_pretraining_data.py

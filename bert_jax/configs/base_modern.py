@@ -3,9 +3,9 @@
     python -m bert_jax.prepare --config=configs/base_modern.py
     python -m bert_jax.train --config=configs/base_modern.py --workdir=DIR
 
-The changes are no dropout, twice the masks, a larger batch with a higher learning rate,
-and packed rows. Held-out text is masked at 15% as in configs/base.py, so that the two
-can be compared. Sources: Portes et al. 2023 (MosaicBERT) for batch size, steps,
+The changes are no dropout, twice as many masks, a larger batch, a higher learning rate
+and packed rows. Held-out text is masked at 15% as in configs/base.py, so that their
+losses are comparable. Sources: Portes et al. 2023 (MosaicBERT) for batch size, steps,
 learning rate, warmup and masks; Wettig et al. 2023 for mask rates above 15%; Geiping
 and Goldstein 2023 (Cramming) for dropout and beta2; Krell et al. 2021 for packing. This
 project has not run it in full.
@@ -25,9 +25,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.hidden_dropout_prob = 0.0
     config.model.attention_probs_dropout_prob = 0.0
 
-    # MosaicBERT has 70,000 steps of 4,096 x 128 tokens. As in base, the last tenth of
-    # the steps has length 512, with the same number of tokens per step.
-    # `max_predictions` suffices for the masks of all pairs that fit in a row.
+    # MosaicBERT trains for 70,000 steps of 4,096 x 128 tokens. As in base, the last
+    # tenth of the steps has length 512, with the same number of tokens per step.
+    # `max_predictions` is large enough for the masks of all pairs in a row.
     first, second = config.phases
     first.num_steps = 63_000
     first.global_batch_size = 4_096

@@ -1,4 +1,4 @@
-"""Renders rows of a step as a self-explanatory HTML page: one file, no scripts."""
+"""Renders rows of a step as a self-contained HTML page without scripts."""
 
 import html
 import itertools
@@ -87,14 +87,14 @@ def _stages(step: rows_lib.Step) -> str:
         " and whenever the chunk is one sentence, B is taken from another document, and"
         " the sentences that it replaces are used for the next pair."
         if has_b
-        else "As many whole sentences of one document as fit form segment A."
+        else "Segment A consists of as many whole sentences of one document as fit."
     )
     rows = (
-        "Pairs whose lengths add up to a full row share it. Each has its own [CLS] and"
-        " its own positions, and attends only to itself."
+        "Pairs that fit together share a row. Each has its own [CLS] and its own"
+        " positions, and attends only to itself."
         if packed
-        else "Each is a row of its own, [CLS] A [SEP]"
-        f"{' B [SEP]' if has_b else ''}, and padding."
+        else "Each has its own row: [CLS] A [SEP]"
+        f"{' B [SEP]' if has_b else ''}, then padding."
     )
     targets = (
         "The model predicts the original of every framed token, and at [CLS] whether B"
@@ -106,7 +106,7 @@ def _stages(step: rows_lib.Step) -> str:
         (
             "1. Documents",
             "Shards hold whole documents as sentences of token ids. Each epoch visits"
-            " them in a new order and makes all random choices anew.",
+            " them in a new order and with new random choices.",
         ),
         ("2. Segments", segments),
         ("3. Rows", rows),

@@ -1,4 +1,4 @@
-"""Reads the rows of a step in readable form: tokens, masks, labels and sources."""
+"""Converts the rows of a step to readable tokens, masks, labels and sources."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Renders the rows of a step as coloured text for a terminal."""
+"""Renders the rows of a step as colored text for a terminal."""
 
 from collections.abc import Iterable
 

@@ -25,15 +25,15 @@ class Source:
 
     Attributes:
       directory: the directory of the model.
-      sizes: the values of its config file, under the names of `config.model` where
-        there is one, and vocab_size.
+      sizes: the values of its config file, including vocab_size, under the names of
+        `config.model` where they exist.
       lowercase: whether its tokenizer lower-cases text; None if unknown.
-      shapes: the shapes of the tensors that are parameters of ours, by our names and in
-        our layout.
+      shapes: the shapes of the tensors that are parameters of our models, by our names
+        and in our layout.
       unused: the names of its other tensors.
       vocabulary: the contents of the tokenizer file; None if there is none.
       vocabulary_path: the tokenizer file, or its expected path. Its name shows the kind
-        of tokenizer, which may not be the expected one.
+        of tokenizer, which may differ from the expected kind.
       read: returns the tensors of `shapes` as float32 arrays.
       notes: a line for each setting that the model does not record.
     """
@@ -53,7 +53,8 @@ def file(directory: Path, name: str) -> Path:
     """Returns the path of a file in the directory itself.
 
     Raises:
-      ConfigError: if it is missing, or its name or a link points outside.
+      ConfigError: if it is missing, or its name or a link points outside of the
+        directory.
     """
     if Path(name).name != name:
         raise ConfigError(f"{directory}: {name!r} points outside of its directory")
@@ -64,7 +65,7 @@ def nested_file(directory: Path, name: str) -> Path:
     """Returns the path of a file in the directory or in a directory below it.
 
     Raises:
-      ConfigError: as `file`.
+      ConfigError: see `file`.
     """
     inside = Path(name)
     if not name.isprintable() or inside.is_absolute() or ".." in inside.parts:
@@ -72,7 +73,7 @@ def nested_file(directory: Path, name: str) -> Path:
     path = directory / name
     refuse_link_outside(path, directory)
     if not path.is_file():
-        raise CorruptError(f"{path} is missing; fetch it again")
+        raise CorruptError(f"{path} is missing; download it again")
     return path
 
 
@@ -80,7 +81,7 @@ def read(directory: Path, name: str) -> bytes:
     """Returns the contents of a tokenizer or settings file in the directory.
 
     Raises:
-      ConfigError: as `file`, or if it is larger than any such file.
+      ConfigError: see `file`; also if it is larger than any such file.
     """
     path = file(directory, name)
     storage.check_size(path)
@@ -125,15 +126,15 @@ def verify_digests(directory: Path) -> None:
         digest, separator, name = line.partition(" ")
         if not separator or len(digest) != 64:
             raise CorruptError(
-                f"{sums}:{number} is not a digest and a file; fetch it again"
+                f"{sums}:{number} is not a digest and a file; download it again"
             )
         path = nested_file(directory, re.sub(r"^[ *]?(\./)*", "", name))
         if digests.sha256(path) != digest.lower():
             raise CorruptError(
-                f"{path} does not match its digest in {digests.SUMS_FILE}; fetch it"
+                f"{path} does not match its digest in {digests.SUMS_FILE}; download it"
                 f" again, or remove {digests.SUMS_FILE} if you changed it yourself"
             )
         verified.add(path.relative_to(directory).as_posix())
     for path in sorted(directory.iterdir()):
         if _WEIGHTS.search(path.name) and path.name not in verified:
-            raise CorruptError(f"{sums} does not list {path.name}; fetch both again")
+            raise CorruptError(f"{sums} does not list {path.name}; download both again")

@@ -143,7 +143,7 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
             for ours, array in _read(prefix, stored).items()
         },
         notes=(
-            "Google's hidden_act 'gelu' is gelu_new since 2019-02-07 and was gelu"
+            "Google's hidden_act 'gelu' means gelu_new since 2019-02-07 and meant gelu"
             " before, and the checkpoint does not record whether its text was"
             " lower-cased; using config.model.hidden_act and"
             " config.tokenizer.lowercase",
@@ -201,7 +201,9 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
     except tf1_variables.UnreadableError as error:
         raise _corrupt(prefix, error) from None
     if not _data_files(prefix):
-        raise CorruptError(f"{prefix}.data-00000-of-00001 is missing; fetch it again")
+        raise CorruptError(
+            f"{prefix}.data-00000-of-00001 is missing; download it again"
+        )
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
@@ -209,7 +211,7 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
             continue
         if dtype not in DTYPES:
             raise ConfigError(
-                f"{prefix} has {name!r} as {dtype}; save it as one of"
+                f"{prefix} stores {name!r} as {dtype}; save it as one of"
                 f" {', '.join(DTYPES)}"
             )
         if math.prod(shape) * DTYPES[dtype] > available:
@@ -236,4 +238,4 @@ def _read(prefix: Path, names: dict[str, str]) -> dict[str, np.ndarray]:
 
 
 def _corrupt(prefix: Path, reason: Exception | str) -> CorruptError:
-    return CorruptError(f"{prefix} is corrupt ({reason}); fetch it again")
+    return CorruptError(f"{prefix} is corrupt ({reason}); download it again")

@@ -25,7 +25,7 @@ from bert_jax.storage import read_json
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantized weights are not supported
-# Keys of which only the default is supported.
+# Keys for which only the default value is supported.
 FIXED_KEYS = ("model_type", "position_embedding_type", "tie_word_embeddings")
 # Activations that differ from gelu_new in rounding only.
 SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}
@@ -105,7 +105,7 @@ def config_values(directory: Path) -> dict[str, Any]:
 
 
 def max_length(directory: Path) -> int | None:
-    """Returns the maximum tokens of a row from tokenizer_config.json, or None.
+    """Returns the maximum number of tokens in a row in tokenizer_config.json, or None.
 
     Raises:
       ConfigError: if the file is corrupt.
@@ -134,28 +134,29 @@ class _Tensors:
                 stored = set(file.keys())
                 for name in sorted(stored if names is None else names):
                     if name not in stored:
-                        raise CorruptError(f"{path} lacks {name!r}; fetch it again")
+                        raise CorruptError(f"{path} lacks {name!r}; download it again")
                     self._add(path, name, file.get_slice(name))
         # Some models store the decoder's bias only under the name of the copy.
-        for of in self._repeated.keys() - self._stored.keys():
-            self._stored[of] = self._repeated.pop(of)
-            path, name = self._stored[of]
+        for original in self._repeated.keys() - self._stored.keys():
+            self._stored[original] = self._repeated.pop(original)
+            path, name = self._stored[original]
             with _open(path) as file:
-                self.shapes[of] = tuple(file.get_slice(name).get_shape())
+                self.shapes[original] = tuple(file.get_slice(name).get_shape())
 
     def _add(self, path: Path, name: str, tensor: Any) -> None:
         current = weight_names.current_huggingface_name(name)
         if current in IGNORED_TENSORS:
             return
-        dtype, of = tensor.get_dtype(), REPEATED.get(current)
+        dtype, original = tensor.get_dtype(), REPEATED.get(current)
         if dtype not in FLOATS:
             raise ConfigError(
-                f"{path} has {name!r} as {dtype}; save it as one of {', '.join(FLOATS)}"
+                f"{path} stores {name!r} as {dtype}; save it as one of"
+                f" {', '.join(FLOATS)}"
             )
-        if current in self._stored or of in self._repeated:
+        if current in self._stored or original in self._repeated:
             raise ConfigError(f"{path} repeats {name!r}; keep one of the two")
-        if of is not None:
-            self._repeated[of] = path, name
+        if original is not None:
+            self._repeated[original] = path, name
             return
         self._stored[current] = path, name
         self.shapes[current] = tuple(tensor.get_shape())
@@ -165,11 +166,11 @@ class _Tensors:
 
     def check_repeated(self) -> None:
         """Raises ConfigError if a tensor differs from the one that it should repeat."""
-        for of, (path, name) in self._repeated.items():
-            if not np.array_equal(_read(path, name), self.read(of)):
+        for original, (path, name) in self._repeated.items():
+            if not np.array_equal(_read(path, name), self.read(original)):
                 raise ConfigError(
-                    f"{path} has {name!r}, which differs from {of!r}; only models that"
-                    " tie the two are supported"
+                    f"{path} has {name!r}, which differs from {original!r}; only models"
+                    " that tie the two are supported"
                 )
 
 
@@ -184,7 +185,7 @@ def _open(path: Path) -> Iterator[Any]:
         with safetensors.safe_open(path, framework="np") as file:
             yield file
     except (safetensors.SafetensorError, OSError) as error:
-        raise CorruptError(f"{path} is corrupt ({error}); fetch it again") from None
+        raise CorruptError(f"{path} is corrupt ({error}); download it again") from None
 
 
 def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
@@ -198,7 +199,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
         files = list(parts.values()) if isinstance(parts, dict) else []
         if not files or not all(isinstance(name, str) for name in files):
             raise CorruptError(
-                f"{directory / index} has no weight_map of files; fetch it again"
+                f"{directory / index} has no weight_map of files; download it again"
             )
         names: dict[str, list[str]] = {}
         for name, part in parts.items():
@@ -213,7 +214,7 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
             " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
             ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
         )
-    raise ConfigError(f"{directory} has no {WEIGHTS}")
+    raise ConfigError(f"{directory} has no {WEIGHTS}; add it or use another model")
 
 
 def _lowercase(directory: Path) -> bool | None:
@@ -294,7 +295,7 @@ def _wordpiece_in(path: Path) -> bytes:
         )
     pieces = model.get("vocab")
     if not isinstance(pieces, dict):
-        raise CorruptError(f"{path} has no vocabulary; fetch it again")
+        raise CorruptError(f"{path} has no vocabulary; download it again")
     return _in_order(pieces | _added_in(tokenizer), path)
 
 

@@ -54,7 +54,7 @@ def write_tuned(
       config: the sizes of the model.
       head: the task head.
       tokenizer: the tokenizer of the model.
-      max_length: the maximum tokens of a row in fine-tuning.
+      max_length: the maximum number of tokens in a row in fine-tuning.
       dtype: the dtype of the stored weights.
     """
     _write(directory, params, config, head, tokenizer, max_length, dtype)
@@ -77,9 +77,8 @@ def _write(
         # transformers before version 5 rejects a file without it.
         metadata={"format": "pt"},
     )
-    (directory / WEIGHTS).chmod(
-        0o644
-    )  # safetensors makes it readable by its owner only
+    # safetensors makes the file readable by its owner only.
+    (directory / WEIGHTS).chmod(0o644)
     write_json(directory / "config.json", model_config(config, head, tokenizer, dtype))
     build_tokenizer(tokenizer).save(str(directory / "tokenizer.json"))
     write_json(
@@ -120,7 +119,7 @@ def tokenizer_config(
     """Returns the contents of tokenizer_config.json.
 
     Args:
-      max_length: the maximum tokens of a row.
+      max_length: the maximum number of tokens in a row.
       tokenizer: the tokenizer of the model.
     """
     return {

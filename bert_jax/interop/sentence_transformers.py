@@ -1,4 +1,4 @@
-"""Reads and writes the files by which sentence-transformers pools token states.
+"""Reads and writes the files that configure the pooling of sentence-transformers.
 
 The keys are those that every version since 2 reads; version 6 renamed some of them.
 """
@@ -60,7 +60,7 @@ def is_dual_encoder(directory: Path) -> bool:
         types = [module["type"].rpartition(".")[2] for module in modules]
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError(f"{path} is corrupt; fetch it again") from None
+        raise ConfigError(f"{path} is corrupt; download it again") from None
     if types[-1:] == ["Normalize"]:  # does not change cosines
         types.pop()
     if types == ["Transformer", "Pooling"] and paths[0] == "":
@@ -68,13 +68,13 @@ def is_dual_encoder(directory: Path) -> bool:
         if _modes(pooling) == ["mean"]:
             return True
     raise ConfigError(
-        f"{path} does not only average the tokens' states; only a Transformer and a"
-        " Pooling with mode mean are supported"
+        f"{path} does not define plain mean pooling; only a Transformer and a Pooling"
+        " with mode mean are supported"
     )
 
 
 def sequence_length(directory: Path) -> int | None:
-    """Returns the maximum tokens of a text from sentence_bert_config.json, or None.
+    """Returns the maximum number of tokens in sentence_bert_config.json, or None.
 
     Raises:
       ConfigError: if the file is corrupt.
@@ -84,7 +84,7 @@ def sequence_length(directory: Path) -> int | None:
     path = files.file(directory, SETTINGS_FILE)
     length = read_json(path).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
-        raise ConfigError(f"{path} has max_seq_length={length!r}; fetch it again")
+        raise ConfigError(f"{path} has max_seq_length={length!r}; download it again")
     return length
 
 

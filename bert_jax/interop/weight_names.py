@@ -1,6 +1,6 @@
 """Table of parameter names: ours, Hugging Face's and Google's.
 
-Models are read and written by the same table. Our kernels are [input, output]; each
+Models are read and written with the same table. Our kernels are [input, output]; each
 `Naming` lists the kernels that are [output, input]. All other parameters have the same
 shape in all three.
 """

@@ -1,8 +1,8 @@
 """Initializes a run from the weights of a trained model.
 
-config.init_from is a directory of `export` or of any Hugging Face BERT with
+config.init_from is a directory written by `export`, a Hugging Face BERT with
 safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`, whose
-newest checkpoint is read. Only its weights are used; the optimizer state and the
+newest checkpoint is read. Only the weights are used; the optimizer state and the
 position in the data are those of a new run.
 """
 
@@ -136,18 +136,18 @@ def _check_sizes(source: Source, config: ExperimentConfig) -> None:
     ]
     if wrong:
         raise ConfigError(
-            f"{', '.join(wrong)}: {source.directory} has other sizes; set the keys to"
-            " them"
+            f"{', '.join(wrong)}: set the keys to the sizes of {source.directory}"
         )
     if source.lowercase not in (None, config.tokenizer.lowercase):
         raise ConfigError(
             f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"
-            f" {source.directory} has {source.lowercase}; set the key to that"
+            f" {source.directory} has {source.lowercase}; set the key to"
+            f" {source.lowercase}"
         )
 
 
 def _check_rows(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raises ConfigError if the tables of tokens or positions have invalid rows."""
+    """Raises ConfigError if the table of tokens or positions has a wrong size."""
     num_positions = source.shapes[POSITION][0]
     for key, name in (("vocab_size", WORD), ("max_position_embeddings", POSITION)):
         rows, size = source.shapes[name][0], source.sizes.get(key)
@@ -156,7 +156,7 @@ def _check_rows(source: Source, wanted: dict[str, tuple[int, ...]]) -> None:
         if size not in (None, rows) and not is_padded:
             raise CorruptError(
                 f"{source.directory} has {key}={size!r}, but its table has {rows}"
-                " rows; fetch it again"
+                " rows; download it again"
             )
     if num_positions > wanted[POSITION][0]:
         raise ConfigError(

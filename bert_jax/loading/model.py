@@ -29,7 +29,7 @@ from bert_jax.model.bert import Bert
 from bert_jax.model.heads import Head
 from bert_jax.model.parameters import path_name
 
-PREFIX = "bert."  # of the encoder's parameter names in a model with a head
+PREFIX = "bert."  # starts the encoder's parameter names in a model with a head
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
 WORD = "bert.embeddings.word"
 
@@ -43,7 +43,7 @@ class HostModel:
       head: the task head; None for an encoder.
       tokenizer: the tokenizer of the model.
       vocab_size: the number of rows of the table of tokens.
-      max_length: the maximum tokens of a row.
+      max_length: the maximum number of tokens in a row.
       arrays: float32 parameters by their names in a model with a head.
       notes: a line for each optional part that was missing.
     """
@@ -65,7 +65,7 @@ class PlacedModel:
       config: the sizes of the model.
       head: the task head; None for an encoder, which has no pooler.
       tokenizer: the tokenizer of the model.
-      max_length: the maximum tokens of a row.
+      max_length: the maximum number of tokens in a row.
       graphdef: the graphdef of `Bert` or of the module in `heads.KINDS`.
       params: float32 parameters.
     """
@@ -83,7 +83,7 @@ def read_encoder(
 ) -> HostModel:
     """Reads the encoder of a model in any supported format; its heads are ignored.
 
-    Rows of the table of tokens without a token are dropped.
+    Padding rows of the table of tokens are dropped.
 
     Args:
       path: the path of the model, see source.py for the formats.
@@ -123,7 +123,9 @@ def read_encoder(
         len(tokenizer.vocab),
         _max_length(config, source.directory),
         arrays,
-        () if has_pooler else ("the model has no pooler; heads that use one train it",),
+        ()
+        if has_pooler
+        else ("the model has no pooler; heads that use one train it from scratch",),
     )
 
 
@@ -135,7 +137,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
       given_as: the flag, key or argument that has the path, for error messages.
 
     Raises:
-      ConfigError: as `read_encoder`.
+      ConfigError: see `read_encoder`.
     """
     directory = source_lib.local_path(path, given_as)
     _check_is_tuned(path, given_as, directory)
@@ -164,7 +166,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
 
 
 def place(model: HostModel) -> PlacedModel:
-    """Places the parameters of a model on the mesh; an encoder loses its pooler."""
+    """Places a model's parameters on the mesh, without the pooler of an encoder."""
     build = _builder(model.config, model.vocab_size, model.head, has_pooler=False)
     graphdef, abstract = parameters.structure(build)
     mesh = jax.sharding.get_mesh()
@@ -218,7 +220,7 @@ def _no_encoder(path: str, given_as: str, directory: Path) -> str:
 
 
 def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
-    """Raises ConfigError if a directory cannot have a fine-tuned model."""
+    """Raises ConfigError if a directory cannot contain a fine-tuned model."""
     if (directory / "checkpoints").is_dir() or source_lib.is_workdir(directory):
         raise ConfigError(
             f"{given_as}={path} is the workdir of a run; use a model written by python"
@@ -271,7 +273,7 @@ def _max_length(config: ModelConfig, directory: Path) -> int:
 def _shapes(
     config: ModelConfig, vocab_size: int, head: Head | None
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter by name; an encoder has its pooler."""
+    """Returns the shape of every parameter by name, with the pooler of an encoder."""
     build = _builder(config, vocab_size, head, has_pooler=True)
     _, params = parameters.structure(build)
     return {name: leaf.shape for name, leaf in _named(params, head)}
@@ -313,7 +315,7 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     if config.hidden_size % config.num_attention_heads:
         raise ConfigError(
             f"{path} has hidden_size={config.hidden_size}, which is not a multiple of"
-            f" num_attention_heads={config.num_attention_heads}; fetch it again"
+            f" num_attention_heads={config.num_attention_heads}; download it again"
         )
     mesh_lib.check_model(config, jax.sharding.get_mesh(), f"{path}: ")
     return config
@@ -354,6 +356,6 @@ def tokenizer_of(
     if len(tokenizer.vocab) > vocab_size:
         raise ConfigError(
             f"{path} has {len(tokenizer.vocab)} tokens, more than the {vocab_size} of"
-            " config.json; fetch it again"
+            " config.json; download it again"
         )
     return tokenizer

@@ -63,7 +63,9 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     _check_corpus_exists(config.data.corpus_dir)
     corpus = corpus_lib.read(config)
     if not (Path(workdir) / "checkpoints").is_dir():
-        raise ConfigError(f"--workdir={workdir} has no checkpoint yet")
+        raise ConfigError(
+            f"--workdir={workdir} has no checkpoint yet; wait until train has saved one"
+        )
     devices.open_local_devices()
     checkpoints = Checkpoints(workdir)
     available = checkpoints.steps()
@@ -118,7 +120,7 @@ def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
 
 
 def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
-    """Returns the run's mesh, or a data mesh of as many devices as divide the batch."""
+    """Returns the run's mesh, or a data mesh whose size divides the batch."""
     size = config.phases[phase_index].global_batch_size
     try:
         mesh = mesh_lib.make_mesh(config.mesh)

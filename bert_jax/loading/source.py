@@ -61,9 +61,9 @@ def open_source(
     Args:
       path: the directory of the model, or the prefix of a TF1 checkpoint.
       names_of: returns our names of the parameters to read, given the values of the
-        model's config by config.model's keys. A workdir has all of its parameters.
-      tokenizer_file: the file of a Hugging Face directory's tokenizer to look for
-        first.
+        model's config by config.model's keys. All parameters of a workdir are read.
+      tokenizer_file: the name of the tokenizer file to look for first in a Hugging
+        Face directory.
 
     Returns:
       The opened model and the values of its config, or None if there is no model.
@@ -111,13 +111,16 @@ def open_workdir(directory: Path) -> Source:
         )
     step = integrity.newest_step(str(directory))
     if not step:
-        raise ConfigError(f"the run in {directory} has no checkpoint yet; use another")
+        raise ConfigError(
+            f"the run in {directory} has no checkpoint yet; wait until train has saved"
+            " one"
+        )
     for path in integrity.directory_of(str(directory), step).rglob("*"):
         files.refuse_link_outside(path, directory)
     remedy = "use a model written by python -m bert_jax.export --step={}"
     integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
-    # Raises if the corpus was replaced, which may have another vocabulary.
+    # Raises if the corpus was replaced, because its vocabulary may be another one.
     checkpoints.position(step, corpus.read(source).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
@@ -204,5 +207,4 @@ def check_finite(arrays: dict[str, np.ndarray], directory: Path) -> None:
         if not np.isfinite(array).all():
             raise ConfigError(
                 f"{directory} has NaN or infinity in {name}; use an older checkpoint"
-                " of it"
             )

@@ -18,8 +18,8 @@ def match(
 ) -> tuple[list[np.ndarray] | None, list[str]]:
     """Returns, for each token of the run, the rows of the source to average.
 
-    A token that the source lacks is the mean of the pieces into which the source's
-    tokenizer splits it. Tokens such as [unused0] may be replaced.
+    A token that the source lacks is initialized with the mean of the pieces into which
+    the source's tokenizer splits it. Tokens such as [unused0] may be replaced.
 
     Returns:
       V arrays of ids, or None if all rows are used unchanged and in order; and a line
@@ -50,14 +50,14 @@ def match(
     if num_rows < len(theirs.vocab):
         raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
-            f" {num_rows} rows for them; fetch both again"
+            f" {num_rows} rows for them; download both again"
         )
     if not _extends(tokenizer, theirs):
         raise ConfigError(
-            f"{path} is not the run's vocabulary, nor its first lines:"
+            f"{path} is neither the run's vocabulary nor the beginning of it:"
             f" {_first_difference(tokenizer, theirs)}; set config.tokenizer.vocab_file"
             " to it, or to a copy with lines added at the end, and prepare the corpus"
-            " with that"
+            " again"
         )
     notes = []
     if theirs.vocab != tokenizer.vocab:
@@ -67,7 +67,7 @@ def match(
             f"{len(new)} new token(s), each the mean of its pieces: {some(names)}"
         )
         if never := _never_found(tokenizer, names):
-            notes.append(f"tokens that no text can contain: {some(never)}")
+            notes.append(f"tokens that the tokenizer never produces: {some(never)}")
     if most > len(theirs.vocab):
         notes.append(f"dropped {most - len(theirs.vocab)} rows without a token")
     return (_extension(tokenizer, theirs) if notes else None), notes
@@ -89,7 +89,7 @@ def _first_difference(
     tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer
 ) -> str:
     if tokenizer.lowercase != theirs.lowercase or theirs.vocab == tokenizer.vocab:
-        return "it splits text differently"
+        return "the two split text differently"
     pairs = itertools.zip_longest(theirs.vocab, tokenizer.vocab, fillvalue="nothing")
     number, (was, now) = next(
         (number, pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]

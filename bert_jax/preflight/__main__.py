@@ -6,7 +6,7 @@
         [--slices=1] [--config.KEY=VALUE ...]
 
 Needs no TPU and opens none. Compiles the train step of each phase with the TPU's
-compiler. Memory and collectives are facts of the compiled program; step time, MFU,
+compiler. Memory and collectives are read from the compiled program; step time, MFU,
 hours and cost are estimates. Also compiles the largest batch that fits and each kind of
 remat; --nosearch skips both if the batch fits. The exit code is 0 whether the run fits
 or not: see "fits" in the report.
@@ -30,7 +30,7 @@ def main() -> None:
     config = cli.load_config(_CONFIG)
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
-            raise ConfigError("--devices and --topology exclude each other; give one")
+            raise ConfigError("--devices and --topology are mutually exclusive")
         print(checks.check_devices(config, _DEVICES.value, _SLICES.value))
         return
     if _SLICES.value > 1:

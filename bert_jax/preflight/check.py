@@ -35,7 +35,7 @@ class Phase:
 
     @property
     def hbm_bytes(self) -> int:
-        """The memory of one device; 0 if its compiler does not reject programs."""
+        """Memory of one device, in bytes; 0 if it is unknown."""
         return int(self.chip.hbm_gib * GIB) if self.chip else 0
 
     def compile(self, config: ExperimentConfig) -> Trial:
@@ -49,7 +49,7 @@ class Phase:
             return compile_lib.compile_step(config, self.mesh, self.index)
 
     def report(self, search: bool) -> dict[str, Any]:
-        """Compiles the config's batch, and others if asked to or if it does not fit."""
+        """Compiles the config's batch; searches if asked to or if it does not fit."""
         trial = self.compile(self.config)
         report = dataclasses.asdict(self.config.phases[self.index]) | {
             "phase": self.index,
@@ -102,7 +102,7 @@ class Phase:
 
 
 def num_at_once(config: ExperimentConfig, chip: Chip | None) -> int:
-    """Returns the number of phases that cores and memory allow to compile at once."""
+    """Returns how many phases can be compiled at once, given cores and free memory."""
     most = min(len(config.phases), os.cpu_count() or 1)
     free = host_memory.available_bytes()
     if not chip or not chip.gib_to_compile or free is None:
@@ -114,10 +114,15 @@ def num_at_once(config: ExperimentConfig, chip: Chip | None) -> int:
 def remedy(
     phases: list[Phase], largest: list[int], threads: ThreadPoolExecutor
 ) -> dict[str, Any] | None:
-    """Finds accumulation_steps with which all phases fit, and compiles them.
+    """Finds the smallest accumulation_steps with which all phases fit, by compiling.
 
-    Returns the flag, and the estimates of the phases; None if no number is enough.
-    `largest` has a number of sequences that fits for each phase.
+    Args:
+      phases: all phases of the run.
+      largest: number of sequences per microbatch that fit, for each phase.
+      threads: compile the phases.
+
+    Returns:
+      The flag, and the estimates of the phases; None if no number is enough.
     """
     config, divisor = phases[0].config, mesh_lib.batch_divisor(phases[0].mesh)
     rows = [phase.global_batch_size // divisor for phase in config.phases]
@@ -148,7 +153,7 @@ def preflight(
       search: whether to find the largest batch and compare the kinds of remat.
 
     Raises:
-      ConfigError: if the topology or corpus does not suit the config.
+      ConfigError: if the topology or the corpus does not match the config.
     """
     devices = chips.devices(topology)
     mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -163,8 +168,12 @@ def preflight(
     libraries = filter(importlib.util.find_spec, ("jax", "jaxlib", "libtpu"))
     # For a phase that fits and was not searched, only its own batch is known to fit.
     known = [each.get("largest_micro_batch", each["micro_batch"]) for each in reports]
-    mended = remedy(phases, known, threads) if fits is False else None
-    estimates = mended["phases"] if mended else [each["estimated"] for each in reports]
+    found_remedy = remedy(phases, known, threads) if fits is False else None
+    estimates = (
+        found_remedy["phases"]
+        if found_remedy
+        else [each["estimated"] for each in reports]
+    )
     hours = sum(each["hours"] for each in estimates) if all(estimates) else None
     num_chips = mesh.size // (chip.devices_per_chip if chip else 1)
     return {
@@ -182,7 +191,7 @@ def preflight(
         "versions": {name: importlib.metadata.version(name) for name in libraries},
         "checks": found,
         "phases": reports,
-        "remedy": mended,
+        "remedy": found_remedy,
         "hours": hours,
         "cost": hours * num_chips * price if hours and price is not None else None,
     }

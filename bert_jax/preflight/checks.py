@@ -1,4 +1,4 @@
-"""Checks of the corpus and the number of devices that need no compilation."""
+"""Checks the corpus and the number of devices, without compilation."""
 
 import jax
 
@@ -42,7 +42,7 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
     Returns one line that describes the mesh and the batches.
 
     Raises:
-      ConfigError: if `train` would raise it. `train` also checks hosts.
+      ConfigError: as `train`, which also checks the number of hosts.
     """
     shape = mesh_lib.resolve_mesh_shape(config.mesh, num_devices)
     mesh_lib.check_slices(shape[0], num_slices)
@@ -60,7 +60,7 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
 
 
 def _notes(config: ExperimentConfig) -> list[str]:
-    """Describes an unusual schedule, and inputs that may exist only for `train`."""
+    """Describes an unusual schedule, and inputs that only `train` checks."""
     notes = list(optimizer.schedule_notes(config))
     if config.init_from:
         notes.append(f"config.init_from={config.init_from!r} was not checked")

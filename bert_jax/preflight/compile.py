@@ -1,7 +1,7 @@
 """Compiles the step of a phase ahead of time, and finds the largest batch that fits.
 
 libtpu rejects a program that exceeds the memory of its chip, and reports how many bytes
-the program needs. It skips code generation then, which takes most of the time.
+the program needs. It then skips code generation, which takes most of the compile time.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
 TILE = 8  # a device stores large batches in tiles of this many rows
-MAX_SEARCH = 4  # programs of a search; the memory of a rejected one is overstated
+MAX_SEARCH = 4  # programs of a search; libtpu overstates the memory of a rejected one
 TOLERANCE = 1.05  # ratio of two batches that is not worth another compilation
 
 
@@ -28,9 +28,9 @@ class Trial:
     """The result of compiling a step. All bytes are those of one device."""
 
     config: ExperimentConfig
-    sequences: int  # of a microbatch
-    facts: dict[str, Any]  # of the program; needed_bytes if it does not fit
-    program: hlo.CompiledProgram | None = None  # None: it does not fit
+    sequences: int  # in a microbatch, per device
+    facts: dict[str, Any]  # memory and collectives; needed_bytes if it does not fit
+    program: hlo.CompiledProgram | None = None  # None if it does not fit
 
     @property
     def fits(self) -> bool:
@@ -97,28 +97,29 @@ def with_batch(
 def largest_batch(
     trial: Trial, limit: int, compile_: Callable[[int], Trial]
 ) -> Trial | None:
-    """Searches for the largest microbatch that fits, on a line through two programs.
+    """Searches for the largest microbatch that fits, with memory linear in its size.
 
     The search stops within 5% or after MAX_SEARCH programs. If none of them fits, it
     halves the batch until one does. Batches of 64 and more are multiples of TILE.
 
-    Returns None if not even one sequence fits.
-
     Args:
       trial: a microbatch that was compiled already.
-      limit: memory of one device.
+      limit: memory of one device, in bytes.
       compile_: compiles the step for a number of sequences.
+
+    Returns:
+      The trial of the largest microbatch; None if not even one sequence fits.
     """
     tried = {trial.sequences: trial}
     guess = trial.sequences * limit / trial.total_bytes
     while True:
         best = max((n for n, each in tried.items() if each.fits), default=0)
-        refused = min((n for n, each in tried.items() if not each.fits), default=0)
+        rejected = min((n for n, each in tried.items() if not each.fits), default=0)
         if len(tried) > MAX_SEARCH:
-            guess = best or refused / 2
+            guess = best or rejected / 2
         guess = max(guess, 1.0)
-        if refused:
-            guess = min(guess, refused / TOLERANCE)
+        if rejected:
+            guess = min(guess, rejected / TOLERANCE)
         rows = int(guess) // TILE * TILE if guess >= 8 * TILE else int(guess)
         if rows < max(best * TOLERANCE, 1):
             return tried.get(best)

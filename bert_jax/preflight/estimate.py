@@ -18,8 +18,15 @@ def estimate(
 ) -> dict[str, Any] | None:
     """Estimates a phase: cycles and seconds of a step by class, rates, hours, cost.
 
-    Returns None if the program does not fit, or its compiler estimates no cycles. The
-    price is that of one chip for one hour.
+    Args:
+      trial: the compiled step.
+      phase_index: index in config.phases.
+      chip: the chip of the topology; None if it is unknown.
+      price: price of one chip for one hour.
+
+    Returns:
+      The estimates; None if the program does not fit, or its compiler estimates no
+      cycles.
     """
     program, config = trial.program, trial.config
     if not program or not chip or not any(program.cycles.values()):

@@ -75,7 +75,7 @@ class CompiledProgram:
     """The optimized HLO of a compiled step."""
 
     def __init__(self, text: str, num_devices: int = 1):
-        """Parses optimized HLO; groups that it omits have `num_devices` devices."""
+        """Parses optimized HLO; omitted replica groups have `num_devices` devices."""
         self.num_devices = num_devices
         self._computations: dict[str, list[Instruction]] = {}
         instructions: list[Instruction] = []

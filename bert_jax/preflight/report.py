@@ -57,8 +57,8 @@ def _phase(phase: dict[str, Any], num_phases: int) -> list[str]:
     if phase["fits"]:
         lines.append("FITS")
     elif needed := facts.get("needed_bytes"):
-        lines.append(f"DOES NOT FIT: the compiler counts {scaled(needed, BYTES)}")
-    lines += ["compiled (facts), per device", *_memory(facts), *_collectives(facts)]
+        lines.append(f"DOES NOT FIT: the program needs {scaled(needed, BYTES)}")
+    lines += ["compiled program, per device", *_memory(facts), *_collectives(facts)]
     flops = f"  model FLOPs per step {phase['model_flops']:.3e} over all devices"
     lines += ["estimated", flops, *_time(phase["estimated"])]
     if phase.get("largest_micro_batch") == 0:

@@ -44,7 +44,7 @@ def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         assert a.dtype == b.dtype and a.sharding.mesh == mesh
         np.testing.assert_array_equal(a, b)
-    with pytest.raises(ConfigError, match="trained on another corpus"):
+    with pytest.raises(ConfigError, match="was not trained on the corpus"):
         checkpoints.position(7, "another")
     assert checkpoints.position(7, "corpus") == Position("corpus")
 
@@ -84,7 +84,7 @@ def test_parameters_are_restored_for_another_optimizer(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_other_dtypes_are_not_cast(tmp_path):
+def test_another_dtype_is_an_error_and_not_cast(tmp_path):
     """Orbax would cast silently."""
     config = make_config()
     save_all(tmp_path, config, {1: None})
@@ -207,7 +207,7 @@ def tensorstore_error(number: int) -> ValueError:
         (RuntimeError("ours"), RuntimeError, "ours"),
     ],
 )
-def test_an_error_of_a_save_in_the_background_is_raised(
+def test_an_error_of_a_background_save_is_raised(
     tmp_path, monkeypatch, error, kind, message
 ):
     config = make_config()
@@ -241,7 +241,7 @@ def test_an_error_of_a_save_in_the_background_is_raised(
         (TypeError("another form"), CorruptError, "cannot be read .*another form"),
     ],
 )
-def test_an_error_of_reading_does_not_suggest_to_remove_the_checkpoint(
+def test_a_read_error_does_not_suggest_removing_the_checkpoint(
     tmp_path, monkeypatch, error, kind, message
 ):
     """The files match their digests."""

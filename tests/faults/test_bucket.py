@@ -125,10 +125,10 @@ def test_an_unavailable_bucket_ends_prepare_which_resumes_later(bucket, text, tm
 @pytest.mark.parametrize(
     ("requests", "status", "message"),
     [
-        ("/o/some%2Fdoc|GET /texts/", 403, "gs://texts/some/doc.* this account may"),
+        ("/o/some%2Fdoc|GET /texts/", 403, "gs://texts/some/doc.* permission denied"),
         ("GET .*/b/texts/", 404, "gs://texts/.* (no such file|no file matches)"),
-        ("upload.*small", 403, "gs://corpora/small.* this account may not do that"),
-        ("", 401, "no credentials|may not do that"),
+        ("upload.*small", 403, "gs://corpora/small.* permission denied"),
+        ("", 401, "no credentials|permission denied"),
     ],
 )
 def test_permission_errors_are_not_retried(bucket, tmp_path, requests, status, message):

@@ -120,7 +120,7 @@ def have_two_biases(directory):
     change_tensors(directory, cls__predictions__decoder__bias=bias + 1)
 
 
-def have_one_under_two_names(directory):
+def store_a_tensor_under_two_names(directory):
     gamma = np.zeros(32, np.float32)
     change_tensors(directory, bert__embeddings__LayerNorm__gamma=gamma)
 
@@ -142,11 +142,11 @@ def have_a_huge_vocabulary(directory):
     os.truncate(directory / "vocab.txt", 2**40)  # a sparse file, takes no space
 
 
-def say_another_vocab_size(directory):
+def change_vocab_size(directory):
     change_json(directory, "config.json", vocab_size=10**9)
 
 
-def say_impossible_positions(directory):
+def set_negative_positions(directory):
     change_json(directory, "config.json", max_position_embeddings=-5)
 
 
@@ -168,11 +168,11 @@ def repeat_an_id(directory):
     only_tokenizer_json(directory, vocab=ids)
 
 
-def another_model_of_tokens(directory):
+def change_the_tokenizer_kind(directory):
     only_tokenizer_json(directory, type="Unigram")
 
 
-def a_token_of_no_text(directory):
+def add_an_invalid_token(directory):
     ids = {t if t != "w3" else "\ud800": i for i, t in enumerate(VOCAB)}
     only_tokenizer_json(directory, vocab=ids)
 
@@ -185,19 +185,19 @@ def join_ideographs(directory):
     change_json(directory, "tokenizer_config.json", tokenize_chinese_chars=False)
 
 
-def index_no_name(directory):
+def index_an_invalid_file_name(directory):
     (directory / "model.safetensors").unlink()
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "\ud800"}}))
 
 
-def index_what_is_not_there(directory):
+def index_a_missing_tensor(directory):
     (directory / "model.safetensors").rename(directory / "part.safetensors")
     index = directory / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
 
 
-def sum_all_but_the_weights(directory):
+def omit_the_weights_from_sums(directory):
     files.write_digests(directory)
     path = directory / "SHA256SUMS"
     lines = [x for x in path.read_text().splitlines() if "safetensors" not in x]
@@ -246,7 +246,7 @@ def truncate(directory):
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def lie_about_size(directory):
+def declare_too_large_a_shape(directory):
     header = {"a": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}}
     text = json.dumps(header).encode()
     content = len(text).to_bytes(8, "little") + text + b"0000"
@@ -299,11 +299,11 @@ def lose_a_file(directory):
     (directory / "tokenizer.json").unlink()
 
 
-def sum_a_file_outside(directory):
+def list_a_file_outside(directory):
     (directory / "SHA256SUMS").write_text("0" * 64 + "  ../outside\n")
 
 
-def sum_nothing(directory):
+def write_invalid_sums(directory):
     (directory / "SHA256SUMS").write_text("?\n")
 
 
@@ -378,20 +378,23 @@ def test_decoder_bias_under_its_older_name(source):
         ),
         (have_a_shorter_decoder, "decoder.weight', which differs from 'bert.embed"),
         (have_two_biases, "decoder.bias', which differs from 'cls.predictions.bias'"),
-        (have_one_under_two_names, "repeats .*LayerNorm.weight'; keep one of the two"),
+        (
+            store_a_tensor_under_two_names,
+            "repeats .*LayerNorm.weight'; keep one of the two",
+        ),
         (diverge, "has NaN or infinity in bert.pooler.bias"),
         (empty_the_positions, r"1 tensor.*position is \[0, 32\]"),
-        (say_another_vocab_size, "vocab_size=1000000000, but its table has 97"),
-        (say_impossible_positions, "max_position_embeddings=-5, but its table has 32"),
+        (change_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        (set_negative_positions, "max_position_embeddings=-5, but its table has 32"),
         (leave_a_gap_in_ids, "the ids of its tokens are not 0, 1, 2"),
         (repeat_an_id, "the ids of its tokens are not 0, 1, 2"),
-        (another_model_of_tokens, "tokenizer.json is not a WordPiece tokenizer"),
-        (a_token_of_no_text, "has a token that is not valid Unicode text"),
+        (change_the_tokenizer_kind, "tokenizer.json is not a WordPiece tokenizer"),
+        (add_an_invalid_token, "has a token that is not valid Unicode text"),
         (keep_accents, "its tokenizer has strip_accents=False"),
         (join_ideographs, "its tokenizer has tokenize_chinese_chars=False"),
-        (index_no_name, "points outside of its directory"),
-        (index_what_is_not_there, "part.safetensors lacks 'a'; fetch it again"),
-        (sum_all_but_the_weights, "SHA256SUMS does not list model.safetensors"),
+        (index_an_invalid_file_name, "points outside of its directory"),
+        (index_a_missing_tensor, "part.safetensors lacks 'a'; download it again"),
+        (omit_the_weights_from_sums, "SHA256SUMS does not list model.safetensors"),
         (sum_by_a_lost_link, "SHA256SUMS is missing"),
         (remove_a_tensor, "lacks 1 of the model's tensors: bert.layers.1.output.bias"),
         (misshape_a_tensor, r"1 tensor.*transform.bias is \[31\], expected \[32\]"),
@@ -402,7 +405,7 @@ def test_decoder_bias_under_its_older_name(source):
         (flatten_the_positions, r"1 tensor.*position is \[1024\], expected \[32, 32\]"),
         (quantise_a_tensor, "pooler.dense.weight' as I8; save it as one of F64, F32"),
         (truncate, "model.safetensors is corrupt"),
-        (lie_about_size, "model.safetensors is corrupt"),
+        (declare_too_large_a_shape, "model.safetensors is corrupt"),
         (leave_a_pickle, "pytorch_model.bin is a pickle.*convert it"),
         (lead_outside_by_link, "is a link to .*outside of its directory"),
         (index_nothing, "has no weight_map of files"),
@@ -410,8 +413,8 @@ def test_decoder_bias_under_its_older_name(source):
         (lose_a_part, "part-0.safetensors is missing"),
         (flip_a_bit, "model.safetensors does not match its digest in SHA256SUMS"),
         (lose_a_file, "tokenizer.json is missing"),
-        (sum_a_file_outside, "points outside of its directory"),
-        (sum_nothing, "SHA256SUMS:1 is not a digest"),
+        (list_a_file_outside, "points outside of its directory"),
+        (write_invalid_sums, "SHA256SUMS:1 is not a digest"),
         (untie, "tie_word_embeddings=False; only True is supported"),
         (fewer_positions, "max_position_embeddings=32, but .* has 64; set the key to"),
         (
@@ -420,7 +423,7 @@ def test_decoder_bias_under_its_older_name(source):
             r"hidden_size=32 \(the model has 768\)",
         ),
         (lead_outside_by_index, "points outside of its directory"),
-        (change_the_vocabulary, "vocab.txt is not the run's vocabulary"),
+        (change_the_vocabulary, "vocab.txt is neither the run's vocabulary"),
         (
             enlarge_the_config,
             r"config.model.hidden_size=32 \(the model has 1000000000\)",

@@ -111,7 +111,7 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
         (
             "RUN",
             {"tokenizer.vocab_file": "VOCAB", "tokenizer.vocab_size": 5},
-            "RUN/../corpus/vocab.txt is not the run's vocabulary",
+            "RUN/../corpus/vocab.txt is neither the run's vocabulary",
         ),
         (
             "RUN",
@@ -177,29 +177,30 @@ def test_workdir_with_a_replaced_corpus_is_rejected(trained, tmp_path):
     data = dataclasses.replace(config.data, corpus_dir=str(other))
     workdir_lib.write_config(str(workdir), dataclasses.replace(config, data=data))
     continued = dataclasses.replace(config, init_from=str(workdir))
-    with pytest.raises(errors.ConfigError, match="was trained on another corpus"):
+    with pytest.raises(errors.ConfigError, match="was not trained on the corpus"):
         initialize.open_source(continued)
 
 
-def lose_the_data(step):
+def remove_the_data(step):
     for path in (step / "state").rglob("d/*"):
         path.unlink()
 
 
-def lose_the_facts(step):
+def remove_the_metadata(step):
     shutil.rmtree(step / "meta")
 
 
-def break_the_facts(step):
+def corrupt_the_metadata(step):
     (step / "meta/metadata").write_text("{")
 
 
-def have_no_facts(step):
+def truncate_the_metadata(step):
     (step / "meta/metadata").write_text('{"arrays": 3}')
 
 
 @pytest.mark.parametrize(
-    "harm", [lose_the_data, lose_the_facts, break_the_facts, have_no_facts]
+    "harm",
+    [remove_the_data, remove_the_metadata, corrupt_the_metadata, truncate_the_metadata],
 )
 def test_corrupt_checkpoint_is_an_error(trained, tmp_path, harm):
     workdir = tmp_path / "run"
@@ -220,5 +221,5 @@ def test_workdir_with_another_vocabulary_is_rejected(trained, tmp_path):
         (*wordpiece.SPECIAL_TOKENS, *(f"x{i}" for i in range(size - 5))), lowercase=True
     )
     config = dataclasses.replace(config, init_from=str(trained / "run"))
-    with pytest.raises(errors.ConfigError, match="is not the run's vocabulary"):
+    with pytest.raises(errors.ConfigError, match="is neither the run's vocabulary"):
         initialize.read(initialize.open_source(config), config, other)

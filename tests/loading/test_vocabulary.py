@@ -41,7 +41,7 @@ def test_new_token_is_the_mean_of_its_pieces(source):
     )
     note, never = weights.notes
     assert note.startswith("3 new token(s), each the mean of its pieces: w91-w90, ")
-    assert never == "tokens that no text can contain: w91-w90, w92 w3"
+    assert never == "tokens that the tokenizer never produces: w91-w90, w92 w3"
 
 
 def test_rows_of_added_tokens(source):
@@ -151,7 +151,7 @@ def test_vocabulary_that_does_not_extend_the_sources_is_rejected(source, vocab):
     config = make_config(init_from=str(directory), tokenizer__vocab_size=len(vocab))
     with pytest.raises(
         errors.ConfigError,
-        match=r"nor its first lines: token \d+ is 'w\d+' in the model and",
+        match=r"nor the beginning of it: token \d+ is 'w\d+' in the model and",
     ):
         initialize.read(
             initialize.open_source(config), config, wordpiece.WordPiece(vocab, True)

@@ -85,7 +85,10 @@ def test_local_reports_memory_flops_and_collectives_but_no_cycles():
     ("arguments", "words"),
     [
         ([], ["--topology is missing", "v5e:16x16", "local"]),
-        (["--topology=local", "--devices=2"], ["--devices and --topology exclude"]),
+        (
+            ["--topology=local", "--devices=2"],
+            ["--devices and --topology are mutually"],
+        ),
         (
             ["--topology=local", "--slices=2"],
             ["--slices requires --devices", "2*v5e:16x16"],

@@ -27,7 +27,7 @@ def test_a_run_that_fits(report):
     assert f"{total:,.2f} GiB" in text
     assert f"{first['estimated']['step_seconds'] * 1e3:.2f} ms" in text
     assert "all-reduce" in text and f"MFU {first['estimated']['mfu']:.1%}" in text
-    assert "compiled (facts)" in text and "estimated" in text
+    assert "compiled program" in text and "estimated" in text
     assert "cost" not in text  # no price was given
     assert max(map(len, text.splitlines())) <= 100
 
@@ -48,7 +48,7 @@ def test_the_report_of_a_run_that_does_not_fit_names_the_remedy(report):
     }
     text = report_lib.table(report)
     assert (
-        "DOES NOT FIT: the compiler counts 61.50 GiB" in text
+        "DOES NOT FIT: the program needs 61.50 GiB" in text
         and "The run fits." not in text
     )
     assert "it fits with --config.accumulation_steps=4" in text
@@ -109,7 +109,7 @@ def test_the_parts_of_memory_that_are_shown_add_up_to_the_total(report):
     units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
     row = re.compile(r"  ([a-z ]+?) +(-?[\d.,]+) (B|KiB|MiB|GiB)\b")
     text = report_lib.table(report)
-    facts = text[text.index("compiled (facts)") : text.index("available memory")]
+    facts = text[text.index("compiled program") : text.index("available memory")]
     shown = {
         name: float(number.replace(",", "")) * units[unit]
         for name, number, unit in row.findall(facts)

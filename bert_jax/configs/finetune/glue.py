@@ -16,7 +16,7 @@ scores for BERT-base on GLUE's test sets:
     wnli  does a sentence with a pronoun resolved follow from the original?
 
 The paper does not report WNLI: sentences of its dev set occur in the training set with
-the opposite label, so that the majority class scores better.
+the opposite label, so always predicting the majority class scores better.
 
 The data sets are those of TensorFlow Datasets. To use GLUE's own files, for example of
 sst2:
@@ -69,8 +69,8 @@ TASKS = {
 def get_config(name: str = "") -> ml_collections.ConfigDict:
     if name not in TASKS:
         raise ConfigError(
-            f"{name!r} is not a GLUE task; after a colon, as in glue.py:rte, give one"
-            f" of {', '.join(TASKS)}"
+            f"{name!r} is not a GLUE task; append one to the file name, as in"
+            f" glue.py:rte: {', '.join(TASKS)}"
         )
     task = TASKS[name]
     # MNLI has two dev and two test sets, of the training set's genres and of others.

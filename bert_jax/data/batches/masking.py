@@ -292,8 +292,8 @@ def _unit_starts(
     if rule.continues_word is None:
         is_start = np.ones(len(token), bool)
     else:
-        # As in the released code, if truncation leaves a piece inside a word at the
-        # start of B, the piece belongs to the last word of A.
+        # As in the released code, if truncation leaves a piece that continues a word at
+        # the start of B, the piece belongs to the last word of A.
         is_start = ~rule.continues_word[ids_BT.ravel()[token]]
         if continues_BT is not None:
             is_start &= ~continues_BT.ravel()[token]
@@ -384,7 +384,7 @@ def _replace(
 
 
 def mix32(x: np.ndarray) -> np.ndarray:
-    """Returns a bijective hash of uint32 words; the same function as in the model."""
+    """Returns a bijective hash of uint32 words, the same as `model.ops.mix32`."""
     x = x ^ (x >> np.uint32(16))
     x *= np.uint32(0x7FEB352D)
     x ^= x >> np.uint32(15)

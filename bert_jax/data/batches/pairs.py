@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-# The number of draws to find a random document other than the own one (:280).
+# The maximum number of draws to find a document other than that of A (:280).
 MAX_TRIES = 10
 # A document longer than this many full rows draws a target length for each part of that
 # size. Smaller parts would change the mean, because chunks extend into the next part.
@@ -304,7 +304,7 @@ def walk(starts: np.ndarray, following: np.ndarray) -> np.ndarray:
 def _other_documents(
     own: np.ndarray, num_documents: int, random: CounterRandom
 ) -> np.ndarray:
-    """Draws a random document for each item, up to MAX_TRIES times if it is its own."""
+    """Draws a document for each item, and its own only if MAX_TRIES draws give it."""
     other = random.below(np.full(len(own), num_documents))
     for _ in range(MAX_TRIES - 1):
         same = np.flatnonzero(other == own)

@@ -35,8 +35,8 @@ Batch = dict[str, np.ndarray]
 
 
 # Smaller batches are made for several steps at once: NumPy operations on few tokens are
-# so short that threads spend more time on switching the GIL (half the rows per second,
-# at 256 rows of 128 tokens).
+# so short that the threads spend much of their time waiting for the GIL (half as many
+# rows per second, at 256 rows of 128 tokens).
 TOKENS_AT_A_TIME = 2**18
 MAX_STEPS_AT_A_TIME = 8
 # The number of tasks that run ahead of the model: enough that the end of a shard causes
@@ -191,7 +191,7 @@ class Reader:
         """Returns the parts of visits that contain the rows of a step, in order."""
         first = step * self._rows_per_step
         for cursor in self._cursors:
-            cursor.seek(first)  # before any is read, so that visits run concurrently
+            cursor.seek(first)  # starts all visits before the first one is read
         return [
             part
             for cursor in self._cursors

@@ -10,7 +10,7 @@ from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import encoding
 from bert_jax.data.corpus.corpus import Corpus
 
-# The number of tokens from the start of a document that identify it to a reader.
+# The number of tokens from the start of a document that are shown to identify it.
 BEGINNING_TOKENS = 24
 
 

@@ -34,7 +34,10 @@ class Stream:
         return random.order(len(self.shards))
 
     def visits(self, first_row: int) -> Iterator[tuple[int, int, int]]:
-        """Yields (epoch, index into shards, first row of the visit), from a row on."""
+        """Yields (epoch, index into shards, first row of the visit), from `first_row`.
+
+        Only the first visit can start at a row other than 0.
+        """
         epoch, row = divmod(first_row, sum(self.rows))
         while True:
             for i in self.order(epoch):

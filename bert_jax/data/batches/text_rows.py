@@ -1,8 +1,9 @@
 """Encoder input rows of one text or of a pair of texts.
 
-The tokens of all texts are stored once, concatenated. A row only has the positions of
-its two texts; its arrays are made when a batch needs them. A set therefore takes the
-memory of its text, and other values of tokens (tags, offsets) are gathered like ids.
+The tokens of all texts are stored once, concatenated. A row stores only the positions
+of its two texts; its arrays are built when a batch needs them. A set therefore takes
+little more memory than its tokens, and other values per token (tags, offsets) are
+gathered in the same way.
 
 Shapes: N row of the set, B row of the batch, T token.
 """
@@ -95,7 +96,7 @@ class Rows:
         return a + b + 2 + (b > 0)
 
     def cut(self, rows_B: np.ndarray) -> "Rows":
-        """Returns the rows with a length that the given rows need, see `row_length`."""
+        """Returns these rows with the `row_length` that the rows of a batch need."""
         longest = int(self.num_tokens(rows_B).max())
         return dataclasses.replace(self, length=row_length(longest, self.length))
 
@@ -165,6 +166,6 @@ def weights(rows_B: np.ndarray) -> np.ndarray:
 
 
 def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the ids of texts; a text without tokens is [UNK], as rows need an A."""
+    """Returns the ids of texts; an empty text becomes [UNK], because rows need an A."""
     unk = np.array([tokenizer.id(UNK)], np.int32)
     return [ids if len(ids) else unk for ids in tokenizer.encoder()(list(texts))]

@@ -12,7 +12,7 @@ from bert_jax.data.batches import packing, pairs
 from bert_jax.data.corpus.corpus import Corpus, Shard
 from bert_jax.data.tokenizers import tokenizers
 
-# The first integer of a key, which is the purpose of the draw.
+# The first integer of a key: the purpose of the draw.
 PAIRS, SHUFFLE, ORDER, ROWS = range(4)
 # The maximum number of passes over the documents that are drawn for one visit. One or
 # two are enough, unless a shard of few sentences lacks distinct pairs.
@@ -55,7 +55,7 @@ def draw(
 
     A pass over the documents may give more or fewer rows than num_rows. Excess rows are
     dropped at random. Missing rows are drawn in further passes, without the pairs of
-    earlier ones. Only if these give no new pairs, rows are repeated with other masks.
+    earlier passes. If these give no new pairs, rows are repeated with other masks.
 
     Args:
       corpus: the corpus of the shard.

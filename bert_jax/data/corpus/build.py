@@ -40,18 +40,18 @@ KEPT_BYTES = 16 * 2**20
 # enough that the queue for 64 processes takes under 1 GB.
 BATCH_BYTES = 8 * 2**20
 
-# The share of the text up to which changed input files do not retrain a vocabulary.
+# The vocabulary is not trained again if at most this share of the text has changed.
 MAX_CHANGED_SHARE = 0.05
 
 Sources = tuple[input_files.Source, ...]
 
-# Settings on which neither the vocabulary nor the encoded text depends. Source weights
-# and the held-out share are part of the names in `input_groups`.
-_OF_SHARDS = ("data.num_shards", "data.validation_fraction")
-
-_OF_GROUPS = ("data.sources", "data.source_weights")
-
-_OF_VOCABULARY = ("tokenizer.vocab_size", "tokenizer.trained")
+# Settings on which neither the vocabulary nor the encoded text depends. If there are
+# source weights, the validation fraction is part of the names of groups.
+_SHARD_KEYS = ("data.num_shards", "data.validation_fraction")
+# Settings that are part of the names of groups, see `input_groups`.
+_GROUP_KEYS = ("data.sources", "data.source_weights")
+# Settings on which runs depend only through the digest of the vocabulary.
+_VOCABULARY_KEYS = ("tokenizer.vocab_size", "tokenizer.trained")
 
 
 def prepare(
@@ -91,8 +91,8 @@ def _prepare(
     directory = config.data.corpus_dir
     if config.init_from and not config.tokenizer.vocab_file:
         raise ConfigError(
-            "config.tokenizer.vocab_file='', which trains a new vocabulary for the"
-            f" corpus; set it to that of config.init_from={config.init_from!r}"
+            "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"
+            f" vocabulary file of config.init_from={config.init_from!r}"
         )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
@@ -124,7 +124,7 @@ def _prepare(
 
 @contextlib.contextmanager
 def _resume_hint(work: str) -> Iterator[None]:
-    """Adds to a ConfigError how to resume, if there is finished work."""
+    """Appends to a ConfigError how to resume, if some work is finished."""
     try:
         yield
     except ConfigError as error:
@@ -167,7 +167,7 @@ def keeps_text(config: ExperimentConfig, found: Sources) -> bool:
 
 
 def _recipe(config: ExperimentConfig, *without: str) -> dict[str, Any]:
-    """Returns versions and the settings of the corpus, without some of the keys."""
+    """Returns the versions and settings that determine a corpus, without some keys."""
     recipe = corpus.recipe(config)
     return {
         "format_version": corpus.FORMAT_VERSION,
@@ -183,7 +183,7 @@ def _tokenizer(
     if config.tokenizer.vocab_file:
         return tokenizers.load(config.tokenizer), None
     inputs = {"inputs": [dataclasses.asdict(source) for source in found]}
-    made_for = _recipe(config, *_OF_SHARDS) | inputs
+    made_for = _recipe(config, *_SHARD_KEYS) | inputs
     is_kept = keeps_text(config, found)
 
     def fits(before: dict[str, Any]) -> bool:
@@ -255,7 +255,7 @@ def _runs_directory(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer, work: str
 ) -> str:
     key = "data.invalid_utf8"
-    without = (*_OF_SHARDS, *_OF_GROUPS, *_OF_VOCABULARY, key)
+    without = (*_SHARD_KEYS, *_GROUP_KEYS, *_VOCABULARY_KEYS, key)
     made_for = _recipe(config, *without) | {
         "vocabulary": tokenizer.digest,
         "batch_bytes": BATCH_BYTES,

@@ -98,7 +98,7 @@ class Corpus:
         """Loads the token ids (uint16 or uint32) and documents of a shard.
 
         Raises:
-          CorruptError: as `load_marked`.
+          CorruptError: see `load_marked`.
         """
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
@@ -200,8 +200,8 @@ def to_columns(
     """Returns a split's entry in the manifest: for each field, a list of all shards.
 
     Args:
-      shards: of the split.
-      counts: of the rows of each shard.
+      shards: shards of the split.
+      counts: row counts of each shard.
     """
     columns: dict[str, Any] = {
         name: [getattr(shard, name) for shard in shards] for name in _COLUMNS
@@ -223,7 +223,7 @@ def _from_columns(columns: dict[str, list[Any]]) -> tuple[Shard, ...]:
 def manifest_text(value: Any, indent: str = "") -> str:
     """Returns JSON with one key per line in the first three levels.
 
-    A list takes one line, also if it has an item for each shard.
+    A list takes one line, even if it has an item for each shard.
     """
     if not isinstance(value, dict) or not value or len(indent) > 4:
         return json.dumps(value, separators=(",", ":"))
@@ -245,7 +245,7 @@ def _read_manifest(path: str) -> dict[str, Any]:
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:
         raise CorruptError(
-            f"{path} is corrupt: its sha256 is not that of its content; {_AGAIN}"
+            f"{path} is corrupt: its sha256 does not match its content; {_AGAIN}"
         )
     if version != FORMAT_VERSION or not is_whole:
         raise ConfigError(
@@ -281,7 +281,7 @@ def _read_tokenizer(
         raise CorruptError(f"{error} ({_AGAIN})") from None
     if tokenizer.digest != digest:
         raise CorruptError(
-            f"{path} is not the vocabulary with which the corpus was prepared; {_AGAIN}"
+            f"{path} is not the vocabulary that the corpus was prepared with; {_AGAIN}"
         )
     return tokenizer
 

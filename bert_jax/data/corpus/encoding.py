@@ -27,7 +27,7 @@ from bert_jax.data.tokenizers import tokenizers, unknown_tokens, wordpiece
 # were concatenated. google-research/bert tokenization.py drops them as well.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ufeff]")
 
-# Names of counts of documents. A source weight below 1 leaves documents out.
+# Names of document counts. "left_out" are those that a source weight below 1 drops.
 COUNTS = ("read", "empty", "of_one_sentence", "left_out")
 
 

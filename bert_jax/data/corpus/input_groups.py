@@ -4,7 +4,7 @@ Consecutive small files share a group; a large file is a group of its own. The n
 a group is a hash of its files, with their sizes and modification times, and of the
 settings on which their encoding depends, so runs with the same name can be reused.
 Unchanged groups of an interrupted call are kept, so that an added, changed or removed
-file only affects the runs of its own group.
+file affects only the runs of its own group.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ def _name(
     data: DataConfig,
 ) -> str:
     weight = data.source_weights[number] if data.source_weights else 1.0
-    # Held-out documents are neither copied nor left out, whatever the weight.
+    # Held-out documents are neither copied nor dropped, whatever the weight.
     fraction = data.validation_fraction if weight != 1 else None
     facts = [number, source.format, source.version, weight, fraction]
     text = json.dumps([*facts, *map(_identity, files)])

@@ -9,7 +9,7 @@ from bert_jax.data.corpus import encoding
 
 # A document of a segment. A key is stored as two numbers, its halves read as
 # big-endian, so that keys are ordered as bytes. The numbers have native byte order,
-# because np.concatenate would convert them to it.
+# because np.concatenate returns that order in any case.
 RECORD = np.dtype(
     [
         ("key", "<u8", 2),
@@ -61,7 +61,7 @@ def key_numbers(records: np.ndarray) -> np.ndarray:
 
 
 def distinct(records: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns the indices of one document per key, in key order, and the repeats.
+    """Returns the indices of one document per key, in order, and the number of repeats.
 
     The number of repeats does not include further copies of repeated documents, which
     are also dropped.

@@ -91,9 +91,9 @@ def _read_blocks(path: str) -> Blocks:
                 kind = dtype if name == "token_ids" else np.uint32
                 arrays.append(np.frombuffer(data, kind))
     except tf.errors.NotFoundError:
-        raise CorruptError(f"{path} cannot be read (it is missing); {AGAIN}") from None
+        raise CorruptError(f"{path} is missing; {AGAIN}") from None
     except (DecodeError, IndexError, TypeError, ValueError):
-        raise CorruptError(f"{path} has a record of another format; {AGAIN}") from None
+        raise CorruptError(f"{path} has a record of unknown format; {AGAIN}") from None
     return blocks
 
 

@@ -41,7 +41,7 @@ def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
 
     Raises:
       ConfigError: when another process is preparing the corpus, a directory is not
-        writable, or corpus_dir contains shards of other work.
+        writable, or corpus_dir contains shards that do not belong to this work.
     """
     state = _state(corpus_dir)
     _check_no_other_shards(corpus_dir, _facts(state))
@@ -131,11 +131,12 @@ def remove_shards(corpus_dir: str) -> None:
 
 def _state(corpus_dir: str) -> str:
     if "://" in corpus_dir:
-        return _elsewhere(tempfile.gettempdir(), corpus_dir)
+        return _path_in(tempfile.gettempdir(), corpus_dir)
     return os.path.join(corpus_dir, NAME)
 
 
-def _elsewhere(directory: str, corpus_dir: str) -> str:
+def _path_in(directory: str, corpus_dir: str) -> str:
+    """Returns a path in `directory` that is unique to the corpus directory."""
     is_remote = "://" in corpus_dir
     identity = corpus_dir if is_remote else os.path.realpath(corpus_dir)
     digest = hashlib.sha256(identity.encode()).hexdigest()
@@ -148,11 +149,11 @@ def _scratch(
     """Returns the scratch directory, which is created if it does not exist."""
     before = found["scratch"] if found else None
     if scratch_dir:
-        scratch = _elsewhere(os.path.abspath(scratch_dir), corpus_dir)
+        scratch = _path_in(os.path.abspath(scratch_dir), corpus_dir)
     elif before and os.path.isdir(before):
         scratch = before
     elif file_systems.is_networked(state):
-        scratch = _elsewhere(tempfile.gettempdir(), corpus_dir)
+        scratch = _path_in(tempfile.gettempdir(), corpus_dir)
     else:
         scratch = state
     if before and before != scratch and before != state:
@@ -162,7 +163,7 @@ def _scratch(
     except OSError as error:
         raise ConfigError(
             f"--scratch_dir={scratch_dir or os.path.dirname(scratch)} is not writable"
-            f" ({error}); name a writable directory on a local disk"
+            f" ({error}); give a writable directory on a local disk"
         ) from None
     if scratch != os.path.join(corpus_dir, NAME):
         free = shutil.disk_usage(scratch).free / 1e9
@@ -180,7 +181,7 @@ def _check_no_other_shards(corpus_dir: str, found: dict[str, Any] | None) -> Non
         )
     raise ConfigError(
         f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
-        f" {corpus.MANIFEST}, so it is incomplete; name an empty directory"
+        f" {corpus.MANIFEST}, so it is incomplete; give an empty directory"
     )
 
 
@@ -193,7 +194,7 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
         lock = open(os.path.join(state, "lock"), "w")
     except OSError as error:
         raise ConfigError(
-            f"config.data.corpus_dir={corpus_dir!r} is not writable ({error}); name a"
+            f"config.data.corpus_dir={corpus_dir!r} is not writable ({error}); give a"
             " writable directory"
         ) from None
     with lock:

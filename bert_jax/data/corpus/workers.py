@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# The number of items that wait for a process, so that none is idle during reading.
+# The number of items that wait for a process, so that no process waits for an item.
 LOOK_AHEAD = 2
 
 
@@ -116,7 +116,7 @@ def _no_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_main() -> Iterator[None]:
-    """Replaces __main__ by an empty module."""
+    """Replaces __main__ with an empty module."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -33,7 +33,7 @@ BLOCK_TOKENS = 2**16
 # The maximum size of the token ids in a shard. A reader has one shard in memory, the
 # writer two.
 MAX_SHARD_BYTES = 2**28
-# With a mean of so many, one shard in ten million has fewer than 2.
+# With this mean number of documents, one shard in ten million has fewer than 2.
 DOCUMENTS_PER_SHARD = 20
 
 

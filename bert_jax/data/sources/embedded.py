@@ -1,6 +1,6 @@
-"""Documents from the docstrings of the installed Python and its packages.
+"""Reads documents from the docstrings of the installed Python and its packages.
 
-They are real prose that needs no download. Files are parsed, never imported; the
+Docstrings are real prose that needs no download. Files are parsed, never imported; the
 docstrings of one module are one document.
 """
 

@@ -39,11 +39,11 @@ def documents_of(source_lines: Iterator[str]) -> tuple[Stream, bool]:
         return _under_headings(rest), False
     if unwrap.find_wrapping(sample) or not _has_groups(sample):
         return rest, False
-    return _between_blank_lines(rest), _is_sentence_a_line(sample)
+    return _between_blank_lines(rest), _has_one_sentence_per_line(sample)
 
 
 def one_document(source_lines: Iterator[str]) -> Stream:
-    """Yields the lines of a file that is one document, with headings made blank."""
+    """Yields the lines of a file that is one document; headings become blank lines."""
     for line in source_lines:
         yield "" if HEADING.match(line) or ORNAMENT.match(line) else line
 
@@ -91,7 +91,7 @@ def _has_groups(sample: list[str]) -> bool:
     return any(a and b for a, b in itertools.pairwise(filled))
 
 
-def _is_sentence_a_line(sample: list[str]) -> bool:
+def _has_one_sentence_per_line(sample: list[str]) -> bool:
     filled = [line for line in sample if line.strip()][:SPLIT_LINES]
     single = sum(len(sentences.split(line)) == 1 for line in filled)
     return single >= 0.9 * len(filled)

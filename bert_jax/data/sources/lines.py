@@ -23,7 +23,7 @@ CHUNK_BYTES = 2**20
 # The number of errors that are kept for the report, per file and in total.
 LISTED_OF_FILE = 3
 LISTED = 20
-# Byte order marks. UTF-32 comes first, because its mark starts with the one of UTF-16.
+# Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -87,7 +87,7 @@ def read(
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
         message of "error" names the config key. "replace" replaces each run of invalid
-        bytes by U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
+        bytes with U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
         detects.
       counts: "lines_repaired" and "files_skipped" are incremented.
 
@@ -176,7 +176,7 @@ def repair(
 
 
 def whole_characters(text: str) -> str:
-    """Replaces the lone surrogates in a text by "?"; JSON can escape them."""
+    """Replaces lone surrogates, which JSON escapes can contain, with "?"."""
     return text if is_utf8(text) else text.encode("utf-8", "replace").decode()
 
 
@@ -274,11 +274,11 @@ def _decompressor(file: Any, path: str) -> Callable[[Any], Any] | None:
 
 
 def _other_encoding(head: bytes) -> str | None:
-    """Returns UTF-16 or UTF-32 if the first bytes of a file show it, or None."""
+    """Returns UTF-16 or UTF-32 if the first bytes of a file indicate it, or None."""
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             return name
-    # In Latin text without a byte order mark every other byte is NUL, and only these.
+    # In UTF-16 of Latin text, every other byte is NUL, and no byte in between is.
     first, second = head[:4096:2], head[1:4096:2]
     for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
         if 4 <= len(zeros) <= 2 * zeros.count(0) and not letters.count(0):

@@ -49,7 +49,7 @@ def documents(
 
     Raises:
       ConfigError: when the spec names an unknown kind or a file, field or dataset that
-        does not exist, when a file has another format than the spec, or when the
+        does not exist, when a file is not in the format of the spec, or when the
         source contains no text.
     """
     has_text = False
@@ -66,7 +66,7 @@ def read(
     counts: collections.Counter[str],
     paths: Sequence[str] | None = None,
 ) -> Iterator[Document]:
-    """Yields documents like `documents`, but accepts a source without text.
+    """Like `documents`, but accepts a source without text.
 
     Args:
       source: as for `documents`.

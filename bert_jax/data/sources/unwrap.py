@@ -31,7 +31,7 @@ SLACK = 4
 # because a break before them is no evidence of a width.
 MAX_WORD = 20
 # The minimum number of breaks inside sentences, unless nearly all breaks fit the width
-# to the column. Two lines must be wider than most verse.
+# exactly. Two lines must be wider than most verse.
 MIN_BREAKS = 3
 MIN_EXACT, MIN_SHARE_EXACT = 0.9, 0.2
 MIN_WIDTH_OF_TWO = 55

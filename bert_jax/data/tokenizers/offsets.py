@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax.data.tokenizers.tokenizers import UNK, Tokenizer
 
-# The least-recently-used cache of strings; an entry takes about 700 bytes.
+# The number of strings in the LRU cache; an entry takes about 700 bytes.
 MAX_CACHED = 2**16
 MAX_CACHED_CHARS = 64
 
@@ -31,9 +31,9 @@ class LocatingEncoder:
     """Encodes a text to the ids of `Tokenizer.encoder` and their character offsets.
 
     The pieces of a string without white space are adjacent, so their lengths determine
-    their offsets, and a single [UNK] has the length that the other pieces leave. If
-    the lengths do not add up (a letter was decomposed, or several pieces are [UNK]),
-    each piece has the offsets of the whole string.
+    their offsets; a single [UNK] gets the remaining length. If the lengths do not add
+    up (a letter was decomposed, or several pieces are [UNK]), each piece has the
+    offsets of the whole string.
     """
 
     def __init__(self, tokenizer: Tokenizer):

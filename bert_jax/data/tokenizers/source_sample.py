@@ -83,9 +83,9 @@ def documents(
       sampled: one `Sampled` per source is appended, in order, and updated.
 
     Raises:
-      ConfigError: when a source contains no text, or when text cannot be read; lists
-        all such errors. Of a source that is not read completely, only the starts of
-        files are checked.
+      ConfigError: when a source contains no text, or when text cannot be read; the
+        message lists all such errors. If a source is not read completely, only the
+        starts of its files are checked.
     """
     counts = lines.ReadCounts()
     sizes = (source.text_bytes or math.inf for source in found)
@@ -165,7 +165,7 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
         left -= num_bytes
         num_places = math.ceil(num_bytes / EXCERPT_BYTES)
         if num_bytes == size or lines.is_compressed(path):
-            # One more than the size: a last line without a line end counts one.
+            # One more than the size, because a missing last line end is counted.
             yield _Place(source.spec, num_bytes + 1, path)
             continue
         for i in range(num_places):

@@ -1,7 +1,7 @@
 """Makes the tokenizer of a corpus: loads it from a file, or trains it on sampled text.
 
-Finished stages are stored in a work directory, so that a process that was killed only
-repeats the training itself:
+Finished stages are stored in a work directory, so that after an interruption only the
+training itself is repeated:
 
     tokenizer_sample.txt   one sentence per line, a blank line after each document
     tokenizer_sample.json  the size of the sample; written after the sample
@@ -24,7 +24,7 @@ from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample, tokenizers
 from bert_jax.monitoring.progress import Progress, TaskLog
 
-# Pairs of the number of a source and a document of it.
+# Pairs of (index of the source, document).
 Documents = Iterable[tuple[int, document_lib.Document]]
 
 
@@ -140,7 +140,7 @@ def _gather(
     """Writes the sample unless it exists; returns the fields of its `TrainedOn`."""
     path = os.path.join(work, "tokenizer_sample.json")
     if (finished := _read_json(path)) is not _MISSING:
-        print("tokenizer: reusing the text sampled before interruption", flush=True)
+        print("tokenizer: reusing the sampled text of an interrupted call", flush=True)
         return finished
     max_bytes = tokenizers.training_bytes(config.tokenizer)
     text_bytes = input_files.total_bytes(found)

@@ -32,7 +32,7 @@ def is_name(name: str) -> bool:
 
 
 def num_tokens(counts: Mapping[str, int]) -> int:
-    """Returns the number of tokens of all sources, including left-out documents."""
+    """Returns the number of tokens of all encoded documents, without further copies."""
     return sum(value for name, value in counts.items() if _TOKENS.fullmatch(name))
 
 

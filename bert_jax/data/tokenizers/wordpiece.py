@@ -27,7 +27,7 @@ from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
 MAX_CHARS_PER_WORD = 200
-# The number of cache entries, of about 200 bytes each. 28 MB of English books have
+# The number of cache entries, of about 200 bytes each. 28 MB of English books contain
 # 191,430 distinct strings between white space.
 MAX_CACHED = 2**18
 # Longer strings between white space seldom occur twice.

@@ -540,7 +540,7 @@ def test_two_documents_of_one_sentence():
 
 
 def test_ten_tries_to_find_another_document():
-    """With two documents, all ten tries draw the own one with probability 2**-10."""
+    """With two documents, all ten tries draw that of A with probability 2**-10."""
     random = pairs.CounterRandom(1)
     own = np.zeros(200_000, np.int64)
     missed = (pairs._other_documents(own, 2, random) == own).sum()

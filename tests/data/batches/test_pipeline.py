@@ -519,7 +519,7 @@ def excerpt(ids, tokens, starts, position_of):
 
 @pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index):
-    """The reference are the tokens, each of which is unique in the corpus."""
+    """The tokens are the reference, because each is unique in the corpus."""
     made = sixteen_shards
     for step in (0, 57):
         (batch,) = made.batches(1, step, phase_index=phase_index)

@@ -229,7 +229,7 @@ def killed_at(monkeypatch, config, count):
     """Prepares a corpus until the count-th file is about to be renamed.
 
     Returns:
-      Whether it came so far.
+      Whether that file was reached.
     """
     seen, replace = [], os.replace
 

@@ -92,7 +92,7 @@ def test_vocabulary_of_the_corpus_was_edited(written):
     path = os.path.join(found.directory, "vocab.txt")
     with open(path, "a") as file:
         file.write("more\n")
-    with pytest.raises(CorruptError, match="vocab.txt is not the vocabulary with"):
+    with pytest.raises(CorruptError, match="vocab.txt is not the vocabulary that"):
         corpus.read(config)
 
 
@@ -218,7 +218,7 @@ def first_record_bytes(path):
 
 
 FAULTS = {
-    "missing": (os.remove, "is missing", "cannot be read"),
+    "missing": (os.remove, "is missing", "is missing"),
     "empty": (
         lambda path: os.truncate(path, 0),
         "has 0 bytes",

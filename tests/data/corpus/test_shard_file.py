@@ -93,7 +93,7 @@ def test_a_record_of_another_format(tmp_path):
     for record in (b"", b"\xff\xff", tf.train.Example().SerializeToString()):
         with tf.io.TFRecordWriter(path) as file:
             file.write(record)
-        with pytest.raises(CorruptError, match="has a record of another format"):
+        with pytest.raises(CorruptError, match="has a record of unknown format"):
             shard_file.read(path)
     os.remove(path)
     with pytest.raises(CorruptError, match="is missing"):

@@ -29,7 +29,7 @@ def fail_at_three(item):
     return item
 
 
-def hears_ctrl_c(item):
+def receives_ctrl_c(item):
     return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
@@ -53,8 +53,8 @@ def test_a_single_item_starts_no_process(items):
 
 
 def test_ctrl_c_only_interrupts_the_parent():
-    assert list(workers.run(hears_ctrl_c, range(4), 2)) == [False] * 4
-    assert hears_ctrl_c(0)
+    assert list(workers.run(receives_ctrl_c, range(4), 2)) == [False] * 4
+    assert receives_ctrl_c(0)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -65,16 +65,16 @@ def test_read_ahead_is_bounded(num_workers):
         nonlocal num_read
         for i in range(60):
             num_read += 1
-            # What is in work, what waits, and the one being read.
+            # The items in progress, the waiting items, and the one being read.
             assert num_read - num_done <= num_workers + workers.LOOK_AHEAD + 1
             yield i
 
-    for _ in workers.run(fail_at_three_never, items(), num_workers):
+    for _ in workers.run(return_item, items(), num_workers):
         num_done += 1
     assert num_read == num_done == 60
 
 
-def fail_at_three_never(item):
+def return_item(item):
     return item
 
 
@@ -90,7 +90,7 @@ def test_a_failing_source_of_items_ends_the_work():
         raise ConfigError("line 5 is bad")
 
     with pytest.raises(ConfigError, match="^line 5 is bad$"):
-        list(workers.run(fail_at_three_never, items(), 2))
+        list(workers.run(return_item, items(), 2))
 
 
 def touch_slowly(path):

@@ -115,7 +115,7 @@ def test_the_sample_is_reused_after_the_training_was_killed(
     monkeypatch.setattr(source_sample, "documents", killed)
     capsys.readouterr()
     assert make(config, None, directory) == expected
-    assert "tokenizer: reusing the text sampled" in capsys.readouterr().out
+    assert "tokenizer: reusing the sampled text" in capsys.readouterr().out
     monkeypatch.setattr(tokenizers, "train", killed)
     assert make(config, None, directory) == expected
 
