@@ -12,7 +12,6 @@ import errno
 import fcntl
 import glob as local_glob
 import io
-import json
 import os
 import random
 import re
@@ -23,18 +22,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import errors
-from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.errors import ConfigError
 
 # The errors of flock() on file systems that have no locks, such as mounted buckets and
 # Lustre mounted without -o flock.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-
-# A tokenizer.json of a million pieces is about 40 MB.
-MAX_FILE_BYTES = 64 * 2**20
 
 # The seventh attempt is made about a minute after the first.
 ATTEMPTS = 7
@@ -375,42 +370,6 @@ def _gfile() -> Any:
     from bert_jax.lazy_tensorflow import tf
 
     return tf.io.gfile
-
-
-def check_size(path: Path) -> None:
-    """Raises ConfigError if a file is larger than any tokenizer file."""
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
-            " files; download it again"
-        )
-
-
-def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
-    """Reads a JSON file that holds one object.
-
-    Args:
-      path: the file.
-      remedy: the advice in the error message.
-
-    Raises:
-      CorruptError: if the file cannot be read or is not a JSON object.
-      ConfigError: if the file is larger than MAX_FILE_BYTES.
-    """
-    try:
-        check_size(path)
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ConfigError:
-        raise
-    except (OSError, ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise CorruptError(f"{path} is not a JSON object; {remedy}")
-    return value
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def acquire(file: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import small_files, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.errors import ConfigError
 
@@ -59,7 +59,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     path = Path(workdir) / CONFIG_FILE
     if not path.is_file():
         return None
-    values: Any = storage.read_json(path, "restore it, or use another --workdir")
+    values: Any = small_files.read_json(path, "restore it, or use another --workdir")
     try:
         return config_lib.from_config_dict(values)
     except ConfigError as error:

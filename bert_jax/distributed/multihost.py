@@ -37,10 +37,8 @@ from bert_jax.storage import FULL_DISK, USERS_ERRORS
 ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 JOIN_SECS = 300  # hosts of a pod start minutes apart
-# A process that has sent no heartbeat for this long is considered lost.
-HEARTBEAT_SECS = 30
-# How long the processes wait for each other at the end of a run.
-SHUTDOWN_SECS = 60
+HEARTBEAT_SECS = 30  # a process without a heartbeat for this long is considered lost
+SHUTDOWN_SECS = 60  # how long the processes wait for each other at the end of a run
 # How long a file written on one host may take to appear on the others, despite caches.
 SHARED_SECS = 60
 # How long the others wait for a value of process 0, which may prepare a corpus first.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import small_files, storage
 from bert_jax.errors import CorruptError
 
 RESULT_FILE = "result.json"
@@ -60,7 +60,7 @@ def read(workdir: str) -> Result | None:
     if not path.is_file():
         return None
     remedy = f"remove {workdir} to repeat the run"
-    values: Any = storage.read_json(path, remedy)
+    values: Any = small_files.read_json(path, remedy)
     try:
         return Result(**values | {"history": tuple(values["history"])})
     except (TypeError, KeyError):

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import small_files, storage
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import inputs
@@ -48,7 +48,7 @@ def take(workdir: str, setup: Setup, start: Start) -> str:
     path = Path(workdir) / SETTINGS_FILE
     if path.is_file():
         remedy = "restore it, or use another --workdir"
-        _check_same(workdir, storage.read_json(path, remedy), settings)
+        _check_same(workdir, small_files.read_json(path, remedy), settings)
     elif (Path(workdir) / workdir_lib.CONFIG_FILE).is_file():
         raise ConfigError(
             f"--workdir={workdir} has a run of python -m bert_jax.train, or a model;"

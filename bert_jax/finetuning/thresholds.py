@@ -13,7 +13,7 @@ from bert_jax import config as config_lib
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import QuestionTask, Task, TextTask
 from bert_jax.interop import files
-from bert_jax.storage import read_json, write_json
+from bert_jax.small_files import read_json, write_json
 
 FILE = "decisions.json"
 # For a model without the file, these are the defaults of the released run_squad.py.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_jax import digests, storage
+from bert_jax import digests, small_files
 from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
@@ -84,7 +84,7 @@ def read(directory: Path, name: str) -> bytes:
       ConfigError: see `file`; also if it is larger than any such file.
     """
     path = file(directory, name)
-    storage.check_size(path)
+    small_files.check_size(path)
     return path.read_bytes()
 
 

@@ -22,7 +22,7 @@ from bert_jax.interop import files, tf1_variables, weight_names
 from bert_jax.interop.files import Source
 from bert_jax.interop.weight_names import GOOGLE
 from bert_jax.lazy_tensorflow import tf
-from bert_jax.storage import read_json, write_json
+from bert_jax.small_files import read_json, write_json
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"

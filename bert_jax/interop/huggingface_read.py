@@ -21,7 +21,7 @@ from bert_jax.interop.files import Source
 from bert_jax.interop.huggingface_config import DEFAULTS
 from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.interop.weight_names import HUGGINGFACE
-from bert_jax.storage import read_json
+from bert_jax.small_files import read_json
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F64", "F32", "F16", "BF16")  # quantized weights are not supported

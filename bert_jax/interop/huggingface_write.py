@@ -17,7 +17,7 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.interop import huggingface_config, sentence_transformers, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
-from bert_jax.storage import write_json
+from bert_jax.small_files import write_json
 
 WEIGHTS = "model.safetensors"
 

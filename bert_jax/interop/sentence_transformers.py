@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files
-from bert_jax.storage import read_json, write_json
+from bert_jax.small_files import read_json, write_json
 
 MODULES_FILE = "modules.json"
 POOLING_DIRECTORY = "1_Pooling"

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import storage
+from bert_jax import small_files
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -90,7 +90,9 @@ def open_source(
 def is_workdir(directory: Path) -> bool:
     """Returns whether a directory is a workdir of `train`."""
     path = directory / workdir.CONFIG_FILE
-    return path.is_file() and {"phases", "optimizer"} <= set(storage.read_json(path))
+    return path.is_file() and {"phases", "optimizer"} <= set(
+        small_files.read_json(path)
+    )
 
 
 def open_workdir(directory: Path) -> Source:

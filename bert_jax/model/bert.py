@@ -22,7 +22,13 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
 from bert_jax.model.layers import LayerNorm, Linear
-from bert_jax.model.ops import dropout, einsum_float32, embedding_lookup, precision
+from bert_jax.model.ops import (
+    dropout,
+    einsum_float32,
+    embedding_lookup,
+    gather_positions,
+    precision,
+)
 
 # Checkpoint policies: which intermediates a layer saves for its backward pass; the
 # others are recomputed.
@@ -375,21 +381,6 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
     query_BT1, key_B1S = query_ids_BT[:, :, None], key_ids_BS[:, None, :]
     mask_BTS = ((query_BT1 == key_B1S) | (query_BT1 == 0)) & (key_B1S > 0)
     return mask_BTS[:, None]
-
-
-def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
-    """Gathers from [B, T] or [B, T, D] at each row's positions: [B, P] or [B, P, D].
-
-    Gradients of equal positions are added, on a GPU in arbitrary order. The result is
-    deterministic nevertheless: positions of a row differ, except in empty slots, whose
-    gradient is 0.
-    """
-    if x_BT.shape[0] > 1:
-        trailing = (None,) * (x_BT.ndim - 2)
-        return jnp.take_along_axis(x_BT, positions_BP[(..., *trailing)], axis=1)
-    # take_along_axis cannot infer the sharding of a single row.
-    out = sharding.spec("batch", *["replicated"] * (x_BT.ndim - 1))
-    return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
 
 
 def _replicated(table: jax.Array) -> jax.Array:

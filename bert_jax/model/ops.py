@@ -247,6 +247,21 @@ embedding_lookup.defvjp(_forward, _backward)
 
 
 @jax.named_scope("dropout")
+def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
+    """Gathers from [B, T] or [B, T, D] at each row's positions: [B, P] or [B, P, D].
+
+    Gradients of equal positions are added, on a GPU in arbitrary order. The result is
+    deterministic nevertheless: positions of a row differ, except in empty slots, whose
+    gradient is 0.
+    """
+    if x_BT.shape[0] > 1:
+        trailing = (None,) * (x_BT.ndim - 2)
+        return jnp.take_along_axis(x_BT, positions_BP[(..., *trailing)], axis=1)
+    # take_along_axis cannot infer the sharding of a single row.
+    out = sharding.spec("batch", *["replicated"] * (x_BT.ndim - 1))
+    return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
+
+
 def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
 

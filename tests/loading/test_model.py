@@ -8,7 +8,7 @@ import safetensors.numpy
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import small_files
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write
@@ -125,9 +125,9 @@ def test_errors_of_a_tuned_model_are_one_line(tmp_path):
 def test_invalid_tokenizer_is_an_error(tmp_path):
     write(tmp_path)
     for name, key in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", "")):
-        content = storage.read_json(tmp_path / name)
+        content = small_files.read_json(tmp_path / name)
         content.pop(key or "do_lower_case")
-        storage.write_json(tmp_path / name, content)
+        small_files.write_json(tmp_path / name, content)
     with pytest.raises(ConfigError, match='"do_lower_case": true'):
         model_lib.read_encoder(str(tmp_path))
     change_json(tmp_path, "tokenizer_config.json", do_lower_case=True)

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable
 from pathlib import Path
 
-from bert_jax import storage
+from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import sentencepiece, wordpiece, wordpiece_training
 from bert_jax.data.tokenizers.base import (
@@ -74,7 +74,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
             f"config.tokenizer.vocab_file={str(path)!r} is not a file; set it to a"
             " vocabulary file, or to '' to train one"
         )
-    storage.check_size(path)
+    small_files.check_size(path)
     tokenizer = parse(path.read_bytes(), config, str(path))
     size = len(tokenizer.vocab)
     if size != config.vocab_size:

@@ -1,0 +1,46 @@
+"""Small local files: limits on their size, and JSON objects."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bert_jax.errors import ConfigError, CorruptError
+
+# A tokenizer.json of a million pieces is about 40 MB.
+MAX_FILE_BYTES = 64 * 2**20
+
+
+def check_size(path: Path) -> None:
+    """Raises ConfigError if a file is larger than any tokenizer file."""
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
+            " files; download it again"
+        )
+
+
+def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
+    """Reads a JSON file that holds one object.
+
+    Args:
+      path: the file.
+      remedy: the advice in the error message.
+
+    Raises:
+      CorruptError: if the file cannot be read or is not a JSON object.
+      ConfigError: if the file is larger than MAX_FILE_BYTES.
+    """
+    try:
+        check_size(path)
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise CorruptError(f"{path} is not a JSON object; {remedy}")
+    return value
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
