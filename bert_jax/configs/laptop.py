@@ -5,9 +5,7 @@
 
 The recipe of configs/base.py, adapted to an hour of training. All numbers are ours,
 tuned on 48 MB of books and Wikipedia (11 million tokens). The held-out masked-LM loss
-was 3.41 nats after 58 minutes (unigram entropy: 6.30), and the next-sentence accuracy
-96%. That run consisted of two calls, and had 2,000 more steps between its phases, with
-rows of 128 tokens and learning rates below 1e-4, which had little effect.
+was 3.55 nats at the end (unigram entropy: 6.34), and the next-sentence accuracy 95%.
 """
 
 import ml_collections
