@@ -23,7 +23,7 @@ from bert_jax.interop import weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
-from bert_jax.training import step as step_lib
+from bert_jax.training import losses
 from tests.conftest import make_config
 from tests.golden import tiny_bert
 
@@ -108,11 +108,11 @@ def loss_and_gradients(graphdef, params, batch):
     @jax.jit
     @jax.value_and_grad
     def value_and_grad(params):
-        sums = step_lib.loss_sums(
+        sums = losses.loss_sums(
             graphdef, params, batch, True, dropout_key=None, dtype=F32
         )
         weights = LossWeightsConfig(masked_lm=1.0, next_sentence=1.0)
-        return step_lib.total_loss(sums, step_lib.loss_counts(batch, True), weights)
+        return losses.total_loss(sums, losses.loss_counts(batch, True), weights)
 
     loss, gradients = value_and_grad(params)
     return float(loss), weight_names.rename(gradients, HUGGINGFACE)

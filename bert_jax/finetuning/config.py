@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import ml_collections
 
 from bert_jax.config import ComputeDtype, MeshConfig, Remat, check_mesh
-from bert_jax.config.fields import (
+from bert_jax.config.validation import (
     Count,
     CountOrZero,
     Fraction,

@@ -1,4 +1,4 @@
-"""The two pretraining losses as sums over positions or pairs.
+"""The joint masked-LM and next-sentence loss, from sums over positions and pairs.
 
 Sums and counts are added up over microbatches and devices, and divided once.
 
@@ -6,11 +6,87 @@ Shapes: B row, P masked position, K sentence pair in a row, V vocabulary.
 Source: google-research/bert run_pretraining.py.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config import LossWeightsConfig
+
+Batch = dict[str, jax.Array]
+Metrics = dict[str, jax.Array]
 
 
-def masked_lm(
+def loss_sums(
+    graphdef: nnx.GraphDef,
+    params: Any,
+    batch: Batch,
+    next_sentence: bool,
+    *,
+    dropout_key: jax.Array | None,
+    dtype: jnp.dtype,
+    remat: str = "none",
+) -> Metrics:
+    """Returns summed losses and numbers of correct predictions, float32[] each.
+
+    Args:
+      graphdef: from `step.init_state`.
+      params: parameters of the model.
+      batch: a global batch, or a microbatch.
+      next_sentence: whether to include the next-sentence objective.
+      dropout_key: PRNG key; None disables dropout.
+      dtype: dtype of activations.
+      remat: config.remat, the activations that the backward pass recomputes.
+    """
+    bert = nnx.merge(graphdef, params)
+    masked_lm_BPV, next_sentence_BK2 = bert(
+        batch, dropout_key=dropout_key, dtype=dtype, remat=remat
+    )
+    masked_lm_loss, masked_lm_correct = masked_lm_sums(
+        masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
+    )
+    sums = {"masked_lm_loss": masked_lm_loss, "masked_lm_accuracy": masked_lm_correct}
+    if not next_sentence:
+        return sums
+    next_sentence_loss, next_sentence_correct = next_sentence_sums(
+        next_sentence_BK2,
+        batch["next_sentence_labels"],
+        batch["next_sentence_weights"],
+    )
+    return sums | {
+        "next_sentence_loss": next_sentence_loss,
+        "next_sentence_accuracy": next_sentence_correct,
+    }
+
+
+def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
+    """Returns the number of terms in each of `loss_sums`, float32[] each."""
+    masked_lm = jnp.sum(batch["masked_lm_weights"])
+    counts = {"masked_lm_loss": masked_lm, "masked_lm_accuracy": masked_lm}
+    if not next_sentence:
+        return counts
+    pairs = jnp.sum(batch["next_sentence_weights"])
+    return counts | {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
+
+
+def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
+    """Returns sums divided by counts, for each metric."""
+    # The released code adds 1e-5 to counts, which keeps a batch without masks finite
+    # but changes every accuracy. Counts are whole numbers, so the maximum does not.
+    return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
+
+
+def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
+    """Returns the weighted sum of the objectives' mean losses."""
+    means = mean_metrics(sums, counts)
+    total = weights.masked_lm * means["masked_lm_loss"]
+    if "next_sentence_loss" in means:
+        total += weights.next_sentence * means["next_sentence_loss"]
+    return total
+
+
+def masked_lm_sums(
     logits_BPV: jax.Array, ids_BP: jax.Array, weights_BP: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the summed cross entropy and the number of correct predictions.
@@ -26,7 +102,7 @@ def masked_lm(
     return weighted_cross_entropy(logits_BPV, ids_BP, weights_BP)
 
 
-def next_sentence(
+def next_sentence_sums(
     logits_BK2: jax.Array, labels_BK: jax.Array, weights_BK: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the summed cross entropy and the number of correct predictions.

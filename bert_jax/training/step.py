@@ -13,14 +13,13 @@ import optax
 from flax import nnx
 
 from bert_jax import phases
-from bert_jax.config import ExperimentConfig, LossWeightsConfig, PhaseConfig
+from bert_jax.config import ExperimentConfig, PhaseConfig
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from bert_jax.training import losses, optimizer
+from bert_jax.training.losses import Batch, Metrics
 
-Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
 T = TypeVar("T")
 
 
@@ -102,10 +101,10 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         _, dropout_key = run_keys(config)
         key = jax.random.fold_in(dropout_key, state.step)
-        counts = loss_counts(batch, next_sentence)
+        counts = losses.loss_counts(batch, next_sentence)
 
         def loss(params: Any, microbatch: Batch, key: jax.Array):
-            sums = loss_sums(
+            sums = losses.loss_sums(
                 graphdef,
                 _with_kernels_as(kernel_dtype, params),
                 microbatch,
@@ -114,7 +113,7 @@ def make_train_step(
                 dtype=dtype,
                 remat=config.remat,
             )
-            return total_loss(sums, counts, config.loss_weights), sums
+            return losses.total_loss(sums, counts, config.loss_weights), sums
 
         grad = jax.grad(loss, has_aux=True)
         num = config.accumulation_steps
@@ -124,13 +123,13 @@ def make_train_step(
             grads, sums = accumulate(grad, state.params, batch, key, num)
         if config.optimizer.reset_moments_by_phase:
             state = _with_moments_reset(state, config)
-        total = total_loss(sums, counts, config.loss_weights)
+        total = losses.total_loss(sums, counts, config.loss_weights)
         new_state, update_metrics = apply_gradients(
             tx, state, grads, total, shard_optimizer=config.mesh.shard_optimizer
         )
         metrics = {
             "loss": total,
-            **mean_metrics(sums, counts),
+            **losses.mean_metrics(sums, counts),
             "learning_rate": schedule(state.step - state.bad_steps),
             **update_metrics,
             "padding_efficiency": jnp.mean(
@@ -233,10 +232,10 @@ def make_eval_step(
     next_sentence = config.data.next_sentence
 
     def eval_step(params: Any, batch: Batch) -> tuple[Metrics, Metrics]:
-        sums = loss_sums(
+        sums = losses.loss_sums(
             graphdef, params, batch, next_sentence, dropout_key=None, dtype=dtype
         )
-        return sums, loss_counts(batch, next_sentence)
+        return sums, losses.loss_counts(batch, next_sentence)
 
     return eval_step
 
@@ -254,74 +253,6 @@ def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], jnp.dty
         name: ((B, width), jnp.dtype("float32" if "weights" in name else "int32"))
         for name, width in widths.items()
     }
-
-
-def loss_sums(
-    graphdef: nnx.GraphDef,
-    params: Any,
-    batch: Batch,
-    next_sentence: bool,
-    *,
-    dropout_key: jax.Array | None,
-    dtype: jnp.dtype,
-    remat: str = "none",
-) -> Metrics:
-    """Returns summed losses and numbers of correct predictions, float32[] each.
-
-    Args:
-      graphdef: from `init_state`.
-      params: parameters of the model.
-      batch: a global batch, or a microbatch.
-      next_sentence: whether to include the next-sentence objective.
-      dropout_key: PRNG key; None disables dropout.
-      dtype: dtype of activations.
-      remat: config.remat, the activations that the backward pass recomputes.
-    """
-    bert = nnx.merge(graphdef, params)
-    masked_lm_BPV, next_sentence_BK2 = bert(
-        batch, dropout_key=dropout_key, dtype=dtype, remat=remat
-    )
-    masked_lm_loss, masked_lm_correct = losses.masked_lm(
-        masked_lm_BPV, batch["masked_lm_ids"], batch["masked_lm_weights"]
-    )
-    sums = {"masked_lm_loss": masked_lm_loss, "masked_lm_accuracy": masked_lm_correct}
-    if not next_sentence:
-        return sums
-    next_sentence_loss, next_sentence_correct = losses.next_sentence(
-        next_sentence_BK2,
-        batch["next_sentence_labels"],
-        batch["next_sentence_weights"],
-    )
-    return sums | {
-        "next_sentence_loss": next_sentence_loss,
-        "next_sentence_accuracy": next_sentence_correct,
-    }
-
-
-def loss_counts(batch: Batch, next_sentence: bool) -> Metrics:
-    """Returns the number of terms in each of `loss_sums`, float32[] each."""
-    masked_lm = jnp.sum(batch["masked_lm_weights"])
-    counts = {"masked_lm_loss": masked_lm, "masked_lm_accuracy": masked_lm}
-    if not next_sentence:
-        return counts
-    pairs = jnp.sum(batch["next_sentence_weights"])
-    return counts | {"next_sentence_loss": pairs, "next_sentence_accuracy": pairs}
-
-
-def mean_metrics(sums: Metrics, counts: Metrics) -> Metrics:
-    """Returns sums divided by counts, for each metric."""
-    # The released code adds 1e-5 to counts, which keeps a batch without masks finite
-    # but changes every accuracy. Counts are whole numbers, so the maximum does not.
-    return {name: sums[name] / jnp.maximum(counts[name], 1.0) for name in sums}
-
-
-def total_loss(sums: Metrics, counts: Metrics, weights: LossWeightsConfig) -> jax.Array:
-    """Returns the weighted sum of the objectives' mean losses."""
-    means = mean_metrics(sums, counts)
-    total = weights.masked_lm * means["masked_lm_loss"]
-    if "next_sentence_loss" in means:
-        total += weights.next_sentence * means["next_sentence_loss"]
-    return total
 
 
 def accumulate(

@@ -13,7 +13,7 @@ from bert_jax.configs import base, large
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import layers, ops, parameters
-from bert_jax.training import step as step_lib
+from bert_jax.training import losses
 from tests.conftest import make_batch, make_config, use_mesh
 
 F32 = jnp.dtype(jnp.float32)
@@ -151,7 +151,7 @@ def test_gradients_are_the_same_with_the_code_of_every_platform(
     @jax.jit
     def gradient(params):
         def loss(params):
-            sums = step_lib.loss_sums(
+            sums = losses.loss_sums(
                 graphdef, params, batch, True, dropout_key=None, dtype=F32
             )
             return sums["masked_lm_loss"] + sums["next_sentence_loss"], None
@@ -353,7 +353,7 @@ def gradient_by_key(rate):
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
 
     def loss(params, key):
-        sums = step_lib.loss_sums(
+        sums = losses.loss_sums(
             graphdef, params, batch, True, dropout_key=key, dtype=F32
         )
         return sums["masked_lm_loss"] + sums["next_sentence_loss"]

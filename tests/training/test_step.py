@@ -13,6 +13,7 @@ from flax import nnx
 
 from bert_jax.config import OPTIMIZERS
 from bert_jax.distributed import sharding
+from bert_jax.training import losses as losses_lib
 from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -380,10 +381,10 @@ def test_objectives_are_weighted_in_loss_and_gradient():
         graphdef, init = step_lib.init_state(
             each, optimizer_lib.make_optimizer(each)[0]
         )
-        counts = step_lib.loss_counts(batch, True)
+        counts = losses_lib.loss_counts(batch, True)
 
         def loss(params, each=each, graphdef=graphdef, counts=counts):
-            sums = step_lib.loss_sums(
+            sums = losses_lib.loss_sums(
                 graphdef,
                 params,
                 {name: jnp.asarray(rows) for name, rows in batch.items()},
@@ -391,8 +392,8 @@ def test_objectives_are_weighted_in_loss_and_gradient():
                 dropout_key=None,
                 dtype=jnp.dtype(jnp.float32),
             )
-            total = step_lib.total_loss(sums, counts, each.loss_weights)
-            return total, step_lib.mean_metrics(sums, counts)
+            total = losses_lib.total_loss(sums, counts, each.loss_weights)
+            return total, losses_lib.mean_metrics(sums, counts)
 
         grad = jax.jit(jax.value_and_grad(loss, has_aux=True))
         (total, means), grads = grad(init().params)
@@ -478,7 +479,7 @@ def test_packed_pairs_have_the_same_logits_and_loss_as_unpacked_ones():
             (
                 np.asarray(masked_lm)[used[0]],
                 np.asarray(next_sentence)[used[1]],
-                step_lib.total_loss(sums, counts, config.loss_weights),
+                losses_lib.total_loss(sums, counts, config.loss_weights),
                 counts["masked_lm_loss"],
                 counts["next_sentence_loss"],
             )

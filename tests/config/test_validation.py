@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 
 import pytest
 
-from bert_jax.config import ExperimentConfig, fields
+from bert_jax.config import ExperimentConfig
+from bert_jax.config.validation import (
+    Count,
+    Fraction,
+    Length,
+    Positive,
+    Probability,
+    Range,
+    build,
+)
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import FinetuneConfig
 
@@ -15,13 +24,13 @@ from bert_jax.finetuning.config import FinetuneConfig
 @dataclasses.dataclass(frozen=True)
 class Circle:
     kind: Literal["circle", "disk"]
-    radius: fields.Positive
+    radius: Positive
 
 
 @dataclasses.dataclass(frozen=True)
 class Polygon:
     kind: Literal["polygon"]
-    sides: Annotated[tuple[fields.Positive, ...], fields.Length(min=3)]
+    sides: Annotated[tuple[Positive, ...], Length(min=3)]
 
 
 Shape = Circle | Polygon
@@ -30,16 +39,16 @@ Shape = Circle | Polygon
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        (fields.Count, 0, "x=0 must be at least 1"),
-        (fields.Positive, 0, "x=0.0 must be above 0"),
-        (fields.Fraction, 1.0, "x=1.0 must be at least 0 and below 1"),
-        (fields.Probability, 1.5, "x=1.5 must be at least 0 and at most 1"),
-        (fields.Count, 1.0, r"x is 1.0 \(float\); it must be of type int"),
-        (fields.Count, True, r"x is True \(bool\); it must be of type int"),
+        (Count, 0, "x=0 must be at least 1"),
+        (Positive, 0, "x=0.0 must be above 0"),
+        (Fraction, 1.0, "x=1.0 must be at least 0 and below 1"),
+        (Probability, 1.5, "x=1.5 must be at least 0 and at most 1"),
+        (Count, 1.0, r"x is 1.0 \(float\); it must be of type int"),
+        (Count, True, r"x is True \(bool\); it must be of type int"),
         (Literal["a", "b"], "c", "x='c' must be one of a, b"),
         (Literal["a", "b"], ["a"], r"x=\['a'\] must be one of a, b"),
         (tuple[str, ...], "a", r"x is 'a'; it must be a list, for example \['a'\]"),
-        (tuple[fields.Count, ...], (1, 0), r"x\[1\]=0 must be at least 1"),
+        (tuple[Count, ...], (1, 0), r"x\[1\]=0 must be at least 1"),
         (Shape, 3, "x is 3; it must be a section with keys"),
         (Shape, {}, "x.kind=None must be one of circle, disk, polygon"),
         (Shape, {"kind": []}, r"x.kind=\[\] must be one of circle, disk, polygon"),
@@ -58,22 +67,25 @@ Shape = Circle | Polygon
 )
 def test_invalid_values_are_errors_with_key_value_and_remedy(kind, value, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
-        fields.build(kind, value, "x")
+        build(kind, value, "x")
 
 
 def test_valid_values_are_built():
-    assert fields.build(fields.Probability, 1, "x") == 1.0
-    assert fields.build(Shape, {"kind": "disk", "radius": 2}, "x") == Circle("disk", 2)
-    assert fields.build(tuple[fields.Count, ...], [1, 2], "x") == (1, 2)
+    assert build(Probability, 1, "x") == 1.0
+    assert build(Shape, {"kind": "disk", "radius": 2}, "x") == Circle("disk", 2)
+    assert build(tuple[Count, ...], [1, 2], "x") == (1, 2)
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (fields.Range(min=0, below=2**63), "at least 0 and below 9223372036854775808"),
-        (fields.Length(min=1), "at least 1"),
-        (fields.Length(min=2, max=2), "2"),
-        (fields.Length(min=1, max=2), "1 to 2"),
+        (
+            Range(min=0, below=2**63),
+            "at least 0 and below 9223372036854775808",
+        ),
+        (Length(min=1), "at least 1"),
+        (Length(min=2, max=2), "2"),
+        (Length(min=1, max=2), "1 to 2"),
     ],
 )
 def test_limits_have_words(limit, words):
