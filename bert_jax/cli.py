@@ -232,7 +232,7 @@ def _parse(argv: list[str], known_only: bool) -> list[str]:
     if name := "config" in flags.FLAGS and flags.FLAGS["config"].value:
         _config = _load(name)
         for argument in rest:
-            if match := re.match(r"--?(?:no)?(config\.[^=]+)", argument):
+            if match := re.match(r"--?(?:no)?(config\.[^=]*)", argument):
                 _check_key(match[1], _config, name)
         overrides = flags.FlagValues()
         overrides.set_gnu_getopt()
@@ -296,12 +296,14 @@ def _check_key(key: str, config: ml_collections.ConfigDict, file: str) -> None:
 
 
 def _keys(value: Any, path: str) -> list[str]:
-    """Returns the paths of a value and of all values in it."""
+    """Returns the paths that flags can set: a value, and those in a ConfigDict."""
     found = [path]
     if isinstance(value, ml_collections.ConfigDict):
         found += [k for key in value for k in _keys(value[key], f"{path}.{key}")]
     elif isinstance(value, list | tuple):
-        found += [k for i, v in enumerate(value) for k in _keys(v, f"{path}[{i}]")]
+        for i, item in enumerate(value):
+            if isinstance(item, ml_collections.ConfigDict):
+                found += _keys(item, f"{path}[{i}]")
     return found
 
 

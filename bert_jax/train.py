@@ -75,7 +75,10 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 position = Position(corpus.sha256)
                 state = initial_state(init, weights)
             resume.begin_workdir(workdir, config, first_step)
-            print(overview.describe(config, mesh, corpus, state, workdir, first_step))
+            print(
+                overview.describe(config, mesh, corpus, state, workdir, first_step),
+                flush=True,
+            )
             overview.print_notes(config, weights.notes if weights else ())
             del weights  # as large as the parameters
 
@@ -168,7 +171,8 @@ def train_with_rollbacks(
                 )
         # Restore outside of `except`: the traceback holds the state that diverged.
         started = time.time()
-        state = run.checkpoints.restore(first_step, like, run.mesh)
+        with run.monitor.activity("rolling back"):
+            state = run.checkpoints.restore(first_step, like, run.mesh)
 
 
 def take_steps(
@@ -195,6 +199,7 @@ def take_steps(
                 is_last = step == config.num_steps
                 if preemption.interrupted() and not is_last:
                     save(run, step, state, position)  # there may be only seconds left
+                    wait_for_save(run)  # raises if it failed
                     raise Interrupted(f"step {step:,} is saved in {run.workdir}")
                 is_best = False
                 if run.held_out.is_due(step):
@@ -274,6 +279,7 @@ def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
 
 def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
     """Logs the held-out metrics; returns whether keep_best preserves this state."""
+    run.monitor.flush()  # steps so far: their rate excludes the evaluation
     with run.monitor.activity("evaluating"):
         line = run.held_out.evaluate(state, phase_index)
     run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])

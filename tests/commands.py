@@ -5,12 +5,15 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).parent.parent
+
+LIMIT_SECS = 1500
 
 # One simulated device, unless a test asks for more.
 ENV = {
@@ -58,7 +61,7 @@ def run(
 def run_anew(module: str, *args: str, **kwargs) -> subprocess.CompletedProcess:
     """Runs a command to its end in a new interpreter."""
     process = start(module, *args, **kwargs)
-    stdout, stderr = process.communicate(timeout=1500)
+    stdout, stderr = process.communicate(timeout=LIMIT_SECS)
     return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
 
 
@@ -74,12 +77,16 @@ def ask_warm(request: dict) -> int:
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
-        limit = threading.Timer(1500, server.kill)
+        limit = threading.Timer(LIMIT_SECS, os.killpg, (server.pid, signal.SIGKILL))
         limit.start()
         try:
-            return int(server.stdout.readline())
+            answer = server.stdout.readline()
         finally:
             limit.cancel()
+        if not answer:
+            start_warm.cache_clear()
+            raise subprocess.TimeoutExpired(request["args"], LIMIT_SECS)
+        return int(answer)
 
 
 @functools.cache
@@ -91,6 +98,7 @@ def start_warm() -> subprocess.Popen:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # its process group includes the commands
     )
 
 

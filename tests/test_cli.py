@@ -85,6 +85,12 @@ from tests.commands import run, run_code, run_well, start
             ["--config=configs/tiny.py", "--config.phases[0].num_steps=x"],
             "it must be of type int",
         ),
+        (
+            ["--config=configs/tiny.py", "--config.data.sources[0]=text:x"],
+            "--config.data.sources[0] is not a config key; the nearest is"
+            " --config.data.sources",
+        ),
+        (["--config=configs/tiny.py", "--config.=3"], "--config. is not a config key"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):

@@ -6,7 +6,7 @@ import importlib.util
 import itertools
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import jax
@@ -163,7 +163,10 @@ def preflight(
     chip = chips.chip_of(devices[0].device_kind)
     phases = [Phase(config, i, mesh, chip, price) for i in range(len(config.phases))]
     threads = ThreadPoolExecutor(num_at_once(config, chip))
-    reports = list(threads.map(lambda phase: phase.report(search), phases))
+    made = [threads.submit(phase.report, search) for phase in phases]
+    for report in as_completed(made):  # an error does not wait for the other phases
+        report.result()
+    reports = [report.result() for report in made]
     fits = None if reports[0]["fits"] is None else all(r["fits"] for r in reports)
     libraries = filter(importlib.util.find_spec, ("jax", "jaxlib", "libtpu"))
     # For a phase that fits and was not searched, only its own batch is known to fit.

@@ -8,6 +8,7 @@
 - HANG_AT="20" hangs after a step, HANG_AT="bert_jax.MODULE.NAME" in a function. The
   limits of the watchdog are a few seconds.
 - FAIL_AT="21" raises a KeyError after a step.
+- FAIL_SAVES=1 makes every save fail while it is written, as on a full disk.
 - COMPUTE_WRONG=1 makes the second result of each replay differ, as a faulty chip does.
 - CORRUPT_CHECKPOINT="40:2" flips a bit of checkpoint 40 before the second rollback.
 - COMPILE_FOREVER=1 never completes the compilation of the second phase.
@@ -24,8 +25,10 @@ import jax
 import numpy as np
 
 from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import watchdog
+from bert_jax.errors import ConfigError
 from bert_jax.monitoring import monitor as monitor_lib
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.training import compilation, replay, rollbacks
@@ -112,6 +115,13 @@ def hang() -> None:
         mock.patch(HANG_AT, wait_forever).start()
 
 
+def fail_saves() -> None:
+    def wait(self) -> None:
+        raise ConfigError("no space left on the disk; free some")
+
+    Checkpoints.wait = wait
+
+
 def compute_wrong() -> None:
     """Changes the last bit of one moment in the second result of a replay."""
     real = replay.differing_arrays
@@ -162,6 +172,8 @@ if HANG_AT:
     hang()
 if os.environ.get("FAIL_AT"):
     fail()
+if os.environ.get("FAIL_SAVES"):
+    fail_saves()
 if os.environ.get("COMPUTE_WRONG"):
     compute_wrong()
 if os.environ.get("CORRUPT_CHECKPOINT"):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.commands import ENV, PATH, ROOT, small_run, write_text
+from tests.commands import ENV, PATH, ROOT, run, small_run, write_text
 
 pytestmark = pytest.mark.slow
 # In a new namespace, any user may mount a small disk.
@@ -56,3 +56,16 @@ def test_a_full_disk_keeps_checkpoints_and_the_run_resumes_with_space(tmp_path):
     assert "Traceback" not in result.stderr
     assert "verified" in after and "CORRUPT" not in after
     assert f"resuming at step {step - 20}" in after and "Trained to step 60" in after
+
+
+def test_an_interrupted_run_whose_save_fails_reports_the_failure(tmp_path):
+    """Exit code 75 would make a launcher restart it, without a checkpoint."""
+    write_text(tmp_path / "documents.txt")
+    arguments = [*small_run(tmp_path), f"--workdir={tmp_path / 'run'}"]
+    faults = {"KILL_AT": "12:SIGTERM", "FAIL_SAVES": "1"}
+    result = run("tests.faults.faulty_train", *arguments, **faults)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "is saved" not in result.stdout
+    assert result.stderr.splitlines()[-1].endswith(
+        "no space left on the disk; free some"
+    )

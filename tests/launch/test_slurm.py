@@ -15,7 +15,7 @@ from tests.commands import ROOT
 SRUN = r"""#!/usr/bin/env bash
 echo "$@" >>"$RUN/starts"
 read -r code step < <(sed -n "$(wc -l <"$RUN/starts")p" "$RUN/plan")
-[[ -z $step ]] || mkdir -p "$RUN/checkpoints/$step"
+[[ -z $step ]] || mkdir -p "$WORKDIR/checkpoints/$step"
 exit "$code"
 """
 SCONTROL = '#!/usr/bin/env bash\necho "$@" >>"$RUN/requeued"\n'
@@ -31,7 +31,9 @@ def submit(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     path = f"{tmp_path}:{os.environ['PATH']}"
+    workdir = tmp_path / "workdir"  # train makes it, unless a process is missing
     env = os.environ | {"PATH": path, "RUN": str(run), "SLURM_JOB_ID": "7"}
+    env["WORKDIR"] = str(workdir)
 
     def submit(*plan: str) -> tuple[list[int], str]:
         (run / "plan").write_text("\n".join(plan) + "\n")
@@ -39,7 +41,7 @@ def submit(tmp_path):
         while True:
             count = requeues()
             result = subprocess.run(
-                ["bash", SCRIPT, "--config=configs/tiny.py", f"--workdir={run}"],
+                ["bash", SCRIPT, "--config=configs/tiny.py", f"--workdir={workdir}"],
                 env=env,
                 capture_output=True,
                 text=True,
@@ -67,6 +69,10 @@ def test_codes_75_and_76_requeue(submit):
     assert submit("75 10", "76 20", "0 30")[0] == [0, 0, 0]
     starts = (submit.run / "starts").read_text()
     assert starts.count("-m bert_jax.train --config=configs/tiny.py --workdir=") == 3
+
+
+def test_a_run_that_failed_before_its_workdir_was_made_is_requeued(submit):
+    assert submit("76", "0")[0] == [0, 0]
 
 
 def test_three_requeues_without_a_newer_checkpoint_exit_with_1(submit):
