@@ -205,11 +205,19 @@ class Reader(io.RawIOBase):
             self._file = None  # its position is unknown after an error
             raise
 
+    def seekable(self) -> bool:
+        return True
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence != os.SEEK_SET:
-            raise io.UnsupportedOperation("seek supports only whence=SEEK_SET")
+        if whence == os.SEEK_CUR:
+            offset += self._offset
+        elif whence == os.SEEK_END:
+            offset += stat(self._path).num_bytes
         self._offset, self._file = offset, None
         return offset
+
+    def tell(self) -> int:
+        return self._offset
 
     def close(self) -> None:
         if self._file is not None:

@@ -16,10 +16,13 @@ from bert_jax.data.sources import embedded
 from bert_jax.errors import ConfigError
 
 # Kinds whose argument is a glob pattern.
-FILE_KINDS = ("text", "files", "jsonl", "wikiextractor")
+FILE_KINDS = ("text", "files", "jsonl", "parquet", "wikiextractor")
+# Kinds whose pattern is followed by #field.
+FIELD_KINDS = ("jsonl", "parquet")
 KINDS = ("embedded", *FILE_KINDS, "tfds")
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 
 
 class InputFile(NamedTuple):
@@ -32,7 +35,7 @@ class InputFile(NamedTuple):
     @property
     def text_bytes(self) -> int:
         """Returns the estimated size of the decompressed text, in bytes."""
-        is_compressed = self.path.endswith((".gz", ".bz2"))
+        is_compressed = self.path.endswith(COMPRESSED)
         return self.num_bytes * (COMPRESSED_RATIO if is_compressed else 1)
 
 
@@ -85,7 +88,7 @@ def find(specs: tuple[str, ...]) -> tuple[Source, ...]:
 
 def _find_one(spec: str) -> Source:
     kind, argument = parse(spec)
-    if kind == "jsonl" and not argument.partition("#")[2]:
+    if kind in FIELD_KINDS and not argument.partition("#")[2]:
         raise ConfigError(
             f"config.data.sources has {spec!r}, which names no field;"
             f" write {spec}#text (or the field that contains the text)"
@@ -138,15 +141,15 @@ def parse(spec: str) -> tuple[str, str]:
     if kind not in KINDS or not colon or not (argument or kind == "embedded"):
         raise ConfigError(
             f"config.data.sources has {spec!r}; a source is one of embedded:,"
-            " text:GLOB, files:GLOB, jsonl:GLOB#field, wikiextractor:GLOB,"
-            " tfds:NAME[:SPLIT][#field]"
+            " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB#column,"
+            " wikiextractor:GLOB, tfds:NAME[:SPLIT][#field]"
         )
     return kind, argument
 
 
 def pattern(kind: str, argument: str) -> str:
     """Returns the glob pattern in the argument of a spec."""
-    return argument.partition("#")[0] if kind == "jsonl" else argument
+    return argument.partition("#")[0] if kind in FIELD_KINDS else argument
 
 
 def paths(glob_pattern: str) -> list[str]:

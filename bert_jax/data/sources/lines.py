@@ -9,6 +9,7 @@ import codecs
 import collections
 import gzip
 import io
+import lzma
 import re
 import shlex
 import zlib
@@ -78,8 +79,8 @@ def read(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a file, blank lines included.
 
-    A line ends at LF, CR or CRLF. gzip and bzip2 files are recognized by their first
-    bytes and decompressed. A byte order mark at the start is dropped.
+    A line ends at LF, CR or CRLF. gzip, bzip2, xz and zstd files are recognized by
+    their first bytes and decompressed. A byte order mark at the start is dropped.
 
     Args:
       path: a local path, or a URL that a TensorFlow file system supports.
@@ -239,21 +240,25 @@ def _chunks(path: str) -> Iterator[bytes]:
         with storage.Reader(path) as raw, _decompressed(raw, path) as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
-    except EOFError:
-        raise ConfigError(
-            f"{path} is truncated: its compressed data ends early; copy the file again"
-        ) from None
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise ConfigError(
-            f"{path} is corrupt or not gzip ({error}); copy the file again"
-        ) from None
     except OSError as error:
-        problem = error.strerror or str(error)
-        raise ConfigError(f"{path} cannot be read ({problem})") from None
+        if error.strerror:
+            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: str, error: Exception) -> ConfigError:
+    """Returns the error for a file that cannot be decompressed."""
+    if isinstance(error, EOFError) or "Truncated" in str(error):
+        problem = "is truncated: its compressed data ends early"
+    else:
+        problem = f"is corrupt, or not compressed as its name says ({error})"
+    return ConfigError(f"{path} {problem}; copy the file again")
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether a file is gzip or bzip2, which `read` decompresses."""
+    """Returns whether `read` decompresses a file."""
     with storage.Reader(path) as file:
         return _decompressor(file, path) is not None
 
@@ -265,12 +270,22 @@ def _decompressed(file: Any, path: str) -> Any:
 
 
 def _decompressor(file: Any, path: str) -> Callable[[Any], Any] | None:
-    head = file.read(3)
+    head = file.read(6)
     if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
         return lambda file: gzip.GzipFile(fileobj=file)
-    if head == b"BZh" or path.endswith(".bz2"):
+    if head[:3] == b"BZh" or path.endswith(".bz2"):
         return bz2.BZ2File
+    if head == b"\xfd7zXZ\x00" or path.endswith(".xz"):
+        return lzma.LZMAFile
+    if head[:4] == b"\x28\xb5\x2f\xfd" or path.endswith(".zst"):
+        return _zstd
     return None
+
+
+def _zstd(file: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
 
 
 def _other_encoding(head: bytes) -> str | None:

@@ -4,6 +4,7 @@ embedded:                       docstrings of the installed Python and its packa
 text:GLOB                       plain text; see layout.py for how it is read
 files:GLOB                      plain text, one document per file
 jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
+parquet:GLOB#column.path        Parquet, one document per row, in one column
 wikiextractor:GLOB              WikiExtractor output, <doc ...> ... </doc> or JSON
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 
@@ -24,6 +25,7 @@ from bert_jax.data.sources import (
     json_lines,
     layout,
     lines,
+    parquet,
 )
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.data.sources.document import Document, assemble
@@ -203,5 +205,6 @@ _FILE_READERS: dict[
     "text": _text,
     "files": _files,
     "jsonl": json_lines.read_jsonl,
+    "parquet": parquet.read_parquet,
     "wikiextractor": json_lines.read_wikiextractor,
 }

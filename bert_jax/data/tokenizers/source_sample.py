@@ -2,9 +2,9 @@
 
 The bytes are shared equally between sources, and between the files of a source; the
 share that a small source or file does not need goes to the others. A large file is
-sampled in excerpts at equal distances, a compressed file, which is not seekable, from
-its start, and a dataset in slices. The time depends on the size of the sample, not on
-the size of the sources.
+sampled in excerpts at equal distances, a compressed or Parquet file, which cannot be
+read from any byte, from its start, and a dataset in slices. The time depends on the
+size of the sample, not on the size of the sources.
 """
 
 import collections
@@ -157,6 +157,7 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
     sizes = (file.text_bytes for file in source.files)
     most = int(max(EXCERPT_BYTES, _equal_share(sizes, max_bytes)))
     left = max_bytes
+    is_parquet = source.spec.startswith("parquet:")
     for file in _spread(source.files):
         if left <= 0:
             break
@@ -164,7 +165,7 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
         num_bytes = min(size, most, left)
         left -= num_bytes
         num_places = math.ceil(num_bytes / EXCERPT_BYTES)
-        if num_bytes == size or lines.is_compressed(path):
+        if num_bytes == size or is_parquet or lines.is_compressed(path):
             # One more than the size, because a missing last line end is counted.
             yield _Place(source.spec, num_bytes + 1, path)
             continue

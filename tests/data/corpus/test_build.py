@@ -1,6 +1,7 @@
 """Tests of bert_jax.data.corpus.build, including interruption and resuming."""
 
 import json
+import lzma
 import os
 import random
 import re
@@ -11,7 +12,9 @@ import textwrap
 import time
 from collections import Counter
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax import storage
 from bert_jax.data.batches import streams
@@ -75,6 +78,31 @@ def test_the_corpus_contains_the_documents_of_the_source(source):
     found = write(by_hand, documents)
     assert made(config) == files(by_hand.data.corpus_dir)
     assert sorted(places(found)) == sorted(set(map(tuple, documents)))
+
+
+def test_parquet_and_compressed_json_lines_make_the_same_files(source, tmp_path):
+    config, documents = source
+    texts = ["\n".join(document) for document in documents]
+    for name, part in (("1", texts[:50]), ("2", texts[50:])):
+        lines = "".join(json.dumps({"a": {"b": text}}) + "\n" for text in part).encode()
+        (tmp_path / f"{name}.jsonl").write_bytes(lines)
+        packed = pyarrow.compress(lines, codec="zstd", asbytes=True)
+        (tmp_path / f"{name}.jsonl.zst").write_bytes(packed)
+        (tmp_path / f"{name}.jsonl.xz").write_bytes(lzma.compress(lines))
+        table = pyarrow.table({"a": [{"b": text} for text in part]})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=7)
+    found = []
+    for kind, name in (
+        ("jsonl", "*.jsonl"),
+        ("jsonl", "*.zst"),
+        ("jsonl", "*.xz"),
+        ("parquet", "*.parquet"),
+    ):
+        sources = (f"{kind}:{tmp_path}/{name}#a.b",)
+        changes = changed(elsewhere(config, name[2:]), "data", sources=sources)
+        found.append(made(trains(changes), 2))
+        assert b"a.b" in found[-1].pop("manifest.json")  # it has the source's spec
+    assert len(found[0]) > 3 and found[1:] == found[:1] * 3
 
 
 @pytest.mark.parametrize(

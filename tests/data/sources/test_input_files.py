@@ -37,7 +37,9 @@ def test_no_file_matches(tmp_path, kind):
 @FILE_KINDS
 def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
-        input_files.find((f"{kind}:{tmp_path}" + "#text" * (kind == "jsonl"),))
+        input_files.find(
+            (f"{kind}:{tmp_path}" + "#text" * (kind in input_files.FIELD_KINDS),)
+        )
 
 
 def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):
@@ -48,10 +50,11 @@ def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):
     assert [file.path for file in found.files] == [str(path)]
 
 
-def test_jsonl_needs_a_field(tmp_path):
-    path = write(tmp_path / "x.jsonl", "{}")
-    with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
-        input_files.find((f"jsonl:{path}",))
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_json_lines_and_parquet_need_a_field(tmp_path, kind):
+    path = write(tmp_path / "x", "{}")
+    with pytest.raises(ConfigError, match=f"write {kind}:{path}#text"):
+        input_files.find((f"{kind}:{path}",))
 
 
 def test_embedded_and_tfds_sources_have_no_files(tmp_path):
@@ -62,13 +65,15 @@ def test_embedded_and_tfds_sources_have_no_files(tmp_path):
     assert found[0].version and not found[3].version
 
 
-def test_only_jsonl_has_a_field_in_its_pattern(tmp_path):
+def test_only_json_lines_and_parquet_have_a_field_in_their_pattern(tmp_path):
     """In the pattern of any other kind, # is part of the file name."""
     path = write(tmp_path / "c#.txt", "One.\nTwo.")
     (found,) = input_files.find((f"text:{path}",))
     assert found.text_bytes == 9 and found.format == "text"
     (found,) = input_files.find((f"jsonl:{tmp_path}/c*.txt#a.b",))
     assert found.format == "jsonl#a.b"
+    (found,) = input_files.find((f"parquet:{tmp_path}/c*.txt#a.b",))
+    assert found.format == "parquet#a.b"
 
 
 def test_total_bytes_of_sources(tmp_path):

@@ -5,8 +5,10 @@ import gzip
 import html
 import json
 
+import pyarrow
 import pytest
 import tensorflow_datasets as tfds
+from pyarrow import parquet
 
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample
@@ -149,6 +151,14 @@ def test_excerpts_of_wikiextractor_files_start_at_an_article(tmp_path, sample):
 def test_a_compressed_file_is_read_from_its_start(tmp_path, sample, name):
     write(tmp_path / name, numbered(50_000), gzip.compress)
     (found,), (sampled,) = sample(5 * KB, f"text:{tmp_path}/{name}")
+    assert found[:200] == numbered(200)
+    assert sampled.places == 1 and not sampled.is_everything
+
+
+def test_a_parquet_file_is_read_from_its_start(tmp_path, sample):
+    table = pyarrow.table({"text": numbered(50_000)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    (found,), (sampled,) = sample(5 * KB, f"parquet:{tmp_path}/a.parquet#text")
     assert found[:200] == numbered(200)
     assert sampled.places == 1 and not sampled.is_everything
 

@@ -1,0 +1,149 @@
+"""Reads documents from a text column of Parquet files, row group by row group."""
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax import storage
+from bert_jax.config import DataConfig
+from bert_jax.data.sources import lines
+from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.unwrap import Stream
+from bert_jax.errors import ConfigError
+
+# Rows decoded at a time: few enough that long documents fit into memory.
+BATCH_ROWS = 256
+
+
+def read_parquet(
+    path: str, argument: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Iterator[Document]:
+    """Yields one document per row of a Parquet file; a null is an empty document.
+
+    Args:
+      path: a Parquet file.
+      argument: GLOB#column, the argument of the source spec; a dotted path names a
+        field of a struct.
+      data_config: as for `sources.documents`.
+      counts: as for `sources.documents`.
+
+    Raises:
+      ConfigError: when the file is not Parquet or corrupt, or when the column does not
+        exist or is not text.
+    """
+    _, _, column = argument.partition("#")
+    stream = _stream(path, column, data_config, counts)
+    yield from assemble(stream, path, data_config, counts)
+
+
+def _stream(
+    path: str, column: str, data_config: DataConfig, counts: collections.Counter[str]
+) -> Stream:
+    number = 0
+    for data in _values(path, column):
+        number += 1
+        if data is not None:
+            text = data.decode("utf-8", "surrogateescape")
+            where = f"{path}:{number}"
+            text = lines.repair(text, where, data_config.invalid_utf8, counts)
+            yield from text.splitlines()
+        yield None
+
+
+def _values(path: str, column: str) -> Iterator[bytes | None]:
+    """Yields the text of each row as stored, or None for a null."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with storage.Reader(path) as raw:
+            # Checks the checksums of pages, which only some writers add.
+            file = parquet.ParquetFile(raw, page_checksum_verification=True)
+            names = _path_in_schema(file.schema_arrow, column, path)
+            for group in range(file.num_row_groups):
+                batches = file.iter_batches(
+                    BATCH_ROWS, [group], columns=[".".join(names)]
+                )
+                for batch in batches:
+                    values = batch.column(0)
+                    for name in names[1:]:
+                        values = _field(values, name)
+                    yield from _as_binary(values).to_pylist()
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        raise ConfigError(
+            f"{path} is corrupt or not Parquet ({_first_line(error)}); copy the file"
+            " again"
+        ) from None
+
+
+def _field(values: Any, name: str) -> Any:
+    """Returns a field of a struct column, null where the struct is null."""
+    return values.flatten()[values.type.get_field_index(name)]
+
+
+def _as_binary(values: Any) -> Any:
+    """Returns text as bytes, because a writer may not have validated its UTF-8."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values.cast(pyarrow.large_binary())
+
+
+def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
+    """Returns the names from the top-level column to the text.
+
+    Raises:
+      ConfigError: when the column does not exist or is not text. The message lists the
+        text columns.
+    """
+    names = [column] if column in schema.names else column.split(".")
+    fields: Any = {field.name: field for field in schema}
+    kind = None
+    for name in names:
+        if name not in fields:
+            raise ConfigError(_problem(path, column, "does not exist", schema))
+        kind = fields[name].type
+        fields = {field.name: field for field in kind} if _is_struct(kind) else {}
+    if not _is_text(kind):
+        raise ConfigError(_problem(path, column, f"is {kind}, not text", schema))
+    return names
+
+
+def _problem(path: str, column: str, problem: str, schema: Any) -> str:
+    texts = ", ".join(_text_columns(schema)) or "none"
+    return (
+        f"config.data.sources: column {column!r} of {path} {problem}; use one of its"
+        f" text columns: {texts}"
+    )
+
+
+def _text_columns(fields: Any, prefix: str = "") -> list[str]:
+    """Returns the dotted paths of all columns of text."""
+    found = []
+    for field in fields:
+        if _is_struct(field.type):
+            found += _text_columns(field.type, f"{prefix}{field.name}.")
+        elif _is_text(field.type):
+            found.append(prefix + field.name)
+    return found
+
+
+def _is_struct(kind: Any) -> bool:
+    import pyarrow
+
+    return pyarrow.types.is_struct(kind)
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n", 1)[0].rstrip(".")

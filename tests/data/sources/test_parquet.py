@@ -1,0 +1,141 @@
+"""Tests of bert_jax.data.sources.parquet, with JSON Lines of the text as reference."""
+
+import collections
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bert_jax.data.sources import parquet as parquet_lib
+from bert_jax.data.sources import sources
+from bert_jax.errors import ConfigError
+from tests.conftest import make_config
+
+TEXTS = [f"Text {i} is first.\nIt has caf\u00e9 number {i}." for i in range(1000)]
+TEXTS[7] = ""
+
+
+def documents(spec, counts=None, **changes):
+    data = make_config(**{f"data__{key}": value for key, value in changes.items()}).data
+    counts = collections.Counter() if counts is None else counts
+    return [found.lines for found in sources.documents(spec, data, counts)]
+
+
+def write(path, columns, **options):
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+@pytest.fixture
+def expected(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    return documents(f"jsonl:{path}#text")
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("rows", [1, 100, 10_000])
+def test_documents_equal_those_of_json_lines(tmp_path, expected, codec, rows):
+    columns = {"id": range(len(TEXTS)), "text": TEXTS}
+    path = write(
+        tmp_path / "a.parquet", columns, compression=codec, row_group_size=rows
+    )
+    assert documents(f"parquet:{path}#text") == expected
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary("int32", "str")],
+)
+def test_every_type_of_text_is_read(tmp_path, expected, kind):
+    path = write(tmp_path / "a.parquet", {"text": pyarrow.array(TEXTS).cast(kind)})
+    assert documents(f"parquet:{path}#text") == expected
+
+
+def test_a_field_of_a_struct_and_a_column_with_a_dot(tmp_path, expected):
+    rows = [{"body": {"text": text, "n": 1}} for text in TEXTS]
+    path = write(tmp_path / "a.parquet", {"article": rows, "a.text": TEXTS})
+    assert documents(f"parquet:{path}#article.body.text") == expected
+    assert documents(f"parquet:{path}#a.text") == expected
+
+
+def test_a_null_is_an_empty_document(tmp_path):
+    path = write(
+        tmp_path / "a.parquet", {"a": [{"text": "One."}, None, {"text": None}]}
+    )
+    assert documents(f"parquet:{path}#a.text") == [("One.",), (), ()]
+
+
+def test_memory_is_bounded_by_a_batch_of_rows(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.parquet", {"text": TEXTS})
+    sizes = []
+    convert = parquet_lib._as_binary
+
+    def noted(values):
+        sizes.append(len(values))
+        return convert(values)
+
+    monkeypatch.setattr(parquet_lib, "_as_binary", noted)
+    assert len(documents(f"parquet:{path}#text")) == len(TEXTS)
+    assert max(sizes) == parquet_lib.BATCH_ROWS and sum(sizes) == len(TEXTS)
+
+
+@pytest.mark.parametrize("invalid_utf8", ["replace", "skip", "error"])
+def test_invalid_utf8_is_treated_as_in_other_sources(tmp_path, invalid_utf8):
+    column = pyarrow.array([b"One.", b"caf\xe9 au lait", b"Two."]).view("string")
+    spec = f"parquet:{write(tmp_path / 'a.parquet', {'text': column})}#text"
+    if invalid_utf8 == "error":
+        with pytest.raises(
+            ConfigError, match="a.parquet:2 is not UTF-8 .0xe9 at byte 4"
+        ):
+            documents(spec, invalid_utf8=invalid_utf8)
+        return
+    found = documents(spec, invalid_utf8=invalid_utf8)
+    kept = [("caf\ufffd au lait",)] if invalid_utf8 == "replace" else []
+    assert found == [("One.",), *kept, ("Two.",)]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("body", "column 'body' of .*a.parquet does not exist; use .*: text, a.title$"),
+        ("a.body", "column 'a.body' .* does not exist"),
+        ("text.body", "column 'text.body' .* does not exist"),
+        ("id", "column 'id' .* is int64, not text; use one of its text columns"),
+        ("a", "column 'a' .* is struct<.*>, not text"),
+        ("tags", "column 'tags' .* is list<.*>, not text"),
+    ],
+)
+def test_a_column_that_is_not_text_is_an_error(tmp_path, column, message):
+    columns = {"id": [1], "text": ["t"], "a": [{"title": "t"}], "tags": [["t"]]}
+    path = write(tmp_path / "a.parquet", columns)
+    with pytest.raises(ConfigError, match=message):
+        documents(f"parquet:{path}#{column}")
+
+
+@pytest.mark.parametrize("kept", [0, 3, 100, 0.5, -1])
+def test_a_truncated_file_is_an_error(tmp_path, kept):
+    path = write(tmp_path / "a.parquet", {"text": TEXTS})
+    data = path.read_bytes()
+    path.write_bytes(data[: int(kept * len(data)) if kept == 0.5 else kept])
+    with pytest.raises(ConfigError, match="a.parquet is corrupt or not Parquet .*copy"):
+        documents(f"parquet:{path}#text")
+
+
+def test_a_flipped_bit_in_a_page_with_a_checksum_is_an_error(tmp_path):
+    columns = {"text": TEXTS}
+    path = write(tmp_path / "a.parquet", columns, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match="a.parquet is corrupt or not Parquet"):
+        documents(f"parquet:{path}#text")
+
+
+def test_a_file_that_is_missing_or_has_no_rows(tmp_path):
+    with pytest.raises(ConfigError, match="no file matches"):
+        documents(f"parquet:{tmp_path}/*.parquet#text")
+    path = write(tmp_path / "a.parquet", {"text": pyarrow.array([], pyarrow.string())})
+    with pytest.raises(ConfigError, match="no text in .*0 documents in 1 file"):
+        documents(f"parquet:{path}#text")
