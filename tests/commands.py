@@ -65,7 +65,9 @@ def run_anew(module: str, *args: str, **kwargs) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(args, process.returncode, stdout, stderr)
 
 
-READ_AT_IMPORT = ("JAX_", "XLA_", "TF_", "TPU_", "LIBTPU", "PYTHON", "LD_", "MALLOC")
+READ_AT_IMPORT = (
+    *("JAX_", "XLA_", "TF_", "GCS_", "TPU_", "LIBTPU", "PYTHON", "LD_", "MALLOC"),
+)
 ENV_OF_TESTS = dict(ENV)
 _lock = threading.Lock()
 
