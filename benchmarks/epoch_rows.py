@@ -187,6 +187,7 @@ def make_config(
     config.data.corpus_dir = directory
     config.data.num_shards = config.data.num_streams = 1
     config.data.short_seq_prob = 0.1
+    config.data.masked_lm_prob = 0.15
     config.model.max_position_embeddings = sequence_length
     config.phases[0].update(
         sequence_length=sequence_length,

@@ -185,6 +185,7 @@ def make_config(
 ) -> config_lib.ExperimentConfig:
     config = tiny.get_config()
     config.data.corpus_dir = f"{directory}/corpus"
+    config.data.masked_lm_prob = 0.15
     config.data.whole_word_mask = whole_word_mask
     config.data.num_shards = args.shards
     config.data.num_streams = args.streams

@@ -39,7 +39,7 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
         f"--workdir={tmp_path / 'run'}",
     )
     assert result.returncode == 0, result.stderr
-    begun = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 16 x 64"
+    begun = "preflight: phase 1 of 1, the config's batch: compiling 1 layers, 8 x 64"
     assert begun in result.stderr
     report = json.loads(result.stdout)
     assert report["fits"] is True
@@ -55,7 +55,7 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     # Two moments of every parameter, and two counters that are scalars.
     moments = arguments["optimizer_moments"] - 2 * arguments["parameters"]
     assert 0 <= moments <= 16
-    assert arguments["batch"] == 16 * 4 * (4 * 64 + 3 * 10 + 3 * 1)
+    assert arguments["batch"] == 8 * 4 * (4 * 64 + 3 * 13 + 3 * 1)
     assert compiled["memory"]["arguments"] >= sum(arguments.values())
     assert compiled["memory"]["aliased"] > 3 * arguments["parameters"]
     memory = compiled["memory"]
@@ -70,11 +70,11 @@ def test_json_of_a_slice_that_is_not_here(tmp_path):
     assert {each["kind"] for each in compiled["collectives"]} == {"all-reduce"}
     step = sum(estimated["seconds"].values())
     assert estimated["step_seconds"] == pytest.approx(step)
-    assert report["hours"] == pytest.approx(1600 * step / 3600)
+    assert report["hours"] == pytest.approx(2000 * step / 3600)
     assert report["cost"] == pytest.approx(report["hours"] * 4 * 2)
-    rate = 64 / step
+    rate = 32 / step
     assert estimated["sequences_per_second"] == pytest.approx(rate)
-    flops = phase["model_flops"] / 64
+    flops = phase["model_flops"] / 32
     assert estimated["mfu"] == pytest.approx(rate * flops / (4 * 197e12))
 
 
