@@ -243,7 +243,7 @@ def test_predict_repeats_the_predictions_of_fine_tuning(kind, tmp_path):
 def test_a_student_with_fewer_layers_learns_from_the_fine_tuned_model(swept, tmp_path):
     directory, _ = swept
     teacher = str(directory / "run" / "model")
-    arguments = [x.replace("sst2.py", "distill.py") for x in command(directory)]
+    arguments = [x.replace("glue.py:sst2", "distill.py") for x in command(directory)]
     arguments += [f"--model={teacher}", f"--workdir={tmp_path / 'run'}", STUDENT]
     taught = f"--config.distill.teacher={teacher}"
     stdout = run_well("bert_jax.finetune", *arguments, taught)

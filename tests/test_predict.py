@@ -120,7 +120,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(tmp_path):
         ([f"--model={tmp_path}", "--input=x", "--max_length=33"], "32 positions"),
         (
             [f"--model={tmp_path}", f"--input={tmp_path / 'results.jsonl'}"],
-            "is --input",
+            "is the input file; give another file",
         ),
         ([*asked, "--max_query_length=29"], "=29 leaves no room in rows of 32 tokens"),
         (

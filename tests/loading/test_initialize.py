@@ -105,7 +105,7 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
         pytest.param(
             "RUN",
             {},
-            "config.tokenizer.vocab_file='', so the corpus would get",
+            "config.tokenizer.vocab_file='' would train a new vocabulary; set it",
             marks=pytest.mark.slow,
         ),
         (
