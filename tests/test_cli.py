@@ -225,6 +225,7 @@ def test_help_shows_the_values_and_the_default_of_a_flag():
         "-config.seed 3 -config configs/tiny.py --flag x",
     ],
 )
+@pytest.mark.slow
 def test_overrides_may_precede_the_config_flag(arguments):
     program = f"""if True:
         import sys

@@ -401,6 +401,7 @@ def test_more_seeds_in_the_same_workdir_add_runs(swept, tmp_path):
     assert results.read(str(tmp_path / "run" / "runs" / "lr0.003_seed2"))
 
 
+@pytest.mark.slow
 def test_a_test_set_can_be_predicted_later(swept, tmp_path):
     directory, _ = swept
     shutil.copytree(directory / "run", tmp_path / "run")

@@ -57,6 +57,7 @@ def test_import_error_is_raised():
     assert "ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.slow
 def test_keras_is_imported_at_its_first_use_only():
     done = run_code(
         "import sys\n"

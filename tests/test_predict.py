@@ -40,6 +40,7 @@ def test_each_line_has_the_result_of_the_api(kind, tmp_path):
                 assert found["probability"] == pytest.approx(best["probability"], 1e-3)
 
 
+@pytest.mark.slow
 def test_int8_weights_report_a_small_difference(tmp_path):
     write(tmp_path, "classification")
     lines = [f"w{i} w{2 * i} w{i + 3}" for i in range(1, 31)]

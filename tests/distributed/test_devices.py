@@ -165,6 +165,7 @@ def test_predict_uses_the_cpu_on_a_host_of_a_slice(on_a_host_of_a_slice):
     assert notice == NOTICE and "model=/nowhere is not a directory" in error
 
 
+@pytest.mark.slow
 def test_predict_refuses_to_open_the_tpu_of_a_slice(monkeypatch, on_a_host_of_a_slice):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
     result = run("bert_jax.predict", "--model=x", "--input=-")

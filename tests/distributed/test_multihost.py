@@ -88,6 +88,7 @@ def test_processes_agree_and_only_process_0_prints(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["ConfigError", "CorruptError"])
+@pytest.mark.slow
 def test_config_error_of_process_0_is_raised_in_all_processes(kind):
     program = f"""
         from bert_jax.errors import {kind}
@@ -246,6 +247,7 @@ os.close(1), os.close(2)
 
 
 @pytest.mark.parametrize("process_id", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_join_exits_with_76_if_a_process_is_missing(process_id):
     program = (
         "from bert_jax.distributed import multihost as m; m.JOIN_SECS = 3; m.join()"

@@ -47,6 +47,7 @@ def test_hang_exits_with_76_and_dumps_all_stacks():
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_compilation_and_pauses_are_not_hangs():
     result = run("""
         import time

@@ -64,6 +64,7 @@ def test_loss_and_gradient_are_zero_for_a_copy_of_the_teacher(kind):
 
 
 @every_kind
+@pytest.mark.slow
 def test_padding_rows_and_tokens_do_not_contribute(kind):
     batch = tuned.make_batch(kind)
     one, other = outputs(kind, batch, 0), outputs(kind, batch, 1)

@@ -97,6 +97,7 @@ def test_label_weight_scales_the_loss_on_labels():
     assert half == pytest.approx(whole / 2, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_padding_rows_do_not_contribute():
     batch = tuned.make_batch("classification")
     half = {name: array[:2] for name, array in batch.items()}

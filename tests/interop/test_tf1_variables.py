@@ -20,6 +20,7 @@ def test_list_variables_from_another_directory(tmp_path, monkeypatch):
     assert found == {"a/b": ((3, 2), "float32"), "c": ((), "int64")}
 
 
+@pytest.mark.slow
 def test_unreadable_checkpoint_is_an_error(tmp_path):
     with pytest.raises(tf1_variables.UnreadableError, match="model.ckpt"):
         tf1_variables.list_variables(str(tmp_path / "model.ckpt"))

@@ -254,6 +254,7 @@ def run_local(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_an_error_of_all_processes_is_printed_once():
     result = run_local("--processes=3", "--config=configs/tinny.py")
     assert result.returncode == 2

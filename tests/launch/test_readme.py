@@ -140,6 +140,7 @@ def test_restart_and_sbatch_print_the_command_of_training():
     assert printed[0] == "srun" and printed[-len(script) + 1 :] == script[1:]
 
 
+@pytest.mark.slow
 def test_the_preflight_command_succeeds():
     (words,) = commands("python -m bert_jax.preflight")
     result = run(words[2], *words[3:])

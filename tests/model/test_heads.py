@@ -134,6 +134,7 @@ def test_logits_loss_and_gradients_equal_those_of_transformers(kind, tmp_path):
 
 
 @every_module
+@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_applies_to_the_head(kind):
     config, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)

@@ -361,6 +361,7 @@ def without_next_sentence(config):
     )
 
 
+@pytest.mark.slow
 def test_without_next_sentence_the_loss_is_the_masked_lm_loss():
     config, batch = make_config(), make_batch(make_config())
     mesh, init, step, eval_step = compiled(without_next_sentence(config), (1, 1, 1))
@@ -514,6 +515,7 @@ def products(program: str) -> list[tuple[tuple[str, ...], str]]:
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
+@pytest.mark.slow
 def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, platform):
     """By default, TPUs round float32 factors to bfloat16, and GPUs to TF32."""
     monkeypatch.setattr(sharding, "platform", lambda: platform)

@@ -518,6 +518,7 @@ def excerpt(ids, tokens, starts, position_of):
 
 
 @pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
 def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index):
     """The tokens are the reference, because each is unique in the corpus."""
     made = sixteen_shards

@@ -539,6 +539,7 @@ def num_batches(monkeypatch, config):
 
 
 @pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
 def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch, num_workers
 ):
@@ -556,6 +557,7 @@ def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     check_resumes(config, monkeypatch, counts[1] + counts[4])
 
 
+@pytest.mark.slow
 def test_after_allowing_bad_lines_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch
 ):
