@@ -42,7 +42,7 @@ def _import_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def without_keras() -> Iterator[None]:
-    """Makes TensorFlow skip Keras, which is half of its import time.
+    """Imports of TensorFlow in this context omit Keras, half of the import time.
 
     Keras imports SciPy too. TensorFlow tolerates that Keras cannot be imported, and
     `tf.keras` imports it later.

@@ -94,7 +94,7 @@ def exit_on_signals() -> None:
 
 
 def save_on_signals() -> None:
-    """Makes SIGTERM, Ctrl-C and preemption notices save a checkpoint and stop the run.
+    """Handles SIGTERM, Ctrl-C and preemption notices: the run saves and then stops.
 
     Call it when there is a state to save, after `exit_on_signals`. Does nothing if that
     was not called, as in a notebook that calls `train`.
@@ -110,7 +110,7 @@ def save_on_signals() -> None:
 
 
 def restore_ctrl_c() -> None:
-    """Makes Ctrl-C raise KeyboardInterrupt again. Call it when the state is saved."""
+    """Restores Python's handler of Ctrl-C. Call it after the last checkpoint."""
     if _is_saving is None:
         return
     signal.set_wakeup_fd(-1)

@@ -4,12 +4,14 @@ import dataclasses
 import json
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bert_jax.distributed import chips, host_memory
+from bert_jax.errors import ConfigError
 from bert_jax.preflight import check
 from bert_jax.preflight import compile as compile_lib
 from bert_jax.preflight import report as report_lib
@@ -268,3 +270,25 @@ def test_accumulation_steps_divide_all_batches_until_they_fit():
     assert phase["cycles"]["copies"] == 5000
     # A number of steps that was expected to fit but is rejected is not the answer.
     assert remedy(4800)["flag"] == "--config.accumulation_steps=2"
+
+
+def test_an_error_of_one_phase_does_not_wait_for_the_others(monkeypatch):
+    config = make_config()
+    config = dataclasses.replace(config, phases=config.phases * 2)
+    released = threading.Event()
+
+    def report(phase, search):
+        if phase.index:
+            raise ConfigError("the second phase is wrong")
+        assert released.wait(60)
+
+    monkeypatch.setattr(check.Phase, "report", report)
+    monkeypatch.setattr(check.checks, "check", lambda config: [])
+    monkeypatch.setattr(check, "num_at_once", lambda config, chip: 2)
+    started = time.monotonic()
+    try:
+        with pytest.raises(ConfigError, match="the second phase is wrong"):
+            check.preflight(config, "local")
+        assert time.monotonic() - started < 50
+    finally:
+        released.set()

@@ -292,8 +292,8 @@ def _unit_starts(
     if rule.continues_word is None:
         is_start = np.ones(len(token), bool)
     else:
-        # As in the released code, if truncation leaves a piece that continues a word at
-        # the start of B, the piece belongs to the last word of A.
+        # Truncation may leave a continuation piece at the start of B. The released code
+        # masks this piece together with the last word of A.
         is_start = ~rule.continues_word[ids_BT.ravel()[token]]
         if continues_BT is not None:
             is_start &= ~continues_BT.ravel()[token]

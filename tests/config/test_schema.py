@@ -1,4 +1,4 @@
-"""Tests of config files, and of the errors for invalid configs."""
+"""Tests of the schema, of config files, and of the errors for invalid configs."""
 
 import dataclasses
 import glob
