@@ -30,7 +30,9 @@ def main() -> None:
     config = cli.load_config(_CONFIG)
     if _DEVICES.value is not None:
         if _TOPOLOGY.value is not None:
-            raise ConfigError("--devices and --topology are mutually exclusive")
+            raise ConfigError(
+                "--devices and --topology are mutually exclusive; give one"
+            )
         print(checks.check_devices(config, _DEVICES.value, _SLICES.value))
         return
     if _SLICES.value > 1:
