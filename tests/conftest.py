@@ -11,8 +11,8 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 # Tests spend most of their time in compilation, which takes half as long without XLA's
-# more expensive passes. With FUZZ=full, .ci/run compiles programs as users do.
-if os.environ.get("FUZZ") != "full":
+# more expensive passes. With COMPILE=full, .ci/run compiles programs as users do.
+if os.environ.get("COMPILE") != "full":
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones refuse it
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
