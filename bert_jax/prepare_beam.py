@@ -9,48 +9,42 @@ one worker; this process writes the manifest last. Sources and corpus must be ac
 to all workers, for example in a bucket. Requires requirements-beam.txt.
 """
 
-import collections
 import contextlib
-import functools
-import json
 import os
 import re
+import sys
+import threading
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
 
 from bert_jax import cli, storage
-from bert_jax.config import DataConfig, ExperimentConfig
-from bert_jax.data.corpus import (
-    build,
-    corpus,
-    encoding,
-    input_groups,
-    key_ranges,
-    segments,
-    work_directory,
-    writer,
-)
-from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, sources
-from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
-from bert_jax.errors import ConfigError
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import build, corpus, input_groups, work_directory, writer
+from bert_jax.data.sources import input_files
+from bert_jax.data.tokenizers import training, unknown_tokens
+from bert_jax.distributed.multihost import exit_now
+from bert_jax.errors import EXIT_LOST, ConfigError
 
 try:
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
     from apache_beam.options.pipeline_options import (  # pyright: ignore
         PipelineOptions,
     )
+
+    from bert_jax.data.corpus import beam_pipeline
 except ImportError:
     if __name__ != "__main__":
         raise
     cli.fail("Apache Beam is not installed; pip install -r requirements-beam.txt")
 
-# The workers write the metadata of their shards here, for the manifest.
-METADATA_DIRECTORY = "unfinished-beam"
-COUNTS = "counts.json"
+# Workers write the results of their shards to a directory with this prefix.
+RESULTS = "unfinished-beam-"
+# In apache_beam/runners/portability/fn_api_runner/worker_handlers.py.
+WORKER_THREADS = ("beam_control_read", "run_worker")
+LOST_WORKER = (
+    "a worker process of Beam died, for example for lack of memory; rerun the same"
+    " command, which starts from the beginning"
+)
 
 
 def run(config: ExperimentConfig, options: list[str]) -> None:
@@ -64,36 +58,37 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
       ConfigError: when a source, the vocabulary, the directory or an option is invalid.
     """
     directory = config.data.corpus_dir
-    pipeline_options = _parse(options)
+    pipeline = _pipeline(options)
     if corpus.exists(directory):
         corpus.read(config)
         print(f"corpus: {directory} is already prepared", flush=True)
         return
     found = input_files.find(config.data.sources)
-    metadata = os.path.join(directory, METADATA_DIRECTORY)
+    # Runners cannot resume, so no later call can use the files of this one.
+    call = uuid.uuid4().hex
+    results = os.path.join(directory, RESULTS + call)
     with work_directory.opened(directory) as work:
-        # Runners cannot resume, so no later call can use the shards of this one.
-        made_for = {"beam": uuid.uuid4().hex}
-        clear = functools.partial(work_directory.remove_shards, directory)
-        work_directory.stage(work, "shards", made_for, clear=clear)
-        vocabulary = work_directory.stage(work, "tokenizer", made_for)
+        _remove_outputs(directory)
+        work_directory.stage(work, "shards", {"beam": call})
+        vocabulary = work_directory.stage(work, "tokenizer", {"beam": call})
         try:
-            storage.make_directory(metadata)
+            storage.make_directory(results)
             groups = input_groups.plan(found, config.data, work, build.BATCH_BYTES)
             reader = input_groups.Reader(groups, config.data)
             kept = reader.keep() if build.keeps_text(config, found) else None
             tokenizer, trained_on = training.load_or_train(
                 config, found, kept, vocabulary
             )
-            with _raising_worker_errors(), beam.Pipeline(options=pipeline_options) as p:
-                _build(p, config.data, tokenizer)
-            counts, written = _read_metadata(metadata)
+            beam_pipeline.build(pipeline, config.data, tokenizer, results)
+            with _raising_worker_errors(), _exiting_without_a_worker():
+                pipeline.run().wait_until_finish()
+            counts, written = beam_pipeline.read_results(results)
             for number, source in enumerate(config.data.sources):
-                if not counts.pop(_with_text(number), 0):
+                if not counts.pop(beam_pipeline.with_text(number), 0):
                     raise input_files.no_text(source)
             writer.finish(config, tokenizer, trained_on, counts, written)
         finally:
-            storage.remove_directory(metadata)
+            storage.remove_directory(results)
     work_directory.remove(directory)
     made = corpus.read(config)
     print(
@@ -107,7 +102,16 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
         print(line, flush=True)
 
 
-def _parse(options: list[str]) -> PipelineOptions:
+def _remove_outputs(directory: str) -> None:
+    """Removes the shards and results of an earlier call that was killed."""
+    work_directory.remove_shards(directory)
+    for name in storage.names(directory):
+        if name.startswith(RESULTS):
+            storage.remove_directory(os.path.join(directory, name))
+
+
+def _pipeline(options: list[str]) -> beam.Pipeline:
+    """Returns an empty pipeline for the runner that the options name."""
     parsed = PipelineOptions(options)
     known = parsed.get_all_options()
     unknown = parsed.get_all_options(retain_unknown_options=True).keys() - known.keys()
@@ -116,137 +120,10 @@ def _parse(options: list[str]) -> PipelineOptions:
             f"--{min(unknown)} is neither a flag of bert_jax nor an option of Beam; see"
             " https://beam.apache.org/documentation/runners/capability-matrix"
         )
-    return parsed
-
-
-def _build(
-    pipeline: beam.Pipeline, data: DataConfig, tokenizer: tokenizers.Tokenizer
-) -> None:
-    """Adds the stages that read, encode, group and write documents."""
-    parts = [
-        (number, part)
-        for number, spec in enumerate(data.sources)
-        for part in input_files.by_file(spec)
-    ]
-    documents = (
-        pipeline
-        | "files" >> beam.Create(parts)
-        | "distribute files" >> beam.Reshuffle()
-        | "read" >> beam.ParDo(_Read(data)).with_outputs("counts", main="documents")
-    )
-    encoded = (
-        documents["documents"]
-        | "distribute documents" >> beam.Reshuffle()
-        | "encode"
-        >> beam.ParDo(_Encode(data, tokenizer)).with_outputs("counts", main="entries")
-    )
-    metadata = os.path.join(data.corpus_dir, METADATA_DIRECTORY)
-    id_dtype = encoding.id_dtype(tokenizer, data).str
-    counts = (
-        (documents["counts"], encoded["counts"])
-        | "merge counts" >> beam.Flatten()
-        | "sum counts" >> beam.CombineGlobally(_sum)
-    )
-    _ = counts | "write counts" >> beam.Map(
-        _write_counts, os.path.join(metadata, COUNTS)
-    )
-    _ = (
-        encoded["entries"]
-        | "assign shards"
-        >> beam.Map(_with_shard, data, id_dtype, beam.pvalue.AsSingleton(counts))
-        | "group by shard" >> beam.GroupByKey()
-        | "write shards" >> beam.Map(_write_shard, data, id_dtype, metadata)
-    )
-
-
-class _Read(beam.DoFn):
-    """Maps (source number, file) to (source number, document)."""
-
-    def __init__(self, data: DataConfig):
-        self._data = data
-
-    def process(self, part: tuple[int, str]) -> Iterator[Any]:
-        number, spec = part
-        counts: collections.Counter[str] = collections.Counter()
-        for document in sources.read(spec, self._data, counts):
-            counts[_with_text(number)] += bool(document.lines)
-            yield number, document
-        yield beam.pvalue.TaggedOutput("counts", dict(counts))
-
-
-def _with_text(number: int) -> str:
-    """Returns the name of the count of a source's documents that have text."""
-    return f"with text, of source {number}"
-
-
-class _Encode(beam.DoFn):
-    """Maps documents to entries, as plain tuples, which Beam can encode."""
-
-    def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
-        self._data, self._tokenizer = data, tokenizer
-
-    def setup(self) -> None:
-        self._encoder = encoding.DocumentEncoder(self._data, self._tokenizer)
-
-    def process(self, element: tuple[int, document_lib.Document]) -> Iterator[Any]:
-        source, document = element
-        counts: collections.Counter[str] = collections.Counter()
-        for entry in self._encoder(document, source, counts):
-            yield tuple(entry)
-        yield beam.pvalue.TaggedOutput("counts", dict(counts))
-
-
-def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: collections.Counter[str] = collections.Counter()
-    for some in counts:
-        total.update(some)
-    return dict(total)
-
-
-def _write_counts(counts: dict[str, int], path: str) -> None:
-    storage.write(path, json.dumps(counts).encode())
-
-
-def _with_shard(
-    entry: tuple, data: DataConfig, id_dtype: str, counts: dict[str, int]
-) -> tuple[str, tuple]:
-    """Returns the file name of an entry's shard, and the entry."""
-    ranges = _ranges(data, id_dtype, unknown_tokens.num_tokens(counts))
-    return ranges.files[ranges.index(encoding.Entry(*entry).key)], entry
-
-
-@functools.lru_cache(1)
-def _ranges(data: DataConfig, id_dtype: str, num_tokens: int) -> key_ranges.KeyRanges:
-    num_validation = key_ranges.num_validation_shards(
-        data, num_tokens, np.dtype(id_dtype)
-    )
-    return key_ranges.KeyRanges(data, num_validation)
-
-
-def _write_shard(
-    group: tuple[str, Iterable[tuple]], data: DataConfig, id_dtype: str, metadata: str
-) -> None:
-    file, entries = group
-    piece = segments.from_entries(
-        [encoding.Entry(*entry) for entry in entries], np.dtype(id_dtype)
-    )
-    written = writer.write_shard(os.path.join(data.corpus_dir, file), [piece])
-    storage.write(os.path.join(metadata, f"{file}.json"), written.to_json().encode())
-
-
-def _read_metadata(
-    metadata: str,
-) -> tuple[collections.Counter[str], dict[str, writer.WrittenShard]]:
-    """Returns the document counts, and the metadata of shards by file name."""
-    counts = collections.Counter(
-        json.loads(storage.read(os.path.join(metadata, COUNTS)))
-    )
-    written = {
-        name.removesuffix(".json"): writer.read_written(os.path.join(metadata, name))
-        for name in storage.names(metadata)
-        if name.endswith(".json") and name != COUNTS
-    }
-    return counts, written
+    try:
+        return beam.Pipeline(options=parsed)
+    except ValueError as error:  # an unknown runner, or one that needs more options
+        raise ConfigError(str(error)) from None
 
 
 @contextlib.contextmanager
@@ -263,6 +140,27 @@ def _raising_worker_errors() -> Iterator[None]:
         if not found:
             raise
         raise ConfigError(re.sub(r" \[while running .*", "", found.group(1))) from None
+
+
+@contextlib.contextmanager
+def _exiting_without_a_worker() -> Iterator[None]:
+    """Exits the process when a worker process dies, if the runner does not notice.
+
+    Beam's runner for one machine, which is part of this process, reads from each worker
+    in a thread. If the thread fails, the runner waits for the worker forever.
+    """
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        if failed.thread and failed.thread.name in WORKER_THREADS:
+            print(f"error: {LOST_WORKER}", file=sys.stderr, flush=True)
+            exit_now(EXIT_LOST)
+        before(failed)
+
+    before, threading.excepthook = threading.excepthook, hook
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def main(options: list[str]) -> None:

@@ -2,15 +2,21 @@
 
 import json
 import os
+import signal
+import sys
+import time
+from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 pytest.importorskip("apache_beam")
 
 from bert_jax import prepare_beam
 from bert_jax.data.corpus import build, key_ranges
-from bert_jax.errors import ConfigError
-from tests.commands import run, small_run, write_text
+from bert_jax.errors import EXIT_LOST, ConfigError
+from tests.commands import run, run_well, small_run, start, write_text
 from tests.corpora import (
     changed,
     files,
@@ -56,9 +62,11 @@ def test_a_killed_pipeline_starts_over(two_sources, monkeypatch):
     config = two_sources
     with monkeypatch.context() as patch:
         patch.setattr(prepare_beam.writer, "finish", kill)
+        patch.setattr(prepare_beam.storage, "remove_directory", lambda path: None)
         with pytest.raises(KeyboardInterrupt):
             prepare_beam.run(config, IN_MEMORY)
     assert "train-00000-of-00002" in os.listdir(config.data.corpus_dir)
+    config = changed(config, "data", num_shards=1, num_streams=1)
     prepare_beam.run(config, IN_MEMORY)
     build.prepare(elsewhere(config))
     expected = files(elsewhere(config).data.corpus_dir)
@@ -105,14 +113,76 @@ def test_an_empty_file_among_others_is_accepted(two_sources, tmp_path):
     assert files(elsewhere(config).data.corpus_dir) == expected
 
 
-@pytest.mark.slow
-def test_the_command_with_several_processes(tmp_path):
+@pytest.fixture
+def arguments(tmp_path):
+    """Arguments of a small run on text and Parquet, and its corpus by prepare."""
     write_text(tmp_path / "documents.txt", 200)
-    arguments = small_run(tmp_path, **{"data.corpus_dir": tmp_path / "beam"})
-    workers = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
-    beam = run("bert_jax.prepare_beam", *arguments, *IN_MEMORY, *workers)
-    assert beam.returncode == 0, beam.stderr
-    assert "tokens to train on" in beam.stdout
-    pool = run("bert_jax.prepare", *small_run(tmp_path), "--workers=2")
-    assert pool.returncode == 0, pool.stderr
-    assert files(tmp_path / "beam") == files(tmp_path / "corpus")
+    text = [" ".join(document) for document in make_documents(80)]
+    column = pyarrow.StructArray.from_arrays([pyarrow.array(text)], ["text"])
+    table = pyarrow.table({"document": column})
+    parquet.write_table(table, tmp_path / "more.parquet", row_group_size=30)
+    specs = f"text:{tmp_path}/*.txt", f"parquet:{tmp_path}/*.parquet#document.text"
+    changes = {"data.sources": repr(specs), "data.num_shards": 4}
+    run_well("bert_jax.prepare", *small_run(tmp_path, **changes), "--workers=2")
+    return small_run(
+        tmp_path, **changes | {"data.corpus_dir": str(tmp_path / "beam_corpus")}
+    )
+
+
+@pytest.mark.slow
+def test_worker_processes_of_an_external_pool(arguments, tmp_path):
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    service = start("tests.beam_service", PATH=path)
+    try:
+        found = json.loads(service.stdout.readline())
+        beam = run(
+            "bert_jax.prepare_beam",
+            *arguments,
+            *("--runner=PortableRunner", f"--job_endpoint={found['jobs']}"),
+            *("--environment_type=EXTERNAL", "--direct_num_workers=3"),
+            f"--environment_config={found['workers']}",
+        )
+    finally:
+        service.terminate()
+        _, stderr = service.communicate()
+    assert beam.returncode == 0, beam.stderr + stderr
+    assert stderr.count("Starting worker with command") == 3
+    assert files(tmp_path / "beam_corpus") == files(tmp_path / "corpus")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_process_ends_the_command(arguments, tmp_path):
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    command = ["bert_jax.prepare_beam", *arguments, *IN_MEMORY, *options]
+    driver = start(*command)
+    while not list((tmp_path / "beam_corpus").glob("*-of-*")):
+        assert driver.poll() is None, driver.communicate()
+        time.sleep(0.05)
+    workers = [pid for pid in descendants(driver.pid) if not descendants(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    _, stderr = driver.communicate(timeout=60)
+    assert driver.returncode == EXIT_LOST
+    assert "error: a worker process of Beam died" in stderr
+    assert "tokens to train on" in run_well(*command)
+    assert files(tmp_path / "beam_corpus") == files(tmp_path / "corpus")
+
+
+def descendants(pid):
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [int(child) for file in children for child in file.read_text().split()]
+    return found + [other for child in found for other in descendants(child)]
+
+
+@pytest.mark.slow
+def test_errors_of_the_command_take_one_line(arguments, tmp_path):
+    unknown = run("bert_jax.prepare_beam", *arguments, "--runner=NoRunner")
+    assert unknown.returncode == 2
+    assert "error: Unexpected pipeline runner: NoRunner. Valid" in unknown.stderr
+    (tmp_path / "other.txt").write_bytes(b"\xff\n")
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    options += [f"--config.tokenizer.vocab_file={tmp_path}/corpus/vocab.txt"]
+    bad = run("bert_jax.prepare_beam", *arguments, *IN_MEMORY, *options)
+    assert bad.returncode == 2
+    assert f"error: {tmp_path}/other.txt:1 is not UTF-8" in bad.stderr
+    assert not (tmp_path / "beam_corpus").exists()

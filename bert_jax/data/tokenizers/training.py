@@ -78,12 +78,12 @@ def load_or_train(
       ConfigError: when the vocabulary file or a source is invalid, or when
         config.tokenizer.vocab_size does not fit the text.
     """
-    path = os.path.join(work, "trained_on.json")
-    if (trained_on := _read_json(path)) is not _MISSING:
-        return tokenizers.read(work, config.tokenizer), trained_on
     if config.tokenizer.vocab_file:
-        tokenizer, trained_on = tokenizers.load(config.tokenizer), None
-    elif documents is not None:
+        return tokenizers.load(config.tokenizer), None
+    path = os.path.join(work, "trained_on.json")
+    if (trained_on := _read_json(path)) is not None:
+        return tokenizers.read(work, config.tokenizer), trained_on
+    if documents is not None:
         counted = [source_sample.Sampled(places=1) for _ in found]
         text = list(_cleaned(config, _counted(documents, counted)))
         trained_on = dataclasses.asdict(TrainedOn.total(counted))
@@ -96,12 +96,9 @@ def load_or_train(
     return tokenizer, trained_on
 
 
-_MISSING = object()
-
-
-def _read_json(path: str) -> Any:
+def _read_json(path: str) -> dict[str, Any] | None:
     if not os.path.exists(path):
-        return _MISSING
+        return None
     with open(path, encoding="utf-8") as file:
         return json.load(file)
 
@@ -139,7 +136,7 @@ def _gather(
 ) -> dict[str, Any]:
     """Writes the sample unless it exists; returns the fields of its `TrainedOn`."""
     path = os.path.join(work, "tokenizer_sample.json")
-    if (finished := _read_json(path)) is not _MISSING:
+    if (finished := _read_json(path)) is not None:
         print("tokenizer: reusing the sampled text of an interrupted call", flush=True)
         return finished
     max_bytes = tokenizers.training_bytes(config.tokenizer)
