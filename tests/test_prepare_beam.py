@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import sys
 import time
@@ -16,7 +18,7 @@ pytest.importorskip("apache_beam")
 from bert_jax import prepare_beam
 from bert_jax.data.corpus import build, key_ranges
 from bert_jax.errors import EXIT_LOST, ConfigError
-from tests.commands import run, run_well, small_run, start, write_text
+from tests.commands import ROOT, run, run_well, small_run, start, write_text
 from tests.corpora import (
     changed,
     files,
@@ -92,6 +94,20 @@ def test_errors_leave_no_corpus(two_sources, tmp_path):
     with pytest.raises(ConfigError, match="^config.data.sources: no text in 'text:.*c"):
         prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
     assert not os.path.exists(config.data.corpus_dir)
+
+
+def test_the_documented_options_exist():
+    text = (ROOT / "launch" / "README.md").read_text()
+    runners = []
+    for command in re.findall(r"-m bert_jax\.prepare_beam ((?:.*\\\n)*.*)", text):
+        for placeholder in ("PROJECT", "REGION", "BUCKET", "IMAGE", "HOST"):
+            command = command.replace(placeholder, placeholder.lower())
+        options = shlex.split(command)
+        options = [option for option in options if not option.startswith("--config")]
+        runners.append(type(prepare_beam._pipeline(options).runner).__name__)
+    assert sorted(set(runners)) == [
+        *("DataflowRunner", "FlinkRunner", "SparkRunner", "SwitchingDirectRunner"),
+    ]
 
 
 def test_a_large_held_out_set_gets_the_same_shards(two_sources, monkeypatch):
