@@ -194,6 +194,11 @@ def directory(flag: str, path: str) -> str:
         raise ConfigError(f"--{flag}= is empty; give a directory")
     if storage.is_remote(path):
         storage.file_system(path)
+        if flag == "workdir" and not path.startswith("gs://"):
+            raise ConfigError(
+                f"--workdir={path}: Orbax writes checkpoints to disks and to gs://"
+                " only; give a directory, or mount the bucket"
+            )
         return path.rstrip("/")
     for directory in (Path(path), *Path(path).parents):
         if directory.is_file():

@@ -243,7 +243,7 @@ def test_a_flipped_bit_of_an_object_is_detected(prepared, text, tmp_path):
 
 def test_two_processes_share_nothing_but_the_bucket(prepared, text, tmp_path):
     arguments = *in_bucket(tmp_path, **SHORT), f"--workdir={WORKDIR}"
-    local = [sys.executable, "launch/local.py", "--processes=2", "bert_jax.train"]
+    local = [sys.executable, "launch/local.py", "--processes=2"]
     done = subprocess.run(
         [*local, *arguments],
         cwd=ROOT,

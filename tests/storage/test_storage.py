@@ -3,8 +3,10 @@
 import errno
 import os
 import time
+import uuid
 
 import pytest
+from moto.server import ThreadedMotoServer
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError
@@ -27,11 +29,33 @@ def bucket(monkeypatch):
         yield bucket
 
 
-@pytest.fixture(params=["disk", "bucket"])
+@pytest.fixture(scope="module")
+def s3_server():
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    yield f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_bucket(s3_server, monkeypatch):
+    """The URL of a bucket of S3 that this process can write to."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    url = f"s3://b{uuid.uuid4().hex}"
+    storage.file_system(url).mkdir(url)
+    return url
+
+
+@pytest.fixture(params=["disk", "gs", "s3"])
 def directory(request, tmp_path):
-    if request.param == "bucket":
+    if request.param == "gs":
         request.getfixturevalue("bucket")
         return "gs://b/parent"
+    if request.param == "s3":
+        return request.getfixturevalue("s3_bucket") + "/parent"
     return f"{tmp_path}/parent"
 
 
@@ -90,11 +114,15 @@ def test_download_and_upload(bucket, tmp_path):
     assert storage.files(str(tmp_path / "to")) == ["SHA256SUMS", "sub/b"]
 
 
-def test_one_of_two_processes_creates_an_object(bucket):
-    assert storage.create("gs://b/lock", b"first")
-    assert not storage.create("gs://b/lock", b"second")
-    assert storage.create("gs://b/lock", b"first")  # a retry after a lost answer
-    assert bucket.objects["b/lock"] == b"first"
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+def test_one_of_two_processes_creates_an_object(kind, request):
+    fixture = {"gs": "bucket", "s3": "s3_bucket"}[kind]
+    url = request.getfixturevalue(fixture)
+    path = f"{url}/lock" if kind == "s3" else "gs://b/lock"
+    assert storage.create(path, b"first")
+    assert not storage.create(path, b"second")
+    assert storage.create(path, b"first")  # a retry after a lost answer
+    assert storage.read(path) == b"first"
 
 
 def test_a_missing_bucket_is_a_config_error(bucket):
