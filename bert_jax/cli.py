@@ -184,25 +184,38 @@ def require(*names: str) -> list[str]:
     return values
 
 
-def local_directory(flag: str, path: str) -> str:
-    """Returns the path of a directory flag.
+def directory(flag: str, path: str) -> str:
+    """Returns the path of a directory flag, which may be the URL of one in a bucket.
 
     Raises:
-      ConfigError: if it is empty, a URL or a file.
+      ConfigError: if it is empty or a file, or there is no package for the URL.
     """
     if not path:
         raise ConfigError(f"--{flag}= is empty; give a directory")
-    if "://" in path:
-        raise ConfigError(
-            f"--{flag}={path} is not a local directory; give a local one, and copy it"
-            " to the bucket when the command has finished"
-        )
+    if storage.is_remote(path):
+        storage.file_system(path)
+        if flag == "workdir" and not path.startswith("gs://"):
+            raise ConfigError(
+                f"--workdir={path}: Orbax writes checkpoints to disks and to gs://"
+                " only; give a directory, or mount the bucket"
+            )
+        return path.rstrip("/")
     for directory in (Path(path), *Path(path).parents):
         if directory.is_file():
             raise ConfigError(
                 f"--{flag}={path}: {directory} is a file; give a directory"
             )
     return path
+
+
+def local_directory(flag: str, path: str) -> str:
+    """Like `directory`, but raises ConfigError if the path is a URL."""
+    if storage.is_remote(path):
+        raise ConfigError(
+            f"--{flag}={path} is not a local directory; give a local one, and copy it"
+            " to the bucket when the command has finished"
+        )
+    return directory(flag, path)
 
 
 def config_name(holder: flags.FlagHolder) -> str:

@@ -6,9 +6,10 @@ option -c verifies a copy on any machine.
 """
 
 import hashlib
+import os
 from collections.abc import Callable
 from concurrent import futures
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from bert_jax import storage
 
@@ -18,7 +19,7 @@ NUM_THREADS = 4
 
 
 def write_sums(
-    directory: Path, is_excluded: Callable[[str], bool] | None = None
+    directory: str | os.PathLike[str], is_excluded: Callable[[str], bool] | None = None
 ) -> None:
     """Writes SHA256SUMS for all files under a directory.
 
@@ -27,18 +28,18 @@ def write_sums(
       is_excluded: returns whether a file, given by its path in the directory, gets no
         digest.
     """
+    directory = os.fspath(directory)
     names = [
         name
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and (name := path.relative_to(directory).as_posix())
+        for name in storage.files(directory)
         if name != SUMS_FILE and not (is_excluded and is_excluded(name))
     ]
     lines = (f"{digest}  {name}\n" for name, digest in _digests(directory, names))
-    storage.write(str(directory / SUMS_FILE), "".join(lines).encode())
+    storage.write(f"{directory}/{SUMS_FILE}", "".join(lines).encode())
 
 
 def verify(
-    directory: Path, is_excluded: Callable[[str], bool] | None = None
+    directory: str | os.PathLike[str], is_excluded: Callable[[str], bool] | None = None
 ) -> list[str]:
     """Verifies the files of a directory; returns a description of each problem.
 
@@ -47,47 +48,52 @@ def verify(
       is_excluded: as in `write_sums`; any other file or link without a digest is a
         problem. None accepts additional files.
     """
-    try:
-        text = (directory / SUMS_FILE).read_text()
-    except FileNotFoundError:
+    directory = os.fspath(directory)
+    found = set(storage.files(directory))
+    if SUMS_FILE not in found:
         return [f"{SUMS_FILE} is missing"]
+    try:
+        text = storage.read(f"{directory}/{SUMS_FILE}").decode()
     except UnicodeDecodeError:
         return [f"{SUMS_FILE} is corrupt"]
     expected = {}
     *lines, rest = text.split("\n")  # splitlines also splits at other characters
     for line in lines:
         digest, _, name = line.partition("  ")
-        path = Path(name)
+        path = PurePosixPath(name)
         if len(digest) != 64 or not name or path.is_absolute() or ".." in path.parts:
             return [f"{SUMS_FILE} is corrupt"]
         expected[name] = digest
     if not expected or rest:
         return [f"{SUMS_FILE} is corrupt"]
-    present = [name for name in expected if (directory / name).is_file()]
+    present = [
+        name
+        for name in expected
+        if name in found and not os.path.isdir(f"{directory}/{name}")  # a link
+    ]
     problems = [f"{name} is missing" for name in expected if name not in present]
     for name, digest in _digests(directory, present):
         if digest != expected[name]:
             problems.append(f"{name} does not match its digest")
     if is_excluded is not None:
-        for path in sorted(directory.rglob("*")):
-            name = path.relative_to(directory).as_posix()
-            is_known = name in expected or name == SUMS_FILE or is_excluded(name)
-            if not is_known and (path.is_symlink() or path.is_file()):
+        for name in sorted(found - {SUMS_FILE, *expected}):
+            if not is_excluded(name):
                 problems.append(f"{name} has no digest")
     return problems
 
 
-def sha256(path: Path) -> str:
+def sha256(path: str | os.PathLike[str]) -> str:
     """Returns the SHA-256 digest of a file in hexadecimal."""
+    path = os.fspath(path)
 
     def once() -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        with storage.Reader(path) if storage.is_remote(path) else open(path, "rb") as f:
+            return hashlib.file_digest(f, "sha256").hexdigest()
 
-    return storage.with_retries(once, str(path))
+    return storage.with_retries(once, path)
 
 
-def _digests(directory: Path, names: list[str]) -> list[tuple[str, str]]:
-    paths = (directory / name for name in names)
+def _digests(directory: str, names: list[str]) -> list[tuple[str, str]]:
+    paths = (f"{directory}/{name}" for name in names)
     with futures.ThreadPoolExecutor(NUM_THREADS) as pool:
         return list(zip(names, pool.map(sha256, paths), strict=True))

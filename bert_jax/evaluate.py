@@ -23,7 +23,7 @@ from bert_jax.training import evaluation
 
 def main() -> None:
     (workdir,) = cli.require("workdir")
-    cli.local_directory("workdir", workdir)
+    workdir = cli.directory("workdir", workdir)
     run = run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
     if not run.corpus.shards["validation"]:
         raise ConfigError(

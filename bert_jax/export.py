@@ -22,7 +22,8 @@ import numpy as np
 from absl import flags
 from flax import nnx
 
-from bert_jax import cli
+from bert_jax import cli, storage
+from bert_jax.digests import SUMS_FILE
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
@@ -65,6 +66,8 @@ def export(
         missing or has weights that are not finite.
       ExportError: when the export differs from the run when it is read back.
     """
+    if storage.is_remote(output):
+        return _export_to_bucket(workdir, output, format_name, dtype, step, corpus_dir)
     target = _target(output, workdir)
     run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
@@ -98,6 +101,17 @@ def export(
         f"{f' within {difference:.1g}' if difference else ''}."
         f" {output}/README.md describes how to load it."
     )
+
+
+def _export_to_bucket(workdir: str, output: str, *how: Any) -> None:
+    """Exports to a local directory, and uploads its files."""
+    if storage.exists(output):
+        raise ConfigError(f"--output={output} already exists; use a new directory")
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = os.path.join(scratch, os.path.basename(output))
+        export(workdir, directory, *how)
+        storage.upload(directory, output, last=[SUMS_FILE])
+    print(f"Uploaded to {output}.")
 
 
 def _target(output: str, workdir: str) -> Path:
@@ -171,8 +185,8 @@ def logits_of_random_pairs(
 
 def main() -> None:
     workdir, output = cli.require("workdir", "output")
-    cli.local_directory("workdir", workdir)
-    cli.local_directory("output", output)
+    workdir = cli.directory("workdir", workdir)
+    output = cli.directory("output", output)
     export(
         workdir,
         output,

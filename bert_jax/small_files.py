@@ -1,25 +1,29 @@
-"""Small local files: limits on their size, and JSON objects."""
+"""Small files: limits on their size, and JSON objects."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from bert_jax import storage
 from bert_jax.errors import ConfigError, CorruptError
 
 # A tokenizer.json of a million pieces is about 40 MB.
 MAX_FILE_BYTES = 64 * 2**20
 
 
-def check_size(path: Path) -> None:
+def check_size(path: str | os.PathLike[str]) -> None:
     """Raises ConfigError if a file is larger than any tokenizer file."""
-    if path.stat().st_size > MAX_FILE_BYTES:
+    if storage.stat(os.fspath(path)).num_bytes > MAX_FILE_BYTES:
         raise ConfigError(
             f"{path} is larger than {MAX_FILE_BYTES // 2**20} MiB, the limit for such"
             " files; download it again"
         )
 
 
-def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
+def read_json(
+    path: str | os.PathLike[str], remedy: str = "download it again"
+) -> dict[str, Any]:
     """Reads a JSON file that holds one object.
 
     Args:
@@ -32,7 +36,7 @@ def read_json(path: Path, remedy: str = "download it again") -> dict[str, Any]:
     """
     try:
         check_size(path)
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(storage.read(os.fspath(path)).decode())
     except ConfigError:
         raise
     except (OSError, ValueError, RecursionError):

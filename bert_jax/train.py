@@ -113,6 +113,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                     workdir, config.num_steps, run.began, run.held_out
                 ),
             )
+            workdir_lib.unlock()
         return state
 
 
@@ -326,7 +327,6 @@ def open_inputs(
       ConfigError: when the config, the workdir or an input is invalid. At most a
         small corpus has been prepared by then.
     """
-    cli.local_directory("workdir", workdir)
     with monitor.activity("opening devices"):
         devices.open_devices()
         compilation.enable_cache(config.compilation_cache_dir)
@@ -385,6 +385,7 @@ def main() -> None:
     workdir = _WORKDIR.value
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
+    workdir = cli.directory("workdir", workdir)
     multihost.join()
     preemption.exit_on_signals()
     with multihost.exit_on_error():

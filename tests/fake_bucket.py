@@ -1,27 +1,22 @@
 """A bucket of Google Cloud Storage on this machine, which can be told to fail.
 
-TensorFlow speaks to www.googleapis.com and storage.googleapis.com alone, so this is an
-HTTPS proxy that answers in their place, under a certificate of its own making. Of the
-JSON API there is what TensorFlow 2.21 asks: objects are listed, described, read by
-range, uploaded resumably, copied and removed.
+It has the part of the JSON API that gcsfs, google-cloud-storage and TensorStore use:
+objects are listed, described, read by range, uploaded at once or resumably, copied and
+removed, with preconditions on their generation.
 """
 
+import base64
 import collections
 import hashlib
 import http.server
 import json
-import pathlib
 import re
 import socket
 import socketserver
-import ssl
 import struct
 import threading
+import time
 import urllib.parse
-
-import trustme
-
-HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 
 
 class Bucket:
@@ -33,36 +28,32 @@ class Bucket:
         get, one after the other: an HTTP status, or "reset".
       answered: how often each fault was given.
       requests: "METHOD path" of all, in order.
+      delay: seconds before each answer.
     """
 
-    def __init__(self, directory: pathlib.Path):
+    def __init__(self, *names: str):
+        """Creates empty buckets."""
+        self.names = set(names)
         self.objects: dict[str, bytes] = {}
+        self.generations: dict[str, int] = {}
+        self.uploads: dict[str, tuple[str, dict, bytearray]] = {}
         self.faults: dict[str, list[int | str]] = {}
         self.answered: collections.Counter[int | str] = collections.Counter()
         self.requests: list[str] = []
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(directory / "ca.pem")
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert(*HOSTS).configure_cert(self._tls)
+        self.delay = 0.0
         bucket, self._lock = self, threading.Lock()
 
         class Handler(_Handler):
             def __init__(self, *args):
-                self.bucket, self.tls = bucket, bucket._tls
+                self.bucket = bucket
                 super().__init__(*args)
 
         self._server = _Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.environment = {
-            "https_proxy": f"http://127.0.0.1:{self._server.server_address[1]}",
-            "no_proxy": "localhost,127.0.0.1",
-            "CURL_CA_BUNDLE": str(directory / "ca.pem"),
-            "TMPDIR": str(directory),  # for scratch files, named after the URL alone
+            "STORAGE_EMULATOR_HOST": self.url,  # gcsfs, google-cloud-storage
+            "TENSORSTORE_GCS_HTTP_URL": self.url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "a-token",
-            "GCS_READ_CACHE_MAX_SIZE_MB": "0",
-            "GCS_STAT_CACHE_MAX_AGE": "0",
-            "GCS_MATCHING_PATHS_CACHE_MAX_AGE": "0",
-            # TensorFlow's own attempts would hide ours.
-            "GCS_RETRY_CONFIG_MAX_RETRIES": "0",
         }
 
     def __enter__(self):
@@ -72,6 +63,16 @@ class Bucket:
     def __exit__(self, *_):
         self._server.shutdown()
         self._server.server_close()
+
+    def put(self, name: str, content: bytes, condition: str | None = None) -> bool:
+        """Writes an object; returns False if its generation is not `condition`."""
+        with self._lock:
+            now = self.generations.get(name, 0) if name in self.objects else 0
+            if condition is not None and int(condition) != now:
+                return False
+            self.objects[name] = content
+            self.generations[name] = time.time_ns() // 1000
+            return True
 
     def fault(self, request: str) -> int | str | None:
         """Returns what a request gets in place of an answer, if anything."""
@@ -86,6 +87,7 @@ class Bucket:
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
+    request_queue_size = 128
 
     def handle_error(self, request, client_address):
         pass  # connections that were reset
@@ -94,27 +96,15 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     bucket: Bucket
-    tls: ssl.SSLContext
 
     def log_message(self, format, *args):
         pass
 
-    def do_CONNECT(self):
-        if self.path.partition(":")[0] not in HOSTS:
-            return self._answer(502)
-        self.send_response(200)
-        self.end_headers()
-        self.connection = self.request = self.tls.wrap_socket(
-            self.connection, server_side=True
-        )
-        self.rfile = self.connection.makefile("rb")
-        self.wfile = self.connection.makefile("wb", 0)
-        self.close_connection = False
-
     def _dispatch(self):
         body = self._body()
         url = urllib.parse.urlsplit(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
+        query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+        time.sleep(self.bucket.delay)
         fault = self.bucket.fault(f"{self.command} {self.path}")
         if fault == "reset":
             linger = struct.pack("ii", 1, 0)  # the next close sends RST
@@ -122,7 +112,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
             socket.close(self.connection.detach())
         elif fault is not None:
-            self._json({"error": {"code": fault, "message": "made up"}}, int(fault))
+            self._error(int(fault))
         else:
             self._serve(url.path, query, body)
 
@@ -140,19 +130,17 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _serve(self, path: str, query: dict[str, str], body: bytes):
         objects = self.bucket.objects
+        path = re.sub("^/download", "", path)
         if upload := re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", path):
-            name = f"{upload[1]}/{query['name']}"
-            if self.command == "POST" and query["uploadType"] == "resumable":
-                place = (
-                    f"https://www.googleapis.com{path}?{urllib.parse.urlencode(query)}"
-                )
-                return self._answer(200, headers={"Location": place})
-            objects[name] = body
-            return self._json(self._described(name))
-        if listed := re.fullmatch(r"/storage/v1/b/([^/]+)/o", path):
+            return self._upload(upload[1], query, body)
+        if listed := re.fullmatch(r"/storage/v1/b/([^/]+)/o/?", path):
+            if listed[1] not in self.bucket.names:
+                return self._error(404)
             return self._json(self._list(listed[1], query))
-        if bucket := re.fullmatch(r"/storage/v1/b/([^/]+)/?", path):
-            return self._json({"name": bucket[1], "location": "HERE"})
+        if found := re.fullmatch(r"/storage/v1/b/([^/]+)/?", path):
+            if found[1] not in self.bucket.names:
+                return self._error(404)
+            return self._json({"name": found[1], "location": "HERE"})
         copy = re.fullmatch(
             r"/storage/v1/b/([^/]+)/o/([^/]+)/rewriteTo/b/([^/]+)/o/([^/]+)", path
         )
@@ -161,56 +149,114 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 f"{copy[i]}/{urllib.parse.unquote(copy[i + 1])}" for i in (1, 3)
             )
             if source not in objects:
-                return self._json({}, 404)
-            objects[target] = objects[source]
+                return self._error(404)
+            self.bucket.put(target, objects[source])
             return self._json({"done": True, "resource": self._described(target)})
         named = re.fullmatch(r"/storage/v1/b/([^/]+)/o/([^/]+)", path)
-        name = f"{named[1]}/{named[2]}" if named else path.removeprefix("/")
-        name = urllib.parse.unquote(name)
+        name = urllib.parse.unquote(f"{named[1]}/{named[2]}") if named else ""
         if name not in objects:
-            return self._json({"error": {"code": 404}}, 404)
+            return self._error(404)
         if self.command == "DELETE":
-            del objects[name]
+            objects.pop(name, None)
             return self._answer(204)
-        if named and query.get("alt") != "media":
+        if query.get("alt") != "media":
             return self._json(self._described(name))
-        return self._range(objects[name])
+        return self._range(name)
 
-    def _range(self, content: bytes):
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+    def _upload(self, bucket: str, query: dict[str, str], body: bytes):
+        if bucket not in self.bucket.names:
+            return self._error(404)
+        if key := query.get("upload_id"):  # the next part of a resumable upload
+            name, query, parts = self.bucket.uploads[key]
+            parts += body
+            range_, total = (self.headers.get("Content-Range") or "/*").split("/")
+            if total == "*":
+                return self._answer(308, headers={"Range": f"bytes=0-{len(parts) - 1}"})
+            del self.bucket.uploads[key]
+            return self._put(name, bytes(parts), query)
+        kind = query["uploadType"]
+        if kind == "media":
+            return self._put(f"{bucket}/{query['name']}", body, query)
+        if kind == "multipart":
+            # A boundary, JSON, a boundary, the content, a boundary.
+            boundary = re.search(
+                r"boundary=['\"]?([^'\";]+)", self.headers["Content-Type"]
+            )
+            assert boundary
+            _, head, content, *_ = body.split(f"--{boundary[1]}".encode())
+            (name, data) = (
+                re.split(rb"\r?\n\r?\n", x, maxsplit=1)[1] for x in (head, content)
+            )
+            data = re.sub(rb"\r?\n\Z", b"", data)
+            return self._put(f"{bucket}/{json.loads(name)['name']}", data, query)
+        name = query.get("name") or json.loads(body)["name"]
+        key = hashlib.sha256(f"{name}{time.time_ns()}".encode()).hexdigest()
+        self.bucket.uploads[key] = f"{bucket}/{name}", query, bytearray()
+        place = f"{self.bucket.url}/upload/storage/v1/b/{bucket}/o?upload_id={key}"
+        return self._answer(200, headers={"Location": place})
+
+    def _put(self, name: str, content: bytes, query: dict[str, str]):
+        if not self.bucket.put(name, content, query.get("ifGenerationMatch")):
+            return self._error(412)
+        return self._json(self._described(name))
+
+    def _range(self, name: str):
+        content = self.bucket.objects[name]
+        headers = {"x-goog-generation": str(self.bucket.generations.get(name, 1))}
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range") or "")
         if not asked:
-            return self._answer(200, content)
-        first, last = int(asked[1]), int(asked[2])
+            return self._answer(200, content, headers)
+        if not asked[1]:
+            first, last = max(0, len(content) - int(asked[2])), len(content) - 1
+        else:
+            first, last = int(asked[1]), int(asked[2] or len(content) - 1)
         if first >= len(content):
             return self._answer(416)
-        return self._answer(206, content[first : last + 1])
+        last = min(last, len(content) - 1)
+        headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+        return self._answer(206, content[first : last + 1], headers)
 
     def _list(self, bucket: str, query: dict[str, str]) -> dict:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+        start, end = query.get("startOffset", ""), query.get("endOffset")
         items, prefixes = [], set()
-        for name in sorted(self.bucket.objects):
+        for name in sorted(list(self.bucket.objects)):
             if not name.startswith(f"{bucket}/{prefix}"):
+                continue
+            inner = name.removeprefix(f"{bucket}/")
+            if inner < start or (end and inner >= end):
                 continue
             rest = name.removeprefix(f"{bucket}/{prefix}")
             if delimiter and delimiter in rest:
                 prefixes.add(prefix + rest.partition(delimiter)[0] + delimiter)
-            else:
+            elif name in self.bucket.objects:
                 items.append(self._described(name))
         most = int(query.get("maxResults", 1000))
         return {"items": items[:most], "prefixes": sorted(prefixes)}
 
     def _described(self, name: str) -> dict:
         content = self.bucket.objects[name]
-        generation = int(hashlib.sha256(content).hexdigest()[:12], 16)
+        bucket, _, inner = name.partition("/")
+        generation = str(self.bucket.generations.get(name, 1))
         return {
-            "name": name.partition("/")[2],
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": inner,
             "size": str(len(content)),
-            "generation": str(generation),
+            "generation": generation,
+            "metageneration": "1",
+            "md5Hash": base64.b64encode(hashlib.md5(content).digest()).decode(),
+            "timeCreated": "2026-01-01T00:00:00.000Z",
             "updated": "2026-01-01T00:00:00.000Z",
         }
 
+    def _error(self, status: int):
+        message = {"code": status, "message": "made up"}
+        self._json({"error": message}, status)
+
     def _json(self, value: dict, status: int = 200):
-        self._answer(status, json.dumps(value).encode())
+        headers = {"Content-Type": "application/json"}
+        self._answer(status, json.dumps(value).encode(), headers)
 
     def _answer(self, status: int, body: bytes = b"", headers: dict | None = None):
         self.send_response(status)

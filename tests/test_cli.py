@@ -41,7 +41,11 @@ from tests.commands import run, run_code, run_well, start
             "run: python -m bert_jax.prepare --config=configs/large.py"
             """ '--config.data.sources=('"'"'tfds:a b#c'"'"',)'""",
         ),
-        (["--config=configs/tiny.py", "--workdir=gs://b/r"], "not a local directory"),
+        (
+            ["--config=configs/tiny.py", "--workdir=s3://b/r"],
+            "checkpoints to disks and",
+        ),
+        (["--config=configs/tiny.py", "--workdir=s4://b/r"], "s4:// is not supported"),
         pytest.param(
             ["--config=configs/tiny.py", "--workdir=README.md"],
             "is a file",

@@ -4,13 +4,14 @@ python -m bert_jax.checkpoint list --workdir=DIR
 python -m bert_jax.checkpoint verify --workdir=DIR
 """
 
+import os
 import time
 
 import rich.console
 import rich.table
 from absl import flags
 
-from bert_jax import cli
+from bert_jax import cli, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.monitoring import writer
@@ -64,14 +65,15 @@ def show(workdir: str, is_verified: bool) -> list[int]:
 
 def _row(workdir: str, step: int, loss: float | None) -> list[str]:
     directory = integrity.directory_of(workdir, step)
-    sizes = [p.stat().st_size for p in directory.rglob("*") if p.is_file()]
-    saved = time.strftime("%F %T", time.localtime(directory.stat().st_mtime))
+    paths = [os.path.join(directory, name) for name in storage.files(directory)]
+    found = [each for each in storage.stat_all(paths) if each]
+    saved = time.localtime(max(each.changed_ns for each in found) / 1e9)
     return [
         f"{step:,}",
-        f"{sum(sizes) / 2**20:,.1f}",
-        saved,
+        f"{sum(each.num_bytes for each in found) / 2**20:,.1f}",
+        time.strftime("%F %T", saved),
         "" if loss is None else f"{loss:.4f}",
-        f"{len(sizes)}",
+        f"{len(found)}",
     ]
 
 

@@ -5,11 +5,12 @@ processes open them together.
 """
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from bert_jax import digests
+from bert_jax import digests, storage
 from bert_jax.errors import ConfigError, CorruptError
 
 DIRECTORY = "checkpoints"
@@ -25,16 +26,23 @@ def _print(text: str) -> None:
     print(text, flush=True)
 
 
-def directory_of(workdir: str, step: int) -> Path:
-    return Path(workdir) / DIRECTORY / str(step)
+def directory_of(workdir: str, step: int) -> str:
+    return os.path.join(workdir, DIRECTORY, str(step))
 
 
 def steps(workdir: str) -> list[int]:
-    """Returns the steps of all complete checkpoints, in ascending order."""
-    directory = Path(workdir) / DIRECTORY
-    if not directory.is_dir():
+    """Returns the steps of all complete checkpoints, in ascending order.
+
+    On a disk, the directory of a step appears when the checkpoint is complete; in a
+    bucket, COMMIT_MARK does.
+    """
+    directory = os.path.join(workdir, DIRECTORY)
+    if not storage.exists(directory):
         return []
-    return sorted(int(p.name) for p in directory.iterdir() if p.name.isdigit())
+    found = sorted(int(name) for name in storage.names(directory) if name.isdigit())
+    if storage.is_remote(workdir):
+        found = [s for s in found if storage.exists(f"{directory}/{s}/{COMMIT_MARK}")]
+    return found
 
 
 def newest_step(workdir: str) -> int:
@@ -42,7 +50,7 @@ def newest_step(workdir: str) -> int:
     return max(steps(workdir), default=0)
 
 
-def seal(directory: Path) -> None:
+def seal(directory: str) -> None:
     """Writes the digests of a checkpoint that is about to be committed."""
     digests.write_sums(directory, _is_committed_later)
 
@@ -60,11 +68,14 @@ def verify(workdir: str, step: int) -> list[str]:
 
 
 def _verify_metadata(workdir: str, step: int) -> list[str]:
+    path = os.path.join(directory_of(workdir, step), STEP_METADATA)
     try:
-        json.loads((directory_of(workdir, step) / STEP_METADATA).read_text())
-    except (FileNotFoundError, ValueError):
-        return [f"{STEP_METADATA} is missing or corrupt"]
-    return []
+        if storage.exists(path):
+            json.loads(storage.read(path))
+            return []
+    except ValueError:
+        pass
+    return [f"{STEP_METADATA} is missing or corrupt"]
 
 
 def check(workdir: str, step: int, remedy: str) -> None:
@@ -124,9 +135,9 @@ def recover(
         corrupt[step] = problems
     if not corrupt:
         return 0
-    newest = max(corrupt)
+    newest, directory = max(corrupt), os.path.join(workdir, DIRECTORY)
     raise CorruptError(
-        f"{Path(workdir) / DIRECTORY}: all {len(corrupt)} checkpoints are corrupt"
+        f"{directory}: all {len(corrupt)} checkpoints are corrupt"
         f" ({newest}: {_shorten(corrupt[newest])}); restore one from a backup, or start"
         " over with a new --workdir"
     )
@@ -136,11 +147,13 @@ def ensure_space(workdir: str, step: int, needed_bytes: int) -> None:
     """Checks that there is space for a checkpoint, and frees some if necessary.
 
     If there is too little space, directories of unfinished saves are removed, so no
-    save may be in progress.
+    save may be in progress. A bucket has space.
 
     Raises:
       ConfigError: when there is too little space.
     """
+    if storage.is_remote(workdir):
+        return
     directory = Path(workdir) / DIRECTORY
     if shutil.disk_usage(directory).free < needed_bytes:
         for path in directory.glob(f"*{UNFINISHED}*"):
@@ -157,7 +170,7 @@ def no_space_message(
     free = f"{shutil.disk_usage(workdir).free:,} bytes are free"
     reason = "the quota is used up" if is_over_quota else free
     return (
-        f"step {step:,} cannot be saved in {Path(workdir) / DIRECTORY}: it needs"
+        f"step {step:,} cannot be saved in {os.path.join(workdir, DIRECTORY)}: it needs"
         f" {needed_bytes:,} bytes, and {reason};"
         " earlier checkpoints are unchanged; free some space (or lower"
         " config.checkpoint.keep), then rerun the same command to resume from step"
@@ -165,14 +178,14 @@ def no_space_message(
     )
 
 
-def _move_aside(workdir: str, step: int) -> Path:
-    target = Path(workdir) / CORRUPT_DIRECTORY / str(step)
-    number = 1
-    while target.exists():
+def _move_aside(workdir: str, step: int) -> str:
+    parent = os.path.join(workdir, CORRUPT_DIRECTORY)
+    target, number = os.path.join(parent, str(step)), 1
+    while storage.exists(target):
         number += 1
-        target = target.with_name(f"{step}-{number}")
-    target.parent.mkdir(exist_ok=True)
-    directory_of(workdir, step).rename(target)
+        target = os.path.join(parent, f"{step}-{number}")
+    storage.make_directory(parent)
+    storage.move_directory(directory_of(workdir, step), target)
     return target
 
 

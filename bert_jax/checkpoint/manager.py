@@ -12,9 +12,9 @@ import errno
 import functools
 import importlib.metadata
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import jax
@@ -97,7 +97,8 @@ class Checkpoints:
           ranking: preserves more checkpoints than `config` does, see best.py.
         """
         self._workdir = workdir
-        self.directory = (Path(workdir) / integrity.DIRECTORY).absolute()
+        path = workdir if storage.is_remote(workdir) else os.path.abspath(workdir)
+        self.directory = os.path.join(path, integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
         self._saves = 0
         self._saved_at = time.monotonic()
@@ -292,8 +293,9 @@ class Checkpoints:
     def _seal(self) -> None:
         """Writes the digests; Orbax calls this before it commits the checkpoint."""
         if multihost.is_first():
-            name = f"{self._step}{integrity.UNFINISHED}"
-            integrity.seal(self.directory / name)
+            is_renamed = not storage.is_remote(self.directory)
+            name = f"{self._step}{integrity.UNFINISHED if is_renamed else ''}"
+            integrity.seal(os.path.join(self.directory, name))
 
     def _ensure_space(self) -> str:
         integrity.ensure_space(self._workdir, self._step, self._num_bytes)

@@ -3,13 +3,15 @@
 import dataclasses
 import os
 import socket
-from pathlib import Path
+import sys
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax import small_files, storage
+from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig
-from bert_jax.errors import ConfigError
+from bert_jax.errors import EXIT_LOST, ConfigError
+from bert_jax.storage import lease
 
 CONFIG_FILE = "config.json"
 
@@ -27,6 +29,7 @@ MAY_CHANGE = (
 )
 
 LOCK_FILE = ".lock"
+LEASE_DIRECTORY = "lock"  # in a bucket
 
 
 def lock(workdir: str) -> None:
@@ -35,18 +38,38 @@ def lock(workdir: str) -> None:
     Raises:
       ConfigError: when another process holds the lock; the message names it.
     """
-    path = Path(workdir) / LOCK_FILE
-    # Never closed: the kernel releases the lock when the process ends, even by SIGKILL.
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if not storage.acquire(file):
-        holder = os.read(file, 200).decode(errors="replace").strip() or "a process"
-        os.close(file)
+    holder = _lease(workdir) if storage.is_remote(workdir) else _lock_file(workdir)
+    if holder:
         raise ConfigError(
             f"--workdir={workdir} is being written by {holder}; wait for it or stop it,"
             " or use another --workdir"
         )
+
+
+def unlock() -> None:
+    """Releases the locks of this process in buckets; the kernel releases the others."""
+    lease.release_all()
+
+
+def _lock_file(workdir: str) -> str | None:
+    # Never closed: the kernel releases the lock when the process ends, even by SIGKILL.
+    path = os.path.join(workdir, LOCK_FILE)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if not storage.acquire(file):
+        holder = os.read(file, 200).decode(errors="replace").strip() or "a process"
+        os.close(file)
+        return holder
     os.ftruncate(file, 0)
     os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    return None
+
+
+def _lease(workdir: str) -> str | None:
+    def leave(message: str) -> None:
+        print(f"error: --workdir={workdir}: {message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_LOST)  # before it writes over the other run's files
+
+    return lease.Lease(f"{workdir}/{LEASE_DIRECTORY}", leave).acquire()
 
 
 def read_config(workdir: str) -> ExperimentConfig | None:
@@ -56,8 +79,8 @@ def read_config(workdir: str) -> ExperimentConfig | None:
       CorruptError: when the file is not a JSON object.
       ConfigError: when its keys or values are not those of a config.
     """
-    path = Path(workdir) / CONFIG_FILE
-    if not path.is_file():
+    path = os.path.join(workdir, CONFIG_FILE)
+    if not storage.exists(path):
         return None
     values: Any = small_files.read_json(path, "restore it, or use another --workdir")
     try:
@@ -67,8 +90,8 @@ def read_config(workdir: str) -> ExperimentConfig | None:
 
 
 def write_config(workdir: str, config: ExperimentConfig) -> None:
-    path = Path(workdir) / CONFIG_FILE
-    storage.write(str(path), (config.to_json() + "\n").encode())
+    path = os.path.join(workdir, CONFIG_FILE)
+    storage.write(path, (config.to_json() + "\n").encode())
 
 
 def check_config(workdir: str, config: ExperimentConfig) -> None:
@@ -79,8 +102,8 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
     """
     started = read_config(workdir)
     if started is None:
-        checkpoints = Path(workdir) / "checkpoints"
-        if checkpoints.is_dir() and any(checkpoints.iterdir()):
+        checkpoints = os.path.join(workdir, integrity.DIRECTORY)
+        if storage.exists(checkpoints) and storage.names(checkpoints):
             raise ConfigError(
                 f"--workdir={workdir} has checkpoints but no {CONFIG_FILE}, so their"
                 " config is unknown; restore the file, or use another --workdir"

@@ -20,7 +20,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import jax
@@ -28,9 +27,9 @@ import numpy as np
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
-from bert_jax import errors
+from bert_jax import errors, storage
 from bert_jax.errors import EXIT_USAGE, ConfigError, CorruptError, StorageError
-from bert_jax.storage import FULL_DISK, USERS_ERRORS
+from bert_jax.storage import FULL_DISK, USERS_ERRORS, lease
 
 # The address of process 0 (host:port), the number of processes, and the index of this
 # process.
@@ -254,10 +253,12 @@ def exit_now(exit_code: int) -> NoReturn:
     A thread may be compiling the next phase, and XLA cannot be interrupted. A normal
     exit of Python waits for that thread for minutes, longer than the grace period after
     SIGTERM may be; a daemon thread is not waited for, but makes Python abort. So this
-    function only flushes the output and disconnects from the other processes.
+    function only flushes the output, releases locks in buckets and disconnects from
+    the other processes.
     """
     try:
         _flush()
+        lease.release_all()
         jax.distributed.shutdown()
     finally:  # exit even if the coordinator is gone
         os._exit(exit_code)
@@ -345,7 +346,7 @@ def check_same(name: str, value: str, mistake: str) -> None:
 
 
 def make_shared(flag: str, directory: str) -> None:
-    """Makes a directory, and verifies that all processes share it.
+    """Makes a directory, and verifies that all processes share it and can write to it.
 
     Args:
       flag: the name of the command-line flag, for error messages.
@@ -359,28 +360,27 @@ def make_shared(flag: str, directory: str) -> None:
     def mark() -> str:
         name = f".shared-{secrets.token_hex(8)}"
         try:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            if num_processes() > 1:
-                (Path(directory) / name).touch()
+            storage.make_directory(directory)
+            if num_processes() > 1 or storage.is_remote(directory):
+                storage.write(os.path.join(directory, name), b"")
         except OSError as error:
             raise ConfigError(
                 f"--{flag}={directory}: {error.strerror}; use another path"
             ) from None
         return name
 
-    marker = Path(directory) / agree(f"directory {flag}", mark)
-    if num_processes() == 1:
-        return
+    marker = os.path.join(directory, agree(f"directory {flag}", mark))
     try:
-        if not wait_for(marker.exists):
-            raise ConfigError(
-                f"--{flag}={directory} of process {jax.process_index()} is not that of"
-                " process 0; use a directory that all hosts share"
-            )
-        barrier(f"directory {flag}")
+        if num_processes() > 1:
+            if not wait_for(lambda: storage.exists(marker)):
+                raise ConfigError(
+                    f"--{flag}={directory} of process {jax.process_index()} is not that"
+                    " of process 0; use a directory that all hosts share"
+                )
+            barrier(f"directory {flag}")
     finally:
         if is_first():
-            marker.unlink()
+            storage.remove(marker)
 
 
 def wait_for(is_there: Callable[[], bool]) -> bool:

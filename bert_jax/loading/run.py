@@ -4,13 +4,12 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 from flax import nnx
 
-from bert_jax import phases
+from bert_jax import phases, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.checkpoint.workdir import CONFIG_FILE, read_config
@@ -62,7 +61,7 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
         config = dataclasses.replace(config, data=data)
     _check_corpus_exists(config.data.corpus_dir)
     corpus = corpus_lib.read(config)
-    if not (Path(workdir) / "checkpoints").is_dir():
+    if not storage.exists(os.path.join(workdir, integrity.DIRECTORY)):
         raise ConfigError(
             f"--workdir={workdir} has no checkpoint yet; wait until train has saved one"
         )

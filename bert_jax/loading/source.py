@@ -5,7 +5,11 @@ The formats are Hugging Face directories with safetensors, those of `export` and
 whose newest checkpoint is used.
 """
 
+import atexit
 import dataclasses
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import small_files
+from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -32,25 +36,46 @@ GOOGLE_HIDDEN_ACT = "gelu_new"
 
 
 def local_path(path: str, given_as: str) -> Path:
-    """Returns the absolute path of a model.
+    """Returns the absolute path of a model, which is downloaded if it is in a bucket.
+
+    Of a workdir, the newest checkpoint and the config are downloaded. The files are
+    removed when the process exits.
 
     Args:
       path: the path as the user gave it.
       given_as: the flag, key or argument that has it, for error messages.
 
     Raises:
-      ConfigError: if it is not a local path.
+      ConfigError: if it is not a path, or there is nothing at a URL.
     """
+    if storage.is_remote(path):
+        return _download(path.rstrip("/"), given_as)
     try:
         found = Path(path).expanduser().absolute()
     except RuntimeError:  # ~unknown_user
         found = None
-    if found is None or "://" in path or not path.isprintable():
-        raise ConfigError(
-            f"{given_as}={path!r} is not a local path; copy the model to a local"
-            " directory"
-        )
+    if found is None or not path.isprintable():
+        raise ConfigError(f"{given_as}={path!r} is not a path; use another one")
     return found
+
+
+def _download(url: str, given_as: str) -> Path:
+    step = integrity.newest_step(url)
+    checkpoint = f"{integrity.DIRECTORY}/{step}/"
+    is_workdir = storage.exists(f"{url}/{integrity.DIRECTORY}")
+
+    def is_wanted(name: str) -> bool:
+        if is_workdir:
+            return name == workdir.CONFIG_FILE or name.startswith(checkpoint)
+        return "/" not in name
+
+    scratch = tempfile.mkdtemp(prefix="bert_jax-model-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    directory = os.path.join(scratch, os.path.basename(url))
+    storage.download(url, directory, is_wanted)
+    if not os.path.isdir(directory):
+        raise ConfigError(f"{given_as}={url}: there is no file; use another directory")
+    return Path(directory)
 
 
 def open_source(
@@ -117,7 +142,7 @@ def open_workdir(directory: Path) -> Source:
             f"the run in {directory} has no checkpoint yet; wait until train has saved"
             " one"
         )
-    for path in integrity.directory_of(str(directory), step).rglob("*"):
+    for path in Path(integrity.directory_of(str(directory), step)).rglob("*"):
         files.refuse_link_outside(path, directory)
     remedy = "use a model written by python -m bert_jax.export --step={}"
     integrity.check(str(directory), step, remedy)

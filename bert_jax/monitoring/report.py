@@ -1,9 +1,9 @@
 """Reports the progress of a run, and plots and summarizes its results."""
 
 import contextlib
+import os
 import shlex
 import time
-from pathlib import Path
 from typing import Any
 
 import rich.progress
@@ -149,7 +149,7 @@ def format_held_out(line: dict[str, float]) -> str:
 
 def plot_curves(
     workdir: str, lines: list[dict[str, Any]], unigram_entropy: float | None
-) -> Path:
+) -> str:
     """Plots losses and accuracies over steps, and returns the path of the image.
 
     Args:
@@ -203,10 +203,8 @@ def plot_curves(
     for axes in (left, right):
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    path = Path(workdir) / CURVES_FILE
-    storage.write_with(
-        str(path), lambda tmp: figure.savefig(tmp, dpi=120, format="png")
-    )
+    path = os.path.join(workdir, CURVES_FILE)
+    storage.write_with(path, lambda tmp: figure.savefig(tmp, dpi=120, format="png"))
     return path
 
 

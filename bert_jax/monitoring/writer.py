@@ -6,7 +6,6 @@ import math
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -19,6 +18,10 @@ Event = getattr(event_pb2, "Event")  # noqa: B009
 SessionLog = getattr(event_pb2, "SessionLog")  # noqa: B009
 Summary = getattr(summary_pb2, "Summary")  # noqa: B009
 
+METRICS_FILE = "metrics.jsonl"
+# An object in a bucket cannot be appended to. It is written whole this often, which is
+# the most that a kill loses.
+UPLOAD_SECS = 30.0
 # The key of the weighted sum of the objectives' losses in a held-out line.
 HELD_OUT_LOSS = "eval_loss"
 
@@ -32,15 +35,15 @@ class MetricsWriter:
         Those steps came after the last checkpoint of a killed process, and are
         repeated.
         """
-        path = Path(workdir) / "metrics.jsonl"
-        if path.exists():
+        path = os.path.join(workdir, METRICS_FILE)
+        if storage.exists(path):
             kept = [line for line in complete_lines(path) if line["step"] <= first_step]
             text = "".join(json.dumps(line) + "\n" for line in kept)
-            storage.write(str(path), text.encode())
+            storage.write(path, text.encode())
         self._lines = AppendOnlyFile(path)
         # TensorBoard reads the event files of a directory in name order, as one run.
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}"
-        self._events = AppendOnlyFile(Path(workdir) / name)
+        self._events = AppendOnlyFile(os.path.join(workdir, name))
         self._add_event(file_version="brain.Event:2")
         # Makes TensorBoard discard events of later steps that an earlier call wrote.
         start = SessionLog(status=SessionLog.START)
@@ -79,25 +82,42 @@ class AppendOnlyFile:
     """Appends to a file; `write` reopens it after `close`.
 
     A mounted bucket stores a file when it is closed: a file that stays open is
-    invisible to other machines, and is lost with this one.
+    invisible to other machines, and is lost with this one. In a bucket by its URL, the
+    file is an object that is written whole by `close`, and every UPLOAD_SECS.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: str):
         self._path = path
         self._file: io.BufferedWriter | None = None
+        self._object: bytearray | None = None
+        self._uploaded = time.monotonic()
 
     def write(self, data: bytes) -> None:
-        with storage.raise_storage_errors(str(self._path)):
+        if storage.is_remote(self._path):
+            self._extend(data)
+            return
+        with storage.raise_storage_errors(self._path):
             if self._file is None:
-                self._file = self._path.open("ab")
+                self._file = open(self._path, "ab")
             self._file.write(data)
             self._file.flush()
 
     def close(self) -> None:
+        if self._object is not None:
+            self._uploaded = time.monotonic()
+            storage.write(self._path, bytes(self._object))
         file, self._file = self._file, None
         if file is not None:
-            with storage.raise_storage_errors(str(self._path)), file:
+            with storage.raise_storage_errors(self._path), file:
                 os.fsync(file.fileno())
+
+    def _extend(self, data: bytes) -> None:
+        if self._object is None:
+            is_there = storage.exists(self._path)
+            self._object = bytearray(storage.read(self._path) if is_there else b"")
+        self._object += data
+        if time.monotonic() - self._uploaded > UPLOAD_SECS:
+            self.close()
 
 
 class NullWriter:
@@ -124,14 +144,14 @@ def open_writer(
 
 def read(workdir: str) -> list[dict[str, Any]]:
     """Returns the lines of metrics.jsonl in a workdir, [] if there is no such file."""
-    path = Path(workdir) / "metrics.jsonl"
-    return complete_lines(path) if path.is_file() else []
+    path = os.path.join(workdir, METRICS_FILE)
+    return complete_lines(path) if storage.exists(path) else []
 
 
-def complete_lines(path: Path) -> list[dict[str, Any]]:
+def complete_lines(path: str) -> list[dict[str, Any]]:
     """Returns the lines of a file that are JSON objects with a step."""
     lines = []
-    for text in path.read_text(errors="replace").splitlines():
+    for text in storage.read(path).decode(errors="replace").splitlines():
         try:
             line = json.loads(text)
         except json.JSONDecodeError:  # truncated when the process was killed

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
@@ -115,8 +116,11 @@ def enable_cache(compilation_cache_dir: str) -> None:
     if compilation_cache_dir:
         directory = os.path.expanduser(compilation_cache_dir)
         try:
-            os.makedirs(directory, exist_ok=True)
-            tempfile.TemporaryFile(dir=directory).close()
+            storage.make_directory(directory)
+            if storage.is_remote(directory):
+                storage.write(f"{directory}/.writable", b"")
+            else:
+                tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             raise ConfigError(
                 f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"

@@ -4,8 +4,8 @@ The train step itself skips their update, see step.py.
 """
 
 import json
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,9 +52,9 @@ class Guard:
           log: called with a line if some of the checked steps are not finite.
         """
         self._config, self._corpus, self._position = config, corpus, position
-        self._path = Path(workdir) / BAD_STEPS_FILE if workdir else None
+        self._path = os.path.join(workdir, BAD_STEPS_FILE) if workdir else None
         self._log = log
-        if self._path and self._path.is_file():
+        if self._path and storage.exists(self._path):
             kept = [
                 record
                 for record in writer.complete_lines(self._path)
@@ -62,7 +62,7 @@ class Guard:
                 or record.get("rollbacks", 0) < position.rollbacks
             ]
             text = "".join(json.dumps(record) + "\n" for record in kept)
-            storage.write(str(self._path), text.encode())
+            storage.write(self._path, text.encode())
 
     def check(self, last_step: int, metrics: Sequence[dict[str, Any]]) -> None:
         """Reports and records the steps that are not finite.
@@ -101,9 +101,10 @@ class Guard:
     def _record(self, bad: dict[int, dict[str, Any]]) -> None:
         if self._path is None:
             return
-        with self._path.open("a") as file:
-            for step, found in bad.items():
-                file.write(json.dumps(self._entry(step, found)) + "\n")
+        records = writer.AppendOnlyFile(self._path)
+        for step, found in bad.items():
+            records.write((json.dumps(self._entry(step, found)) + "\n").encode())
+        records.close()
 
     def _entry(self, step: int, found: dict[str, Any]) -> dict[str, Any]:
         phase_index, batch = batch_of(self._config, step - 1, self._position.skips)

@@ -8,7 +8,7 @@ a corrupt checkpoint, which the resumed run writes anew.
 
 import dataclasses
 import json
-from pathlib import Path
+import os
 
 from bert_jax import storage
 from bert_jax.checkpoint.manager import Checkpoints
@@ -69,12 +69,12 @@ def write(workdir: str, step: int, position: Position) -> None:
         "rollbacks": position.rollbacks,
         "skips": [dataclasses.asdict(skip) for skip in position.skips],
     }
-    storage.write(str(_path(workdir)), (json.dumps(record) + "\n").encode())
+    storage.write(_path(workdir), (json.dumps(record) + "\n").encode())
 
 
 def clear(workdir: str) -> None:
     """Removes the record; call it when a run starts at step 0."""
-    _path(workdir).unlink(missing_ok=True)
+    storage.remove(_path(workdir))
 
 
 def resumed(workdir: str, step: int, position: Position) -> Position:
@@ -109,10 +109,10 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
     return dataclasses.replace(position, skips=skips, rollbacks=rollbacks)
 
 
-def _path(workdir: str) -> Path:
-    return Path(workdir) / ROLLBACK_FILE
+def _path(workdir: str) -> str:
+    return os.path.join(workdir, ROLLBACK_FILE)
 
 
 def _text(workdir: str) -> str:
     path = _path(workdir)
-    return path.read_text(errors="replace") if path.is_file() else ""
+    return storage.read(path).decode(errors="replace") if storage.exists(path) else ""

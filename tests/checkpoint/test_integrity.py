@@ -1,5 +1,7 @@
 """Tests of bert_jax.checkpoint.integrity."""
 
+import pathlib
+
 import pytest
 
 from bert_jax.checkpoint import integrity
@@ -9,7 +11,7 @@ from bert_jax.errors import CorruptError
 def make(workdir, *steps) -> None:
     """Writes directories that have the layout of checkpoints."""
     for step in steps:
-        directory = integrity.directory_of(str(workdir), step)
+        directory = pathlib.Path(integrity.directory_of(str(workdir), step))
         (directory / "state").mkdir(parents=True)
         (directory / "state" / "data").write_bytes(b"weights %d" % step)
         (directory / integrity.STEP_METADATA).write_text("{}")
@@ -18,7 +20,7 @@ def make(workdir, *steps) -> None:
 
 
 def corrupt(workdir, step) -> None:
-    directory = integrity.directory_of(str(workdir), step)
+    directory = pathlib.Path(integrity.directory_of(str(workdir), step))
     (directory / "state" / "data").write_bytes(b"weightz %d" % step)
 
 
@@ -58,7 +60,7 @@ def test_recover_logs_nothing_if_all_are_valid(tmp_path):
 def test_a_run_does_not_start_over_if_all_are_corrupt(tmp_path):
     make(tmp_path, 10, 20)
     corrupt(tmp_path, 10)
-    (integrity.directory_of(str(tmp_path), 20) / "SHA256SUMS").unlink()
+    (pathlib.Path(integrity.directory_of(str(tmp_path), 20)) / "SHA256SUMS").unlink()
     for _ in range(2):  # the first call moves nothing
         with pytest.raises(
             CorruptError, match=r"all 2 checkpoints are corrupt \(20: SHA256SUMS is"
@@ -83,7 +85,7 @@ def test_a_file_without_a_digest_is_an_error(tmp_path):
     """Orbax would read it, also through a link that leads out of the checkpoint."""
     make(tmp_path, 10)
     (tmp_path / "secret").write_text("secret")
-    directory = integrity.directory_of(str(tmp_path), 10)
+    directory = pathlib.Path(integrity.directory_of(str(tmp_path), 10))
     assert integrity.verify(str(tmp_path), 10) == []
     (directory / "state" / "more").symlink_to(tmp_path / "secret")
     problems = ["state/more has no digest"]
@@ -95,7 +97,7 @@ def test_a_file_without_a_digest_is_an_error(tmp_path):
 
 def test_files_that_orbax_writes_last_have_no_digest_but_are_required(tmp_path):
     make(tmp_path, 10)
-    sums = integrity.directory_of(str(tmp_path), 10) / "SHA256SUMS"
+    sums = pathlib.Path(integrity.directory_of(str(tmp_path), 10)) / "SHA256SUMS"
     (line,) = sums.read_text().splitlines()
     assert line.endswith("  state/data")
     metadata = sums.with_name(integrity.STEP_METADATA)
@@ -106,7 +108,7 @@ def test_files_that_orbax_writes_last_have_no_digest_but_are_required(tmp_path):
 
 def test_older_checkpoints_without_readable_metadata_are_moved(tmp_path):
     make(tmp_path, 10, 20, 30)
-    directory = integrity.directory_of(str(tmp_path), 10)
+    directory = pathlib.Path(integrity.directory_of(str(tmp_path), 10))
     (directory / integrity.STEP_METADATA).write_text('{"item')
     logged = []
     assert integrity.recover(str(tmp_path), logged.append) == 30

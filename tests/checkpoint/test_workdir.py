@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import errors, storage
+from bert_jax import errors
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import CorruptError
+from bert_jax.storage import locks
 from tests.commands import PATH
 from tests.conftest import make_config
 
@@ -45,7 +46,7 @@ def test_file_systems_without_locks_are_accepted(tmp_path, monkeypatch):
     def refuse(file, operation):
         raise OSError(errno.EOPNOTSUPP, "no locks here")
 
-    monkeypatch.setattr(storage.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     workdir.lock(str(tmp_path))
 
 

@@ -16,6 +16,7 @@
 
 import functools
 import os
+import pathlib
 import runpy
 import signal
 import time
@@ -141,7 +142,7 @@ def corrupt_checkpoint() -> None:
     def roll_back(config, workdir, checkpoints, position, error):
         if position.rollbacks == number - 1:
             checkpoints.wait()
-            directory = integrity.directory_of(workdir, step)
+            directory = pathlib.Path(integrity.directory_of(workdir, step))
             path = max(directory.rglob("*"), key=lambda path: path.stat().st_size)
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 1

@@ -51,7 +51,7 @@ def flip(path: pathlib.Path, bit: int) -> None:
 
 def test_every_flip_is_detected_or_harmless(saved):
     workdir, init, state = saved
-    directory = integrity.directory_of(str(workdir), 7)
+    directory = pathlib.Path(integrity.directory_of(str(workdir), 7))
     files = sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size)
     source = random.Random(0)
     harmless, detected = [], 0
@@ -80,7 +80,7 @@ def test_every_flip_is_detected_or_harmless(saved):
 @pytest.mark.parametrize("fault", ["truncated", "empty", "missing"])
 def test_every_file_must_be_complete(saved, fault):
     workdir, _, _ = saved
-    directory = integrity.directory_of(str(workdir), 7)
+    directory = pathlib.Path(integrity.directory_of(str(workdir), 7))
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         before = path.read_bytes()
         if fault == "missing":
@@ -129,7 +129,7 @@ def test_a_run_resumes_from_the_checkpoint_before(tmp_path_factory, tmp_path, fa
 
 def test_flips_in_the_commit_metadata_are_detected_or_harmless(saved):
     workdir, init, state = saved
-    path = integrity.directory_of(str(workdir), 7)
+    path = pathlib.Path(integrity.directory_of(str(workdir), 7))
     path = path / integrity.STEP_METADATA
     before = path.read_bytes()
     for bit in range(0, 8 * len(before), 41):

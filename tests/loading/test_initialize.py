@@ -91,12 +91,6 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     [
         ("nothing", {}, "config.init_from='nothing' does not exist; use"),
         pytest.param(
-            "gs://bucket/model",
-            {},
-            "config.init_from='gs://bucket/model' is not a",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
             "~nouser/model",
             {},
             "config.init_from='~nouser/model' is not a",

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.loading import source as source_lib
+from tests.fake_bucket import Bucket
 from tests.models import tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
@@ -44,7 +46,21 @@ def test_missing_tensors_and_other_shapes_are_errors(source):
     source_lib.check_tensors(found, {WORD: (rows + 1, dims)}, free_rows=[WORD])
 
 
-@pytest.mark.parametrize("path", ["gs://bucket/model", "~nouser/model", "a\nb"])
-def test_a_path_that_is_not_local_is_an_error(path):
-    with pytest.raises(ConfigError, match="^--model=.* is not a local path; copy the"):
+@pytest.mark.parametrize("path", ["~nouser/model", "a\nb"])
+def test_an_invalid_path_is_an_error(path):
+    with pytest.raises(ConfigError, match="^--model=.* is not a path; use another"):
         source_lib.local_path(path, "--model")
+
+
+def test_a_model_in_a_bucket_is_downloaded(source, monkeypatch):
+    directory, arrays = source
+    with Bucket("b") as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        storage.upload(str(directory), "gs://b/some/model")
+        copy = source_lib.local_path("gs://b/some/model/", "--model")
+        with pytest.raises(ConfigError, match="^--model=gs://b/none: there is no file"):
+            source_lib.local_path("gs://b/none", "--model")
+    assert storage.files(str(copy)) == storage.files(str(directory))
+    found, _ = opened(copy, [KERNEL])
+    np.testing.assert_array_equal(found.read()[KERNEL], arrays[KERNEL])

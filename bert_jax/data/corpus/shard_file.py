@@ -83,18 +83,23 @@ def _read_blocks(path: str) -> Blocks:
         "document_lengths": [],
     }
     try:
-        for record in _records(path, RECORDS_AT_A_TIME):
-            feature = tf.train.Example.FromString(record).features.feature
-            dtype = feature["dtype"].bytes_list.value[0].decode()
-            for name, arrays in blocks.items():
-                data = feature[name].bytes_list.value[0]
-                kind = dtype if name == "token_ids" else np.uint32
-                arrays.append(np.frombuffer(data, kind))
-    except tf.errors.NotFoundError:
+        with storage.local_copy(path) as copy:
+            _add_blocks(copy, blocks)
+    except (FileNotFoundError, tf.errors.NotFoundError):
         raise CorruptError(f"{path} is missing; {AGAIN}") from None
     except (DecodeError, IndexError, TypeError, ValueError):
         raise CorruptError(f"{path} has a record of unknown format; {AGAIN}") from None
     return blocks
+
+
+def _add_blocks(path: str, blocks: Blocks) -> None:
+    for record in _records(path, RECORDS_AT_A_TIME):
+        feature = tf.train.Example.FromString(record).features.feature
+        dtype = feature["dtype"].bytes_list.value[0].decode()
+        for name, arrays in blocks.items():
+            data = feature[name].bytes_list.value[0]
+            kind = dtype if name == "token_ids" else np.uint32
+            arrays.append(np.frombuffer(data, kind))
 
 
 def _records(path: str, at_a_time: int) -> Iterator[bytes]:
@@ -109,8 +114,9 @@ def _first_bad_record(path: str) -> str:
     """Describes the number and offset of the first corrupt record; "" if none is."""
     number = offset = 0
     try:
-        for record in _records(path, 1):
-            number, offset = number + 1, offset + len(record) + 16
+        with storage.local_copy(path) as copy:
+            for record in _records(copy, 1):
+                number, offset = number + 1, offset + len(record) + 16
     except tf.errors.DataLossError:
         return f"; record {number} at byte {offset} is corrupt"
     return ""

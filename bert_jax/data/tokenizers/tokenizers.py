@@ -6,7 +6,6 @@ Every kind is a `base.Tokenizer`, so callers do not depend on the kind.
 import os
 import types
 from collections.abc import Iterable
-from pathlib import Path
 
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
@@ -68,14 +67,14 @@ def load(config: TokenizerConfig) -> Tokenizer:
       ConfigError: when the file is missing, is not of config.kind, lacks a token that
         BERT needs, or does not have config.vocab_size pieces.
     """
-    path = Path(config.vocab_file).expanduser()
-    if not path.is_file():
+    path = os.path.expanduser(config.vocab_file)
+    if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
-            f"config.tokenizer.vocab_file={str(path)!r} is not a file; set it to a"
+            f"config.tokenizer.vocab_file={path!r} is not a file; set it to a"
             " vocabulary file, or to '' to train one"
         )
     small_files.check_size(path)
-    tokenizer = parse(path.read_bytes(), config, str(path))
+    tokenizer = parse(storage.read(path), config, path)
     size = len(tokenizer.vocab)
     if size != config.vocab_size:
         raise ConfigError(

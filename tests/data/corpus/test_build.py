@@ -194,10 +194,10 @@ def test_source_weights_determine_the_number_of_copies(tmp_path):
 
 
 def test_a_corpus_in_a_bucket(source, tmp_path):
-    """The bucket is simulated by TensorFlow's in-memory file system."""
+    """The bucket is simulated by fsspec's in-memory file system."""
     config, _ = source
     local = made(config)
-    remote = changed(config, "data", corpus_dir=f"ram://{tmp_path}/corpus")
+    remote = changed(config, "data", corpus_dir=f"memory://{tmp_path}/corpus")
     found = build.prepare(remote, 1)
     assert found.shards == corpus.read(config).shards
     assert sorted(storage.names(found.directory)) == sorted(local)

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from bert_jax import storage
 from bert_jax.data.corpus import file_systems, work_directory
 from bert_jax.errors import ConfigError
+from bert_jax.storage import locks
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_file_system_without_locks_is_used_without_a_lock(
     def refuse(*args):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(storage.fcntl, "flock", refuse)
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with work_directory.opened(corpus_dir) as work:
         add(corpus_dir, work, {}, "run-0")
     assert own_files(work) == ["run-0"]
@@ -126,7 +126,7 @@ def test_an_error_of_the_lock_itself_is_raised(corpus_dir, monkeypatch):
     def fail(*args):
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr(storage.fcntl, "flock", fail)
+    monkeypatch.setattr(locks.fcntl, "flock", fail)
     with pytest.raises(OSError, match="input/output error"):
         with work_directory.opened(corpus_dir):
             pass
@@ -197,12 +197,12 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_the_work_directory_of_a_bucket_is_local(temporary, capsys):
-    with work_directory.opened("ram://bucket/corpus") as work:
+    with work_directory.opened("memory://bucket/corpus") as work:
         assert os.path.dirname(work) == str(temporary)
         assert f"scratch: {work} (" in capsys.readouterr().out
-        with work_directory.opened("ram://bucket/other") as other:
+        with work_directory.opened("memory://bucket/other") as other:
             assert other != work
-    work_directory.remove("ram://bucket/corpus")
+    work_directory.remove("memory://bucket/corpus")
     assert not os.path.exists(work) and os.path.exists(other)
 
 

@@ -190,7 +190,7 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
         read(tmp_path / "a")
 
 
-def test_remote_files_are_read_by_tensorflow(tmp_path):
+def test_files_of_a_url(tmp_path):
     """file:// takes the same code path as gs://, but needs no bucket."""
     path = write(tmp_path / "a", gzip.compress(b"One.\nTwo."))
     assert read(f"file://{path}") == [(1, "One."), (2, "Two.")]

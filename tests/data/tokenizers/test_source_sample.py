@@ -10,6 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 from pyarrow import parquet
 
+from bert_jax import storage
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import source_sample
 from bert_jax.errors import ConfigError
@@ -181,10 +182,8 @@ def test_a_source_without_text_is_an_error(tmp_path, sample):
 
 
 def test_a_file_in_a_bucket(tmp_path, sample):
-    tf = pytest.importorskip("tensorflow")
-    path = f"ram://{tmp_path}/a.txt"
-    with tf.io.gfile.GFile(path, "w") as file:
-        file.write("".join(f"{line}\n" for line in numbered(5000)))
+    path = f"memory://{tmp_path}/a.txt"
+    storage.write(path, "".join(f"{line}\n" for line in numbered(5000)).encode())
     (found,), (sampled,) = sample(10 * KB, f"text:{path}")
     assert len({int(line.split()[1]) // 500 for line in found}) == 10
     assert sampled.places == 10

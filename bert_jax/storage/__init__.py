@@ -1,0 +1,378 @@
+"""Local and bucket files: atomic writes, and retries after transient errors.
+
+A path with a scheme:// is that of an object in a bucket, see buckets.py; Python opens
+all others. Errors and retries are described in retries.py.
+"""
+
+import contextlib
+import glob as local_glob
+import io
+import os
+import re
+import shutil
+import stat as stat_lib
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple, TypeVar
+
+from bert_jax.storage.buckets import file_system, is_remote
+from bert_jax.storage.locks import acquire
+from bert_jax.storage.retries import (
+    ATTEMPTS,
+    FULL_DISK,
+    USERS_ERRORS,
+    error_number,
+    is_transient,
+    raise_storage_errors,
+    with_retries,
+)
+
+__all__ = [
+    "ATTEMPTS",
+    "FULL_DISK",
+    "USERS_ERRORS",
+    "acquire",
+    "error_number",
+    "file_system",
+    "is_remote",
+    "is_transient",
+    "raise_storage_errors",
+    "with_retries",
+]
+
+T = TypeVar("T")
+# A stat of a file on a network file system or in a bucket takes milliseconds.
+STAT_THREADS = 32
+TRANSFER_THREADS = 8
+
+# -------------------------------------------------------------------------- reading
+
+
+def read(path: str) -> bytes:
+    """Returns the contents of a file."""
+
+    def once() -> bytes:
+        if is_remote(path):
+            return file_system(path).cat_file(path)
+        with open(path, "rb") as file:
+            return file.read()
+
+    return with_retries(once, path)
+
+
+class Reader(io.RawIOBase):
+    """A file opened for reading from any offset, with retries."""
+
+    def __init__(self, path: str):
+        self._path, self._offset = path, 0
+        self._file: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        data = with_retries(lambda: self._read(size), self._path)
+        self._offset += len(data)
+        return data
+
+    def _read(self, size: int) -> bytes:
+        if self._file is None:
+            self._file = _open(self._path)
+            self._file.seek(self._offset)
+        try:
+            return self._file.read(size)
+        except Exception:
+            self._file = None  # its position is unknown after an error
+            raise
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._offset
+        elif whence == os.SEEK_END:
+            offset += stat(self._path).num_bytes
+        if self._file is not None:
+            self._file.seek(offset)
+        self._offset = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._offset
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
+
+
+def exists(path: str) -> bool:
+    """Returns whether there is a file or directory; any prefix is one in a bucket."""
+    if not is_remote(path):
+        return with_retries(lambda: os.path.exists(path), path)
+    return with_retries(lambda: file_system(path).exists(path), path)
+
+
+def names(directory: str) -> list[str]:
+    """Returns the names in a directory, in arbitrary order.
+
+    In a bucket, a directory without files has no names and does not exist.
+    """
+    if not is_remote(directory):
+        return with_retries(lambda: os.listdir(directory), directory)
+
+    def once() -> list[str]:
+        try:
+            return file_system(directory).ls(directory, detail=False)
+        except FileNotFoundError:
+            return []
+
+    found = (os.path.basename(path) for path in with_retries(once, directory))
+    return [name for name in found if name]  # "" is a placeholder for the directory
+
+
+def files(directory: str) -> list[str]:
+    """Returns the sorted paths, relative to a directory, of all files under it.
+
+    Links are files. A missing directory has none.
+    """
+    if not is_remote(directory):
+        return sorted(
+            os.path.relpath(os.path.join(parent, name), directory)
+            for parent, directories, names in os.walk(directory)
+            for name in (*names, *directories)
+            if name in names or os.path.islink(os.path.join(parent, name))
+        )
+    found = with_retries(lambda: file_system(directory).find(directory), directory)
+    prefix = _without_scheme(directory).rstrip("/") + "/"
+    found = (path.removeprefix(prefix) for path in found)
+    return sorted(name for name in found if name and not name.endswith("/"))
+
+
+def glob(pattern: str) -> list[str]:
+    """Returns the paths that match a pattern; ** matches any number of directories."""
+    if not is_remote(pattern):
+        return local_glob.glob(os.path.expanduser(pattern), recursive=True)
+    found = with_retries(lambda: file_system(pattern).glob(pattern), pattern)
+    scheme = pattern.partition("://")[0]
+    return [f"{scheme}://{path}" for path in found]
+
+
+def _without_scheme(path: str) -> str:
+    return path.partition("://")[2]
+
+
+class Stat(NamedTuple):
+    num_bytes: int
+    changed_ns: int
+
+
+def stat(path: str) -> Stat:
+    """Returns the size and modification time of a file."""
+    if not is_remote(path):
+        found = with_retries(lambda: os.stat(path), path)
+        return Stat(found.st_size, found.st_mtime_ns)
+    found = with_retries(lambda: file_system(path).info(path), path)
+    changed = with_retries(lambda: file_system(path).modified(path), path)
+    return Stat(found["size"], round(changed.timestamp() * 1e9))
+
+
+def stat_all(paths: Sequence[str]) -> list[Stat | None]:
+    """Returns `stat` of each path, using STAT_THREADS threads.
+
+    The result is None for a local path that is not a regular file, such as a directory
+    or a broken link.
+    """
+    if len(paths) < 2:
+        return list(map(_stat_file, paths))
+    with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
+        return list(pool.map(_stat_file, paths))
+
+
+def _stat_file(path: str) -> Stat | None:
+    if is_remote(path):
+        return stat(path)
+    try:
+        found = with_retries(lambda: os.stat(path), path)
+    except OSError:
+        return None
+    is_file = stat_lib.S_ISREG(found.st_mode)
+    return Stat(found.st_size, found.st_mtime_ns) if is_file else None
+
+
+# -------------------------------------------------------------------------- writing
+
+
+def write(path: str, data: bytes) -> None:
+    """Writes a file atomically: the path has the complete file or does not change."""
+    if is_remote(path):
+        return with_retries(lambda: file_system(path).pipe_file(path, data), path)
+
+    def fill(tmp: str) -> None:
+        with open(tmp, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return write_with(path, fill)
+
+
+def create(path: str, data: bytes) -> bool:
+    """Writes an object of a bucket unless it exists; returns whether it was written.
+
+    Of several processes that create the same object, one gets True. After an error,
+    the object may have been written: a retry then finds the data that it would write.
+    """
+
+    def once() -> bool:
+        try:
+            file_system(path).pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return file_system(path).cat_file(path) == data
+        return True
+
+    return with_retries(once, path)
+
+
+def write_with(path: str, fill: Callable[[str], T]) -> T:
+    """Writes a file atomically with a function that writes to a given path.
+
+    Args:
+      path: the path of the file.
+      fill: writes the file to the temporary path that is passed to it, which is local;
+        called again after transient errors.
+
+    Returns:
+      The result of `fill`.
+    """
+
+    def once() -> T:
+        # Each attempt has its own name, because two processes may write the same file.
+        tmp = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            result = fill(tmp)
+            os.replace(tmp, path)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is raised
+                _remove(tmp)
+            raise
+        return result
+
+    def upload() -> T:
+        with tempfile.TemporaryDirectory() as directory:
+            tmp = os.path.join(directory, os.path.basename(path))
+            result = fill(tmp)
+            file_system(path).put_file(tmp, path)  # appears when it is complete
+        return result
+
+    return with_retries(upload if is_remote(path) else once, path)
+
+
+def is_temporary(name: str) -> bool:
+    """Returns whether a name is that of a temporary file of `write`."""
+    return re.fullmatch(r".+\.[0-9a-f]{32}\.tmp", name) is not None
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory and its parents, if they do not exist; buckets need none."""
+    if not is_remote(path):
+        with_retries(lambda: os.makedirs(path, exist_ok=True), path)
+
+
+@contextlib.contextmanager
+def local_copy(path: str) -> Iterator[str]:
+    """Yields a path at which libraries without buckets can read a file.
+
+    It is the path itself for a local file, and a temporary copy of an object.
+    """
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        copy = os.path.join(directory, os.path.basename(path))
+        with_retries(lambda: file_system(path).get_file(path, copy), path)
+        yield copy
+
+
+def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> None:
+    """Copies files of a directory in a bucket to a local one.
+
+    Args:
+      directory: URL of the directory.
+      target: local directory.
+      is_wanted: called with the path of each file in the directory.
+    """
+    system = file_system(directory)
+
+    def fetch(name: str) -> None:
+        path = os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        url = f"{directory}/{name}"
+        with_retries(lambda: system.get_file(url, path), url)
+
+    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+        list(pool.map(fetch, filter(is_wanted, files(directory))))
+
+
+def upload(directory: str, target: str, last: Sequence[str] = ()) -> None:
+    """Copies the files of a local directory to one in a bucket.
+
+    Args:
+      directory: local directory.
+      target: URL of a directory.
+      last: names of the files to copy when all others are complete.
+    """
+    system = file_system(target)
+
+    def put(name: str) -> None:
+        url, path = f"{target}/{name}", os.path.join(directory, name)
+        with_retries(lambda: system.put_file(path, url), url)
+
+    with futures.ThreadPoolExecutor(TRANSFER_THREADS) as pool:
+        list(pool.map(put, (name for name in files(directory) if name not in last)))
+    for name in last:
+        put(name)
+
+
+def remove(path: str) -> None:
+    """Removes a file, if it exists."""
+    with_retries(lambda: _remove(path), path)
+
+
+def remove_directory(path: str) -> None:
+    """Removes a directory and its contents."""
+    if not is_remote(path):
+        shutil.rmtree(path)
+    else:
+        with_retries(lambda: file_system(path).rm(path, recursive=True), path)
+
+
+def move_directory(path: str, target: str) -> None:
+    """Renames a directory; in a bucket its objects are copied and then removed."""
+    if not is_remote(path):
+        os.rename(path, target)
+        return
+    system = file_system(path)
+    for name in files(path):
+        system.cp_file(f"{path}/{name}", f"{target}/{name}")
+    remove_directory(path)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if is_remote(path):
+            file_system(path).rm_file(path)
+        else:
+            os.remove(path)
+
+
+def _open(path: str) -> Any:
+    return file_system(path).open(path, "rb") if is_remote(path) else open(path, "rb")

@@ -1,0 +1,101 @@
+"""Buckets by fsspec: gs:// by gcsfs, s3:// by s3fs, and what else fsspec supports.
+
+Orbax writes checkpoints through etils.epath, which has the same libraries for buckets
+unless TensorFlow is to be used. fsspec was chosen because it has one interface for both
+kinds of buckets, ranged reads, and writes that fail if the object exists.
+"""
+
+import logging
+import os
+from typing import Any
+
+from bert_jax.errors import ConfigError
+
+# Makes etils use fsspec although TensorFlow is installed; it reads the variable when a
+# path is first used.
+os.environ["EPATH_USE_TF"] = "false"
+PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
+# HTTP statuses of errors that a later attempt may not have.
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
+STATUS_MESSAGES = {
+    400: "the bucket rejects the request; check its name and the path",
+    401: "no credentials; create them with gcloud auth application-default login",
+    403: "permission denied; give this account access, or use another path",
+    404: "there is no such file or bucket",
+}
+# Libraries whose other errors are those of connections.
+_CLIENTS = ("aiohttp", "botocore", "requests", "urllib3")
+# TensorStore has no exception types; its messages start with these.
+_TENSORSTORE_STATUSES = {
+    "UNAVAILABLE": 503,
+    "ABORTED": 503,
+    "DEADLINE_EXCEEDED": 504,
+    "PERMISSION_DENIED": 403,
+    "UNAUTHENTICATED": 401,
+}
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path is a URL."""
+    return "://" in path
+
+
+def file_system(path: str) -> Any:
+    """Returns fsspec's file system of a URL.
+
+    Raises:
+      ConfigError: if the scheme is unknown, or its package is not installed.
+    """
+    import fsspec
+    import fsspec.config
+
+    os.environ["EPATH_USE_TF"] = "false"
+    scheme = path.partition("://")[0]
+    for name in PACKAGES:  # other processes write as well, so a listing gets outdated
+        fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
+    # It logs each error that it raises, with its traceback.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    try:
+        return fsspec.filesystem(scheme)
+    except ImportError:
+        package = PACKAGES.get(scheme, f"fsspec[{scheme}]")
+        raise ConfigError(
+            f"{path}: {scheme}:// needs the package {package}; pip install {package}"
+        ) from None
+    except ValueError as error:
+        if scheme in PACKAGES:
+            raise
+        raise ConfigError(
+            f"{path}: {scheme}:// is not supported ({error}); use gs://, s3:// or a"
+            " local path"
+        ) from None
+
+
+def status(error: BaseException) -> int | None:
+    """Returns the HTTP status of an error of a bucket, None if it has none.
+
+    Connections that fail count as 503.
+    """
+    module, name = type(error).__module__.partition(".")[0], type(error).__name__
+    code = getattr(error, "code", None) or getattr(error, "status", None)
+    if module in ("gcsfs", "aiohttp") and str(code).isdigit():
+        return int(str(code))
+    text = str(error)
+    if module == "builtins" and text.startswith("Forbidden:"):  # of gcsfs
+        return 403
+    if module == "builtins" and text.startswith("Bad Request:"):
+        return 400
+    if module == "google" or name in ("NoCredentialsError", "CredentialRetrievalError"):
+        return 503 if name == "TransportError" else 401
+    if module in _CLIENTS:
+        return 503
+    return _TENSORSTORE_STATUSES.get(text.partition(":")[0])
+
+
+def message(error: BaseException) -> str | None:
+    """Returns what is wrong with the user's URL or account, None if neither is."""
+    if isinstance(error, FileNotFoundError):
+        return STATUS_MESSAGES[404]
+    if isinstance(error, PermissionError):  # of s3fs
+        return STATUS_MESSAGES[403]
+    return STATUS_MESSAGES.get(status(error) or 0)

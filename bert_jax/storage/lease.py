@@ -1,0 +1,175 @@
+"""A lock in a bucket, which expires when its holder has ended."""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from bert_jax import storage
+from bert_jax.storage.retries import reason
+
+LEASE_SECS = 60.0
+RENEWAL_SECS = 10.0
+
+
+_held: list["Lease"] = []
+
+
+def release_all() -> None:
+    """Releases the leases of this process; another process can take them at once.
+
+    Call it before the interpreter shuts down, which ends the threads of fsspec.
+    """
+    while _held:
+        _held.pop().release()
+
+
+class Lease:
+    """A lock in a bucket that expires when its holder stops renewing it.
+
+    The lock is an object with a number for its name. A process takes it by creating
+    the object of the next number, which a bucket allows to one process only. It must
+    find the last lock released, its process ended on this host, or unchanged for
+    LEASE_SECS by its own clock, so that clocks need not agree. The holder rewrites its
+    object every RENEWAL_SECS, and has lost the lock if there is a higher number.
+    """
+
+    def __init__(self, directory: str, on_lost: Callable[[str], None]):
+        """Prepares a lock without taking it.
+
+        Args:
+          directory: URL of a directory for the lock alone.
+          on_lost: called in a thread with a message if the lock is lost.
+        """
+        self._directory, self._on_lost = directory, on_lost
+        self._number, self._renewals = 0, 0
+        self._token = secrets.token_hex(8)
+        self._stopped = threading.Event()
+
+    def acquire(self) -> str | None:
+        """Takes the lock, after waiting for at most LEASE_SECS for a dead holder.
+
+        Returns:
+          None, or the description of the process that holds the lock.
+        """
+        number, held = self._newest()
+        if held is not None:
+            runs = _runs(held)
+            if runs or (runs is None and not self._outlives(number, held)):
+                return _describe(held)
+        self._number = number + 1
+        if not storage.create(self._path(self._number), self._content()):
+            return _describe(self._newest()[1])
+        for old in self._numbers():
+            if old < self._number:
+                storage.remove(self._path(old))
+        threading.Thread(target=self._renew, daemon=True).start()
+        _held.append(self)
+        return None
+
+    def check(self) -> str | None:
+        """Returns None if this process still has the lock, else who took it."""
+        number, held = self._newest()
+        if number == self._number and held and held.get("token") == self._token:
+            return None
+        return _describe(held)
+
+    def release(self) -> None:
+        """Gives the lock up; another process can take it at once."""
+        self._stopped.set()
+        with contextlib.suppress(Exception):  # it expires
+            if self.check() is None:
+                storage.remove(self._path(self._number))
+
+    def _renew(self) -> None:
+        while not self._stopped.wait(RENEWAL_SECS):
+            try:
+                holder = self.check()
+                if holder is None:
+                    self._renewals += 1
+                    storage.write(self._path(self._number), self._content())
+                    continue
+            except Exception as error:  # the bucket may be back before the lease ends
+                print(f"lock: not renewed ({reason(error)})", file=sys.stderr)
+                continue
+            if not self._stopped.is_set():
+                self._on_lost(f"{holder} has taken the lock in {self._directory}")
+            return
+
+    def _outlives(self, number: int, held: dict) -> bool:
+        """Returns whether a lock stays unchanged for as long as a lease lasts."""
+        print(
+            f"waiting up to {LEASE_SECS:.0f} s for the lock of {_describe(held)} to"
+            " expire",
+            file=sys.stderr,
+            flush=True,
+        )
+        deadline = time.monotonic() + LEASE_SECS
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, LEASE_SECS / 10))
+            found = self._newest()
+            if found[1] is None:  # released
+                return True
+            if found != (number, held):
+                return False
+        return True
+
+    def _newest(self) -> tuple[int, dict | None]:
+        """Returns the highest number and the content of its lock; (0, None) if none."""
+        number = max(self._numbers(), default=0)
+        if not number:
+            return 0, None
+        try:
+            return number, json.loads(storage.read(self._path(number)))
+        except Exception:
+            if number in self._numbers():
+                raise
+            return self._newest()  # released, or replaced by the next one
+
+    def _numbers(self) -> list[int]:
+        if not storage.exists(self._directory):
+            return []
+        return [int(name) for name in storage.names(self._directory) if name.isdigit()]
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/{number}"
+
+    def _content(self) -> bytes:
+        return json.dumps(
+            {
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "started": _started(os.getpid()),
+                "token": self._token,
+                "renewals": self._renewals,
+            }
+        ).encode()
+
+
+def _describe(held: dict | None) -> str:
+    if held is None:
+        return "another process"
+    return f"process {held.get('process')} on {held.get('host')}"
+
+
+def _runs(held: dict) -> bool | None:
+    """Returns whether the holder of a lock runs; None if it is on another host."""
+    if held.get("host") != socket.gethostname():
+        return None
+    return _started(held.get("process", 0)) == held.get("started")
+
+
+def _started(process: int) -> str | None:
+    """Returns the boot and the clock tick at which a process started, if it runs."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read().strip()} {fields[19]}"
+    except OSError:
+        return None

@@ -1,0 +1,93 @@
+"""Tests of locks in buckets."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bert_jax import storage
+from bert_jax.storage import lease
+from bert_jax.storage.lease import Lease
+from tests.fake_bucket import Bucket
+
+DIRECTORY = "gs://b/run/lock"
+
+
+@pytest.fixture(autouse=True)
+def bucket(monkeypatch):
+    monkeypatch.setattr(lease, "LEASE_SECS", 1.0)
+    monkeypatch.setattr(lease, "RENEWAL_SECS", 0.2)
+    with Bucket("b") as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
+        lease.release_all()
+
+
+def holder(**changes):
+    """Returns the content of a lock that this process holds, with changes."""
+    lock = Lease(DIRECTORY, print)
+    return json.dumps(json.loads(lock._content()) | changes).encode()
+
+
+def test_the_second_process_gets_the_name_of_the_first():
+    first, second = Lease(DIRECTORY, print), Lease(DIRECTORY, print)
+    assert first.acquire() is None and first.check() is None
+    assert f"process {os.getpid()} on " in (second.acquire() or "")
+    first.release()
+    assert second.acquire() is None and storage.names(DIRECTORY) == ["1"]
+
+
+def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    storage.write(f"{DIRECTORY}/7", holder(process=done.pid))
+    started = time.monotonic()
+    assert Lease(DIRECTORY, print).acquire() is None
+    assert time.monotonic() - started < 0.9 and storage.names(DIRECTORY) == ["8"]
+
+
+def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
+    storage.write(f"{DIRECTORY}/7", holder(host="other"))
+    started = time.monotonic()
+    assert Lease(DIRECTORY, print).acquire() is None
+    assert 1 <= time.monotonic() - started and storage.names(DIRECTORY) == ["8"]
+    assert "waiting up to 1 s for the lock of process" in capsys.readouterr().err
+
+
+def test_a_lock_that_is_renewed_or_taken_is_not_taken():
+    storage.write(f"{DIRECTORY}/7", holder(host="other"))
+
+    class Renewed(Lease):
+        def _newest(self):
+            storage.write(f"{DIRECTORY}/7", holder(host="other", renewals=time.time()))
+            return super()._newest()
+
+    assert " on other" in (Renewed(DIRECTORY, print).acquire() or "")
+    two = Lease(DIRECTORY, print), Lease(DIRECTORY, print)
+    storage.remove(f"{DIRECTORY}/7")
+    taken = [lock.acquire() for lock in two]
+    assert taken[0] is None and taken[1]
+
+
+def test_it_is_renewed_until_another_process_takes_it(bucket):
+    lost = []
+    lock = Lease(DIRECTORY, lost.append)
+    assert lock.acquire() is None
+    before = bucket.objects["b/run/lock/1"]
+    bucket.faults = {"POST .*lock": [403]}  # one renewal fails
+    deadline = time.monotonic() + 20
+    while bucket.objects["b/run/lock/1"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not lost
+    storage.write(f"{DIRECTORY}/2", holder(host="other"))
+    while not lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "on other has taken the lock" in lost[0] and lock.check()
+    lock.release()
+    assert "b/run/lock/2" in bucket.objects  # it is not ours to remove

@@ -1,0 +1,203 @@
+"""Tests of files on disks and in buckets."""
+
+import errno
+import os
+import time
+import uuid
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from bert_jax import storage
+from bert_jax.errors import ConfigError
+from tests.fake_bucket import Bucket
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    delays = []
+    monkeypatch.setattr(time, "sleep", delays.append)
+    return delays
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """A bucket b, in which this process reads and writes."""
+    with Bucket("b") as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def s3_server():
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    yield f"http://127.0.0.1:{server.get_host_and_port()[1]}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_bucket(s3_server, monkeypatch):
+    """The URL of a bucket of S3 that this process can write to."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    url = f"s3://b{uuid.uuid4().hex}"
+    storage.file_system(url).mkdir(url)
+    return url
+
+
+@pytest.fixture(params=["disk", "gs", "s3"])
+def directory(request, tmp_path):
+    if request.param == "gs":
+        request.getfixturevalue("bucket")
+        return "gs://b/parent"
+    if request.param == "s3":
+        return request.getfixturevalue("s3_bucket") + "/parent"
+    return f"{tmp_path}/parent"
+
+
+def test_files_of_a_directory(directory):
+    assert not storage.exists(directory) and storage.files(directory) == []
+    storage.make_directory(f"{directory}/sub")
+    for name in ("one", "sub/two words", "sub/[three]"):
+        storage.write(f"{directory}/{name}", name.encode())
+    assert storage.exists(directory) and storage.exists(f"{directory}/sub")
+    assert not storage.exists(f"{directory}/on")
+    assert storage.read(f"{directory}/sub/two words") == b"sub/two words"
+    assert set(storage.names(directory)) == {"one", "sub"}
+    assert storage.files(directory) == ["one", "sub/[three]", "sub/two words"]
+    assert storage.glob(f"{directory}/sub/tw*") == [f"{directory}/sub/two words"]
+    found = storage.stat_all([f"{directory}/one", f"{directory}/sub/two words"])
+    assert [each and each.num_bytes for each in found] == [3, 13]
+    storage.move_directory(f"{directory}/sub", f"{directory}/moved")
+    assert storage.files(directory) == ["moved/[three]", "moved/two words", "one"]
+    storage.remove(f"{directory}/one")
+    storage.remove(f"{directory}/one")  # a missing file is no error
+    storage.remove_directory(f"{directory}/moved")
+    assert storage.files(directory) == []
+
+
+def test_large_files_and_ranges(directory):
+    storage.make_directory(directory)
+    content = os.urandom(11 * 2**20)  # gcsfs uploads more than 5 MB in parts
+    path = f"{directory}/large"
+
+    def fill(tmp):
+        with open(tmp, "wb") as file:
+            return file.write(content)
+
+    assert storage.write_with(path, fill) == len(content)
+    assert storage.files(directory) == ["large"]
+    with storage.Reader(path) as file:
+        assert file.read(10) == content[:10]
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == content[-5:]
+        file.seek(2**20)
+        assert file.read(2**20) == content[2**20 :][: 2**20]
+    with storage.local_copy(path) as copy:
+        assert open(copy, "rb").read() == content
+
+
+def test_download_and_upload(bucket, tmp_path):
+    for name in ("a", "sub/b", "SHA256SUMS"):
+        (tmp_path / "from" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "from" / name).write_text(name)
+    storage.upload(str(tmp_path / "from"), "gs://b/x/y", last=["SHA256SUMS"])
+    uploads = [line for line in bucket.requests if line.startswith("POST")]
+    assert len(uploads) == 3 and max(
+        bucket.generations, key=bucket.generations.get
+    ) == ("b/x/y/SHA256SUMS")
+    storage.download("gs://b/x/y", str(tmp_path / "to"), lambda name: name != "a")
+    assert storage.files(str(tmp_path / "to")) == ["SHA256SUMS", "sub/b"]
+
+
+@pytest.mark.parametrize("kind", ["gs", "s3"])
+def test_one_of_two_processes_creates_an_object(kind, request):
+    fixture = {"gs": "bucket", "s3": "s3_bucket"}[kind]
+    url = request.getfixturevalue(fixture)
+    path = f"{url}/lock" if kind == "s3" else "gs://b/lock"
+    assert storage.create(path, b"first")
+    assert not storage.create(path, b"second")
+    assert storage.create(path, b"first")  # a retry after a lost answer
+    assert storage.read(path) == b"first"
+
+
+def test_a_missing_bucket_is_a_config_error(bucket):
+    for do in (storage.read, storage.stat, lambda path: storage.write(path, b"")):
+        with pytest.raises(
+            ConfigError, match="gs://none/x: there is no such file or b"
+        ):
+            do("gs://none/x")
+    assert not storage.exists("gs://none/x")
+
+
+def test_other_urls_are_config_errors(monkeypatch):
+    with pytest.raises(
+        ConfigError, match="s4:// is not supported .*; use gs://, s3://"
+    ):
+        storage.exists("s4://b/x")
+    monkeypatch.setitem(__import__("sys").modules, "dropbox", None)
+    with pytest.raises(ConfigError, match="dropbox:// needs the package"):
+        storage.exists("dropbox://b/x")
+
+
+def test_write_is_atomic(tmp_path, monkeypatch):
+    path = str(tmp_path / "file")
+
+    def fail(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            storage.write(path, b"content")
+    assert os.listdir(tmp_path) == []
+    storage.write(path, b"content")
+    assert storage.read(path) == b"content"
+
+
+def test_failed_write_is_retried(tmp_path, monkeypatch, slept, capsys):
+    path, seen, replace = str(tmp_path / "file"), [], os.replace
+
+    def fail_once(tmp, path):
+        seen.append(tmp)
+        if len(seen) == 1:
+            raise OSError(errno.EIO, "Input/output error")
+        replace(tmp, path)
+
+    monkeypatch.setattr(os, "replace", fail_once)
+    storage.write(path, b"content")
+    assert storage.read(path) == b"content" and os.listdir(tmp_path) == ["file"]
+    assert len(set(seen)) == 2
+    assert all(storage.is_temporary(os.path.basename(tmp)) for tmp in seen)
+
+
+def test_reader_resumes_at_its_offset_after_an_error(
+    tmp_path, monkeypatch, slept, capsys
+):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 40)
+    opened, reads = storage._open, []
+
+    class Failing:
+        def __init__(self, path):
+            self._file = opened(path)
+            self.seek, self.close = self._file.seek, self._file.close
+
+        def read(self, size):
+            reads.append(size)
+            data = self._file.read(size)
+            if len(reads) % 3 == 0:  # the data is lost
+                raise ConnectionResetError("reset by peer")
+            return data
+
+    monkeypatch.setattr(storage, "_open", Failing)
+    with storage.Reader(str(path)) as file:
+        head = file.read(10)
+        file.seek(0)
+        parts = [*iter(lambda: file.read(1000), b"")]
+    assert b"".join(parts) == path.read_bytes() and head == bytes(range(10))
+    assert len(slept) == len(reads) // 3
