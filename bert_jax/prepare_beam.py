@@ -34,7 +34,7 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 
@@ -86,12 +86,12 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
                 config, found, kept, vocabulary
             )
             with _raising_worker_errors(), beam.Pipeline(options=pipeline_options) as p:
-                _build(p, config.data, tokenizer)
+                _build(p, config.data, tokenizer, groups)
             counts, written = _read_metadata(metadata)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(_with_text(number), 0):
                     raise input_files.no_text(source)
-            writer.finish(config, tokenizer, trained_on, counts, written)
+            writer.finish(config, tokenizer, trained_on, counts, written, found)
         finally:
             storage.remove_directory(metadata)
     work_directory.remove(directory)
@@ -120,17 +120,20 @@ def _parse(options: list[str]) -> PipelineOptions:
 
 
 def _build(
-    pipeline: beam.Pipeline, data: DataConfig, tokenizer: tokenizers.Tokenizer
+    pipeline: beam.Pipeline,
+    data: DataConfig,
+    tokenizer: tokenizers.Tokenizer,
+    groups: list[input_groups.Group],
 ) -> None:
     """Adds the stages that read, encode, group and write documents."""
-    parts = [
-        (number, part)
-        for number, spec in enumerate(data.sources)
-        for part in input_files.by_file(spec)
+    files = [
+        (group.source, group.spec, file)
+        for group in groups
+        for file in group.files or (None,)
     ]
     documents = (
         pipeline
-        | "files" >> beam.Create(parts)
+        | "files" >> beam.Create(files)
         | "distribute files" >> beam.Reshuffle()
         | "read" >> beam.ParDo(_Read(data)).with_outputs("counts", main="documents")
     )
@@ -165,10 +168,14 @@ class _Read(beam.DoFn):
     def __init__(self, data: DataConfig):
         self._data = data
 
-    def process(self, part: tuple[int, str]) -> Iterator[Any]:
-        number, spec = part
+    def process(
+        self, part: tuple[int, str, input_files.InputFile | None]
+    ) -> Iterator[Any]:
+        number, spec, file = part
         counts: collections.Counter[str] = collections.Counter()
-        for document in sources.read(spec, self._data, counts):
+        paths = None if file is None else [file.path]
+        rows = lines.WHOLE if file is None else file.part
+        for document in sources.read(spec, self._data, counts, paths, rows):
             counts[_with_text(number)] += bool(document.lines)
             yield number, document
         yield beam.pvalue.TaggedOutput("counts", dict(counts))

@@ -3,8 +3,8 @@
 A bucket occasionally answers 503, and a shared file system may lose its server for a
 minute. An operation that fails with such an error is retried with backoff, and logged
 on standard error. A path that is invalid or not permitted raises a ConfigError at once.
-TensorFlow's file systems handle paths with a scheme://, Python all others, so that
-processes that only use local files do not import TensorFlow.
+TensorFlow's file systems handle paths with a scheme://, hub.py those of hf://, Python
+all others, so that processes that only use local files do not import TensorFlow.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, TypeVar
 
-from bert_jax import errors
+from bert_jax import errors, hub
 from bert_jax.errors import ConfigError
 
 # The errors of flock() on file systems that have no locks, such as mounted buckets and
@@ -213,7 +213,9 @@ class Reader(io.RawIOBase):
             offset += self._offset
         elif whence == os.SEEK_END:
             offset += stat(self._path).num_bytes
-        self._offset, self._file = offset, None
+        self._offset = offset
+        if self._file is not None:
+            self._file.seek(offset)
         return offset
 
     def tell(self) -> int:
@@ -252,6 +254,8 @@ class Stat(NamedTuple):
 
 def stat(path: str) -> Stat:
     """Returns the size and modification time of a file."""
+    if path.startswith(hub.SCHEME):  # its path has a commit, so it never changes
+        return Stat(with_retries(lambda: hub.num_bytes(path), path), 0)
     if not _is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
@@ -265,8 +269,6 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
     The result is None for a local path that is not a regular file, such as a directory
     or a broken link.
     """
-    if len(paths) < 2:
-        return list(map(_stat_file, paths))
     with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
         return list(pool.map(_stat_file, paths))
 
@@ -367,6 +369,8 @@ def _rename(tmp: str, path: str) -> None:
 
 
 def _open(path: str, mode: str) -> Any:
+    if path.startswith(hub.SCHEME):
+        return hub.File(path)
     return _gfile().GFile(path, mode) if _is_remote(path) else open(path, mode)
 
 
