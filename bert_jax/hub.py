@@ -32,7 +32,7 @@ def raise_errors(what: str) -> Iterator[None]:
         yield
     except errors.OfflineModeIsEnabled:
         raise ConfigError(
-            f"{what}: HF_HUB_OFFLINE is set; unset it, or use a local directory"
+            f"{what}: HF_HUB_OFFLINE is set; unset it to use the Hub"
         ) from None
     except errors.GatedRepoError:
         raise ConfigError(

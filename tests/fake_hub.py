@@ -242,15 +242,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def upload_modes(self, match, body, is_known):
         if found := self._found(match):
-            files = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if _is_large(file["path"]) else "regular",
-                    "shouldIgnore": False,
-                    "oid": digest(found[1].get(file["path"], b"")),
-                }
-                for file in json.loads(body)["files"]
-            ]
+            files = []
+            for file in json.loads(body)["files"]:
+                path, content = file["path"], found[1].get(file["path"])
+                is_large = path.endswith((".safetensors", ".png"))
+                described = {"path": path, "shouldIgnore": False}
+                described["uploadMode"] = "lfs" if is_large else "regular"
+                if content is not None:
+                    sha256 = hashlib.sha256(content).hexdigest()
+                    described["oid"] = sha256 if is_large else digest(content)
+                files.append(described)
             self._json({"files": files})
 
     def batch(self, match, body, is_known):
@@ -285,6 +286,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = match["repository"].removeprefix("models/")
         url = f"{self.hub.url}/{name}/commit/{commit}"
         self._json({"commitUrl": url, "commitOid": commit, "success": True})
+
+    def refs(self, match, body, is_known):
+        repository = self.hub.repositories[match["repository"]]
+        found = {"branches": [], "tags": [], "converts": []}
+        for name, commit in repository.refs.items():
+            kind = "tags" if "step-" in name else "branches"
+            found[kind].append({"name": name, "ref": name, "targetCommit": commit})
+        self._json(found)
 
     def create_ref(self, match, body, is_known):
         asked = json.loads(body)
@@ -325,16 +334,13 @@ def _described(path: str, content: bytes) -> dict:
     return {"type": "file", "path": path, "size": len(content), "oid": digest(content)}
 
 
-def _is_large(path: str) -> bool:
-    return path.endswith((".safetensors", ".png"))
-
-
 _REPOSITORY = r"(?P<repository>(datasets|models)/[^/]+/[^/]+)"
 _MODEL = r"(?P<repository>models/[^/]+/[^/]+)"
 # By "METHOD path": whether a token is needed, and what answers.
 _ROUTES = collections.OrderedDict(
     {
         rf"GET /api/{_REPOSITORY}(/revision/(?P<revision>.+))?": (False, _Handler.info),
+        rf"GET /api/{_MODEL}/refs": (False, _Handler.refs),
         rf"GET /api/{_REPOSITORY}/tree/(?P<revision>.+)": (False, _Handler.tree),
         rf"POST /api/{_REPOSITORY}/paths-info/(?P<revision>.+)": (
             *(False, _Handler.paths),

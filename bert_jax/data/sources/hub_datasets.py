@@ -57,6 +57,16 @@ def parse(argument: str) -> tuple[str, str]:
     return name, split or "train"
 
 
+def repository(spec: str) -> str | None:
+    """Returns OWNER/NAME if a spec is of a dataset on the Hub."""
+    kind, _, argument = spec.partition(":")
+    name, _ = parse(argument.partition("#")[0])
+    match = _ON_THE_HUB.fullmatch(name)
+    if kind != "hf" or match is None or os.path.isdir(name):
+        return None
+    return match["repository"]
+
+
 def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
     """Finds the Parquet files of a split.
 
