@@ -108,7 +108,10 @@ def _opened(path: str, column: str) -> Iterator[tuple[Any, list[str]]]:
         with storage.Reader(path) as raw:
             # Checks the checksums of pages, which only some writers add.
             file = parquet.ParquetFile(
-                raw, page_checksum_verification=True, buffer_size=BUFFER_BYTES
+                raw,
+                page_checksum_verification=True,
+                buffer_size=BUFFER_BYTES,
+                pre_buffer=False,  # it reads a whole row group
             )
             yield file, _path_in_schema(file.schema_arrow, column, path)
     except (pyarrow.ArrowInvalid, OSError) as error:
