@@ -70,8 +70,14 @@ def test_a_branch_has_its_own_tags(hub, directory):
     ("fault", "message"),
     [
         ({"POST /api/models/.*/commit": [403]}, "the token has no permission .403: "),
-        ({"POST /api/models/.*/tag": [404]}, "does not exist"),
-        ({"POST /api/repos/create": [500]}, "the Hub answers 500"),
+        pytest.param(
+            *({"POST /api/models/.*/tag": [404]}, "does not exist"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *({"POST /api/repos/create": [500]}, "the Hub answers 500"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_failed_push_says_how_to_push_again(hub, directory, tmp_path, fault, message):
@@ -134,15 +140,29 @@ def test_export_pushes_what_it_wrote(trained, tmp_path):
     assert fake_hub.TOKEN.encode() not in b"".join(written.values())
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--push_to_hub=user/tiny", "there is no token; log in with: hf auth login"),
+        ("--dry_run", "--dry_run needs --push_to_hub=USER/NAME"),
+    ],
+)
+def test_a_push_that_cannot_work_is_an_error_before_the_export(tmp_path, flag, message):
+    arguments = [f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}", flag]
+    with fake_hub.Hub() as hub:
+        environment = hub.environment(tmp_path / "home", token=None)
+        failed = run("bert_jax.export", *arguments, **environment)
+        assert not hub.requests
+    assert failed.returncode == 2 and failed.stderr.count("\n") == 1
+    assert message in failed.stderr
+
+
+@pytest.mark.slow
 def test_a_dry_run_sends_nothing(trained, tmp_path):
     arguments = [f"--workdir={trained / 'run'}", f"--output={tmp_path / 'out'}"]
     arguments.append("--push_to_hub=user/tiny")
     with fake_hub.Hub() as hub:
         environment = hub.environment(tmp_path / "home", token=None)
-        failed = run("bert_jax.export", *arguments, **environment)
-        assert failed.returncode == 2 and failed.stderr.count("\n") == 1
-        assert "there is no token; log in with: hf auth login" in failed.stderr
-        assert not (tmp_path / "out").exists() and not hub.requests
         stdout = run_well("bert_jax.export", *arguments, "--dry_run", **environment)
         assert not hub.requests
     path = tmp_path / "out/model.safetensors"
