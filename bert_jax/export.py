@@ -2,11 +2,14 @@
 
     python -m bert_jax.export --workdir=DIR --output=DIR2
         [--format=huggingface|google] [--dtype=float32|bfloat16] [--step=N]
-        [--corpus_dir=DIR]
+        [--corpus_dir=DIR] [--push_to_hub=USER/NAME [--private] [--dry_run]]
 
 DIR2 must be new or empty. It appears once the export has been read back and
 reproduces the run's logits. It contains the weights, the tokenizer, a
 model card (README.md) and SHA256SUMS.
+
+--push_to_hub uploads DIR2 to a model repository of the Hugging Face Hub, which is
+created if it does not exist, and tags the commit step-N. Log in first: hf auth login.
 """
 
 import os
@@ -27,10 +30,17 @@ from bert_jax.digests import SUMS_FILE
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
-from bert_jax.interop import files, google_tf1, huggingface_write, model_card
+from bert_jax.interop import (
+    files,
+    google_tf1,
+    huggingface_write,
+    model_card,
+    push,
+)
 from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
+from bert_jax.training import evaluation
 
 FORMATS = {"huggingface": huggingface_write.write, "google": google_tf1.write}
 # The largest allowed difference of a logit, relative to the largest logit of its head.
@@ -50,6 +60,8 @@ def export(
     dtype: str = "float32",
     step: int | None = None,
     corpus_dir: str | None = None,
+    to: push.Target | None = None,
+    is_dry_run: bool = False,
 ) -> None:
     """Exports a checkpoint of a run.
 
@@ -60,15 +72,20 @@ def export(
       dtype: dtype of the written weights, a key of MAX_DIFFERENCE.
       step: step of the checkpoint; None is the newest.
       corpus_dir: directory of the run's corpus, if it was moved.
+      to: where to upload the export; None to keep it on disk only.
+      is_dry_run: whether to print what would be uploaded, and upload nothing.
 
     Raises:
       ConfigError: when the output is neither new nor empty, or when the checkpoint is
-        missing or has weights that are not finite.
+        missing or has weights that are not finite, or the Hub refuses the upload.
       ExportError: when the export differs from the run when it is read back.
     """
     if storage.is_remote(output):
-        return _export_to_bucket(workdir, output, format_name, dtype, step, corpus_dir)
+        how = format_name, dtype, step, corpus_dir, to, is_dry_run
+        return _export_to_bucket(workdir, output, *how)
     target = _target(output, workdir)
+    if to and not is_dry_run:
+        push.check_account()
     run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
         if not np.isfinite(array).all():
@@ -86,9 +103,12 @@ def export(
     try:
         FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
         difference = read_back(tmp, run, dtype)
+        held_out = run.corpus.shards["validation"]
+        entropy = evaluation.unigram_entropy(run.corpus) if held_out else None
+        model_card.plot(tmp, workdir, run.step, entropy)
         files.write_digests(tmp)
         model_card.write(  # after the digests, because users edit it
-            tmp, run.config, run.corpus, workdir, run.step, format_name, dtype
+            tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
         )
         tmp.chmod(0o755)  # mkdtemp gives access to the owner only
         os.replace(tmp, target)
@@ -99,8 +119,13 @@ def export(
         f"Exported step {run.step:,} to {output} ({format_name}, {dtype}). The export"
         f" was read back: its logits equal the run's"
         f"{f' within {difference:.1g}' if difference else ''}."
-        f" {output}/README.md describes how to load it."
+        f" {output}/README.md describes how to load it.",
+        flush=True,
     )
+    if to and is_dry_run:
+        print(push.describe(target, to, run.step))
+    elif to:
+        print(f"Pushed to {push.push(target, to, run.step)}, tag {to.tag(run.step)}.")
 
 
 def _export_to_bucket(workdir: str, output: str, *how: Any) -> None:
@@ -187,6 +212,12 @@ def main() -> None:
     workdir, output = cli.require("workdir", "output")
     workdir = cli.directory("workdir", workdir)
     output = cli.directory("output", output)
+    to = None
+    if _PUSH_TO_HUB.value:
+        to = push.target(_PUSH_TO_HUB.value, _PRIVATE.value)
+    elif _DRY_RUN.value or _PRIVATE.value is not None:
+        name = "dry_run" if _DRY_RUN.value else "private"
+        raise ConfigError(f"--{name} needs --push_to_hub=USER/NAME")
     export(
         workdir,
         output,
@@ -194,6 +225,8 @@ def main() -> None:
         _DTYPE.value,
         _STEP.value,
         _CORPUS_DIR.value,
+        to,
+        _DRY_RUN.value,
     )
 
 
@@ -211,5 +244,19 @@ if __name__ == "__main__":
     )
     _CORPUS_DIR = flags.DEFINE_string(
         "corpus_dir", None, "directory of the run's corpus, if it was moved"
+    )
+    _PUSH_TO_HUB = flags.DEFINE_string(
+        "push_to_hub",
+        None,
+        "model repository USER/NAME[@BRANCH] on the Hugging Face Hub to upload to",
+    )
+    _PRIVATE = flags.DEFINE_bool(
+        "private",
+        None,
+        "whether a new repository on the Hub is private; default: public, or the"
+        " default of the organization",
+    )
+    _DRY_RUN = flags.DEFINE_bool(
+        "dry_run", False, "with --push_to_hub: list what would be sent, send nothing"
     )
     cli.run(main, __doc__)

@@ -79,14 +79,14 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
             tokenizer, trained_on = training.load_or_train(
                 config, found, kept, vocabulary
             )
-            beam_pipeline.build(pipeline, config.data, tokenizer, results)
+            beam_pipeline.build(pipeline, config.data, tokenizer, groups, results)
             with _raising_worker_errors(), _exiting_without_a_worker():
                 pipeline.run().wait_until_finish()
             counts, written = beam_pipeline.read_results(results)
             for number, source in enumerate(config.data.sources):
                 if not counts.pop(beam_pipeline.with_text(number), 0):
                     raise input_files.no_text(source)
-            writer.finish(config, tokenizer, trained_on, counts, written)
+            writer.finish(config, tokenizer, trained_on, counts, written, found)
         finally:
             storage.remove_directory(results)
     work_directory.remove(directory)

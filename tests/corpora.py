@@ -89,7 +89,7 @@ def write(config, documents, tokenizer=None):
         piece = segments.from_entries(of_shard, dtype)
         path = os.path.join(config.data.corpus_dir, file)
         written[file] = writer.write_shard(path, [piece])
-    writer.finish(config, tokenizer, None, counts, written)
+    writer.finish(config, tokenizer, None, counts, written, ())
     return corpus.read(config)
 
 

@@ -34,6 +34,7 @@ def test_writes_every_file_with_every_tensor(trained, exported):
         "README.md",
         "SHA256SUMS",
         "config.json",
+        "loss_curves.png",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",

@@ -1,14 +1,17 @@
-"""Writes the README.md of an exported model: loading, metrics, data and config.
+"""Writes the README.md of an exported model: loading, metrics, curves, data, config.
 
 The front matter between the lines of --- is for the Hugging Face hub.
 """
 
 from pathlib import Path
+from typing import Any
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.monitoring import writer
+from bert_jax.data.sources import hub_datasets
+from bert_jax.interop import push
+from bert_jax.monitoring import report, writer
 
 LOAD = {
     "huggingface": """\
@@ -20,7 +23,7 @@ encoder = AutoModel.from_pretrained("DIRECTORY")
 with_heads = BertForPreTraining.from_pretrained("DIRECTORY")
 ```
 
-DIRECTORY is the directory of this file. `BertForMaskedLM` loads it as well,
+WHERE `BertForMaskedLM` loads it as well,
 `BertForSequenceClassification` adds a randomly initialized classifier, and
 `sentence_transformers.SentenceTransformer("DIRECTORY")` averages the tokens' states;
 pretraining does not train these averages to be comparable.""",
@@ -30,6 +33,8 @@ pretraining does not train these averages to be comparable.""",
   --do_lower_case=LOWERCASE`
 - TensorFlow: `tf.train.load_checkpoint("DIRECTORY/bert_model.ckpt")`""",
 }
+IN_DIRECTORY = "DIRECTORY is the directory of this file."
+ON_THE_HUB = 'With `revision="TAG"` they load this step.'
 METRICS = {
     "eval_masked_lm_loss": "masked-LM loss, nats",
     "eval_masked_lm_accuracy": "masked-LM accuracy",
@@ -58,6 +63,7 @@ def write(
     step: int,
     format_name: str,
     dtype: str,
+    target: push.Target | None = None,
 ) -> None:
     """Writes README.md into the directory of an export.
 
@@ -69,14 +75,15 @@ def write(
       step: the step of the exported checkpoint.
       format_name: a key of LOAD.
       dtype: the dtype of the exported weights.
+      target: where the export is uploaded; None if it is not.
     """
     model = config.model
     sections = [
-        _front_matter(format_name),
+        _front_matter(format_name, config),
         f"# BERT with {model.num_hidden_layers} layers of {model.hidden_size}",
         f"{_origin(config, step)} The weights here are {dtype}.",
-        f"## Loading\n\n{_load(config, format_name, dtype)}",
-        f"## Held-out metrics\n\n{_metrics(workdir, step)}",
+        f"## Loading\n\n{_load(config, format_name, dtype, target, step)}",
+        f"## Held-out metrics\n\n{_metrics(workdir, step)}{_curves(directory)}",
         f"## Data\n\n{_data(corpus, config)}",
         f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
@@ -84,13 +91,33 @@ def write(
     (directory / "README.md").write_text(text, encoding="utf-8")
 
 
-def _front_matter(format_name: str) -> str:
+def plot(
+    directory: Path, workdir: str, step: int, unigram_entropy: float | None
+) -> None:
+    """Plots the curves up to a step into the directory, if metrics.jsonl has any.
+
+    Args:
+      directory: the directory of the export.
+      workdir: the workdir of the run.
+      step: the step of the exported checkpoint.
+      unigram_entropy: see `report.plot_curves`.
+    """
+    if lines := _lines(workdir, step):
+        report.plot_curves(str(directory), lines, unigram_entropy)
+
+
+def _lines(workdir: str, step: int) -> list[dict[str, Any]]:
+    return [line for line in writer.read(workdir) if line["step"] <= step]
+
+
+def _front_matter(format_name: str, config: ExperimentConfig) -> str:
     if format_name != "huggingface":
         return "---\ntags:\n- bert\n---"
-    return (
-        "---\nlibrary_name: transformers\npipeline_tag: fill-mask\n"
-        "tags:\n- bert\n- pretraining\n---"
-    )
+    lines = ["library_name: transformers", "pipeline_tag: fill-mask"]
+    names = map(hub_datasets.repository, config.data.sources)
+    if found := sorted(set(filter(None, names))):
+        lines += ["datasets:", *(f"- {name}" for name in found)]
+    return "\n".join(["---", *lines, "tags:", "- bert", "- pretraining", "---"])
 
 
 def _origin(config: ExperimentConfig, step: int) -> str:
@@ -101,8 +128,18 @@ def _origin(config: ExperimentConfig, step: int) -> str:
     return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
 
 
-def _load(config: ExperimentConfig, format_name: str, dtype: str) -> str:
+def _load(
+    config: ExperimentConfig,
+    format_name: str,
+    dtype: str,
+    target: push.Target | None,
+    step: int,
+) -> str:
     text = LOAD[format_name].replace("LOWERCASE", str(config.tokenizer.lowercase))
+    if format_name == "huggingface" and target:
+        text = text.replace("WHERE", ON_THE_HUB.replace("TAG", target.tag(step)))
+        text = text.replace("DIRECTORY", target.repository)
+    text = text.replace("WHERE", IN_DIRECTORY)
     if format_name == "google" and config.model.hidden_act == "gelu":
         text += f"\n\n{ERF_GELU}"
     if format_name == "google" and dtype == "bfloat16":
@@ -112,8 +149,8 @@ def _load(config: ExperimentConfig, format_name: str, dtype: str) -> str:
 
 def _metrics(workdir: str, step: int) -> str:
     """Returns a table of the last evaluation up to `step`."""
-    lines = writer.read(workdir)
-    evaluated = [x for x in lines if x["step"] <= step and "eval_masked_lm_loss" in x]
+    lines = _lines(workdir, step)
+    evaluated = [line for line in lines if "eval_masked_lm_loss" in line]
     if not evaluated:
         return "There was no evaluation up to this step."
     newest = evaluated[-1]
@@ -123,6 +160,12 @@ def _metrics(workdir: str, step: int) -> str:
         if name in newest
     ]
     return "\n".join([f"| at step {newest['step']:,} | |", "|---|---|", *rows])
+
+
+def _curves(directory: Path) -> str:
+    if not (directory / report.CURVES_FILE).exists():
+        return ""
+    return f"\n\n![Losses and accuracies over the steps]({report.CURVES_FILE})"
 
 
 def _data(corpus: Corpus, config: ExperimentConfig) -> str:

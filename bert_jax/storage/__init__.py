@@ -1,7 +1,7 @@
 """Local and bucket files: atomic writes, and retries after transient errors.
 
-A path with a scheme:// is that of an object in a bucket, see buckets.py; Python opens
-all others. Errors and retries are described in retries.py.
+A path with a scheme:// is that of an object in a bucket, see buckets.py, or on the
+Hugging Face Hub, see hub.py; Python opens all others. retries.py describes errors.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple, TypeVar
 
+from bert_jax import hub
 from bert_jax.storage.buckets import file_system, is_remote
 from bert_jax.storage.locks import acquire
 from bert_jax.storage.retries import (
@@ -177,6 +178,8 @@ class Stat(NamedTuple):
 
 def stat(path: str) -> Stat:
     """Returns the size and modification time of a file."""
+    if path.startswith(hub.SCHEME):  # its path has a commit, so it never changes
+        return Stat(with_retries(lambda: hub.num_bytes(path), path), 0)
     if not is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
@@ -191,8 +194,6 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
     The result is None for a local path that is not a regular file, such as a directory
     or a broken link.
     """
-    if len(paths) < 2:
-        return list(map(_stat_file, paths))
     with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
         return list(pool.map(_stat_file, paths))
 
@@ -375,4 +376,6 @@ def _remove(path: str) -> None:
 
 
 def _open(path: str) -> Any:
+    if path.startswith(hub.SCHEME):
+        return hub.File(path)
     return file_system(path).open(path, "rb") if is_remote(path) else open(path, "rb")

@@ -17,9 +17,15 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import encoding, key_ranges, segments, writer
+from bert_jax.data.corpus import (
+    encoding,
+    input_groups,
+    key_ranges,
+    segments,
+    writer,
+)
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 
 # The file of the document counts in the directory of results.
@@ -30,6 +36,7 @@ def build(
     pipeline: beam.Pipeline,
     data: DataConfig,
     tokenizer: tokenizers.Tokenizer,
+    groups: list[input_groups.Group],
     results: str,
 ) -> None:
     """Adds the stages that read, encode, group and write documents.
@@ -38,16 +45,17 @@ def build(
       pipeline: the pipeline.
       data: sources and corpus; both must be accessible to all workers.
       tokenizer: encodes the documents.
+      groups: the files to read.
       results: directory for the counts and the results of shards, see `read_results`.
     """
-    parts = [
-        (number, part)
-        for number, spec in enumerate(data.sources)
-        for part in input_files.by_file(spec)
+    files = [
+        (group.source, group.spec, file)
+        for group in groups
+        for file in group.files or (None,)
     ]
     documents = (
         pipeline
-        | "files" >> beam.Create(parts)
+        | "files" >> beam.Create(files)
         | "distribute files" >> beam.Reshuffle()
         | "read" >> beam.ParDo(_Read(data)).with_outputs("counts", main="documents")
     )
@@ -81,10 +89,14 @@ class _Read(beam.DoFn):
     def __init__(self, data: DataConfig):
         self._data = data
 
-    def process(self, part: tuple[int, str]) -> Iterator[Any]:
-        number, spec = part
+    def process(
+        self, part: tuple[int, str, input_files.InputFile | None]
+    ) -> Iterator[Any]:
+        number, spec, file = part
         counts: collections.Counter[str] = collections.Counter()
-        for document in sources.read(spec, self._data, counts):
+        paths = None if file is None else [file.path]
+        rows = lines.WHOLE if file is None else file.part
+        for document in sources.read(spec, self._data, counts, paths, rows):
             counts[with_text(number)] += bool(document.lines)
             yield number, document
         yield beam.pvalue.TaggedOutput("counts", dict(counts))

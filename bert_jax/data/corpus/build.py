@@ -40,6 +40,9 @@ KEPT_BYTES = 16 * 2**20
 # enough that the queue for 64 processes takes under 1 GB.
 BATCH_BYTES = 8 * 2**20
 
+# The commits of datasets on the Hugging Face Hub, which a resumed call reads again.
+HUB_COMMITS = "hub_commits.json"
+
 # The vocabulary is not trained again if at most this share of the text has changed.
 MAX_CHANGED_SHARE = 0.05
 
@@ -78,15 +81,14 @@ def prepare(
         work_directory.remove(directory)
         print(f"corpus: {directory} is already prepared", flush=True)
         return existing
-    found = input_files.find(config.data.sources)
-    return _prepare(config, found, num_workers, scratch_dir)
+    return _prepare(config, num_workers, scratch_dir)
 
 
 def _prepare(
     config: ExperimentConfig,
-    found: Sources,
     num_workers: int | None = None,
     scratch_dir: str | None = None,
+    found: Sources | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
     if config.init_from and not config.tokenizer.vocab_file:
@@ -97,6 +99,9 @@ def _prepare(
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
+        if found is None:
+            record = os.path.join(work, HUB_COMMITS)
+            found = input_files.find(config.data.sources, record)
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
         tokenizer, trained_on = _tokenizer(config, found, work, reader)
@@ -105,7 +110,7 @@ def _prepare(
         if is_small(found):
             num_workers = 1  # faster than importing TensorFlow in worker processes
         written = _write_shards(config, tokenizer, plan, work, num_workers)
-        writer.finish(config, tokenizer, trained_on, plan.counts, written)
+        writer.finish(config, tokenizer, trained_on, plan.counts, written, found)
     work_directory.remove(directory)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
@@ -147,7 +152,7 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
             " the sources are too large to be prepared automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
-    return _prepare(config, found)
+    return _prepare(config, found=found)
 
 
 def is_small(found: Sources) -> bool:

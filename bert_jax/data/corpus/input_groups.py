@@ -1,22 +1,26 @@
 """Groups of input files, the unit in which text is read and encoded.
 
-Consecutive small files share a group; a large file is a group of its own. The name of
-a group is a hash of its files, with their sizes and modification times, and of the
-settings on which their encoding depends, so runs with the same name can be reused.
+Consecutive small files share a group; a large file is a group of its own, or, if it is
+Parquet, several groups of consecutive row groups, which can be read on their own. The
+name of a group is a hash of its files, with their sizes and modification times, and of
+the settings on which their encoding depends, so runs with the same name can be reused.
 Unchanged groups of an interrupted call are kept, so that an added, changed or removed
 file affects only the runs of its own group.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, lines, sources
+from bert_jax.data.sources import input_files, lines, parquet, sources
+from bert_jax.data.sources.input_files import InputFile
 from bert_jax.errors import ConfigError
 
 _FILE = "groups.json"
@@ -29,13 +33,13 @@ class Group:
     Attributes:
       source: index of the source in config.data.sources.
       spec: spec of the source.
-      files: files of the group; empty for a source without files.
+      files: files, or parts of files; empty for a source without files.
       name: identifies the files and the settings that are specific to their source.
     """
 
     source: int
     spec: str
-    files: tuple[input_files.InputFile, ...]
+    files: tuple[InputFile, ...]
     name: str
 
     @property
@@ -56,30 +60,75 @@ def plan(
     """
     path = os.path.join(work, _FILE)
     before: list[list] = json.loads(storage.read(path)) if storage.exists(path) else []
-    groups = [
-        Group(number, source.spec, files, _name(number, source, files, data))
-        for number, source in enumerate(found)
-        for files in _grouped(
-            source.files,
-            [files for old_number, files in before if old_number == number],
-            max_bytes,
-        )
-    ]
+    groups = []
+    for number, source in enumerate(found):
+        old = [files for old_number, files in before if old_number == number]
+        parts = source.files
+        if source.kind in input_files.PARQUET_KINDS:
+            parts = _divided(source, old, max_bytes)
+        groups += [
+            Group(number, source.spec, files, _name(number, source, files, data))
+            for files in _grouped(parts, old, max_bytes)
+        ]
     after = [[group.source, list(map(_identity, group.files))] for group in groups]
     if after != before:
         storage.write(path, json.dumps(after).encode())
     return groups
 
 
+def _divided(
+    source: input_files.Source, before: list[list], max_bytes: int
+) -> tuple[InputFile, ...]:
+    """Returns the files of a Parquet source, with large ones divided by row groups.
+
+    The footers of files that an earlier call divided are not read again.
+    """
+    known: dict[tuple, list[InputFile]] = {}
+    for path, num_bytes, changed_ns, *row_groups in itertools.chain(*before):
+        for first, end in row_groups:
+            part = InputFile(path, num_bytes, changed_ns, (first, end))
+            known.setdefault((path, changed_ns), []).append(part)
+
+    def divide(file: InputFile) -> list[InputFile]:
+        if file.text_bytes <= max_bytes:
+            return [file]
+        path, _, changed_ns = _identity(file)
+        parts = known.get((path, changed_ns), [])
+        if sum(part.num_bytes for part in parts) == file.num_bytes:
+            return [part._replace(path=file.path) for part in parts]
+        return _parts(file, source.spec, max_bytes)
+
+    with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
+        return tuple(itertools.chain(*pool.map(divide, source.files)))
+
+
+def _parts(file: InputFile, spec: str, max_bytes: int) -> list[InputFile]:
+    """Divides a Parquet file into parts of about max_bytes of text."""
+    try:
+        sizes = parquet.row_groups(file.path, input_files.parse(spec)[1])
+    except ConfigError:  # reading the file raises it again
+        return [file]
+    ends = list(itertools.accumulate(sizes))
+    parts, first, start = [], 0, 0
+    for end, size in enumerate(ends, start=1):
+        # Sizes on disk that add up to that of the file.
+        stop = file.num_bytes * size // max(1, ends[-1])
+        part = InputFile(file.path, stop - start, file.changed_ns, (first, end))
+        if part.text_bytes >= max_bytes or end == len(ends):
+            parts.append(part)
+            first, start = end, stop
+    return parts or [file]
+
+
 def _grouped(
-    files: tuple[input_files.InputFile, ...], before: list[list], max_bytes: int
-) -> list[tuple[input_files.InputFile, ...]]:
+    files: tuple[InputFile, ...], before: list[list], max_bytes: int
+) -> list[tuple[InputFile, ...]]:
     """Returns the files of one source in groups, ordered by path."""
     if not files:
         return [()]
-    left = {tuple(_identity(file)): file for file in files}
+    left = {json.dumps(_identity(file)): file for file in files}
     groups = []
-    for old in (list(map(tuple, group)) for group in before):
+    for old in (list(map(json.dumps, group)) for group in before):
         if old and all(identity in left for identity in old):
             groups.append(tuple(left.pop(identity) for identity in old))
     held, num_bytes = [], 0
@@ -91,18 +140,19 @@ def _grouped(
         num_bytes += file.text_bytes
     if held:
         groups.append(tuple(held))
-    return sorted(groups)
+    return sorted(groups, key=lambda group: (group[0].path, group[0].part[0]))
 
 
-def _identity(file: input_files.InputFile) -> list:
+def _identity(file: InputFile) -> list:
     path = file.path if "://" in file.path else os.path.abspath(file.path)
-    return [path, file.num_bytes, file.changed_ns]
+    part = [] if file.part == lines.WHOLE else [list(file.part)]
+    return [path, file.num_bytes, file.changed_ns, *part]
 
 
 def _name(
     number: int,
     source: input_files.Source,
-    files: tuple[input_files.InputFile, ...],
+    files: tuple[InputFile, ...],
     data: DataConfig,
 ) -> str:
     weight = data.source_weights[number] if data.source_weights else 1.0
@@ -165,7 +215,9 @@ class Reader:
         for file in group.files:
             counts.start_file()
             try:
-                yield from sources.read(group.spec, self._data, counts, [file.path])
+                yield from sources.read(
+                    group.spec, self._data, counts, [file.path], file.part
+                )
             except ConfigError as error:  # the rest of the file cannot be read
                 counts.reject(error)
 

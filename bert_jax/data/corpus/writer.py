@@ -24,6 +24,7 @@ from bert_jax.data.corpus import (
     shard_file,
     sorted_runs,
 )
+from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
@@ -194,6 +195,7 @@ def finish(
     trained_on: dict[str, Any] | None,
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
+    found: tuple[input_files.Source, ...],
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
@@ -204,6 +206,7 @@ def finish(
       counts: `encoding.COUNTS`, "repeated", the counts of `unknown_tokens`, and those
         of reading and cleaning.
       written: results by file name; shards without documents may be missing.
+      found: the sources, whose commits on the Hugging Face Hub are recorded.
 
     Raises:
       ConfigError: when there are too few documents, see `check_enough`.
@@ -252,6 +255,8 @@ def finish(
     }
     directory = config.data.corpus_dir
     tokenizer.save(directory)
+    if commits := {x.spec: x.commit for x in found if x.commit}:
+        manifest["hub_commits"] = commits
     manifest["sha256"] = corpus.manifest_digest(manifest)
     text = corpus.manifest_text(manifest) + "\n"
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())

@@ -5,32 +5,34 @@ slow file system take seconds. sources.py reads the files.
 """
 
 import dataclasses
-import glob
 import importlib.metadata
 import os
 import sys
 from typing import Any, NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import embedded
+from bert_jax.data.sources import embedded, hub_datasets, lines
 from bert_jax.errors import ConfigError
 
 # Kinds whose argument is a glob pattern.
 FILE_KINDS = ("text", "files", "jsonl", "parquet", "wikiextractor")
 # Kinds whose pattern is followed by #field.
 FIELD_KINDS = ("jsonl", "parquet")
-KINDS = ("embedded", *FILE_KINDS, "tfds")
+# Kinds whose files are Parquet.
+PARQUET_KINDS = ("parquet", "hf")
+KINDS = ("embedded", *FILE_KINDS, "hf", "tfds")
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".parquet")
 
 
 class InputFile(NamedTuple):
-    """An input file, its size and its modification time."""
+    """An input file or a part of it, its size and its modification time."""
 
     path: str
     num_bytes: int  # on disk
     changed_ns: int
+    part: lines.Part = lines.WHOLE
 
     @property
     def text_bytes(self) -> int:
@@ -47,11 +49,13 @@ class Source:
       spec: an item of config.data.sources.
       files: sorted by path; empty for `embedded:` and `tfds:`.
       version: identifies the text of a source without files; see `find`.
+      commit: of a dataset on the Hugging Face Hub.
     """
 
     spec: str
     files: tuple[InputFile, ...]
     version: tuple[str, ...] = ()
+    commit: str | None = None
 
     @property
     def text_bytes(self) -> int | None:
@@ -62,31 +66,40 @@ class Source:
 
     @property
     def is_remote(self) -> bool:
-        return self.spec.startswith("tfds:") or "://" in self.spec
+        urls = (file.path for file in self.files[:1])
+        return self.spec.startswith("tfds:") or any("://" in url for url in urls)
+
+    @property
+    def kind(self) -> str:
+        return parse(self.spec)[0]
 
     @property
     def format(self) -> str:
         """Returns the spec without its pattern; it determines how a file is read."""
         kind, argument = parse(self.spec)
-        if kind not in FILE_KINDS:
+        if kind not in (*FILE_KINDS, "hf"):
             return self.spec
         return kind + argument.removeprefix(pattern(kind, argument))
 
 
-def find(specs: tuple[str, ...]) -> tuple[Source, ...]:
+def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
     """Finds the files of each source.
 
     The version of `embedded:` is the version of Python and of each package that it
     reads. A `tfds:` source has no version: a change of the dataset is only detected
     when the spec names its version.
 
+    Args:
+      specs: items of config.data.sources.
+      record: file of the commits of `hf:` sources, see `hub_datasets.find`.
+
     Raises:
       ConfigError: when a spec is malformed or matches no file.
     """
-    return tuple(map(_find_one, specs))
+    return tuple(_find_one(spec, record) for spec in specs)
 
 
-def _find_one(spec: str) -> Source:
+def _find_one(spec: str, record: str | None) -> Source:
     kind, argument = parse(spec)
     if kind in FIELD_KINDS and not argument.partition("#")[2]:
         raise ConfigError(
@@ -95,6 +108,9 @@ def _find_one(spec: str) -> Source:
         )
     if kind in FILE_KINDS:
         return Source(spec, tuple(_files(pattern(kind, argument))))
+    if kind == "hf":
+        found, commit = hub_datasets.find(pattern(kind, argument), record)
+        return Source(spec, _of_dataset(spec, found), commit=commit)
     return Source(spec, (), _embedded_version() if kind == "embedded" else ())
 
 
@@ -125,7 +141,7 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
         (source.spec, source.version) for source in found
     ]:
         return 1.0
-    old = {InputFile(*file) for source in before for file in source["files"]}
+    old = {InputFile(*file[:3]) for source in before for file in source["files"]}
     new = {file for source in found for file in source.files}
     total = sum(file.text_bytes for file in old | new)
     return sum(file.text_bytes for file in old ^ new) / total if total else 0.0
@@ -142,32 +158,20 @@ def parse(spec: str) -> tuple[str, str]:
         raise ConfigError(
             f"config.data.sources has {spec!r}; a source is one of embedded:,"
             " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB#column,"
-            " wikiextractor:GLOB, tfds:NAME[:SPLIT][#field]"
+            " wikiextractor:GLOB, hf:OWNER/NAME[/CONFIG][:SPLIT][#column],"
+            " tfds:NAME[:SPLIT][#field]"
         )
     return kind, argument
 
 
 def pattern(kind: str, argument: str) -> str:
-    """Returns the glob pattern in the argument of a spec."""
-    return argument.partition("#")[0] if kind in FIELD_KINDS else argument
-
-
-def paths(glob_pattern: str) -> list[str]:
-    """Returns the sorted paths of the files that match a pattern.
-
-    Raises:
-      ConfigError: when no file matches.
-    """
-    return [file.path for file in _files(glob_pattern)]
+    """Returns the argument of a spec, such as a glob pattern, without its field."""
+    return argument.partition("#")[0] if kind in (*FIELD_KINDS, "hf") else argument
 
 
 def _files(glob_pattern: str) -> list[InputFile]:
     matches = sorted(storage.glob(glob_pattern))
-    files = [
-        InputFile(path, stat.num_bytes, stat.changed_ns)
-        for path, stat in zip(matches, storage.stat_all(matches), strict=True)
-        if stat is not None
-    ]
+    files = _with_sizes(matches)
     if matches and not files:
         raise ConfigError(
             f"config.data.sources: {glob_pattern!r} is a directory; to read its files,"
@@ -181,20 +185,24 @@ def _files(glob_pattern: str) -> list[InputFile]:
     return files
 
 
-def by_file(spec: str) -> list[str]:
-    """Splits a spec into one spec per file, which together give the same documents."""
-    kind, argument = parse(spec)
-    if kind not in FILE_KINDS:
-        return [spec]
-    glob_pattern = pattern(kind, argument)
-    field = argument.removeprefix(glob_pattern)
-    return [f"{kind}:{_escaped(path)}{field}" for path in paths(glob_pattern)]
+def _with_sizes(paths: list[str]) -> list[InputFile]:
+    """Returns the regular files among the paths."""
+    return [
+        InputFile(path, stat.num_bytes, stat.changed_ns)
+        for path, stat in zip(paths, storage.stat_all(paths), strict=True)
+        if stat is not None
+    ]
 
 
-def _escaped(path: str) -> str:
-    """Returns a pattern that matches this path only."""
-    # File systems with a scheme have their own pattern rules.
-    return path if "://" in path else glob.escape(path)
+def _of_dataset(spec: str, paths: list[str]) -> tuple[InputFile, ...]:
+    files = _with_sizes(paths)
+    if len(files) < len(paths):
+        missing = next(path for path in paths if not os.path.isfile(path))
+        raise ConfigError(
+            f"config.data.sources: {spec} lacks {len(paths) - len(files)} of its"
+            f" {len(paths)} files, such as {missing}; download the dataset again"
+        )
+    return tuple(files)
 
 
 def no_text(spec: str) -> ConfigError:
@@ -207,6 +215,6 @@ def _described(spec: str) -> str:
     kind, argument = parse(spec)
     if kind not in FILE_KINDS:
         return repr(spec)
-    found = paths(pattern(kind, argument))
+    found = [file.path for file in _files(pattern(kind, argument))]
     names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
     return f"{spec!r}: 0 documents in {len(found)} file(s), {names}"

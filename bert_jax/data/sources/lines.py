@@ -24,6 +24,10 @@ CHUNK_BYTES = 2**20
 # The number of errors that are kept for the report, per file and in total.
 LISTED_OF_FILE = 3
 LISTED = 20
+
+# A part of a file: the first row group, and the one after the last.
+Part = tuple[int, int | None]
+WHOLE: Part = (0, None)
 # Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",

@@ -1,6 +1,7 @@
 """Reads documents from a text column of Parquet files, row group by row group."""
 
 import collections
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,35 +14,65 @@ from bert_jax.errors import ConfigError
 
 # Rows decoded at a time: few enough that long documents fit into memory.
 BATCH_ROWS = 256
+# A row group is read in pieces of this size, because it can be as large as its file.
+BUFFER_BYTES = 2**22
 
 
 def read_parquet(
-    path: str, argument: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str,
+    argument: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    part: lines.Part = lines.WHOLE,
 ) -> Iterator[Document]:
     """Yields one document per row of a Parquet file; a null is an empty document.
 
     Args:
       path: a Parquet file.
       argument: GLOB#column, the argument of the source spec; a dotted path names a
-        field of a struct.
+        field of a struct. Without #column, the column "text" or the only one of text.
       data_config: as for `sources.documents`.
       counts: as for `sources.documents`.
+      part: the row groups that are read.
 
     Raises:
       ConfigError: when the file is not Parquet or corrupt, or when the column does not
         exist or is not text.
     """
     _, _, column = argument.partition("#")
-    stream = _stream(path, column, data_config, counts)
+    stream = _stream(path, column, data_config, counts, part)
     yield from assemble(stream, path, data_config, counts)
 
 
+def row_groups(path: str, argument: str) -> list[int]:
+    """Returns the size of the text of each row group in bytes, before compression.
+
+    Args:
+      path: as for `read_parquet`.
+      argument: as for `read_parquet`.
+
+    Raises:
+      ConfigError: as for `read_parquet`.
+    """
+    _, _, column = argument.partition("#")
+    with _opened(path, column) as (file, names):
+        schema, metadata = file.schema, file.metadata
+        paths = [schema.column(i).path for i in range(metadata.num_columns)]
+        index = paths.index(".".join(names))
+        return [
+            metadata.row_group(i).column(index).total_uncompressed_size
+            for i in range(metadata.num_row_groups)
+        ]
+
+
 def _stream(
-    path: str, column: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str,
+    column: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    part: lines.Part,
 ) -> Stream:
-    number = 0
-    for data in _values(path, column):
-        number += 1
+    for number, data in _values(path, column, part):
         if data is not None:
             text = data.decode("utf-8", "surrogateescape")
             where = f"{path}:{number}"
@@ -50,25 +81,39 @@ def _stream(
         yield None
 
 
-def _values(path: str, column: str) -> Iterator[bytes | None]:
-    """Yields the text of each row as stored, or None for a null."""
+def _values(
+    path: str, column: str, part: lines.Part
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (row number, text as stored or None for a null)."""
+    with _opened(path, column) as (file, names):
+        groups = range(file.num_row_groups)
+        number = sum(file.metadata.row_group(i).num_rows for i in groups[: part[0]])
+        for group in groups[slice(*part)]:
+            batches = file.iter_batches(BATCH_ROWS, [group], columns=[".".join(names)])
+            for batch in batches:
+                values = batch.column(0)
+                for name in names[1:]:
+                    values = _field(values, name)
+                yield from enumerate(_as_binary(values).to_pylist(), start=number + 1)
+                number += len(values)
+
+
+@contextlib.contextmanager
+def _opened(path: str, column: str) -> Iterator[tuple[Any, list[str]]]:
+    """Opens a file, and yields it with the names from the column to the text."""
     import pyarrow
     from pyarrow import parquet
 
     try:
         with storage.Reader(path) as raw:
             # Checks the checksums of pages, which only some writers add.
-            file = parquet.ParquetFile(raw, page_checksum_verification=True)
-            names = _path_in_schema(file.schema_arrow, column, path)
-            for group in range(file.num_row_groups):
-                batches = file.iter_batches(
-                    BATCH_ROWS, [group], columns=[".".join(names)]
-                )
-                for batch in batches:
-                    values = batch.column(0)
-                    for name in names[1:]:
-                        values = _field(values, name)
-                    yield from _as_binary(values).to_pylist()
+            file = parquet.ParquetFile(
+                raw,
+                page_checksum_verification=True,
+                buffer_size=BUFFER_BYTES,
+                pre_buffer=False,  # it reads a whole row group
+            )
+            yield file, _path_in_schema(file.schema_arrow, column, path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
@@ -99,6 +144,8 @@ def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
       ConfigError: when the column does not exist or is not text. The message lists the
         text columns.
     """
+    if not column:
+        column = _default_column(schema, path)
     names = [column] if column in schema.names else column.split(".")
     fields: Any = {field.name: field for field in schema}
     kind = None
@@ -110,6 +157,16 @@ def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
     if not _is_text(kind):
         raise ConfigError(_problem(path, column, f"is {kind}, not text", schema))
     return names
+
+
+def _default_column(schema: Any, path: str) -> str:
+    texts = _text_columns(schema)
+    if "text" in texts or len(texts) == 1:
+        return "text" if "text" in texts else texts[0]
+    raise ConfigError(
+        f"config.data.sources: the text columns of {path} are"
+        f" {', '.join(texts) or 'none'}; append one to the source, as in #column"
+    )
 
 
 def _problem(path: str, column: str, problem: str, schema: Any) -> str:

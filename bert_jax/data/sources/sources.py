@@ -6,6 +6,8 @@ files:GLOB                      plain text, one document per file
 jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
 parquet:GLOB#column.path        Parquet, one document per row, in one column
 wikiextractor:GLOB              WikiExtractor output, <doc ...> ... </doc> or JSON
+hf:OWNER/NAME[/CONFIG][:SPLIT][#column.path]
+                                Parquet on the Hugging Face Hub; see hub_datasets.py
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 
 Reading includes decoding, finding document boundaries and joining hard-wrapped lines.
@@ -67,6 +69,7 @@ def read(
     data_config: DataConfig,
     counts: collections.Counter[str],
     paths: Sequence[str] | None = None,
+    part: lines.Part = lines.WHOLE,
 ) -> Iterator[Document]:
     """Like `documents`, but accepts a source without text.
 
@@ -75,8 +78,9 @@ def read(
       data_config: as for `documents`.
       counts: as for `documents`.
       paths: the files of the source to read; None reads all of them.
+      part: the part of each file to read.
     """
-    for document in _read(source, data_config, counts, paths):
+    for document in _read(source, data_config, counts, paths, part):
         if data_config.invalid_utf8 == "skip":
             if not all(map(lines.is_utf8, document.lines)):
                 counts["documents_not_utf8"] += 1
@@ -89,14 +93,18 @@ def _read(
     data_config: DataConfig,
     counts: collections.Counter[str],
     paths: Sequence[str] | None,
+    part: lines.Part,
 ) -> Iterator[Document]:
     kind, argument = input_files.parse(source)
-    if kind not in input_files.FILE_KINDS:
+    if kind in _DATASET_READERS:
         yield from _DATASET_READERS[kind](argument, data_config, counts)
         return
-    pattern = input_files.pattern(kind, argument)
-    for path in input_files.paths(pattern) if paths is None else paths:
-        yield from _FILE_READERS[kind](path, argument, data_config, counts)
+    if paths is None:
+        paths = [file.path for file in input_files.find((source,))[0].files]
+    # Only the readers of kinds that have parts take one.
+    of_part = () if part == lines.WHOLE else (part,)
+    for path in paths:
+        yield from _FILE_READERS[kind](path, argument, data_config, counts, *of_part)
 
 
 # ------------------------------------------------------------------- plain text
@@ -199,12 +207,11 @@ _DATASET_READERS: dict[
     str, Callable[[str, DataConfig, collections.Counter[str]], Iterator[Document]]
 ] = {"embedded": _embedded, "tfds": _tfds}
 # Called with a path and the argument of the spec.
-_FILE_READERS: dict[
-    str, Callable[[str, str, DataConfig, collections.Counter[str]], Iterator[Document]]
-] = {
+_FILE_READERS: dict[str, Callable[..., Iterator[Document]]] = {
     "text": _text,
     "files": _files,
     "jsonl": json_lines.read_jsonl,
     "parquet": parquet.read_parquet,
+    "hf": parquet.read_parquet,
     "wikiextractor": json_lines.read_wikiextractor,
 }

@@ -157,7 +157,7 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
     sizes = (file.text_bytes for file in source.files)
     most = int(max(EXCERPT_BYTES, _equal_share(sizes, max_bytes)))
     left = max_bytes
-    is_parquet = source.spec.startswith("parquet:")
+    is_parquet = source.kind in input_files.PARQUET_KINDS
     for file in _spread(source.files):
         if left <= 0:
             break

@@ -1,5 +1,6 @@
 """Tests of bert_jax.data.corpus.build, including interruption and resuming."""
 
+import io
 import json
 import lzma
 import os
@@ -18,10 +19,19 @@ from pyarrow import parquet
 
 from bert_jax import storage
 from bert_jax.data.batches import streams
-from bert_jax.data.corpus import build, corpus, key_ranges, merging, sorted_runs, writer
+from bert_jax.data.corpus import (
+    build,
+    corpus,
+    encoding,
+    key_ranges,
+    merging,
+    sorted_runs,
+    writer,
+)
 from bert_jax.data.sources import input_files, sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
+from tests import fake_hub
 from tests.commands import ROOT
 from tests.corpora import (
     WORDS,
@@ -319,6 +329,77 @@ def test_killed_again_and_again(source, monkeypatch):
         if not killed_at(monkeypatch, config, 4):
             break
     assert files(config.data.corpus_dir) == expected
+
+
+def one_parquet_file(documents, rows):
+    buffer = io.BytesIO()
+    table = pyarrow.table({"text": ["\n".join(document) for document in documents]})
+    parquet.write_table(table, buffer, row_group_size=rows)
+    return buffer.getvalue()
+
+
+def parts_read(monkeypatch, config):
+    """Prepares a corpus; returns the parts of Parquet files that were read."""
+    parts = []
+    read = sources._FILE_READERS["parquet"]
+
+    def noted(path, argument, data_config, counts, part):
+        parts.append(part)
+        return read(path, argument, data_config, counts, part)
+
+    with monkeypatch.context() as patch:
+        for kind in input_files.PARQUET_KINDS:
+            patch.setitem(sources._FILE_READERS, kind, noted)
+        build.prepare(config, 1)
+    return parts
+
+
+def test_a_parquet_file_resumes_at_its_row_groups(source, tmp_path, monkeypatch):
+    config, documents = source
+    (tmp_path / "a.parquet").write_bytes(one_parquet_file(documents, 10))
+    config = changed(config, "data", sources=(f"parquet:{tmp_path}/a.parquet#text",))
+    straight = elsewhere(config, "straight")
+    parts = parts_read(monkeypatch, straight)
+    assert len(parts) > 4 and parts[-1][1] == 14
+    num_groups = len(encoded_batches(monkeypatch, elsewhere(config, "counted")))
+    assert killed_at(monkeypatch, config, 3 + num_groups // 2 + 1)
+    finished = set(merging.Finished(*runs_of(config)).batches)
+    left = parts_read(monkeypatch, config)
+    assert 0 < len(left) < len(parts) and left == parts[-len(left) :]
+    assert len(finished) == num_groups // 2
+    assert files(config.data.corpus_dir) == files(straight.data.corpus_dir)
+
+
+def runs_of(config):
+    directory = os.path.join(config.data.corpus_dir, "unfinished", "runs")
+    return directory, encoding.id_dtype(tokenizers.load(config.tokenizer), config.data)
+
+
+def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
+    source, tmp_path, monkeypatch, capsys
+):
+    config, documents = source
+    content = one_parquet_file(documents, 10)
+    with fake_hub.Hub() as hub:
+        hub.use(monkeypatch)
+        repository = hub.add("datasets/owner/name", {"train.parquet": content})
+        commit = repository.refs["main"]
+        config = changed(config, "data", sources=("hf:owner/name",))
+        assert killed_at(monkeypatch, config, 7)
+        repository.commit({"train.parquet": one_parquet_file(documents[:50], 10)})
+        build.prepare(config, 1)
+        assert f"resuming with {commit}" in capsys.readouterr().out
+    manifest = json.loads(
+        open(os.path.join(config.data.corpus_dir, "manifest.json")).read()
+    )
+    assert manifest["hub_commits"] == {"hf:owner/name": commit}
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot/train.parquet").write_bytes(content)
+    local = elsewhere(config, "local")
+    local = changed(local, "data", sources=(f"hf:{tmp_path}/snapshot",))
+    build.prepare(local, 1)
+    assert shards_of(local) == shards_of(config)
+    assert fake_hub.TOKEN not in str(files(config.data.corpus_dir))
 
 
 def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):

@@ -1,12 +1,16 @@
 """Tests of bert_jax.data.corpus.input_groups."""
 
+import itertools
 import os
 import re
+from collections import Counter
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from bert_jax.data.corpus import input_groups
-from bert_jax.data.sources import input_files
+from bert_jax.data.sources import input_files, sources
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 
@@ -96,6 +100,63 @@ def test_a_source_without_files_is_one_group(config, work):
         "embedded:",
         "tfds:any#text",
     ]
+
+
+@pytest.fixture
+def parquet_config(tmp_path):
+    """A config whose source has a large Parquet file, and two small ones."""
+    texts = [f"w1 w2 w{i % 50}. w3 w4." for i in range(100)]
+    for name, rows in (("a", texts), ("b", texts[:2]), ("c", texts[:3])):
+        table = pyarrow.table({"text": rows})
+        path = tmp_path / f"{name}.parquet"
+        parquet.write_table(table, path, row_group_size=5, compression="none")
+    return make_config(tmp_path, sources=(f"parquet:{tmp_path}/*.parquet#text",))
+
+
+def test_a_large_parquet_file_is_divided_by_row_groups(parquet_config, work, tmp_path):
+    groups = plan(parquet_config, work, 3 * 1000)
+    parts = [file for group in groups for file in group.files if "a.par" in file.path]
+    bounds = [file.part for file in parts]
+    assert len(bounds) > 2 and bounds[0][0] == 0 and bounds[-1][1] == 20
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
+    assert sum(x.num_bytes for x in parts) == os.path.getsize(tmp_path / "a.parquet")
+    assert len({group.name for group in groups}) == len(groups)
+    found = [d.lines for g in groups for d in reader_of(groups, parquet_config, g)]
+    read = sources.documents(
+        parquet_config.data.sources[0], parquet_config.data, Counter()
+    )
+    assert found == [document.lines for document in read] and len(found) == 105
+
+
+def reader_of(groups, config, group):
+    return input_groups.Reader(groups, config.data).read(group)[0]
+
+
+def test_footers_are_read_once(parquet_config, work, tmp_path, monkeypatch):
+    read = []
+    row_groups = input_groups.parquet.row_groups
+
+    def noted(path, argument):
+        read.append(os.path.basename(path))
+        return row_groups(path, argument)
+
+    monkeypatch.setattr(input_groups.parquet, "row_groups", noted)
+    groups = plan(parquet_config, work, 3 * 1000)
+    assert read == ["a.parquet"]
+    assert plan(parquet_config, work, 3 * 1000) == groups and len(read) == 1
+    os.utime(tmp_path / "a.parquet", ns=(0, 1))
+    again = plan(parquet_config, work, 3 * 1000)
+    assert len(read) == 2 and len(again) == len(groups)
+    of_a = [{x.name for x in y if "a.par" in x.files[0].path} for y in (groups, again)]
+    assert len(of_a[0]) == len(of_a[1]) > 2 and of_a[0].isdisjoint(of_a[1])
+
+
+def test_an_error_of_a_divided_parquet_file_is_reported_once(parquet_config, work):
+    other = (parquet_config.data.sources[0].replace("#text", "#body"),)
+    config = changed(parquet_config, "data", sources=other)
+    groups = plan(config, work, 3 * 1000)
+    with pytest.raises(ConfigError, match="^3 lines or files .*a.parquet does not ex"):
+        list(input_groups.Reader(groups, config.data).keep())
 
 
 def reader(config, work):

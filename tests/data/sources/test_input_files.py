@@ -125,14 +125,6 @@ def test_each_file_is_statted_once_and_concurrently(tmp_path, monkeypatch):
     assert 4 < most <= storage.STAT_THREADS
 
 
-def test_by_file_splits_a_spec_into_one_per_file(tmp_path):
-    for name in ("[1].jsonl", "2.jsonl"):
-        write(tmp_path / name)
-    found = input_files.by_file(f"jsonl:{tmp_path}/*.jsonl#a")
-    assert found == [f"jsonl:{tmp_path}/2.jsonl#a", f"jsonl:{tmp_path}/[[]1].jsonl#a"]
-    assert input_files.by_file("tfds:any#text") == ["tfds:any#text"]
-
-
 def test_changed_share_counts_changed_and_removed_files(tmp_path):
     def found(*specs):
         return input_files.find(tuple(f"text:{tmp_path}/{spec}" for spec in specs))

@@ -81,6 +81,26 @@ def test_memory_is_bounded_by_a_batch_of_rows(tmp_path, monkeypatch):
     assert max(sizes) == parquet_lib.BATCH_ROWS and sum(sizes) == len(TEXTS)
 
 
+def test_a_row_group_is_not_read_at_once(tmp_path, monkeypatch, expected):
+    small_pages = {"data_page_size": 1000, "write_batch_size": 20}
+    options = small_pages | {"use_dictionary": False, "compression": "none"}
+    path = write(tmp_path / "a.parquet", {"text": TEXTS}, **options)
+    assert parquet.ParquetFile(path).num_row_groups == 1
+    monkeypatch.setattr(parquet_lib, "BUFFER_BYTES", 2000)
+    read = parquet_lib.storage.Reader.read
+    sizes = []
+
+    def noted(self, size=-1):
+        data = read(self, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(parquet_lib.storage.Reader, "read", noted)
+    assert documents(f"parquet:{path}#text") == expected
+    _, *pages = sizes  # the first read is the end of the file
+    assert max(pages) <= 2**14 and sum(pages) > 2 * 2**14
+
+
 @pytest.mark.parametrize("invalid_utf8", ["replace", "skip", "error"])
 def test_invalid_utf8_is_treated_as_in_other_sources(tmp_path, invalid_utf8):
     column = pyarrow.array([b"One.", b"caf\xe9 au lait", b"Two."]).view("string")

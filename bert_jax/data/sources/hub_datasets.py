@@ -1,0 +1,305 @@
+"""Finds the Parquet files of a split of a dataset, on the Hugging Face Hub or on disk.
+
+    hf:OWNER/NAME[@REVISION][/CONFIG][:SPLIT][#column]
+    hf:DIRECTORY[/CONFIG][:SPLIT][#column]
+
+As in `datasets.load_dataset`, a directory that exists is read instead of the Hub, and
+`configs` in README.md determine the files of a split. Without them, the layout does:
+SPLIT.parquet, SPLIT-*.parquet or SPLIT/*.parquet, in data/ or CONFIG/ or neither. The
+default split is train. With HF_HUB_OFFLINE=1 the library's cache is read.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from bert_jax import hub, storage
+from bert_jax.errors import ConfigError
+
+_KEY = "config.data.sources"
+_CARD = "README.md"
+_ON_THE_HUB = re.compile(
+    r"(?P<repository>[\w.-]+/[\w.-]+)"
+    r"(@(?P<revision>refs/(convert|pr)/[^/:]+|[^/:]+))?(/(?P<config>[^:]+))?"
+)
+# train.parquet, train-00000-of-00004.parquet, train-00000-of-00004-0123abcd.parquet
+_FILE_OF_SPLIT = re.compile(r"(?P<split>[A-Za-z][\w.]*?)(?P<rest>-.*)?\.parquet")
+_SPLITS = ("train", "validation", "test")
+_NOT_PARQUET = (
+    "of a dataset on the Hub, the revision refs/convert/parquet may have a Parquet"
+    " copy; otherwise download it and use jsonl: or text:"
+)
+
+
+class Dataset(NamedTuple):
+    """The files of one revision of a dataset.
+
+    Attributes:
+      name: as in the spec, for messages.
+      root: directory, or URL with the commit.
+      names: paths of all files, relative to the root.
+      commit: the commit on the Hub; None for a directory.
+      config: name of the config; None if the spec names none.
+    """
+
+    name: str
+    root: str
+    names: list[str]
+    commit: str | None
+    config: str | None
+
+
+def parse(argument: str) -> tuple[str, str]:
+    """Splits the argument of a spec, without its column, into dataset and split."""
+    name, _, split = argument.partition(":")
+    return name, split or "train"
+
+
+def repository(spec: str) -> str | None:
+    """Returns OWNER/NAME if a spec is of a dataset on the Hub."""
+    kind, _, argument = spec.partition(":")
+    name, _ = parse(argument.partition("#")[0])
+    match = _ON_THE_HUB.fullmatch(name)
+    if kind != "hf" or match is None or os.path.isdir(name):
+        return None
+    return match["repository"]
+
+
+def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
+    """Finds the Parquet files of a split.
+
+    Args:
+      argument: of the spec, without its column.
+      record: JSON file with the commits of revisions, which makes later calls find the
+        same files; created if it does not exist.
+
+    Returns:
+      Sorted paths or hf:// URLs, and the commit on the Hub; None for a directory.
+
+    Raises:
+      ConfigError: when there is no such dataset, config or split, when its files are
+        not Parquet, or when the Hub cannot be reached.
+    """
+    name, split = parse(argument)
+    dataset = _local(name) or _on_the_hub(name, record)
+    configs = _declared(dataset)
+    if configs:
+        by_split = _declared_splits(dataset, configs)
+    else:
+        by_split = _splits_of_layout(dataset)
+    if not by_split:
+        raise _error(dataset, f"has no Parquet file; {_NOT_PARQUET}")
+    if split not in by_split:
+        splits = ", ".join(sorted(by_split))
+        raise _error(dataset, f"has no split {split!r}; use one of: {splits}")
+    names = sorted(by_split[split])
+    others = [name for name in names if not name.endswith(".parquet")]
+    if others or not names:
+        problem = f"keeps {others[0]}" if others else f"has no file of {split!r}"
+        raise _error(dataset, f"{problem}; {_NOT_PARQUET}")
+    return [f"{dataset.root}/{name}" for name in names], dataset.commit
+
+
+def _error(dataset: Dataset, problem: str) -> ConfigError:
+    return ConfigError(f"{_KEY}: hf:{dataset.name} {problem}")
+
+
+# ---------------------------------------------------------------------- where it is
+
+
+def _local(name: str) -> Dataset | None:
+    """Returns a dataset in a directory; None if it is a name on the Hub."""
+    path = os.path.expanduser(name).rstrip("/")
+    parent, config = os.path.split(path)
+    if os.path.isdir(path) and config not in _config_names(parent):
+        return _in_directory(name, path, None)
+    match = _ON_THE_HUB.fullmatch(name)
+    if os.path.isdir(parent) and (match is None or match["config"]):
+        return _in_directory(name, parent, config)
+    if match is None:
+        raise ConfigError(
+            f"{_KEY} has 'hf:{name}', which is neither a directory nor a dataset; write"
+            " hf:OWNER/NAME[@REVISION][/CONFIG][:SPLIT][#column]"
+        )
+    return None
+
+
+def _config_names(directory: str) -> list[str]:
+    path = os.path.join(directory, _CARD)
+    if not os.path.isfile(path):
+        return []
+    return [config["config_name"] for config in _configs_in(storage.read(path), path)]
+
+
+def _in_directory(
+    name: str, directory: str, config: str | None, commit: str | None = None
+) -> Dataset:
+    names = [
+        os.path.relpath(os.path.join(found, file), directory)
+        for found, _, files in os.walk(directory)
+        for file in files
+    ]
+    return Dataset(name, directory, names, commit, config)
+
+
+def _on_the_hub(name: str, record: str | None) -> Dataset:
+    from huggingface_hub import is_offline_mode
+
+    match = _ON_THE_HUB.fullmatch(name)
+    assert match
+    repository, revision = match["repository"], match["revision"] or "main"
+    if is_offline_mode():
+        return _in_cache(name, repository, revision, match["config"])
+    try:
+        with hub.raise_errors(f"{_KEY}: hf:{name}"):
+            commit = _commit(repository, revision, record)
+            root = f"datasets/{repository}@{commit}"
+            names = hub.file_system().find(root)
+    except ConnectionError as error:
+        raise ConfigError(
+            f"{error}; without a network, use a local copy, as hf:DIRECTORY, or set"
+            " HF_HUB_OFFLINE=1 to read the library's cache"
+        ) from None
+    names = [name.removeprefix(f"{root}/") for name in names]
+    return Dataset(name, hub.SCHEME + root, names, commit, match["config"])
+
+
+def _commit(repository: str, revision: str, record: str | None) -> str:
+    """Returns the commit of a revision: the recorded one if there is one."""
+    from huggingface_hub import HfApi
+
+    recorded = {}
+    if record and storage.exists(record):
+        recorded = json.loads(storage.read(record))
+    name = f"{repository}@{revision}"
+    now = HfApi().repo_info(repository, repo_type="dataset", revision=revision).sha
+    assert now is not None
+    commit = recorded.setdefault(name, now)
+    if commit != now:
+        print(
+            f"hf:{repository}: {revision} has changed to {now}; resuming with {commit},"
+            " with which this corpus was begun",
+            flush=True,
+        )
+    elif record:
+        storage.write(record, json.dumps(recorded).encode())
+    return commit
+
+
+def _in_cache(name: str, repository: str, revision: str, config: str | None) -> Dataset:
+    """Returns a dataset in the library's cache, which may lack some files."""
+    from huggingface_hub import errors, get_cached_repo_tree, snapshot_download
+
+    place: dict[str, Any] = {"repo_type": "dataset", "revision": revision}
+    try:
+        directory = snapshot_download(
+            repository, local_files_only=True, allow_patterns=_CARD, **place
+        )
+    except errors.LocalEntryNotFoundError:
+        raise ConfigError(
+            f"{_KEY}: hf:{name} is not in the cache of huggingface_hub, and"
+            " HF_HUB_OFFLINE is set; download it with: hf download"
+            f" {repository} --repo-type=dataset --revision={revision}"
+        ) from None
+    dataset = _in_directory(name, directory, config, os.path.basename(directory))
+    try:
+        tree = get_cached_repo_tree(repository, **place)
+    except errors.CachedRepoTreeNotFoundError:
+        return dataset
+    return dataset._replace(names=[file.path for file in tree])
+
+
+# ------------------------------------------------------------------------- its files
+
+
+def _declared(dataset: Dataset) -> list[dict[str, Any]]:
+    """Returns the configs that README.md declares with their files."""
+    if _CARD not in dataset.names:
+        return []
+    path = f"{dataset.root}/{_CARD}"
+    return [x for x in _configs_in(storage.read(path), path) if "data_files" in x]
+
+
+def _configs_in(card: bytes, path: str) -> list[dict[str, Any]]:
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    try:
+        metadata = DatasetCard(card.decode(errors="replace")).data.to_dict()
+        configs = metadata.get("configs") or []
+        return [{"config_name": "default", **config} for config in configs]
+    except (yaml.YAMLError, TypeError, ValueError):
+        raise ConfigError(
+            f"{path} has metadata that is not valid YAML; correct it"
+        ) from None
+
+
+def _declared_splits(
+    dataset: Dataset, configs: list[dict[str, Any]]
+) -> dict[str, set[str]]:
+    by_name = {config["config_name"]: config for config in configs}
+    preferred = [name for name in by_name if by_name[name].get("default")]
+    config = by_name[_config(dataset, sorted(by_name), [*preferred, "default"])]
+    files = config["data_files"]
+    if isinstance(files, dict):
+        files = [{"split": split, "path": path} for split, path in files.items()]
+    elif isinstance(files, str) or all(isinstance(item, str) for item in files):
+        files = [{"split": "train", "path": files}]
+    result: dict[str, set[str]] = {}
+    for item in files:
+        patterns = item["path"] if isinstance(item["path"], list) else [item["path"]]
+        found = result.setdefault(str(item["split"]), set())
+        for pattern in patterns:
+            found.update(_matching(dataset.names, pattern))
+    return result
+
+
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    from fsspec.utils import glob_translate  # of huggingface_hub
+
+    matches = re.compile(glob_translate(pattern)).match
+    return [name for name in names if matches(name)]
+
+
+def _splits_of_layout(dataset: Dataset) -> dict[str, set[str]]:
+    names = [name for name in dataset.names if name.endswith(".parquet")]
+    if not names:
+        return {}
+    by_config: dict[str, dict[str, set[str]]] = {}
+    for name in names:
+        config, split = _config_and_split(name)
+        by_config.setdefault(config, {}).setdefault(split, set()).add(name)
+    if "" in by_config and not dataset.config:
+        return by_config[""]
+    return by_config[_config(dataset, sorted(filter(None, by_config)), ["default"])]
+
+
+def _config_and_split(name: str) -> tuple[str, str]:
+    """Returns the config, "" for none, and the split of a file by its path."""
+    *directories, file = name.split("/")
+    if directories[:1] == ["data"]:
+        del directories[0]
+    match = _FILE_OF_SPLIT.fullmatch(file)
+    is_named = match and (match["split"] in _SPLITS or "-of-" in (match["rest"] or ""))
+    if directories and not is_named:  # SPLIT/0000.parquet
+        return "/".join(directories[:-1]), directories[-1]
+    return "/".join(directories), match["split"] if match else "train"
+
+
+def _config(dataset: Dataset, names: list[str], preferred: list[str]) -> str:
+    """Returns the config that the spec names, a preferred one, or the only one."""
+    if dataset.config:
+        if dataset.config in names:
+            return dataset.config
+        problem = f"has no config {dataset.config!r}"
+    else:
+        found = [name for name in preferred if name in names] or names
+        if len(found) == 1 or found[0] in preferred:
+            return found[0]
+        problem = "has several configs"
+    if not names:
+        raise _error(dataset, f"{problem}, because it has no configs; name none")
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    raise _error(dataset, f"{problem}; name one of: {listed}")
