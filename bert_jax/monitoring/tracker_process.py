@@ -86,9 +86,9 @@ class Sender:
 
     def open(self) -> None:
         """Opens the tracked run of the workdir, or a new one."""
-        lock = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        self._lock = self._file.with_suffix(".lock").open("w")
         # The process of a killed run may still be sending.
-        while not storage.acquire(lock):
+        while not storage.acquire(self._lock.fileno()):
             time.sleep(0.1)
         if self._file.exists():
             self._state = json.loads(self._file.read_text())
@@ -99,7 +99,6 @@ class Sender:
 
     def _open_tracker(self) -> None:
         kind = TRACKERS[self._start.tracker]
-        warnings.showwarning = lambda message, *_: self._warn(str(message))
         self._tracker = kind(self._state["id"], self._start.name, self._start.config)
 
     def send(self, message: dict[str, Any]) -> bool:
@@ -128,10 +127,10 @@ class Sender:
             try:
                 return do()
             except Exception as error:
-                self._warn(f"{type(error).__name__}: {error}")
+                self.warn(f"{type(error).__name__}: {error}")
                 time.sleep(self._start.retry_secs)
 
-    def _warn(self, reason: str) -> None:
+    def warn(self, reason: str) -> None:
         """Reports the first failure in one line."""
         if not self._has_reported:
             self._has_reported = True
@@ -309,6 +308,7 @@ def main() -> NoReturn:
 
     threading.Thread(target=read, daemon=True).start()
     sender = Sender(start, report)
+    warnings.showwarning = lambda message, *_: sender.warn(str(message))  # Trackio's
     sender.open()
     while sender.send(messages.get()):
         pass

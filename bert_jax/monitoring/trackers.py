@@ -114,15 +114,16 @@ class TrackerWriter:
             self._process.kill()
 
     def _send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
+        pipe = self._process.stdin
+        assert pipe is not None
+        if pipe.closed:
+            return
         try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
+            pipe.write(json.dumps(message) + "\n")
+            pipe.flush()
         except OSError:
-            if self._process.stdin.closed:
-                return
             with contextlib.suppress(OSError):
-                self._process.stdin.close()
+                pipe.close()
             print(
                 f"config.trackers: the process of {self._name} has ended; rerun the"
                 " same command to send the rest of the metrics",
