@@ -59,7 +59,13 @@ class Start:
 
 
 class Tracker(Protocol):
-    """A tracked run; each method raises the library's exception if it fails."""
+    """A tracked run; each method raises the library's exception if it fails.
+
+    Attributes:
+      url: address of the tracked run, "" if there is none to print.
+    """
+
+    url: str
 
     def metrics(self, step: int, **metrics: float) -> None:
         """Logs metrics at a step; steps do not decrease."""
@@ -96,6 +102,8 @@ class Sender:
             self._state = {"id": secrets.token_hex(4), "last_steps": {}}
             self._save()
         self._repeat(self._open_tracker)
+        if self._tracker.url:
+            self._report(f"{self._start.tracker}: {self._tracker.url}")
 
     def _open_tracker(self) -> None:
         kind = TRACKERS[self._start.tracker]
@@ -175,6 +183,7 @@ class Wandb:
             allow_val_change=True,
             settings=settings,
         )
+        self.url = "" if self._run.offline else self._run.url
 
     def metrics(self, step: int, **metrics: float) -> None:
         self._run.log(metrics, step=step)
@@ -193,6 +202,7 @@ class Mlflow:
     """A run of MLflow, found by its tag when it is resumed."""
 
     TAG = "bert_jax_run"
+    url = ""
 
     def __init__(self, id: str, name: str, config: dict[str, Any]):
         # By default, a request is retried for minutes before it fails.
@@ -245,6 +255,8 @@ class Mlflow:
 
 class Trackio:
     """A run of Trackio, whose name identifies it. Errors are warnings there."""
+
+    url = ""
 
     def __init__(self, id: str, name: str, config: dict[str, Any]):
         import trackio  # pyright: ignore[reportMissingImports]

@@ -18,6 +18,7 @@ class Memory:
     opened: list["Memory"] = []
     failing: set[int] = set()
     calls = 0
+    url = ""
 
     def __init__(self, id, name, config):
         self.id, self.sent, self.is_complete = id, [], None
@@ -113,6 +114,11 @@ def test_a_failed_message_is_repeated_and_reported_once(tmp_path, memory):
         "wandb failed (ConnectionError: cannot reach https://host/api); training"
         " continues, and sending is retried every 0.01 s"
     )
+
+
+def test_the_address_of_the_tracked_run_is_reported(tmp_path, memory, monkeypatch):
+    monkeypatch.setattr(memory, "url", "https://host/run")
+    assert send(tmp_path)[1] == ["wandb: https://host/run"]
 
 
 def test_reports_hold_no_secrets_and_are_one_line(monkeypatch):

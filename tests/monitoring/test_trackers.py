@@ -93,7 +93,7 @@ def of_wandb(directory: pathlib.Path) -> list:
         ids.add(path.name)
     assert len(ids) == 1
     status = records[-1]["exit"].get("exit_code", 0)
-    image = summary["loss_curves"]["_type"]
+    image = summary["loss_curves._type"]
     rows = [row | {"step": row["_step"]} for row in rows]
     return [rows, config, summary["checkpoint"], [image], status]
 
