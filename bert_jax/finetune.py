@@ -21,6 +21,7 @@ from bert_jax.finetuning import config as config_lib
 from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning.config import RecipeConfig
 from bert_jax.finetuning.inputs import Start
+from bert_jax.monitoring import trackers
 
 
 def seeds_of(values: Sequence[str]) -> list[int]:
@@ -82,6 +83,7 @@ def main() -> None:
     multihost.join()
     preemption.exit_on_signals()
     with multihost.exit_on_error():
+        multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
         sweep.sweep(config, start, workdir, learning_rates, seeds)
 
 

@@ -27,10 +27,10 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import initialize
-from bert_jax.model import parameters
-from bert_jax.monitoring import report, throughput, writer
+from bert_jax.monitoring import report, throughput, trackers, writer
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
+from bert_jax.monitoring.profile import Profiler
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import (
     compilation,
@@ -73,13 +73,15 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                 state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
             else:
                 position = Position(corpus.sha256)
-                state = initial_state(init, weights)
+                state = initialize.initial_state(init, weights)
             resume.begin_workdir(workdir, config, first_step)
             print(
                 overview.describe(config, mesh, corpus, state, workdir, first_step),
                 flush=True,
             )
             overview.print_notes(config, weights.notes if weights else ())
+            described = overview.tracked(config, mesh, corpus, state, workdir)
+            monitor.open_trackers(config.trackers, workdir, first_step, described)
             del weights  # as large as the parameters
 
         # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
@@ -113,6 +115,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
                     workdir, config.num_steps, run.began, run.held_out
                 ),
             )
+            monitor.image(config.num_steps, f"{workdir}/{report.CURVES_FILE}")
             workdir_lib.unlock()
         return state
 
@@ -187,14 +190,14 @@ def take_steps(
         raise Interrupted(f"step {first_step:,} is saved in {run.workdir}")
     evaluate_if_missing(run, state, first_step)
     batches = training_batches(run.corpus, config, run.mesh, first_step, position.skips)
-    with finishing_saves(run):
+    with finishing_saves(run), open_profiler(run, first_step) as profiler:
         try:
             for step, phase_index, batch in monitor.timed(batches):
                 train_step = compiled_step(run, phase_index)
                 if run.replay.is_due(step):
                     with monitor.activity("replaying"):
                         run.replay.check(step, state, batch)
-                state, metrics = train_step(state, batch)
+                state, metrics = profiler.step(step, train_step, state, batch)
                 monitor.step(step, phase_index, metrics)
                 checkpoints.check_for_errors()
                 is_last = step == config.num_steps
@@ -239,6 +242,12 @@ def open_log(run: Run, first_step: int, position: Position, started: float) -> N
     )
 
 
+def open_profiler(run: Run, first_step: int) -> Profiler:
+    """Opens config.profile in process 0, which traces the devices of its own host."""
+    steps = run.config.profile if multihost.is_first() else ()
+    return Profiler(steps, run.workdir, first_step, run.monitor)
+
+
 @contextlib.contextmanager
 def finishing_saves(run: Run) -> Iterator[None]:
     """Waits for the save in progress, also after an error if the save can complete."""
@@ -256,8 +265,11 @@ def finishing_saves(run: Run) -> Iterator[None]:
 
 
 def wait_for_save(run: Run) -> None:
+    """Waits for the save in progress; trackers record the newest checkpoint."""
     with run.monitor.activity("saving"):
         run.checkpoints.wait()
+    for step in run.checkpoints.steps()[-1:]:
+        run.monitor.checkpoint(step, f"{run.checkpoints.directory}/{step}")
 
 
 def compiled_step(run: Run, phase_index: int) -> Callable[..., Any]:
@@ -308,7 +320,8 @@ def save(run: Run, step: int, state: TrainState, position: Position) -> None:
     """Writes the log lines so far, and starts to save a state that is finite."""
     run.monitor.flush()  # raises if the steps since the last line diverged
     nonfinite.check_finite(step, state)
-    with run.monitor.activity("saving"):  # waits for the previous save
+    wait_for_save(run)
+    with run.monitor.activity("saving"):
         run.checkpoints.save(step, state, run.config, position)
 
 
@@ -327,6 +340,7 @@ def open_inputs(
       ConfigError: when the config, the workdir or an input is invalid. At most a
         small corpus has been prepared by then.
     """
+    multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
     with monitor.activity("opening devices"):
         devices.open_devices()
         compilation.enable_cache(config.compilation_cache_dir)
@@ -364,20 +378,6 @@ def open_corpus(
         return find_corpus(config), weights
     corpus = find_corpus(config)
     return corpus, initialize.read(source, config, corpus.tokenizer)
-
-
-# ---------------------------------------------------------------------------- state
-
-
-def initial_state(
-    init: Callable[[], TrainState], weights: initialize.Weights | None
-) -> TrainState:
-    """Returns the state of step 0, with random weights or those of another model."""
-    state = init()
-    if weights is None:
-        return state
-    params = parameters.place(state.params, weights.arrays)
-    return dataclasses.replace(state, params=params)
 
 
 def main() -> None:

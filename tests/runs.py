@@ -70,3 +70,15 @@ def assert_same_metrics(
         assert a.keys() == b.keys()
         np.testing.assert_allclose([*a.values()], [*b.values()], rtol=rtol)
     np.testing.assert_allclose(total(found), total(expected), rtol=max(rtol, 1e-6))
+
+
+def step_secs(path: pathlib.Path) -> dict[int, float]:
+    """Returns the seconds of each step in a trace, by the number of the step."""
+    trace = jax.profiler.ProfileData.from_file(str(path))
+    return {
+        int(dict(event.stats)["step_num"]): event.duration_ns / 1e9
+        for plane in trace.planes
+        for line in plane.lines
+        for event in line.events
+        if event.name == "train"
+    }

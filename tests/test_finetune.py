@@ -336,6 +336,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
         ({"task.labels": ("yes", "no")}, "config.task.labels (yes, no, or"),
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
+        ({"trackers": ("mlflows",)}, "config.trackers[0]='mlflows' must be one of"),
         ({"sequence_length": 64}, "has 32 positions"),
         ({"metric": "macro_f1"}, "config.metric='macro_f1' is not defined for 2"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),

@@ -22,6 +22,8 @@ MAY_CHANGE = (
     "remat",
     "log_every_steps",
     "compilation_cache_dir",
+    "trackers",
+    "profile",
     "checkpoint",
     "eval",
     "guard",

@@ -40,6 +40,8 @@ Schedule = Literal["linear", "cosine", "constant"]
 # Recomputation in the backward pass of a layer: none, everything, or everything except
 # the matmuls with its kernels.
 Remat = Literal["none", "full", "matmuls"]
+# The names are those of Python packages.
+Tracker = Literal["wandb", "mlflow", "trackio"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = typing.get_args(TokenizerKind)
 OPTIMIZERS: tuple[OptimizerName, ...] = typing.get_args(OptimizerName)
 SCHEDULES: tuple[Schedule, ...] = typing.get_args(Schedule)
@@ -198,6 +200,10 @@ class ExperimentConfig:
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
     compilation_cache_dir: str  # directory of compiled programs; "": not stored
+    # services that the metrics are also sent to; see monitoring/tracker_process.py
+    trackers: tuple[Tracker, ...]
+    # (first step, number of steps) of a profiler trace for TensorBoard; (): none
+    profile: Annotated[tuple[Count, ...], Length(min=0, max=2)]
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig
@@ -243,6 +249,7 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
         _check_phase(phase, f"config.phases[{i}]", experiment)
         _check_packed_predictions(phase, f"config.phases[{i}]", experiment)
     _check_schedule(experiment)
+    _check_profile(experiment)
     return experiment
 
 
@@ -362,6 +369,16 @@ def _check_schedule(config: ExperimentConfig) -> None:
         "config.optimizer.warmup_steps",
         optimizer.warmup_steps,
         f"must be below the {num_steps} steps of the schedule",
+    )
+
+
+def _check_profile(config: ExperimentConfig) -> None:
+    require(
+        len(config.profile) != 1 and sum(config.profile) <= config.num_steps + 1,
+        "config.profile",
+        config.profile,
+        "must be (first step, number of steps) within the"
+        f" {config.num_steps} steps of the run, for example (100,5), or empty",
     )
 
 

@@ -95,7 +95,7 @@ def build(kind: Any, values: Any, path: str) -> Any:
             limit.check(path, value)
         return value
     if origin is Literal:
-        require(values in arguments, path, values, one_of(arguments))
+        require(values in arguments, path, values, one_of(arguments, values))
         return values
     if dataclasses.is_dataclass(kind) or origin is types.UnionType:
         if not isinstance(values, Mapping | ml_collections.ConfigDict):
@@ -160,6 +160,9 @@ def require(ok: bool, key: str, value: Any, problem: str) -> None:
         raise ConfigError(f"{key}={value!r} {problem}")
 
 
-def one_of(choices: Iterable[str]) -> str:
+def one_of(choices: Iterable[str], value: Any = None) -> str:
     """Returns the end of the error message for a value that is not a choice."""
-    return f"must be one of {', '.join(choices)}"
+    choices = list(choices)
+    nearest = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f"; the nearest is {nearest[0]}" if nearest else ""
+    return f"must be one of {', '.join(choices)}{hint}"

@@ -23,6 +23,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.remat = "none"
     config.log_every_steps = 100
     config.compilation_cache_dir = ""
+    config.trackers = ()
+    config.profile = ()
 
     config.data = ml_collections.ConfigDict()
     # The paper uses Wikipedia and BookCorpus. The latter is no longer distributed, so

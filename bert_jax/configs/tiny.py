@@ -20,6 +20,8 @@ def get_config() -> ml_collections.ConfigDict:
     config.remat = "none"
     config.log_every_steps = 50
     config.compilation_cache_dir = ""
+    config.trackers = ()
+    config.profile = ()
 
     config.data = ml_collections.ConfigDict()
     config.data.sources = ("embedded:",)

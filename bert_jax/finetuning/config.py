@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import ml_collections
 
-from bert_jax.config import ComputeDtype, MeshConfig, Remat, check_mesh
+from bert_jax.config import ComputeDtype, MeshConfig, Remat, Tracker, check_mesh
 from bert_jax.config.validation import (
     Count,
     CountOrZero,
@@ -171,6 +171,8 @@ class FinetuneConfig:
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
     compilation_cache_dir: str  # directory of compiled programs; "": not stored
+    # services that the metrics are also sent to; see monitoring/tracker_process.py
+    trackers: tuple[Tracker, ...]
     mesh: MeshConfig
     eval_every_steps: CountOrZero  # steps between dev evaluations; 0: once per epoch
     early_stop_evals: CountOrZero  # stop after this many without improvement; 0: never

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from bert_jax import errors
 from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
@@ -164,6 +165,12 @@ class _Run:
             on_steps=self._check_steps,
             started=time.time(),
         )
+        described = workdir_lib.flatten(dataclasses.asdict(config)) | {
+            "run.workdir": str(Path(workdir).absolute()),
+            "run.learning_rate": learning_rate,
+            "run.seed": seed,
+        }
+        monitor.open_trackers(config.trackers, workdir, self._step, described)
         # Process 0 reads it after `open_log` dropped the lines of later steps.
         self._history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))

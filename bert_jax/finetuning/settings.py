@@ -20,6 +20,7 @@ MAY_CHANGE = (
     "config.remat",
     "config.log_every_steps",
     "config.compilation_cache_dir",
+    "config.trackers",
     "config.data.test",  # predicted anew in every call
     "config.task.glue",
     "config.task.index",

@@ -1,7 +1,7 @@
 """Observes a run: detects hangs, accounts for time, shows progress, writes metrics."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import jax
@@ -13,6 +13,7 @@ from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
 from bert_jax.monitoring.report import Progress
 from bert_jax.monitoring.step_log import StepLog
+from bert_jax.monitoring.trackers import TrackerWriter
 
 T = TypeVar("T")
 Metrics = dict[str, jax.Array]
@@ -34,6 +35,7 @@ class Monitor:
         self._startup = startup
         self._clock: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}
+        self._trackers: list[TrackerWriter] = []
 
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
@@ -41,7 +43,30 @@ class Monitor:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+        for tracker in self._trackers:
+            tracker.close(is_complete=exception[0] is None)
         self._watchdog.__exit__(*exception)
+
+    def open_trackers(
+        self,
+        names: Sequence[str],
+        workdir: str,
+        first_step: int,
+        config: Mapping[str, Any],
+    ) -> None:
+        """Opens config.trackers in process 0, until the end of the context.
+
+        Args:
+          names: the trackers.
+          workdir: directory of the run.
+          first_step: number of completed steps.
+          config: {key: value} to record.
+        """
+        if multihost.is_first():
+            self._trackers = [
+                TrackerWriter(name, workdir, first_step, config)
+                for name in dict.fromkeys(names)
+            ]
 
     def open_log(
         self,
@@ -171,6 +196,10 @@ class Monitor:
         self._log.flush()
         self._write(step, line)
         self.print(f"step {step:,} {text}")
+        self.stop_clock()
+
+    def stop_clock(self) -> None:
+        """Excludes the time until the next step is complete from throughput."""
         self._log.stop_clock()
 
     def flush(self) -> None:
@@ -181,6 +210,16 @@ class Monitor:
     def log_time(self, step: int) -> None:
         """Writes a line that holds the time accounting only."""
         self._write(step, {})
+
+    def checkpoint(self, step: int, path: str) -> None:
+        """Records the directory of the newest checkpoint in the trackers."""
+        for tracker in self._trackers:
+            tracker.checkpoint(step, path)
+
+    def image(self, step: int, path: str) -> None:
+        """Logs an image file to the trackers."""
+        for tracker in self._trackers:
+            tracker.image(step, path)
 
     def print(self, text: str) -> None:
         """Prints a line, above the progress bar if there is one."""
@@ -196,4 +235,7 @@ class Monitor:
 
     def _write(self, step: int, line: dict[str, float]) -> None:
         assert self._clock is not None
-        self._writer.write(step, line | self._clock.line())
+        line = line | self._clock.line()
+        self._writer.write(step, line)
+        for tracker in self._trackers:
+            tracker.write(step, line)

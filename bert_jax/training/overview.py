@@ -1,16 +1,20 @@
 """Describes a run before its first step, and summarizes it after its last one."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 
 from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
-from bert_jax.monitoring import report, writer
+from bert_jax.monitoring import report, throughput, writer
 from bert_jax.training import optimizer
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.step import TrainState, compute_dtype
@@ -26,9 +30,7 @@ def describe(
 ) -> str:
     """Returns lines that describe the model, the devices, the data and the phases."""
     model = config.model
-    num_parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    axes = " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES)
-    tokens = sum(shard.num_tokens for shard in corpus.shards["train"])
+    found = numbers(config, mesh, corpus, state)
     phases = ", ".join(
         f"{phase.num_steps:,} steps of {phase.global_batch_size:,} x"
         f" {phase.sequence_length}"
@@ -45,14 +47,57 @@ def describe(
         start = f"from the weights in {config.init_from} with a new optimizer"
     return "\n".join(
         [
-            f"model:  {num_parameters:,} parameters, {model.num_hidden_layers} layers"
-            f" of {model.hidden_size}, {compute_dtype(config.compute_dtype)}",
-            f"device: {jax.device_count()} x {jax.devices()[0].device_kind}{processes},"
-            f" mesh {axes}",
-            f"data:   {tokens:,} tokens in {config.data.corpus_dir}",
+            f"model:  {found['num_parameters']:,} parameters,"
+            f" {model.num_hidden_layers} layers of {model.hidden_size},"
+            f" {found['compute_dtype']}",
+            f"device: {found['num_devices']} x {found['device_kind']}{processes},"
+            f" mesh {found['mesh']}",
+            f"data:   {found['num_tokens']:,} tokens in {config.data.corpus_dir}",
             f"train:  {phases} tokens, {start}, workdir {workdir}",
         ]
     )
+
+
+def numbers(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    corpus: Corpus,
+    state: TrainState,
+) -> dict[str, Any]:
+    """Returns the sizes of the model, the devices and the data by name."""
+    model, vocab_size = config.model, config.tokenizer.vocab_size
+    flops = [
+        phase.global_batch_size
+        * throughput.train_flops_per_sequence(model, vocab_size, phase)
+        for phase in config.phases
+    ]
+    return {
+        "num_parameters": sum(x.size for x in jax.tree.leaves(state.params)),
+        "compute_dtype": str(compute_dtype(config.compute_dtype)),
+        "num_devices": jax.device_count(),
+        "device_kind": jax.devices()[0].device_kind,
+        "num_processes": jax.process_count(),
+        "mesh": " x ".join(f"{axis} {mesh.shape[axis]}" for axis in mesh_lib.AXES),
+        "num_tokens": sum(shard.num_tokens for shard in corpus.shards["train"]),
+    } | {f"flops_per_step.{i}": flops_i for i, flops_i in enumerate(flops)}
+
+
+def tracked(
+    config: ExperimentConfig,
+    mesh: jax.sharding.Mesh,
+    corpus: Corpus,
+    state: TrainState,
+    workdir: str,
+) -> dict[str, Any]:
+    """Returns the config by key, and `numbers`, as trackers record them.
+
+    MLflow's names have no brackets: phases[0].num_steps becomes phases.0.num_steps.
+    """
+    flat = workdir_lib.flatten(dataclasses.asdict(config))
+    keys = {k.replace("[", ".").replace("]", ""): value for k, value in flat.items()}
+    run = numbers(config, mesh, corpus, state)
+    run["workdir"] = str(Path(workdir).absolute())
+    return keys | {f"run.{name}": value for name, value in run.items()}
 
 
 def print_notes(config: ExperimentConfig, notes: Sequence[str]) -> None:

@@ -258,11 +258,22 @@ def test_value_of_the_wrong_type_is_named(section, key, value):
         ),
         ({"phase": {"max_predictions": 17}}, r"max_predictions=17 must be at most"),
         ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
+        (
+            {"trackers": ("mlflow", "wandbb")},
+            r"trackers\[1\]='wandbb' must be .*; the nearest is wandb$",
+        ),
+        ({"profile": (5,)}, r"profile=\(5,\) must be \(first step, number of steps\)"),
+        ({"profile": (18, 4)}, r"profile=\(18, 4\) must be .* the 20 steps of the run"),
+        ({"profile": (0, 4)}, r"profile\[0\]=0 must be at least 1"),
     ],
 )
 def test_contradiction_errors_have_key_value_and_remedy(changes, message):
     with pytest.raises(errors.ConfigError, match=message):
         make_config(**changes)
+
+
+def test_a_profile_may_end_at_the_last_step():
+    assert make_config(profile=(17, 4)).profile == (17, 4)
 
 
 def test_config_without_phases_is_rejected():

@@ -159,7 +159,7 @@ def test_kills_of_a_run_in_a_bucket_change_no_bit(prepared, text, tmp_path):
     rng, steps = random.Random(0), []
     for i in range(NUM_KILLS):
         process = start("bert_jax.train", *arguments, **prepared.environment)
-        before, deadline = len(saved(prepared)), time.monotonic() + 120
+        before, deadline = len(saved(prepared)), time.monotonic() + 600
         if i % 4 != 3:  # during steps and saves, otherwise at any time after the start
             while len(saved(prepared)) == before and process.poll() is None:
                 assert time.monotonic() < deadline
@@ -258,7 +258,7 @@ def test_two_processes_share_nothing_but_the_bucket(prepared, text, tmp_path):
     one, two = exact_lines(text / "run"), exact_lines(found)
     assert [line[0] for line in one] == [line[0] for line in two]
     for a, b in zip(one, two, strict=True):
-        assert a[1] == pytest.approx(b[1], rel=1e-5)
+        assert a[1] == b[1] or a[1] == pytest.approx(b[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,26 @@ def _calling_at_the_second_save(kill):
 
 
 @pytest.mark.slow
+def test_a_tracked_run_has_the_curves(straight, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read by the import
+    pytest.importorskip("trackio", reason="requirements-trackers.txt is not installed")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    setup = labelled.make_setup(tmp_path, trackers=("trackio",))
+    workdir = tmp_path / "run"
+    assert tuning.tune(setup, 3e-3, 0, str(workdir)) == straight[1]
+    (name,) = SQLiteStorage.get_runs("bert_jax")
+    rows = SQLiteStorage.get_logs("bert_jax", name)
+    for name in ("loss", "dev_accuracy"):
+        found, expected = (
+            [(row["step"], row[name]) for row in some if name in row]
+            for some in (rows, lines(workdir))
+        )
+        assert len(expected) >= 3
+        assert sorted(found) == expected
+
+
+@pytest.mark.slow
 def test_a_run_without_improvement_stops_early(tmp_path, monkeypatch):
     setup = labelled.make_setup(tmp_path, early_stop_evals=2, eval_every_steps=4)
     scores = iter([0.5, 0.7, 0.6, 0.7])

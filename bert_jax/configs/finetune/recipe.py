@@ -16,6 +16,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.early_stop_evals = 0  # never stop early
     config.max_bad_steps = 10
     config.compilation_cache_dir = ""
+    config.trackers = ()
 
     config.mesh = ml_collections.ConfigDict()
     config.mesh.data = -1  # all devices

@@ -1,0 +1,262 @@
+"""Tests of bert_jax.monitoring.trackers, with the real libraries.
+
+They are skipped without requirements-trackers.txt.
+"""
+
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bert_jax.errors import ConfigError
+from bert_jax.monitoring import trackers
+from bert_jax.monitoring.trackers import TrackerWriter
+from tests.commands import run, run_well, small_run, start, write_text
+from tests.runs import assert_same_bits, lines, step_secs
+
+NAMES = ("wandb", "mlflow", "trackio")
+HAS_ALL = all(importlib.util.find_spec(name) for name in NAMES)
+needs_trackers = pytest.mark.skipif(
+    not HAS_ALL, reason="requirements-trackers.txt is not installed"
+)
+CANARY = "canary-5f0e71c2"
+SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN", "TRACKIO_WRITE_TOKEN")
+
+
+def stores(directory: pathlib.Path) -> dict[str, str]:
+    """Returns variables that make each tracker write to files in a directory."""
+    return {
+        "WANDB_MODE": "offline",
+        "WANDB_DIR": str(directory),
+        "WANDB_CACHE_DIR": str(directory / "cache"),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_TRACKING_URI": str(directory / "mlruns"),
+        "TRACKIO_DIR": str(directory / "trackio"),
+    }
+
+
+# What MLflow's client and Trackio's storage return, as JSON.
+READER = """
+import json, sys
+import trackio
+from mlflow.tracking import MlflowClient
+from trackio.sqlite_storage import SQLiteStorage
+
+client = MlflowClient()
+experiment = client.get_experiment_by_name("bert_jax").experiment_id
+(run,) = client.search_runs([experiment])
+id = run.info.run_id
+rows = [
+    {"step": m.step, name: m.value}
+    for name in run.data.metrics
+    for m in client.get_metric_history(id, name)
+]
+images = [file.path for file in client.list_artifacts(id)]
+config, tags = dict(run.data.params), dict(run.data.tags)
+mlflow = [rows, config, tags["checkpoint"], images, run.info.status]
+
+(run,) = trackio.Api().runs("bert_jax")
+rows = SQLiteStorage.get_logs("bert_jax", run.name)
+last = {name: value for row in rows for name, value in row.items()}
+trackio = [rows, run.config, last["checkpoint"], [last["loss_curves"]["_type"]], ""]
+print(json.dumps({"mlflow": mlflow, "trackio": trackio}))
+"""
+
+
+def read_stores(directory: pathlib.Path) -> dict[str, list]:
+    """Returns rows, config, checkpoint, images and status of the run in each store."""
+    env = os.environ | stores(directory)
+    code = [sys.executable, "-c", READER]
+    text = subprocess.run(code, capture_output=True, check=True, env=env).stdout
+    return json.loads(text) | {"wandb": of_wandb(directory)}
+
+
+def of_wandb(directory: pathlib.Path) -> list:
+    """Reads the directories in the order in which `wandb sync` uploads them."""
+    rows, config, summary, ids = [], {}, {}, set()
+    for path in sorted(directory.glob("wandb/offline-run-*/run-*.wandb")):
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", path]
+        text = subprocess.run(command, capture_output=True, check=True).stdout
+        records = [json.loads(line) for line in text.splitlines()]
+        rows += [r["history"]["item"] for r in records if r["type"] == "history"]
+        for record in records:
+            config |= record.get("run", {}).get("config", {}).get("update", {})
+            summary |= record.get("summary", {}).get("update", {})
+        ids.add(path.name)
+    assert len(ids) == 1
+    status = records[-1]["exit"].get("exit_code", 0)
+    image = summary["loss_curves._type"]
+    rows = [row | {"step": row["_step"]} for row in rows]
+    return [rows, config, summary["checkpoint"], [image], status]
+
+
+def curve(rows: list[dict], name: str) -> list[tuple[int, float]]:
+    return sorted((row["step"], row[name]) for row in rows if name in row)
+
+
+@needs_trackers
+@pytest.mark.slow
+def test_a_killed_and_resumed_run_is_one_tracked_run_with_each_step_once(tmp_path):
+    text, store = tmp_path / "text", tmp_path / "store"
+    text.mkdir(), store.mkdir()
+    write_text(text / "documents.txt")
+    config = small_run(text, **{"phases[0].num_steps": 120})
+    straight, tracked = tmp_path / "straight", tmp_path / "tracked"
+    run_well("bert_jax.train", *config, f"--workdir={straight}")
+    arguments = [*config, f"--workdir={tracked}", f"--config.trackers={NAMES}"]
+    arguments += ["--config.profile=(12,4)"]
+    env = stores(store) | {name: CANARY for name in SECRETS}
+    process = start("bert_jax.train", *arguments, **env)
+    # The checkpoint of step 30 is complete, and later steps have been logged.
+    while not (tracked / "checkpoints/30").exists() or lines(tracked)[-1]["step"] < 50:
+        time.sleep(0.005)
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    stdout, stderr = process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    result = run("bert_jax.train", *arguments, **env)
+    assert result.returncode == 0, result.stderr
+    assert "resuming at step" in result.stdout
+    assert "no trace, because step 12 was taken" in result.stdout
+    assert CANARY not in stdout + stderr + result.stdout + result.stderr
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
+
+    assert_same_bits(tracked, straight, 120)
+    (trace,) = tracked.glob("plugins/profile/*/*.xplane.pb")
+    assert list(step_secs(trace)) == [12, 13, 14, 15]
+    found = read_stores(store)
+    statuses = {"wandb": 0, "mlflow": "FINISHED", "trackio": ""}
+    for name in NAMES:
+        rows, config, checkpoint, images, status = found[name]
+        for metric in ("loss", "masked_lm_accuracy", "eval_loss", "learning_rate"):
+            expected = curve(lines(straight), metric)
+            assert len(expected) == (4 if metric == "eval_loss" else 12)
+            steps, values = zip(*curve(rows, metric), strict=True)
+            assert list(steps) == [step for step, _ in expected], (name, metric)
+            np.testing.assert_allclose(values, [v for _, v in expected], rtol=1e-6)
+        assert len(curve(rows, "tokens_per_sec")) == 12
+        assert str(config["model.hidden_size"]) == "32"
+        assert str(config["phases.0.num_steps"]) == "120"
+        assert int(config["run.num_parameters"]) > 20_000
+        assert checkpoint == str(tracked / "checkpoints/120")
+        assert len(images) == 1
+        assert status == statuses[name]
+
+
+@needs_trackers
+@pytest.mark.slow
+def test_a_store_that_fails_for_a_while_has_all_steps_in_the_end(
+    tmp_path, monkeypatch, capfd
+):
+    for name, value in stores(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(trackers, "RETRY_SECS", 0.1)
+    workdir, store = tmp_path / "run", tmp_path / "mlruns"
+    workdir.mkdir()
+    tracker = TrackerWriter("mlflow", str(workdir), 0, {"seed": 1})
+    tracker.write(1, {"loss": 1.0, "time": 5.0, "mfu": None})
+    wait_for(lambda: list(store.glob("*/*/metrics/loss")))
+    store.rename(tmp_path / "away")
+    store.write_text("not a directory")
+    tracker.write(2, {"loss": 2.0})
+    tracker.write(3, {"loss": 3.0})
+    error = ""
+    while "\n" not in error:
+        error += capfd.readouterr().err
+        time.sleep(0.02)
+    assert error.startswith("config.trackers: mlflow failed (")
+    store.unlink()
+    (tmp_path / "away").rename(store)
+    tracker.close(is_complete=False)
+    assert capfd.readouterr().err == ""  # it is reported once
+    (loss,) = store.glob("*/*/metrics/loss")
+    values = [line.split()[1:3] for line in loss.read_text().splitlines()]
+    assert values == [["1.0", "1"], ["2.0", "2"], ["3.0", "3"]]
+    assert [path.name for path in loss.parent.iterdir()] == ["loss"]
+
+
+@needs_trackers
+@pytest.mark.slow
+def test_a_server_that_is_not_reached_does_not_delay_the_end(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setattr(trackers, "CLOSE_SECS", 5.0)
+    tracker = TrackerWriter("wandb", str(tmp_path), 0, {})
+    tracker.write(1, {"loss": 1.0})
+    began = time.monotonic()
+    tracker.close(is_complete=True)
+    assert time.monotonic() - began < 15
+    assert capfd.readouterr().err == NOT_SENT.format(name="wandb", secs=5)
+
+
+# ------------------------------------------------------------ without the libraries
+
+NOT_SENT = (
+    "config.trackers: {name} did not accept all metrics within {secs} s; rerun the same"
+    " command to send the rest\n"
+)
+
+
+def test_a_tracker_that_cannot_be_opened_prints_a_line_and_does_not_delay_the_end(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(trackers, "CLOSE_SECS", 2.0)
+    tracker = TrackerWriter("unknown", str(tmp_path), 0, {})
+    began = time.monotonic()
+    tracker.write(1, {"loss": 1.0})
+    assert time.monotonic() - began < 1
+    tracker.close(is_complete=True)
+    assert time.monotonic() - began < 10
+    error = capfd.readouterr().err
+    assert error.startswith("config.trackers: unknown failed (KeyError: 'unknown');")
+    assert error.endswith("\n" + NOT_SENT.format(name="unknown", secs=2))
+
+
+def test_a_tracker_whose_process_has_ended_prints_one_line(tmp_path, capfd):
+    tracker = TrackerWriter("unknown", str(tmp_path), 0, {})
+    tracker._process.kill()
+    tracker._process.wait()
+    for step in (1, 2):
+        tracker.write(step, {"loss": 1.0})
+    tracker.close(is_complete=True)
+    assert capfd.readouterr().err == (
+        "config.trackers: the process of unknown has ended; rerun the same command to"
+        " send the rest of the metrics\n"
+    )
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
+    assert trackers.check_installed([]) == ""
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ConfigError, match="wandb is not installed; run pip install wa"):
+        trackers.check_installed(["wandb"])
+
+
+@pytest.mark.skipif(HAS_ALL, reason="the trackers are installed")
+def test_a_run_with_a_missing_tracker_ends_before_it_writes(tmp_path):
+    write_text(tmp_path / "documents.txt")
+    config = small_run(tmp_path, trackers=NAMES)
+    result = run("bert_jax.train", *config, f"--workdir={tmp_path / 'run'}")
+    assert result.returncode == 2
+    assert "is not installed; run pip install" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["documents.txt"]
+
+
+def wait_for(is_there: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_there():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
