@@ -81,8 +81,7 @@ def export(
       ExportError: when the export differs from the run when it is read back.
     """
     if storage.is_remote(output):
-        how = format_name, dtype, step, corpus_dir, to, is_dry_run
-        return _export_to_bucket(workdir, output, *how)
+        return _export_to_bucket(workdir, output, format_name, dtype, step, corpus_dir)
     target = _target(output, workdir)
     if to and not is_dry_run:
         push.check_account()
@@ -215,6 +214,10 @@ def main() -> None:
     to = None
     if _PUSH_TO_HUB.value:
         to = push.target(_PUSH_TO_HUB.value, _PRIVATE.value)
+        if storage.is_remote(output):
+            raise ConfigError(
+                f"--push_to_hub needs a local directory, not --output={output}"
+            )
     elif _DRY_RUN.value or _PRIVATE.value is not None:
         name = "dry_run" if _DRY_RUN.value else "private"
         raise ConfigError(f"--{name} needs --push_to_hub=USER/NAME")

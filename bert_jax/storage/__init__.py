@@ -55,6 +55,9 @@ def read(path: str) -> bytes:
     """Returns the contents of a file."""
 
     def once() -> bytes:
+        if path.startswith(hub.SCHEME):
+            with hub.File(path) as file:
+                return file.read()
         if is_remote(path):
             return file_system(path).cat_file(path)
         with open(path, "rb") as file:

@@ -145,10 +145,15 @@ def test_export_pushes_what_it_wrote(trained, tmp_path):
     [
         ("--push_to_hub=user/tiny", "there is no token; log in with: hf auth login"),
         ("--dry_run", "--dry_run needs --push_to_hub=USER/NAME"),
+        (
+            "--push_to_hub=a/b --output=gs://b/o",
+            "--push_to_hub needs a local directory",
+        ),
     ],
 )
 def test_a_push_that_cannot_work_is_an_error_before_the_export(tmp_path, flag, message):
-    arguments = [f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}", flag]
+    arguments = [f"--workdir={tmp_path / 'run'}", f"--output={tmp_path / 'out'}"]
+    arguments += flag.split()
     with fake_hub.Hub() as hub:
         environment = hub.environment(tmp_path / "home", token=None)
         failed = run("bert_jax.export", *arguments, **environment)

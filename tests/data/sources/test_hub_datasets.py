@@ -230,6 +230,7 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
         ("hf:owner/name:dev", "has no split 'dev'; use one of: test, train"),
         ("hf:owner/name#id", "column 'id' of hf://.* is int64, not text; .*: text"),
         ("hf:owner/gated", "access is restricted; accept the conditions .* hf auth"),
+        ("hf:owner/gated-card", "README.md: access is restricted; .* hf auth login"),
         ("hf:owner", "neither a directory nor a dataset; write hf:OWNER/NAME"),
         ("hf:owner/two", "the text columns of .* are body, title; append one"),
     ],
@@ -238,6 +239,7 @@ def test_errors_of_the_hub_are_one_line(hub, monkeypatch, spec, message):
     hub.use(monkeypatch, token=None)
     hub.add("datasets/owner/name", FILES)
     hub.add("datasets/owner/gated", {"train.parquet": table(TEXTS)}, is_gated=True)
+    hub.add("datasets/owner/gated-card", {"README.md": CARD}, is_gated=True)
     two = pyarrow.table({"body": ["a"], "title": ["b"]})
     buffer = io.BytesIO()
     parquet.write_table(two, buffer)
