@@ -36,7 +36,7 @@ Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
 TokenizerKind = Literal["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"]
 OptimizerName = Literal["adamw_bert", "adamw", "lamb"]
-Schedule = Literal["linear", "cosine", "constant"]
+Schedule = Literal["linear", "cosine", "constant", "wsd"]
 # Recomputation in the backward pass of a layer: none, everything, or everything except
 # the matmuls with its kernels.
 Remat = Literal["none", "full", "matmuls"]
@@ -131,11 +131,13 @@ class OptimizerConfig:
     """The optimizer and the learning rate schedule."""
 
     name: OptimizerName  # see training/optimizer.py
-    schedule: Schedule  # the decay after a linear warmup
+    # after a linear warmup; wsd (warmup-stable-decay) is constant, then decays
+    schedule: Schedule
     schedule_by_phase: bool  # restart the schedule at the start of each phase
     reset_moments_by_phase: bool  # set moments to 0 at the start of each phase
     learning_rate: Positive  # peak, at the end of the warmup
     warmup_steps: CountOrZero  # steps until the learning rate reaches its peak
+    decay_steps: CountOrZero  # wsd: steps of the decay at the end; others: 0
     weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
     beta1: Fraction  # decay of the first moment
     beta2: Fraction  # decay of the second moment
@@ -356,12 +358,29 @@ def _check_packed_predictions(
 
 def _check_schedule(config: ExperimentConfig) -> None:
     optimizer, num_steps = config.optimizer, config.schedule_steps
-    # A linear schedule may end during the warmup; a cosine needs steps after it.
+    # A linear schedule may end during the warmup; others need steps after it.
     require(
-        optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,
+        optimizer.schedule not in ("cosine", "wsd")
+        or optimizer.warmup_steps < num_steps,
         "config.optimizer.warmup_steps",
         optimizer.warmup_steps,
         f"must be below the {num_steps} steps of the schedule",
+    )
+    if optimizer.schedule != "wsd":
+        require(
+            optimizer.decay_steps == 0,
+            "config.optimizer.decay_steps",
+            optimizer.decay_steps,
+            f"is for schedule 'wsd'; with {optimizer.schedule!r}, set it to 0",
+        )
+        return
+    longest = num_steps - optimizer.warmup_steps
+    require(
+        1 <= optimizer.decay_steps <= longest,
+        "config.optimizer.decay_steps",
+        optimizer.decay_steps,
+        f"must be from 1 to {longest}, the steps of the schedule after its warmup; a"
+        f" fifth of the schedule is {min(max(num_steps // 5, 1), longest)}",
     )
 
 

@@ -102,6 +102,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 1e-4  # appendix A.2
     config.optimizer.warmup_steps = 10_000  # appendix A.2
+    config.optimizer.decay_steps = 0  # for schedule wsd
     config.optimizer.weight_decay = 0.01  # appendix A.2; except LayerNorm and biases
     config.optimizer.beta1 = 0.9  # appendix A.2
     config.optimizer.beta2 = 0.999  # appendix A.2

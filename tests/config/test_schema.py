@@ -223,6 +223,18 @@ def test_value_of_the_wrong_type_is_named(section, key, value):
             {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
             r"warmup_steps=20 must be below the 20 steps of the schedule",
         ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 20},
+            r"warmup_steps=20 must be below the 20 steps of the schedule",
+        ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 3},
+            r"decay_steps=0 must be from 1 to 17, .* a fifth of the schedule is 4",
+        ),
+        (
+            {"optimizer__decay_steps": 4},
+            r"decay_steps=4 is for schedule 'wsd'; with 'linear', set it to 0",
+        ),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},
