@@ -27,6 +27,7 @@ from bert_jax.config.validation import (
     Probability,
     Range,
     build,
+    multiples_around,
     require,
 )
 from bert_jax.errors import ConfigError
@@ -194,6 +195,8 @@ class ExperimentConfig:
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
     init_from: str  # initial weights, see loading/initialize.py; "": random
+    branch_from: str  # RUN@STEP: start with the state of that checkpoint; "": do not
+    budget_hours: NotNegative  # the schedule ends with these hours; 0: at num_steps
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
     gradient_reduction_dtype: Dtype  # dtype of kernel gradients summed over devices
     accumulation_steps: Count  # microbatches per optimizer step
@@ -358,36 +361,32 @@ def _check_packed_predictions(
 
 def _check_schedule(config: ExperimentConfig) -> None:
     optimizer, num_steps = config.optimizer, config.schedule_steps
+    is_wsd = optimizer.schedule == "wsd"
+    require(
+        not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
+        "config.budget_hours",
+        config.budget_hours,
+        "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
+    )
     # A linear schedule may end during the warmup; others need steps after it.
     require(
-        optimizer.schedule not in ("cosine", "wsd")
+        not (is_wsd or optimizer.schedule == "cosine")
         or optimizer.warmup_steps < num_steps,
         "config.optimizer.warmup_steps",
         optimizer.warmup_steps,
         f"must be below the {num_steps} steps of the schedule",
     )
-    if optimizer.schedule != "wsd":
-        require(
-            optimizer.decay_steps == 0,
-            "config.optimizer.decay_steps",
-            optimizer.decay_steps,
-            f"is for schedule 'wsd'; with {optimizer.schedule!r}, set it to 0",
-        )
-        return
-    longest = num_steps - optimizer.warmup_steps
+    least, most = 0, 0
+    problem = "must be 0 with another schedule than 'wsd', or with config.budget_hours"
+    if is_wsd and not config.budget_hours:
+        least, most = 1, num_steps - optimizer.warmup_steps
+        problem = f"must be from 1 to {most}; try a fifth of {num_steps} steps"
     require(
-        1 <= optimizer.decay_steps <= longest,
+        least <= optimizer.decay_steps <= most,
         "config.optimizer.decay_steps",
         optimizer.decay_steps,
-        f"must be from 1 to {longest}, the steps of the schedule after its warmup; a"
-        f" fifth of the schedule is {min(max(num_steps // 5, 1), longest)}",
+        problem,
     )
-
-
-def multiples_around(size: int, divisor: int) -> str:
-    """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
-    below = size // divisor * divisor
-    return " or ".join(str(n) for n in (below, below + divisor) if n)
 
 
 def check_mesh(mesh: MeshConfig) -> None:

@@ -163,3 +163,9 @@ def require(ok: bool, key: str, value: Any, problem: str) -> None:
 def one_of(choices: Iterable[str]) -> str:
     """Returns the end of the error message for a value that is not a choice."""
     return f"must be one of {', '.join(choices)}"
+
+
+def multiples_around(size: int, divisor: int) -> str:
+    """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
+    below = size // divisor * divisor
+    return " or ".join(str(n) for n in (below, below + divisor) if n)

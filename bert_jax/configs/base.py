@@ -17,6 +17,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # create_pretraining_data.py random_seed
     config.init_from = ""
+    config.branch_from = ""
+    config.budget_hours = 0.0
     config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
     config.gradient_reduction_dtype = "float32"  # bfloat16: half the bytes
     config.accumulation_steps = 1

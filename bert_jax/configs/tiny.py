@@ -14,6 +14,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # google-research/bert create_pretraining_data.py
     config.init_from = ""
+    config.branch_from = ""
+    config.budget_hours = 0.0
     config.compute_dtype = "auto"
     config.gradient_reduction_dtype = "float32"
     config.accumulation_steps = 1

@@ -229,11 +229,11 @@ def test_value_of_the_wrong_type_is_named(section, key, value):
         ),
         (
             {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 3},
-            r"decay_steps=0 must be from 1 to 17, .* a fifth of the schedule is 4",
+            r"decay_steps=0 must be from 1 to 17; try a fifth of 20 steps",
         ),
         (
             {"optimizer__decay_steps": 4},
-            r"decay_steps=4 is for schedule 'wsd'; with 'linear', set it to 0",
+            r"decay_steps=4 must be 0 with another schedule than 'wsd', or with config",
         ),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
         (
