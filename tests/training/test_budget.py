@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bert_jax.checkpoint import integrity
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.training import budget as budget_lib
 from bert_jax.training import compilation, optimizer
@@ -208,28 +209,29 @@ def test_without_a_budget_nothing_is_planned_or_written(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path):
-    """Its time depends on the machine; the last rate and the steps do not."""
+    """The machine determines how many steps it takes, but not the rate of the last."""
     changes = {
         "phases[0].num_steps": 1_000_000,
         "optimizer.schedule": "wsd",
         "budget_hours": 0.01,
-        "checkpoint.every_steps": 100,
+        "checkpoint.every_steps": 10,
+        "checkpoint.keep": 10_000,
     }
     arguments = [*small_run(trained, **changes), f"--workdir={tmp_path}"]
     killed = start("bert_jax.train", *arguments)
-    while not (tmp_path / "checkpoints" / "100").is_dir():
+    while not (tmp_path / "checkpoints" / "10").is_dir():
         assert killed.poll() is None, killed.communicate()
         time.sleep(0.005)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     before = json.loads((tmp_path / "budget.json").read_text())["seconds"]
-    assert "resuming at step" in run_well("bert_jax.train", *arguments)
+    run_well("bert_jax.train", *arguments)
+    assert json.loads((tmp_path / "budget.json").read_text())["seconds"] > before > 0
     log = [line for line in lines(tmp_path) if "loss" in line]
-    last_step = log[-1]["step"]
-    assert 100 < last_step < 1_000_000
-    assert [line["step"] for line in log[:-1]] == list(range(10, last_step, 10))
-    rates = [line["learning_rate"] for line in log]
-    assert rates[-1] < 0.03 * max(rates) and max(rates) == pytest.approx(2e-3)
-    assert json.loads((tmp_path / "budget.json").read_text())["seconds"] > before
+    steps = [line["step"] for line in log]
+    assert steps[0] == 10 and 1 <= min(np.diff(steps)) <= max(np.diff(steps)) <= 10
+    assert log[0]["learning_rate"] == pytest.approx(2e-3)
+    assert log[-1]["learning_rate"] < 0.03 * 2e-3
+    assert steps[-1] == max(integrity.steps(str(tmp_path))) < 1_000_000
     stdout = run_well("bert_jax.train", *arguments)
-    assert "already complete" in stdout and f"Trained to step {last_step:,}" in stdout
+    assert "already complete" in stdout and f"Trained to step {steps[-1]:,}" in stdout
