@@ -17,16 +17,14 @@ import jax
 from absl import flags
 
 from bert_jax import cli
-from bert_jax.checkpoint import best, integrity
-from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
-from bert_jax.loading import initialize
+from bert_jax.loading import start as start_lib
 from bert_jax.monitoring import report, throughput, trackers, writer
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
@@ -41,9 +39,10 @@ from bert_jax.training import (
     rollbacks,
 )
 from bert_jax.training import step as step_lib
+from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.input import find_corpus, training_batches
+from bert_jax.training.input import training_batches
 from bert_jax.training.replay import Replay
 from bert_jax.training.step import TrainState
 
@@ -57,7 +56,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
     startup = Startup()
     with Monitor(startup) as monitor:
         # ---- Inputs: checked before anything is written.
-        mesh, corpus, weights = open_inputs(config, workdir, monitor)
+        mesh, corpus, start = open_inputs(config, workdir, monitor)
 
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
@@ -67,27 +66,32 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             ranking = best.read(workdir, config, first_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
             if first_step:
-                position = resume.resumed_position(
-                    workdir, checkpoints, first_step, corpus
-                )
+                position = resume.position(workdir, checkpoints, first_step, corpus)
                 state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
+                plan = checkpoints.plan(first_step)
             else:
-                position = Position(corpus.sha256)
-                state = initialize.initial_state(init, weights)
+                plan = None
+                first_step, position, state = start_lib.first_state(
+                    init, start, corpus, mesh
+                )
             resume.begin_workdir(workdir, config, first_step)
-            print(
-                overview.describe(config, mesh, corpus, state, workdir, first_step),
-                flush=True,
+            budget = Budget(config, workdir, plan, startup.began)
+            if isinstance(start, start_lib.Branch):
+                checkpoints.save(first_step, state, config, position, budget.saved)
+                checkpoints.wait()  # the run may then resume without its source
+            described = overview.describe(
+                config, mesh, corpus, state, workdir, first_step, budget.last_step
             )
-            overview.print_notes(config, weights.notes if weights else ())
-            described = overview.tracked(config, mesh, corpus, state, workdir)
-            monitor.open_trackers(config.trackers, workdir, first_step, described)
-            del weights  # as large as the parameters
+            print(described, flush=True)
+            overview.print_notes(config, start.notes if start else ())
+            tracked = overview.tracked(config, mesh, corpus, state, workdir)
+            monitor.open_trackers(config.trackers, workdir, first_step, tracked)
+            del start  # weights are as large as the parameters
 
         # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
         train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
         compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
-        if first_step < config.num_steps:
+        if first_step < budget.last_step:
             compiled.start(phase_of(config, first_step)[0])
         run = Run(
             config=config,
@@ -96,6 +100,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             corpus=corpus,
             checkpoints=checkpoints,
             ranking=ranking,
+            budget=budget,
             compiled=compiled,
             replay=Replay(config, train_step),
             held_out=HeldOut(config, corpus, mesh, graphdef),
@@ -112,11 +117,11 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             multihost.agree(
                 "end",
                 lambda: overview.finish(
-                    workdir, config.num_steps, run.began, run.held_out
+                    workdir, budget.last_step, run.began, run.held_out
                 ),
             )
-            monitor.image(config.num_steps, f"{workdir}/{report.CURVES_FILE}")
-            workdir_lib.unlock()
+            monitor.image(budget.last_step, f"{workdir}/{report.CURVES_FILE}")
+            resume.end_workdir()
         return state
 
 
@@ -134,6 +139,7 @@ class Run:
     corpus: corpus_lib.Corpus
     checkpoints: Checkpoints
     ranking: best.Ranking
+    budget: Budget
     compiled: CompiledSteps
     replay: Replay
     held_out: HeldOut
@@ -184,32 +190,44 @@ def take_steps(
 ) -> TrainState:
     """The training loop: takes all steps after `first_step`."""
     config, monitor, checkpoints = run.config, run.monitor, run.checkpoints
+    budget = run.budget
     open_log(run, first_step, position, started)
     run.ranking.drop_after(first_step)
     if first_step and preemption.interrupted():  # a new run takes a step first
         raise Interrupted(f"step {first_step:,} is saved in {run.workdir}")
     evaluate_if_missing(run, state, first_step)
     batches = training_batches(run.corpus, config, run.mesh, first_step, position.skips)
+    if first_step == budget.last_step:
+        batches = iter(())
+    budget.start_timing(first_step, monitor.seconds_of_steps())
     with finishing_saves(run), open_profiler(run, first_step) as profiler:
         try:
             for step, phase_index, batch in monitor.timed(batches):
                 train_step = compiled_step(run, phase_index)
+                if budget.is_unrehearsed(phase_index):
+                    rehearse_end(run, state, phase_index)
+                arguments = batch, *budget.arguments(step)
                 if run.replay.is_due(step):
                     with monitor.activity("replaying"):
-                        run.replay.check(step, state, batch)
-                state, metrics = profiler.step(step, train_step, state, batch)
+                        run.replay.check(step, state, *arguments)
+                state, metrics = profiler.step(step, train_step, state, *arguments)
                 monitor.step(step, phase_index, metrics)
                 checkpoints.check_for_errors()
-                is_last = step == config.num_steps
+                budget.record()
+                is_last = step == budget.last_step
                 if preemption.interrupted() and not is_last:
                     save(run, step, state, position)  # there may be only seconds left
                     wait_for_save(run)  # raises if it failed
                     raise Interrupted(f"step {step:,} is saved in {run.workdir}")
                 is_best = False
-                if run.held_out.is_due(step):
+                if run.held_out.is_due(step, budget.last_step):
                     is_best = evaluate(run, step, phase_index, state)
                 if is_last or is_best or is_time_to_save(run, step):
                     save(run, step, state, position)
+                if is_last:
+                    break
+                if step % config.log_every_steps == 0:
+                    replan(run, step)
             monitor.flush()
         except DivergedError as error:
             monitor.log_time(error.step)  # otherwise this time counts as not running
@@ -282,7 +300,7 @@ def compiled_step(run: Run, phase_index: int) -> Callable[..., Any]:
 
 def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
     """Evaluates a resumed state whose evaluation is due but not logged."""
-    if not step or not run.held_out.is_due(step):
+    if not step or not run.held_out.is_due(step, run.budget.last_step):
         return
     lines = writer.read(run.workdir)
     is_done = any(x["step"] == step and writer.HELD_OUT_LOSS in x for x in lines)
@@ -293,7 +311,7 @@ def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
 def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
     """Logs the held-out metrics; returns whether keep_best preserves this state."""
     run.monitor.flush()  # steps so far: their rate excludes the evaluation
-    with run.monitor.activity("evaluating"):
+    with run.monitor.activity("evaluating"), run.budget.timing("evaluation"):
         line = run.held_out.evaluate(state, phase_index)
     run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
     run.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
@@ -303,12 +321,12 @@ def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
 
 
 def is_time_to_save(run: Run, step: int) -> bool:
-    """Returns whether config.checkpoint saves the state after `step` steps.
+    """Returns whether the state after `step` steps is saved, in all processes.
 
     every_minutes is checked only at log lines, because all processes have to agree.
     """
     checkpoint = run.config.checkpoint
-    if step % checkpoint.every_steps == 0:
+    if step % checkpoint.every_steps == 0 or run.budget.starts_decay(step):
         return True
     if not checkpoint.every_minutes or step % run.config.log_every_steps:
         return False
@@ -321,8 +339,30 @@ def save(run: Run, step: int, state: TrainState, position: Position) -> None:
     run.monitor.flush()  # raises if the steps since the last line diverged
     nonfinite.check_finite(step, state)
     wait_for_save(run)
-    with run.monitor.activity("saving"):
-        run.checkpoints.save(step, state, run.config, position)
+    with run.monitor.activity("saving"), run.budget.timing("save"):
+        # Waits for the previous save.
+        run.checkpoints.save(step, state, run.config, position, run.budget.saved)
+
+
+def rehearse_end(run: Run, state: TrainState, phase_index: int) -> None:
+    """Measures how long the end of the run takes, for a plan that ends in time."""
+    held_out, is_first = run.held_out, multihost.is_first()
+    with run.monitor.activity("evaluating"):
+        run.budget.rehearse(
+            evaluation=lambda: (
+                held_out.exists and held_out.evaluate(state, phase_index)
+            ),
+            summary=lambda: (
+                is_first and overview.summarize(run.workdir, 0, 0, held_out)
+            ),
+        )
+
+
+def replan(run: Run, step: int) -> None:
+    """Plans the rest of a run with config.budget_hours."""
+    seconds = run.monitor.seconds_of_steps()
+    run.budget.replan(step, seconds, run.checkpoints.seconds_to_save)
+    run.monitor.set_last_step(run.budget.last_step)
 
 
 # --------------------------------------------------------------------------- inputs
@@ -330,11 +370,11 @@ def save(run: Run, step: int, state: TrainState, position: Position) -> None:
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
-) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, initialize.Weights | None]:
+) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, start_lib.Start]:
     """Opens the devices and the corpus, and sets the mesh.
 
     Returns:
-      The mesh, the corpus, and the weights of config.init_from if it is used.
+      The mesh, the corpus, and what a new run starts from.
 
     Raises:
       ConfigError: when the config, the workdir or an input is invalid. At most a
@@ -346,38 +386,11 @@ def open_inputs(
         compilation.enable_cache(config.compilation_cache_dir)
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
-        workdir_lib.check_config(workdir, config)
-        is_begun = bool(integrity.steps(workdir))
-        multihost.check_same(
-            "begun",
-            str(is_begun),
-            f"--workdir={workdir} is not the same directory on all hosts; use a"
-            " directory that all hosts share",
-        )
+        is_begun = resume.is_begun(workdir, config)
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):
-        corpus, weights = open_corpus(config, bool(config.init_from) and not is_begun)
-    return mesh, corpus, weights
-
-
-def open_corpus(
-    config: ExperimentConfig, is_initialized: bool
-) -> tuple[corpus_lib.Corpus, initialize.Weights | None]:
-    """Opens the corpus, and reads the weights of config.init_from if `is_initialized`.
-
-    With a given vocabulary, the weights are read first, so that an error in them is
-    reported before a corpus is prepared.
-    """
-    if not is_initialized:
-        return find_corpus(config), None
-    source = initialize.open_source(config)
-    if config.tokenizer.vocab_file:
-        tokenizer = tokenizers.load(config.tokenizer)
-        weights = initialize.read(source, config, tokenizer)
-        return find_corpus(config), weights
-    corpus = find_corpus(config)
-    return corpus, initialize.read(source, config, corpus.tokenizer)
+        return mesh, *start_lib.open_inputs(config, is_begun)
 
 
 def main() -> None:
@@ -390,6 +403,8 @@ def main() -> None:
     preemption.exit_on_signals()
     with multihost.exit_on_error():
         train(config, workdir)
+        if config.budget_hours:
+            multihost.exit_now(0)  # unloading all libraries takes seconds
 
 
 if __name__ == "__main__":

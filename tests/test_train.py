@@ -11,6 +11,7 @@ import pytest
 from bert_jax import train
 from bert_jax.checkpoint import best, integrity
 from bert_jax.monitoring import goodput
+from bert_jax.training.budget import Budget
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.conftest import make_config
 from tests.monitoring.test_monitor import open_monitor, step_metrics
@@ -90,6 +91,7 @@ def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
         monitor=monitor,
         held_out=SimpleNamespace(evaluate=evaluate),
         ranking=best.Ranking(0),
+        budget=Budget(make_config(), str(tmp_path), None, 0.0),
         config=make_config(),
     )
     monitor.step(1, 0, step_metrics(1.0))

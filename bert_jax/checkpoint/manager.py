@@ -97,11 +97,12 @@ class Checkpoints:
           ranking: preserves more checkpoints than `config` does, see best.py.
         """
         self._workdir = workdir
-        path = workdir if storage.is_remote(workdir) else os.path.abspath(workdir)
-        self.directory = os.path.join(path, integrity.DIRECTORY)
+        self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
         self._saves = 0
         self._saved_at = time.monotonic()
+        # The time of the last save, including its verification; 0 before the first.
+        self.seconds_to_save = 0.0
         self._manager = _Manager(
             self.directory,
             item_names=("state", "meta"),
@@ -124,6 +125,7 @@ class Checkpoints:
         state: Any,
         config: Config,
         position: Position,
+        plan: dict[str, Any] | None = None,
     ) -> None:
         """Starts to save `state`, which may be donated after this returns.
 
@@ -132,6 +134,7 @@ class Checkpoints:
           state: a tree of arrays.
           config: config of the run.
           position: position of the run in its data.
+          plan: the rest of the schedule, if it is not determined by the config.
 
         Raises:
           ConfigError: when there is too little space for this save or the one before.
@@ -141,6 +144,7 @@ class Checkpoints:
             "config": json.loads(config.to_json()),
             "arrays": _describe(arrays),
             "position": {"step": step, **dataclasses.asdict(position)},
+            "plan": plan,
             "versions": {name: importlib.metadata.version(name) for name in LIBRARIES},
         }
         self.wait()
@@ -257,6 +261,10 @@ class Checkpoints:
         except (TypeError, KeyError):
             raise self._corrupt(step, "meta has no data position") from None
 
+    def plan(self, step: int) -> dict[str, Any] | None:
+        """Returns the `plan` that was saved at a step."""
+        return self._meta(step).get("plan")
+
     def _meta(self, step: int) -> dict[str, Any]:
         meta = self._restore(step, meta=ocp.args.JsonRestore())["meta"]
         if not isinstance(meta, dict):
@@ -293,9 +301,12 @@ class Checkpoints:
     def _seal(self) -> None:
         """Writes the digests; Orbax calls this before it commits the checkpoint."""
         if multihost.is_first():
-            is_renamed = not storage.is_remote(self.directory)
+            is_renamed, start = not storage.is_remote(self.directory), time.monotonic()
             name = f"{self._step}{integrity.UNFINISHED if is_renamed else ''}"
             integrity.seal(os.path.join(self.directory, name))
+            now = time.monotonic()
+            # A verification reads the same bytes again.
+            self.seconds_to_save = (now - self._saved_at) + (now - start)
 
     def _ensure_space(self) -> str:
         integrity.ensure_space(self._workdir, self._step, self._num_bytes)

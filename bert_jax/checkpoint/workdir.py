@@ -4,6 +4,7 @@ import dataclasses
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -49,7 +50,7 @@ def lock(workdir: str) -> None:
 
 
 def unlock() -> None:
-    """Releases the locks of this process in buckets; the kernel releases the others."""
+    """Releases the locks of this process in buckets; the kernel releases others."""
     lease.release_all()
 
 
@@ -111,14 +112,22 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
                 " config is unknown; restore the file, or use another --workdir"
             )
         return
-    was, now = flatten(dataclasses.asdict(started)), flatten(dataclasses.asdict(config))
-    for key in sorted({*was, *now}):
+    for key, was, now in changed_keys(started, config):
+        raise ConfigError(
+            f"config.{key}={now!r}, but the run in {workdir} was started with {was!r};"
+            " use that value, or another --workdir"
+        )
+
+
+def changed_keys(
+    was: ExperimentConfig, now: ExperimentConfig
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (key, value, other value) of keys that differ and are not MAY_CHANGE."""
+    before, after = (flatten(dataclasses.asdict(config)) for config in (was, now))
+    for key in sorted({*before, *after}):
         may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
-        if not may_change and was.get(key) != now.get(key):
-            raise ConfigError(
-                f"config.{key}={now.get(key)!r}, but the run in {workdir} was started"
-                f" with {was.get(key)!r}; use that value, or another --workdir"
-            )
+        if not may_change and before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)
 
 
 def flatten(value: Any, path: str = "") -> dict[str, Any]:

@@ -21,9 +21,8 @@ from bert_jax.config.schema import (
     check_mesh,
     from_config_dict,
     from_json,
-    multiples_around,
 )
-from bert_jax.config.validation import build
+from bert_jax.config.validation import build, multiples_around
 
 __all__ = [
     "OPTIMIZERS",

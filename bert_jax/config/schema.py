@@ -27,6 +27,7 @@ from bert_jax.config.validation import (
     Probability,
     Range,
     build,
+    multiples_around,
     require,
 )
 from bert_jax.errors import ConfigError
@@ -36,7 +37,7 @@ Dtype = Literal["float32", "bfloat16"]
 ComputeDtype = Literal["auto", "float32", "bfloat16"]
 TokenizerKind = Literal["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"]
 OptimizerName = Literal["adamw_bert", "adamw", "lamb"]
-Schedule = Literal["linear", "cosine", "constant"]
+Schedule = Literal["linear", "cosine", "constant", "wsd"]
 # Recomputation in the backward pass of a layer: none, everything, or everything except
 # the matmuls with its kernels.
 Remat = Literal["none", "full", "matmuls"]
@@ -133,11 +134,13 @@ class OptimizerConfig:
     """The optimizer and the learning rate schedule."""
 
     name: OptimizerName  # see training/optimizer.py
-    schedule: Schedule  # the decay after a linear warmup
+    # after a linear warmup; wsd (warmup-stable-decay) is constant, then decays
+    schedule: Schedule
     schedule_by_phase: bool  # restart the schedule at the start of each phase
     reset_moments_by_phase: bool  # set moments to 0 at the start of each phase
     learning_rate: Positive  # peak, at the end of the warmup
     warmup_steps: CountOrZero  # steps until the learning rate reaches its peak
+    decay_steps: CountOrZero  # wsd: steps of the decay at the end; others: 0
     weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
     beta1: Fraction  # decay of the first moment
     beta2: Fraction  # decay of the second moment
@@ -194,6 +197,8 @@ class ExperimentConfig:
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
     init_from: str  # initial weights, see loading/initialize.py; "": random
+    branch_from: str  # RUN@STEP: start with the state of that checkpoint; "": do not
+    budget_hours: NotNegative  # the schedule ends with these hours; 0: at num_steps
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
     gradient_reduction_dtype: Dtype  # dtype of kernel gradients summed over devices
     accumulation_steps: Count  # microbatches per optimizer step
@@ -363,12 +368,31 @@ def _check_packed_predictions(
 
 def _check_schedule(config: ExperimentConfig) -> None:
     optimizer, num_steps = config.optimizer, config.schedule_steps
-    # A linear schedule may end during the warmup; a cosine needs steps after it.
+    is_wsd = optimizer.schedule == "wsd"
     require(
-        optimizer.schedule != "cosine" or optimizer.warmup_steps < num_steps,
+        not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
+        "config.budget_hours",
+        config.budget_hours,
+        "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
+    )
+    # A linear schedule may end during the warmup; others need steps after it.
+    require(
+        not (is_wsd or optimizer.schedule == "cosine")
+        or optimizer.warmup_steps < num_steps,
         "config.optimizer.warmup_steps",
         optimizer.warmup_steps,
         f"must be below the {num_steps} steps of the schedule",
+    )
+    least, most = 0, 0
+    problem = "must be 0 with another schedule than 'wsd', or with config.budget_hours"
+    if is_wsd and not config.budget_hours:
+        least, most = 1, num_steps - optimizer.warmup_steps
+        problem = f"must be from 1 to {most}; try a fifth of {num_steps} steps"
+    require(
+        least <= optimizer.decay_steps <= most,
+        "config.optimizer.decay_steps",
+        optimizer.decay_steps,
+        problem,
     )
 
 
@@ -380,12 +404,6 @@ def _check_profile(config: ExperimentConfig) -> None:
         "must be (first step, number of steps) within the"
         f" {config.num_steps} steps of the run, for example (100,5), or empty",
     )
-
-
-def multiples_around(size: int, divisor: int) -> str:
-    """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
-    below = size // divisor * divisor
-    return " or ".join(str(n) for n in (below, below + divisor) if n)
 
 
 def check_mesh(mesh: MeshConfig) -> None:

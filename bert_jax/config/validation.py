@@ -166,3 +166,9 @@ def one_of(choices: Iterable[str], value: Any = None) -> str:
     nearest = difflib.get_close_matches(str(value), choices, n=1)
     hint = f"; the nearest is {nearest[0]}" if nearest else ""
     return f"must be one of {', '.join(choices)}{hint}"
+
+
+def multiples_around(size: int, divisor: int) -> str:
+    """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
+    below = size // divisor * divisor
+    return " or ".join(str(n) for n in (below, below + divisor) if n)

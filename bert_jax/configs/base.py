@@ -17,6 +17,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # create_pretraining_data.py random_seed
     config.init_from = ""
+    config.branch_from = ""
+    config.budget_hours = 0.0
     config.compute_dtype = "auto"  # bfloat16 on TPU and GPU
     config.gradient_reduction_dtype = "float32"  # bfloat16: half the bytes
     config.accumulation_steps = 1
@@ -104,6 +106,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 1e-4  # appendix A.2
     config.optimizer.warmup_steps = 10_000  # appendix A.2
+    config.optimizer.decay_steps = 0  # for schedule wsd
     config.optimizer.weight_decay = 0.01  # appendix A.2; except LayerNorm and biases
     config.optimizer.beta1 = 0.9  # appendix A.2
     config.optimizer.beta2 = 0.999  # appendix A.2

@@ -14,6 +14,8 @@ def get_config() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.seed = 12345  # google-research/bert create_pretraining_data.py
     config.init_from = ""
+    config.branch_from = ""
+    config.budget_hours = 0.0
     config.compute_dtype = "auto"
     config.gradient_reduction_dtype = "float32"
     config.accumulation_steps = 1
@@ -103,6 +105,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.reset_moments_by_phase = False
     config.optimizer.learning_rate = 2e-3  # 5.83 in the trial above; with 1e-3: 5.91
     config.optimizer.warmup_steps = 60  # 5% of a phase
+    config.optimizer.decay_steps = 0  # for schedule wsd
     config.optimizer.weight_decay = 0.01
     config.optimizer.beta1 = 0.9
     config.optimizer.beta2 = 0.99  # the moments must settle within 1,000 steps

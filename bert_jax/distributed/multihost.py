@@ -241,10 +241,9 @@ def exit_on_error() -> Iterator[None]:
 
 def _flush() -> None:
     """Flushes standard output and error, and ignores closed pipes."""
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    with contextlib.suppress(OSError):
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
 
 
 def exit_now(exit_code: int) -> NoReturn:
@@ -271,11 +270,12 @@ def any_process(value: bool) -> bool:
     return bool(np.any(multihost_utils.process_allgather(np.array(value))))
 
 
-def from_process_0(value: bool) -> bool:
-    """Returns the `value` of process 0. All processes must call it."""
+def from_process_0(value: T) -> T:
+    """Returns the number or tuple of numbers `value` of process 0. All must call it."""
     if num_processes() == 1:
         return value
-    return bool(multihost_utils.broadcast_one_to_all(np.array(value)))
+    found: Any = multihost_utils.broadcast_one_to_all(jax.tree.map(np.asarray, value))
+    return jax.tree.map(lambda mine, theirs: type(mine)(theirs), value, found)
 
 
 # -------------------------------------------------------------------------- agreement

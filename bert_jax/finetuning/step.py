@@ -40,6 +40,7 @@ def make_optimizer(
         reset_moments_by_phase=False,
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
+        decay_steps=0,
         weight_decay=recipe.weight_decay,
         beta1=recipe.beta1,
         beta2=recipe.beta2,

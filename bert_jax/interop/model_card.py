@@ -124,7 +124,12 @@ def _origin(config: ExperimentConfig, step: int) -> str:
     start = "from random weights"
     if config.init_from:
         start = f"from the weights in `{config.init_from}`"
-    text = f"Pretrained with bert_jax {start}: step {step:,} of {config.num_steps:,}."
+    if config.branch_from:
+        start += f", from `{config.branch_from}` on as a branch"
+    of = f"{config.num_steps:,}"
+    if config.budget_hours:
+        of = f"a run of {config.budget_hours:g} hours"
+    text = f"Pretrained with bert_jax {start}: step {step:,} of {of}."
     return text if config.data.next_sentence else f"{text} {NO_NEXT_SENTENCE}"
 
 

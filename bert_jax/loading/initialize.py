@@ -7,7 +7,6 @@ position in the data are those of a new run.
 """
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -21,9 +20,7 @@ from bert_jax.interop.files import Source
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
 from bert_jax.loading import vocabulary
-from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
-from bert_jax.training.step import TrainState
 
 # Prefixes of optional parameters, which are initialized randomly if they are missing.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
@@ -125,17 +122,6 @@ def read(
         arrays[POSITION] = np.tile(arrays[POSITION], (repeats, 1))[:num_wanted]
         notes.append(f"{num_positions} positions, repeated to make {num_wanted}")
     return Weights(arrays, tuple(notes))
-
-
-def initial_state(
-    init: Callable[[], TrainState], weights: Weights | None
-) -> TrainState:
-    """Returns the state of step 0, with random weights or those of another model."""
-    state = init()
-    if weights is None:
-        return state
-    params = parameters.place(state.params, weights.arrays)
-    return dataclasses.replace(state, params=params)
 
 
 def _check_sizes(source: Source, config: ExperimentConfig) -> None:

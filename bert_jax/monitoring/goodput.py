@@ -69,6 +69,11 @@ class Goodput:
         """Counts the time since the last `enter` in `part` instead."""
         self._part = part
 
+    def seconds(self, *parts: str) -> float:
+        """Returns the total seconds of some parts."""
+        self.enter(self._part)
+        return sum(self._seconds[part] for part in parts)
+
     def line(self) -> dict[str, float]:
         """Returns the time and the totals to add to a line of metrics.jsonl."""
         self.enter(self._part)

@@ -211,6 +211,15 @@ class Monitor:
         """Writes a line that holds the time accounting only."""
         self._write(step, {})
 
+    def seconds_of_steps(self) -> float:
+        """Returns the time of all steps, with waiting for data and replays."""
+        assert self._clock is not None
+        return self._clock.seconds("steps", "data", "replaying")
+
+    def set_last_step(self, step: int) -> None:
+        """Sets the number of steps of the whole run, if it has changed."""
+        self._progress.set_num_steps(step)
+
     def checkpoint(self, step: int, path: str) -> None:
         """Records the directory of the newest checkpoint in the trackers."""
         for tracker in self._trackers:

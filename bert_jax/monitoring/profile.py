@@ -47,17 +47,17 @@ class Profiler:
             self._stop()
 
     def step(
-        self, step: int, train_step: Callable[..., T], state: Any, batch: Any
+        self, step: int, train_step: Callable[..., T], state: Any, *arguments: Any
     ) -> T:
-        """Returns train_step(state, batch), traced if config.profile has the step."""
+        """Returns train_step(state, *arguments), traced if config.profile has it."""
         if step not in self._steps:
-            return train_step(state, batch)
+            return train_step(state, *arguments)
         if step == self._steps[0]:
             jax.block_until_ready(state)  # the steps before are not in the trace
             self._start()
         is_last = step == self._steps[-1]
         with jax.profiler.StepTraceAnnotation("train", step_num=step):
-            result = train_step(state, batch)
+            result = train_step(state, *arguments)
             # A CPU finishes each step before the next one, see Monitor.step.
             if is_last or jax.default_backend() == "cpu":
                 jax.block_until_ready(result)

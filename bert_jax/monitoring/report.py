@@ -44,6 +44,12 @@ class Progress:
             )
             self._bar.start()
 
+    def set_num_steps(self, num_steps: int) -> None:
+        """Changes the number of steps of the whole run."""
+        self._num_steps = num_steps
+        if self._bar is not None:
+            self._bar.update(self._task, total=num_steps)
+
     def advance(self, step: int) -> None:
         """Records that `step` is complete.
 

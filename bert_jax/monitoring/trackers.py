@@ -61,7 +61,7 @@ class TrackerWriter:
           config: {key: value} to record.
         """
         self._name = name
-        path = workdir if storage.is_remote(workdir) else os.path.abspath(workdir)
+        path = storage.absolute(workdir)
         directory = os.path.join(path, DIRECTORY)
         storage.make_directory(directory)
         # The process imports this package from the same place as this process.

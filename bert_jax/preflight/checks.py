@@ -62,6 +62,7 @@ def check_devices(config: ExperimentConfig, num_devices: int, num_slices: int) -
 def _notes(config: ExperimentConfig) -> list[str]:
     """Describes an unusual schedule, and inputs that only `train` checks."""
     notes = list(optimizer.schedule_notes(config))
-    if config.init_from:
-        notes.append(f"config.init_from={config.init_from!r} was not checked")
+    for key in ("init_from", "branch_from"):
+        if getattr(config, key):
+            notes.append(f"config.{key}={getattr(config, key)!r} was not checked")
     return notes

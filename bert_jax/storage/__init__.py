@@ -48,6 +48,12 @@ T = TypeVar("T")
 STAT_THREADS = 32
 TRANSFER_THREADS = 8
 
+
+def absolute(path: str) -> str:
+    """Returns the absolute path of a local file, and a URL as it is."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 # -------------------------------------------------------------------------- reading
 
 

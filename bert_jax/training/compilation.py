@@ -7,6 +7,7 @@ from concurrent import futures
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
@@ -44,7 +45,11 @@ def compile_phase(
         batch = sharding.abstract_batch(
             step_lib.batch_shapes(config.phases[phase_index]), mesh
         )
-        return train_step.lower(state, batch).compile(compiler_options=options)
+        number = jax.ShapeDtypeStruct(
+            (), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P())
+        )
+        arguments = (state, batch, number) if config.budget_hours else (state, batch)
+        return train_step.lower(*arguments).compile(compiler_options=options)
 
 
 class CompiledSteps:
@@ -89,7 +94,7 @@ class CompiledSteps:
         return phase_index in self._compiled and self._compiled[phase_index].done()
 
     def get(self, phase_index: int) -> Compiled:
-        """Returns the step of a phase, (state, batch) -> (state, metrics).
+        """Returns the step of a phase, see `step.make_train_step`.
 
         Waits for its compilation, and starts to compile the next phase.
         """

@@ -45,9 +45,9 @@ class HeldOut:
             )
         )
 
-    def is_due(self, step: int) -> bool:
+    def is_due(self, step: int, last_step: int) -> bool:
         """Returns whether an evaluation is due after `step` steps."""
-        is_last = step == self._config.num_steps
+        is_last = step == last_step
         return self.exists and (is_last or step % self._config.eval.every_steps == 0)
 
     def evaluate(

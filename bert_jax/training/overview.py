@@ -3,11 +3,11 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from bert_jax import storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig
@@ -27,6 +27,7 @@ def describe(
     state: TrainState,
     workdir: str,
     first_step: int,
+    last_step: int,
 ) -> str:
     """Returns lines that describe the model, the devices, the data and the phases."""
     model = config.model
@@ -39,12 +40,17 @@ def describe(
     num_processes = jax.process_count()
     processes = f" in {num_processes} processes" if num_processes > 1 else ""
     start = "from random weights"
-    if first_step == config.num_steps:
+    if first_step == last_step:
         start = "already complete"
+    elif config.branch_from.endswith(f"@{first_step}"):
+        start = f"branching off {config.branch_from}"
     elif first_step:
         start = f"resuming at step {first_step:,}"
     elif config.init_from:
         start = f"from the weights in {config.init_from} with a new optimizer"
+    if config.budget_hours:
+        limit = report.format_duration(3600 * config.budget_hours)
+        phases = f"at most {limit}, {phases}"
     return "\n".join(
         [
             f"model:  {found['num_parameters']:,} parameters,"
@@ -96,12 +102,12 @@ def tracked(
     flat = workdir_lib.flatten(dataclasses.asdict(config))
     keys = {k.replace("[", ".").replace("]", ""): value for k, value in flat.items()}
     run = numbers(config, mesh, corpus, state)
-    run["workdir"] = str(Path(workdir).absolute())
+    run["workdir"] = storage.absolute(workdir)
     return keys | {f"run.{name}": value for name, value in run.items()}
 
 
 def print_notes(config: ExperimentConfig, notes: Sequence[str]) -> None:
-    """Prints warnings about the schedule, and notes about the initial weights."""
+    """Prints warnings about the schedule, and notes about the start of the run."""
     for note in (*optimizer.schedule_notes(config), *notes):
         print(f"        {note}", flush=True)
 
@@ -123,9 +129,15 @@ def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str
     """
     remedy = "rerun the same command to resume from step {}"
     integrity.check(workdir, num_steps, remedy)
+    print(summarize(workdir, num_steps, began, held_out))
+    return ""
+
+
+def summarize(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str:
+    """Plots the curves and returns a summary of the run, see `finish`."""
     lines = writer.read(workdir)
     report.plot_curves(workdir, lines, held_out.unigram_entropy)
-    summary = report.summary(
+    return report.summary(
         workdir,
         num_steps,
         time.time() - began,
@@ -134,5 +146,3 @@ def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str
         held_out.next_sentence_majority,
         multihost.num_processes(),
     )
-    print(summary)
-    return ""

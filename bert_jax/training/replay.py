@@ -36,7 +36,11 @@ class Replay:
         return self._every_steps > 0 and step % self._every_steps == 0
 
     def check(
-        self, step: int, state: step_lib.TrainState, batch: step_lib.Batch
+        self,
+        step: int,
+        state: step_lib.TrainState,
+        batch: step_lib.Batch,
+        *others: Any,
     ) -> None:
         """Takes a step twice and compares the results.
 
@@ -44,12 +48,13 @@ class Replay:
           step: number of steps taken, including this one.
           state: the state before the step.
           batch: the batch of the step.
+          others: the other arguments of the step.
 
         Raises:
           CorruptError: when the results differ in any bit.
         """
-        first = jax.block_until_ready(self._train_step(state, batch))
-        second = jax.block_until_ready(self._train_step(state, batch))
+        first = jax.block_until_ready(self._train_step(state, batch, *others))
+        second = jax.block_until_ready(self._train_step(state, batch, *others))
         names = differing_arrays(first, second)
         if multihost.any_process(bool(names)):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

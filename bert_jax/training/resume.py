@@ -10,6 +10,23 @@ from bert_jax.phases import Position
 from bert_jax.training import rollbacks
 
 
+def is_begun(workdir: str, config: ExperimentConfig) -> bool:
+    """Returns whether the workdir has a checkpoint to resume from.
+
+    Raises:
+      ConfigError: when its run has another config, or processes see different workdirs.
+    """
+    workdir_lib.check_config(workdir, config)
+    found = bool(integrity.steps(workdir))
+    multihost.check_same(
+        "begun",
+        str(found),
+        f"--workdir={workdir} is not the same directory on all hosts; use a directory"
+        " that all hosts share",
+    )
+    return found
+
+
 def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
     """Creates and locks the workdir, and moves corrupt checkpoints aside.
 
@@ -31,7 +48,7 @@ def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
     return int(multihost.agree("first step", lock))
 
 
-def resumed_position(
+def position(
     workdir: str, checkpoints: Checkpoints, step: int, corpus: Corpus
 ) -> Position:
     """Returns the position in the data at which to resume from a checkpoint.
@@ -40,8 +57,8 @@ def resumed_position(
       ConfigError: when the checkpoint was trained on another corpus.
       CorruptError: when the record of a rollback is corrupt.
     """
-    position = checkpoints.position(step, corpus.sha256)
-    return rollbacks.resumed(workdir, step, position)
+    saved = checkpoints.position(step, corpus.sha256)
+    return rollbacks.resumed(workdir, step, saved)
 
 
 def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:
@@ -50,3 +67,8 @@ def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> No
         if not first_step:
             rollbacks.clear(workdir)
         workdir_lib.write_config(workdir, config)
+
+
+def end_workdir() -> None:
+    """Releases the lock of a workdir in a bucket; the kernel releases others."""
+    workdir_lib.unlock()

@@ -83,8 +83,11 @@ def make_train_step(
     graphdef: nnx.GraphDef,
     tx: optax.GradientTransformation,
     schedule: optax.Schedule,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+) -> Callable[..., tuple[TrainState, Metrics]]:
     """Returns train_step(state, batch) -> (state, metrics), which is not jitted.
+
+    With config.budget_hours, it has a third argument: float32[], the factor of the
+    learning rate that `budget.Budget` plans for the step.
 
     The loss is the weighted sum of two means over the global batch: over all masked
     positions and over all pairs. It does not depend on the number of microbatches and
@@ -98,7 +101,9 @@ def make_train_step(
     kernel_dtype = _kernel_dtype(config)
     next_sentence = config.data.next_sentence
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(
+        state: TrainState, batch: Batch, factor: jax.Array | None = None
+    ) -> tuple[TrainState, Metrics]:
         _, dropout_key = run_keys(config)
         key = jax.random.fold_in(dropout_key, state.step)
         counts = losses.loss_counts(batch, next_sentence)
@@ -125,7 +130,12 @@ def make_train_step(
             state = _with_moments_reset(state, config)
         total = losses.total_loss(sums, counts, config.loss_weights)
         new_state, update_metrics = apply_gradients(
-            tx, state, grads, total, shard_optimizer=config.mesh.shard_optimizer
+            tx,
+            state,
+            grads,
+            total,
+            shard_optimizer=config.mesh.shard_optimizer,
+            factor=factor,
         )
         metrics = {
             "loss": total,
@@ -136,6 +146,8 @@ def make_train_step(
                 (batch["sequence_ids"] > 0).astype(jnp.float32)
             ),
         }
+        if factor is not None:
+            metrics["learning_rate"] *= factor
         return new_state, metrics
 
     return train_step
@@ -169,6 +181,7 @@ def apply_gradients(
     loss: jax.Array,
     *,
     shard_optimizer: bool,
+    factor: jax.Array | None = None,
 ) -> tuple[TrainState, Metrics]:
     """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
 
@@ -179,6 +192,7 @@ def apply_gradients(
       loss: float32[]; the update is skipped if the loss or a gradient is not finite.
       shard_optimizer: whether moments and update are sharded over the data axis as
         well (ZeRO-1).
+      factor: float32[], a factor of the update; None for none.
     """
     with jax.named_scope("optimizer"):
         before = state.params
@@ -190,6 +204,8 @@ def apply_gradients(
         grad_norm = optax.global_norm(grads)
         is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = tx.update(grads, state.opt_state, before)
+        if factor is not None:
+            updates = jax.tree.map(lambda update: update * factor, updates)
         params = optax.apply_updates(before, updates)
         params, opt_state = keep_unless(
             is_good, (params, opt_state), (before, state.opt_state)

@@ -223,6 +223,18 @@ def test_value_of_the_wrong_type_is_named(section, key, value):
             {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
             r"warmup_steps=20 must be below the 20 steps of the schedule",
         ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 20},
+            r"warmup_steps=20 must be below the 20 steps of the schedule",
+        ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 3},
+            r"decay_steps=0 must be from 1 to 17; try a fifth of 20 steps",
+        ),
+        (
+            {"optimizer__decay_steps": 4},
+            r"decay_steps=4 must be 0 with another schedule than 'wsd', or with config",
+        ),
         ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
         (
             {"data__num_shards": 3, "data__num_streams": 3},

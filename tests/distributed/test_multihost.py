@@ -70,6 +70,8 @@ def test_processes_agree_and_only_process_0_prints(tmp_path):
         assert multihost.any_process(me == 2) and not multihost.any_process(False)
         assert multihost.from_process_0(me == 0)
         assert not multihost.from_process_0(me == 1)
+        plan = multihost.from_process_0((7 + me, 0.25 * (me + 1), 2**31 - 1 - me))
+        assert plan == (7, 0.25, 2**31 - 1) and type(plan[1]) is float
         assert multihost.first_then_others("writing", write) == me
         multihost.barrier("written")
         assert seen.read_text()[0] == "0" and sorted(seen.read_text()) == list("012")

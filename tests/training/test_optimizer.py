@@ -14,7 +14,7 @@ from bert_jax.model import bert, parameters
 from bert_jax.training import optimizer
 from tests.conftest import make_config
 
-NUM_STEPS, WARMUP = 100, 5
+NUM_STEPS, WARMUP, DECAY_STEPS = 100, 5, 10
 SHAPES = {"kernel": (3, 4), "bias": (4,), "scale": (4,), "word": (7, 4)}
 BETA1, BETA2, EPSILON, DECAY, CLIP, PEAK = 0.9, 0.999, 1e-6, 0.1, 1.0, 1e-2
 
@@ -36,6 +36,8 @@ def run_config(num_steps=(NUM_STEPS,), **changes) -> config_lib.ExperimentConfig
         "epsilon": EPSILON,
         "clip_norm": CLIP,
     } | changes
+    if values.get("schedule") == "wsd":
+        values |= {"decay_steps": DECAY_STEPS}
     config = make_config(**{f"optimizer__{k}": v for k, v in values.items()})
     phases = tuple(
         dataclasses.replace(config.phases[0], num_steps=n) for n in num_steps
@@ -58,6 +60,11 @@ def cosine(step, num_steps=NUM_STEPS):
 
 def constant(step, num_steps=NUM_STEPS):
     return PEAK * min(1.0, step / WARMUP)
+
+
+def wsd(step, num_steps=NUM_STEPS):
+    done = max(0, (step - (num_steps - DECAY_STEPS)) / DECAY_STEPS)
+    return constant(step) * (1 - math.sqrt(done))
 
 
 def numpy_step(name, params, m, v, grads, step):
@@ -172,7 +179,7 @@ def test_a_bfloat16_first_moment_gives_nearly_the_same_updates(name):
     assert_near(found, moved, 2e-2)
 
 
-@pytest.mark.parametrize("schedule", [linear, cosine, constant])
+@pytest.mark.parametrize("schedule", [linear, cosine, constant, wsd])
 def test_schedule_at_every_step(schedule):
     _, found = optimizer.make_optimizer(run_config(schedule=schedule.__name__))
     steps = range(NUM_STEPS + 1)
@@ -185,7 +192,7 @@ def test_schedule_at_every_step(schedule):
     assert float(found(jnp.int32(0))) == 0.0
 
 
-@pytest.mark.parametrize("schedule", [linear, cosine, constant])
+@pytest.mark.parametrize("schedule", [linear, cosine, constant, wsd])
 def test_schedule_by_phase_restarts_in_each_phase(schedule):
     config = run_config((30, 20), schedule=schedule.__name__, schedule_by_phase=True)
     found = optimizer.make_schedule(config)
@@ -195,6 +202,16 @@ def test_schedule_by_phase_restarts_in_each_phase(schedule):
         rtol=1e-5,
         atol=1e-8,
     )
+
+
+def test_rates_before_the_decay_do_not_depend_on_the_number_of_steps():
+    """A branch of another run has the bits of its rates up to the decay."""
+    steps = jnp.arange(NUM_STEPS - DECAY_STEPS + 1)
+    short, long = (
+        jax.jit(optimizer.make_schedule(run_config((n,), schedule="wsd")))(steps)
+        for n in (NUM_STEPS, 2 * NUM_STEPS)
+    )
+    np.testing.assert_array_equal(short, long)
 
 
 def test_one_schedule_covers_all_phases():
@@ -207,7 +224,7 @@ def test_schedule_without_warmup_starts_at_the_peak(schedule):
     found = optimizer.make_schedule(run_config(schedule=schedule, warmup_steps=0))
     assert float(found(jnp.int32(0))) == pytest.approx(PEAK)
     assert (float(found(jnp.int32(50))) == pytest.approx(PEAK)) == (
-        schedule == "constant"
+        schedule in ("constant", "wsd")
     )
 
 

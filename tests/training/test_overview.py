@@ -31,6 +31,7 @@ def test_describe_reports_the_sizes_and_the_start(first_step, init_from, start):
         state,
         "w",
         first_step,
+        last_step=20,
     )
     assert "model:  2,007 parameters" in text
     assert "mesh data 2 x fsdp 1 x tensor 1" in text

@@ -1,0 +1,165 @@
+"""Starts a run with the whole state of another run's checkpoint.
+
+config.branch_from names it as RUN@STEP. The branch takes over the parameters, the
+optimizer state, the step and the data position, and saves them in its own workdir. It
+then continues with its own number of steps and schedule, so that one long run at a
+constant rate gives models of many lengths, each for the cost of its decay.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import phases, storage
+from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
+from bert_jax.checkpoint.manager import Checkpoints
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.distributed import multihost
+from bert_jax.errors import ConfigError
+from bert_jax.loading import source as source_lib
+from bert_jax.phases import Position
+from bert_jax.training import optimizer
+from bert_jax.training.step import TrainState
+
+# Keys that may differ from those of the source, besides those that may change when a
+# run resumes. The rates of earlier steps are compared instead.
+FREE = ("branch_from", "optimizer.schedule", "optimizer.decay_steps")
+FREE += ("optimizer.schedule_by_phase", "budget_hours")
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A checkpoint of another run, as the start of a run.
+
+    Attributes:
+      step: its step.
+      position: its position in the data.
+      checkpoints: the checkpoints of the other run.
+      notes: a line for the user.
+    """
+
+    step: int
+    position: Position
+    checkpoints: Checkpoints
+    notes: tuple[str, ...]
+
+    def restore(self, like: TrainState, mesh: jax.sharding.Mesh) -> TrainState:
+        """Returns the state, see `Checkpoints.restore`."""
+        return self.checkpoints.restore(self.step, like, mesh)
+
+
+def check(config: ExperimentConfig) -> None:
+    """Checks the source of a branch, before a corpus is opened or anything is written.
+
+    Raises:
+      ConfigError: when there is no such checkpoint, it is corrupt, or the config would
+        change the meaning of the steps up to it.
+    """
+    run, step = _source(config)
+    source = workdir_lib.read_config(run)
+    if source is None:
+        raise ConfigError(
+            f"config.branch_from={config.branch_from!r}: {run} has no"
+            f" {workdir_lib.CONFIG_FILE}; use the workdir of a run of python -m"
+            " bert_jax.train"
+        )
+    steps = integrity.steps(run)
+    if step not in steps:
+        raise ConfigError(
+            f"config.branch_from={config.branch_from!r}: there is no checkpoint of step"
+            f" {step}; available steps: {', '.join(map(str, steps)) or 'none'}"
+        )
+    _check_keys(source, config, run, step)
+    _check_rates(source, config, run, step)
+    remedy = f"use config.branch_from={run}@{{}}"
+    multihost.agree("branch", lambda: integrity.check(run, step, remedy) or "")
+
+
+def open_branch(config: ExperimentConfig, corpus: Corpus) -> Branch:
+    """Opens the source of a branch.
+
+    Raises:
+      ConfigError: when the source was trained on another corpus, or was decaying.
+    """
+    run, step = _source(config)
+    checkpoints = Checkpoints(run)
+    plan = checkpoints.plan(step)
+    if plan and (plan["progress"] > 0 or plan["step"] < step):
+        raise ConfigError(
+            f"config.branch_from={config.branch_from!r}: the rate of the run was"
+            " decaying at this step, towards the end of config.budget_hours; use an"
+            f" earlier one of {', '.join(map(str, integrity.steps(run)))}"
+        )
+    note = f"parameters, optimizer state and data position of {config.branch_from}"
+    return Branch(step, checkpoints.position(step, corpus.sha256), checkpoints, (note,))
+
+
+def _source(config: ExperimentConfig) -> tuple[str, int]:
+    """Returns the workdir and the step that config.branch_from names."""
+    run, _, step = config.branch_from.rpartition("@")
+    if not run or not (step.isascii() and step.isdigit()):
+        raise ConfigError(
+            f"config.branch_from={config.branch_from!r} must be RUN@STEP, the workdir"
+            " of a run and the step of one of its checkpoints, for example"
+            " runs/base@100000"
+        )
+    if storage.is_remote(run):
+        return run.rstrip("/"), int(step)
+    path = source_lib.local_path(run, "config.branch_from")
+    return str(path), int(step)
+
+
+def _check_keys(
+    source: ExperimentConfig, config: ExperimentConfig, run: str, step: int
+) -> None:
+    """Checks that the keys of the steps up to `step` are those of the source."""
+    phase_index, done = phases.phase_of(source, step - 1)
+    for key, was, now in workdir_lib.changed_keys(source, config):
+        if key in FREE or _is_later(key, phase_index):
+            continue
+        raise ConfigError(
+            f"config.{key}={now!r}, but {run} took its first {step:,} steps with"
+            f" {was!r}; use that value in a branch"
+        )
+    num_steps = config.phases[phase_index].num_steps
+    if num_steps <= done or config.num_steps <= step:
+        raise ConfigError(
+            f"config.phases[{phase_index}].num_steps={num_steps}, but at step {step:,}"
+            f" {run} had taken {done + 1:,} steps of this phase; use a larger number"
+        )
+
+
+def _is_later(key: str, phase_index: int) -> bool:
+    """Returns whether a key does not affect steps up to one in the given phase."""
+    if not key.startswith("phases["):
+        return False
+    index, _, name = key.removeprefix("phases[").partition("].")
+    own = int(index) == phase_index and name == "num_steps"
+    return own or int(index) > phase_index
+
+
+def _check_rates(
+    source: ExperimentConfig, config: ExperimentConfig, run: str, step: int
+) -> None:
+    """Checks that the learning rates of the steps up to `step` are the same."""
+
+    def rates(of: ExperimentConfig) -> Any:
+        return np.asarray(optimizer.make_schedule(of)(jnp.arange(step)))
+
+    was, now = rates(source), rates(config)
+    # The warmups of two schedules may differ in the last bit.
+    (wrong,) = np.nonzero(~np.isclose(was, now, rtol=1e-5, atol=0.0))
+    if wrong.size:
+        i = int(wrong[0])
+        raise ConfigError(
+            f"config.optimizer gives step {i + 1:,} the rate {now[i]:.4g}, but {run}"
+            f" took it with {was[i]:.4g}; a branch has the same rates up to step"
+            f" {step:,}: with schedule 'wsd', set config.optimizer.decay_steps to"
+            f" {max(config.num_steps - step, 1)} or less, and branch from a run whose"
+            " rate is constant up to this step"
+        )

@@ -1,0 +1,68 @@
+"""Opens what a new run starts from: its corpus, and the weights or state of a model."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.data.tokenizers import tokenizers
+from bert_jax.loading import branch, initialize
+from bert_jax.loading.branch import Branch
+from bert_jax.loading.initialize import Weights
+from bert_jax.model import parameters
+from bert_jax.phases import Position
+from bert_jax.training.input import find_corpus
+from bert_jax.training.step import TrainState
+
+Start = Weights | Branch | None  # None: random weights
+
+
+def open_inputs(config: ExperimentConfig, is_begun: bool) -> tuple[Corpus, Start]:
+    """Opens the corpus, and what config.init_from or config.branch_from names.
+
+    Errors in these keys are reported before a corpus is prepared, if the vocabulary
+    is given.
+
+    Args:
+      config: the config of the run.
+      is_begun: whether the run resumes; it then starts from its own checkpoint.
+    """
+    if not is_begun and config.branch_from:
+        branch.check(config)
+        corpus = find_corpus(config)
+        return corpus, branch.open_branch(config, corpus)
+    if is_begun or not config.init_from:
+        return find_corpus(config), None
+    source = initialize.open_source(config)
+    if config.tokenizer.vocab_file:
+        tokenizer = tokenizers.load(config.tokenizer)
+        weights = initialize.read(source, config, tokenizer)
+        return find_corpus(config), weights
+    corpus = find_corpus(config)
+    return corpus, initialize.read(source, config, corpus.tokenizer)
+
+
+def first_state(
+    init: Callable[[], TrainState],
+    start: Start,
+    corpus: Corpus,
+    mesh: jax.sharding.Mesh,
+) -> tuple[int, Position, TrainState]:
+    """Returns the step, data position and state that a new run starts from.
+
+    Args:
+      init: initializes a state with random weights.
+      start: from `open_inputs`.
+      corpus: corpus of the run.
+      mesh: mesh of the run.
+    """
+    if isinstance(start, Branch):
+        state = start.restore(jax.eval_shape(init), mesh)
+        return start.step, start.position, state
+    state = init()
+    if start is not None:
+        params = parameters.place(state.params, start.arrays)
+        state = dataclasses.replace(state, params=params)
+    return 0, Position(corpus.sha256), state

@@ -1,0 +1,237 @@
+"""Tests of bert_jax.training.budget."""
+
+import json
+import signal
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax.checkpoint import integrity
+from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.training import budget as budget_lib
+from bert_jax.training import compilation, optimizer
+from bert_jax.training import step as step_lib
+from bert_jax.training.budget import EXIT_SECS, MIN_STEPS, Budget, Costs, Plan
+from tests.commands import run_well, small_run, start
+from tests.conftest import make_batch, make_config
+from tests.runs import lines
+
+HOUR = 3600.0
+WSD = {"optimizer__schedule": "wsd", "budget_hours": 1.0}
+MANY = {"num_steps": 1_000_000}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Replaces the clock of budgets; its `now` is in seconds."""
+    clock = SimpleNamespace(now=1000.0)
+    clock.time = clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(budget_lib, "time", clock)
+    monkeypatch.setattr("os.fsync", lambda file: None)  # for hundreds of records
+    return clock
+
+
+def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=None):
+    """Runs a budget on a simulated machine, in calls that end at `kill_at` and the end.
+
+    Args:
+      config: the config.
+      workdir: its workdir.
+      clock: the simulated clock.
+      secs_per_step: function from the time to the seconds of a step.
+      evaluation: seconds of an evaluation, a save and a summary.
+      kill_at: the time of a kill, which loses the steps since the last checkpoint.
+
+    Returns:
+      The plan, and the factors of the rate by step.
+    """
+    begin, factors, checkpoint = clock.now, {}, (0, None)
+    while True:
+        step, saved = checkpoint
+        began = clock.now
+        clock.now += 20.0  # start-up
+        budget = Budget(config, str(workdir), saved, began)
+        busy = 0.0
+        for name in ("evaluation", "summary"):
+            with budget.timing(name):
+                clock.now += evaluation
+        budget.start_timing(step, busy)
+        while step < budget.last_step and (kill_at is None or clock.now < kill_at):
+            step += 1
+            (factor,) = budget.arguments(step)
+            factors[step] = float(factor)
+            secs = secs_per_step(clock.now - begin)
+            clock.now, busy = clock.now + secs, busy + secs
+            budget.record()
+            is_last = step == budget.last_step
+            if is_last or step % config.eval.every_steps == 0:
+                with budget.timing("evaluation"):
+                    clock.now += evaluation
+            if is_last or step % 100 == 0 or budget.starts_decay(step):
+                checkpoint = step, json.loads(json.dumps(budget.saved))
+                with budget.timing("save"):
+                    clock.now += evaluation
+            if step % config.log_every_steps == 0 and not is_last:
+                budget.replan(step, busy, last_save=evaluation)
+        if step == budget.last_step:
+            clock.now += evaluation + EXIT_SECS  # the summary and the exit
+            return budget.plan, factors
+        kill_at = None
+
+
+def speeding_up(seconds):
+    return 5.0 if seconds < 1500 else 2.0
+
+
+def slowing_down(seconds):
+    return 2.0 if seconds < 3000 else 5.0  # in the decay
+
+
+@pytest.mark.parametrize("kill_at", [None, 2000.0, 4200.0])
+@pytest.mark.parametrize("secs_per_step", [lambda _: 3.0, speeding_up, slowing_down])
+def test_a_run_ends_with_its_hours_and_the_rate_of_the_end(
+    tmp_path, clock, secs_per_step, kill_at
+):
+    config = make_config(**WSD, eval__every_steps=100, log_every_steps=2, phase=MANY)
+    start = clock.now
+    plan, factors = simulate(config, tmp_path, clock, secs_per_step, kill_at=kill_at)
+    assert clock.now - start == pytest.approx(
+        HOUR, abs=10.0
+    )  # a log line: 2 steps of 5 s
+    assert factors.keys() == set(range(1, plan.last_step + 1))
+    decayed = [step for step, factor in factors.items() if factor < 1.0]
+    assert 0.1 < (plan.last_step - decayed[0]) / plan.last_step < 0.5
+    rates = np.array([factors[step] for step in sorted(factors)])
+    assert (np.diff(rates) <= 0).all()
+    assert rates[-1] < 0.01
+
+
+def test_a_run_that_takes_all_its_steps_decays_in_their_last_fifth(tmp_path, clock):
+    config = make_config(**WSD, log_every_steps=20, phase={"num_steps": 1000})
+    plan, factors = simulate(config, tmp_path, clock, lambda _: 0.3)
+    assert plan.last_step == 1000
+    expected = [1 - max(0, (i - 800) / 200) ** 0.5 for i in range(1000)]
+    np.testing.assert_allclose(
+        [factors[i + 1] for i in range(1000)], expected, atol=1e-6
+    )
+
+
+def test_a_plan_counts_the_evaluations_and_saves_before_the_end():
+    config = make_config(
+        **WSD, phase=MANY, eval__every_steps=100, checkpoint__every_steps=500
+    )
+    costs = Costs(step=1.0, evaluation=10.0, save=5.0, last_save=7.0, summary=2.0)
+    plan = budget_lib.first_plan(config)
+    assert plan == Plan(800_000, 0.0, 1_000_000)
+    ending = costs.evaluation + costs.last_save + costs.summary + EXIT_SECS
+    # 400 steps with evaluations at 300, 400, 500 and 600 and a save at 500.
+    left = ending + 400 + 4 * 10 + 5
+    found = budget_lib.new_plan(plan, 250, config, costs, left)
+    assert found == Plan(250, 0.0, 650)  # the last fifth of the hour has begun
+    found = budget_lib.new_plan(plan, 250, config, costs, left - 1)
+    assert found.last_step == 649
+
+
+def test_a_new_plan_continues_the_decay_where_it_is():
+    config = make_config(**WSD, phase=MANY)
+    plan = Plan(1000, 0.0, 2000)
+    assert plan.progress_at(999) == 0.0 and plan.progress_at(1500) == 0.5
+    costs = Costs(step=1.0)
+    found = budget_lib.new_plan(plan, 1500, config, costs, 100 + EXIT_SECS)
+    assert found == Plan(1500, 0.5, 1600)
+    assert found.progress_at(1550) == 0.75
+
+
+def test_a_decay_takes_a_few_steps_if_there_is_no_time_left():
+    config, costs = make_config(**WSD, phase=MANY), Costs(step=1.0)
+    plan = budget_lib.first_plan(config)
+    for step in (1000, 1002, 1007, 1010):  # later plans do not extend it
+        plan = budget_lib.new_plan(plan, step, config, costs, -100.0)
+        assert plan.last_step == 1000 + MIN_STEPS
+    assert optimizer.decay_factor(plan.progress_at(plan.last_step - 1)) < 0.03
+
+
+def test_the_factor_scales_the_update_without_a_new_program():
+    config = make_config(**WSD, optimizer__warmup_steps=0, phase=MANY)
+    tx, schedule = optimizer.make_optimizer(config)
+    graphdef, init = step_lib.init_state(config, tx)
+    train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+    mesh = jax.sharding.get_mesh()
+    state = init()
+    compiled = compilation.compile_phase(
+        config, jax.jit(train_step), state, mesh, phase_index=0
+    )
+    moved, rates = [], []
+    for factor in (1.0, 0.25):
+        after, metrics = compiled(state, make_batch(config), np.float32(factor))
+        moved.append(jax.tree.map(jnp.subtract, after.params, state.params))
+        rates.append(float(metrics["learning_rate"]))
+    assert rates[1] == pytest.approx(0.25 * rates[0]) and rates[0] > 0
+    for whole, part in zip(*map(jax.tree.leaves, moved), strict=True):
+        np.testing.assert_allclose(part, 0.25 * whole, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer__schedule": "linear"}, "budget_hours=1.0 needs"),
+        ({"optimizer__schedule_by_phase": True}, "budget_hours=1.0 needs"),
+        (
+            {"optimizer__decay_steps": 5},
+            "decay_steps=5 must be 0 .* config.budget_hours",
+        ),
+    ],
+)
+def test_a_budget_needs_its_own_schedule(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(**WSD | changes)
+
+
+def test_a_corrupt_record_is_named(tmp_path):
+    (tmp_path / budget_lib.RECORD_FILE).write_text("{")
+    with pytest.raises(CorruptError, match=r"budget.json is not .* remove it to count"):
+        Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
+
+
+def test_without_a_budget_nothing_is_planned_or_written(tmp_path):
+    config = make_config()
+    budget = Budget(config, str(tmp_path), None, began=0.0)
+    budget.record()
+    budget.replan(10, 1.0, 1.0)
+    assert budget.last_step == config.num_steps and budget.saved is None
+    assert budget.arguments(1) == () and not budget.starts_decay(16)
+    assert not budget.is_unrehearsed(0) and not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path):
+    """The machine determines how many steps it takes, but not the rate of the last."""
+    changes = {
+        "phases[0].num_steps": 1_000_000,
+        "optimizer.schedule": "wsd",
+        "budget_hours": 0.01,
+        "checkpoint.every_steps": 10,
+        "checkpoint.keep": 10_000,
+    }
+    arguments = [*small_run(trained, **changes), f"--workdir={tmp_path}"]
+    killed = start("bert_jax.train", *arguments)
+    while not (tmp_path / "checkpoints" / "10").is_dir():
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.005)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    before = json.loads((tmp_path / "budget.json").read_text())["seconds"]
+    run_well("bert_jax.train", *arguments)
+    assert json.loads((tmp_path / "budget.json").read_text())["seconds"] > before > 0
+    log = [line for line in lines(tmp_path) if "loss" in line]
+    steps = [line["step"] for line in log]
+    assert steps[0] == 10 and 1 <= min(np.diff(steps)) <= max(np.diff(steps)) <= 10
+    assert log[0]["learning_rate"] == pytest.approx(2e-3)
+    assert log[-1]["learning_rate"] < 0.03 * 2e-3
+    assert steps[-1] == max(integrity.steps(str(tmp_path))) < 1_000_000
+    stdout = run_well("bert_jax.train", *arguments)
+    assert "already complete" in stdout and f"Trained to step {steps[-1]:,}" in stdout
