@@ -1,8 +1,8 @@
 """Ends a run, and the decay of its learning rate, with its hours (config.budget_hours).
 
-The rate is constant until a fifth of the hours is left, and then decays to the last
-step. The two steps are a plan, which every checkpoint holds. At log lines, process 0
-makes a new plan from the time that is left and the time that steps, evaluations and
+The rate is constant until a fifth of the hours is left, and then decays to 0 at the
+last step. The two steps are a plan, which every checkpoint holds. At log lines, process
+0 makes a new plan from the time that is left and the time that steps, evaluations and
 saves have taken, and all processes adopt it. A new plan continues the decay at its
 progress, so the rate has no jumps.
 
@@ -176,7 +176,7 @@ class Budget:
         """
         if self.plan is None:
             return ()
-        factor = optimizer.decay_factor(self.plan.progress_at(step - 1))
+        factor = optimizer.decay_factor(self.plan.progress_at(step))
         return (np.asarray(factor, np.float32),)
 
     def starts_decay(self, step: int) -> bool:

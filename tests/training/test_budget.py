@@ -107,14 +107,14 @@ def test_a_run_ends_with_its_hours_and_the_rate_of_the_end(
     assert 0.1 < (plan.last_step - decayed[0]) / plan.last_step < 0.5
     rates = np.array([factors[step] for step in sorted(factors)])
     assert (np.diff(rates) <= 0).all()
-    assert rates[-1] < 0.01
+    assert rates[-1] == 0.0 and rates[-2] < 0.2
 
 
 def test_a_run_that_takes_all_its_steps_decays_in_their_last_fifth(tmp_path, clock):
     config = make_config(**WSD, log_every_steps=20, phase={"num_steps": 1000})
     plan, factors = simulate(config, tmp_path, clock, lambda _: 0.3)
     assert plan.last_step == 1000
-    expected = [1 - max(0, (i - 800) / 200) ** 0.5 for i in range(1000)]
+    expected = [1 - max(0, (i + 1 - 800) / 200) ** 0.5 for i in range(1000)]
     np.testing.assert_allclose(
         [factors[i + 1] for i in range(1000)], expected, atol=1e-6
     )
@@ -231,7 +231,7 @@ def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path
     steps = [line["step"] for line in log]
     assert steps[0] == 10 and 1 <= min(np.diff(steps)) <= max(np.diff(steps)) <= 10
     assert log[0]["learning_rate"] == pytest.approx(2e-3)
-    assert log[-1]["learning_rate"] < 0.03 * 2e-3
+    assert log[-1]["learning_rate"] == 0.0
     assert steps[-1] == max(integrity.steps(str(tmp_path))) < 1_000_000
     stdout = run_well("bert_jax.train", *arguments)
     assert "already complete" in stdout and f"Trained to step {steps[-1]:,}" in stdout
