@@ -61,7 +61,9 @@ def test_the_corpus_equals_that_of_prepare(two_sources, vocab_file):
 
 
 def test_streamed_text_needs_no_corpus(two_sources):
-    with pytest.raises(ConfigError, match="needs an index, which python -m bert_jax.pr"):
+    with pytest.raises(
+        ConfigError, match="needs an index, which python -m bert_jax.pr"
+    ):
         prepare_beam.run(changed(two_sources, "data", stream=True), IN_MEMORY)
 
 
