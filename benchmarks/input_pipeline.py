@@ -7,8 +7,9 @@ The corpus is built from the embedded sources and tokenized once; its shard is c
 until there are --shards shards and at least --megabytes of token ids. Rows of 128
 tokens are compared with a plain Python builder of pairs and masks and, if transformers
 is installed, with its collator, which only masks. Both get the same tokens and run on
-one thread, as they do by default. The last row is the time to the first batch at step
-900,000 of the base schedule.
+one thread, as they do by default. The next row is the time to the first batch at step
+900,000 of the base schedule. The last two are rates and first batches of the same text
+as JSON Lines that is streamed, in 8 shards that are encoded again in every epoch.
 
 The lower bound for a row of T tokens and P masks: it writes 4 int32 arrays of T and 3
 of P, 2,300 bytes at 128 and 20, which take 0.5 microseconds at 5 GB/s; it hashes each
@@ -18,8 +19,11 @@ hash takes as long again. Time beyond that is spent on row layout and cache traf
 """
 
 import argparse
+import collections
 import contextlib
 import dataclasses
+import functools
+import json
 import os
 import pathlib
 import random
@@ -38,8 +42,9 @@ from benchmarks import rows
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large_packed, tiny
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import build
+from bert_jax.data.corpus import build, streamed
 from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.sources import sources
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import host_memory
 
@@ -63,7 +68,8 @@ def main() -> None:
         corpus = make_corpus(args, directory)
         for case, changes in cases().items():
             measure(case, make_config(args, directory, **changes), corpus, args)
-        measure_first_batch(args, directory, corpus)
+        measure_first_batch(args, make_config(args, directory), corpus)
+        measure_streamed(args, directory, corpus)
 
 
 def cases() -> dict[str, dict[str, Any]]:
@@ -129,12 +135,13 @@ def measure(
 
 
 def measure_first_batch(
-    args: argparse.Namespace, directory: str, corpus: corpus_lib.Corpus
+    args: argparse.Namespace,
+    config: config_lib.ExperimentConfig,
+    corpus: corpus_lib.Corpus,
+    case: str = "",
 ) -> None:
     """Prints the seconds until the batch of the last step of base's first phase."""
-    published = base.get_config()
-    phase = published.phases[0]
-    config = make_config(args, directory, num_steps=phase.num_steps)
+    phase = base.get_config().phases[0]
     seconds = []
     for repeat in range(args.repeats):
         start = time.perf_counter()
@@ -151,11 +158,62 @@ def measure_first_batch(
         seconds.append(time.perf_counter() - start)
     rows.print_row(
         "input_pipeline",
-        f"first batch at step {phase.num_steps:,}, {args.shards} shards",
+        f"first batch at step {phase.num_steps:,}{case},"
+        f" {config.data.num_shards} shards",
         "s",
         seconds,
         streams=args.streams,
     )
+
+
+def measure_streamed(
+    args: argparse.Namespace, directory: str, corpus: corpus_lib.Corpus
+) -> None:
+    """Prints the rate of batches from streamed text, with that of the corpus."""
+    path, counts = f"{directory}/text.jsonl", collections.Counter()
+    plain = make_config(args, directory)
+    with open(path, "w") as file:
+        for document in sources.documents("embedded:", plain.data, counts):
+            file.write(json.dumps({"text": "\n".join(document.lines)}) + "\n")
+    data = dataclasses.replace(
+        plain.data,
+        sources=(f"jsonl:{path}#text",),
+        corpus_dir=f"{directory}/index",
+        stream=True,
+        num_shards=2 * args.streams,
+    )
+    tokenizer = dataclasses.replace(
+        plain.tokenizer,
+        vocab_file=os.path.join(corpus.directory, tokenizers.WordPiece.FILE),
+    )
+    config = dataclasses.replace(plain, data=data, tokenizer=tokenizer)
+    streamed.KEPT_BYTES = 0  # as if the text were large
+    with contextlib.redirect_stdout(sys.stderr):
+        index = build.prepare(config)
+    assert index.stream is not None
+    options = {"split": "train", "seed": 0, "phase_index": 0, "first_step": 0}
+    sides = {
+        "streamed": pipeline.batches(index, config, **options),
+        "prepared corpus": pipeline.batches(corpus, plain, **options),
+    }
+    found = {name: [] for name in sides}
+    for _ in range(args.repeats):
+        for name, batches in sides.items():
+            each = rate(functools.partial(next, batches), args.seconds)
+            found[name].append(args.batch * each)
+    rows.print_row(
+        "input_pipeline",
+        f"128 streamed, batch {args.batch}",
+        "rows/s",
+        found["streamed"],
+        "prepared corpus",
+        found["prepared corpus"],
+        tokens_in_corpus=sum(s.num_tokens for s in index.shards["train"]),
+        shards=data.num_shards,
+        streams=args.streams,
+        processes=index.stream.num_workers,
+    )
+    measure_first_batch(args, config, index, " streamed")
 
 
 def peak_memory_bytes() -> int:

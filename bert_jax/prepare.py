@@ -5,7 +5,8 @@
 Reads config.data.sources, trains a vocabulary (or loads config.tokenizer.vocab_file)
 and writes the corpus to config.data.corpus_dir, with --workers processes. Rerun the
 same command to resume after an interruption or an error: tokenized text is kept, and
-only corrected input files are tokenized again. A complete corpus is not changed.
+only corrected input files are tokenized again. A complete corpus is not changed. With
+config.data.stream=True, writes an index of the text instead, see streamed.py.
 
 The vocabulary is trained again if input files changed, unless there are more than 16 MB
 of text and at most 5% of it changed. If the vocabulary stays the same, tokenized text

@@ -59,6 +59,11 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
     """
     directory = config.data.corpus_dir
     pipeline = _pipeline(options)
+    if config.data.stream:
+        raise ConfigError(
+            "config.data.stream=True needs an index, which python -m bert_jax.prepare"
+            " makes; prepare_beam prepares corpora only"
+        )
     if corpus.exists(directory):
         corpus.read(config)
         print(f"corpus: {directory} is already prepared", flush=True)

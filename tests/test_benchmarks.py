@@ -30,7 +30,9 @@ def test_input_pipeline_prints_a_row_for_each_case():
         "benchmarks.input_pipeline", "--seconds=0.5", "--repeats=2", "--megabytes=20"
     )
     found = [json.loads(line) for line in stdout.splitlines()]
-    *rates, first_batch = found
+    *rates, first_batch, streamed, first_streamed = found
+    assert streamed["case"].startswith("128 streamed") and streamed["ratio"] > 0
+    assert "step 900,000 streamed" in first_streamed["case"]
     assert {row["case"].rpartition(",")[0] for row in rates} == {
         "128",
         "128 whole words",

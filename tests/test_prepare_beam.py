@@ -60,6 +60,13 @@ def test_the_corpus_equals_that_of_prepare(two_sources, vocab_file):
     assert json.loads(expected["manifest.json"])["documents"]["repeated"] > 0
 
 
+def test_streamed_text_needs_no_corpus(two_sources):
+    with pytest.raises(
+        ConfigError, match="needs an index, which python -m bert_jax.pr"
+    ):
+        prepare_beam.run(changed(two_sources, "data", stream=True), IN_MEMORY)
+
+
 def test_a_killed_pipeline_starts_over(two_sources, monkeypatch):
     config = two_sources
     with monkeypatch.context() as patch:

@@ -1,5 +1,6 @@
 """Tests of bert_jax.train, as a command in a process of its own."""
 
+import json
 import pathlib
 import signal
 import time
@@ -209,3 +210,60 @@ def test_a_workdir_of_another_run_is_an_error(straight, text):
     )
     assert result.returncode == 2
     assert "config.optimizer.learning_rate=0.5" in result.stderr
+
+
+# ---------------------------------------------------------------------- streamed text
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory) -> list[str]:
+    """The arguments of a run that streams two JSON Lines files."""
+    directory = tmp_path_factory.mktemp("streamed")
+    write_text(directory / "documents.txt", num_documents=120)
+    documents = (directory / "documents.txt").read_text().split("\n\n")
+    for i in range(2):
+        with open(directory / f"{i}.jsonl", "w") as file:
+            for document in documents[i::2]:
+                file.write(json.dumps({"text": document}) + "\n")
+    changes: dict[str, Any] = {
+        "data.sources": f"('jsonl:{directory}/*.jsonl#text',)",
+        "data.stream": True,
+        "data.num_shards": 2,
+        "data.num_streams": 2,
+    }
+    return [*small_run(directory, **changes), f"--workdir={directory}/run"]
+
+
+def test_batches_of_streamed_text_are_shown(streamed):
+    config = streamed[:-1]
+    shown = run_well("bert_jax.inspect_batch", *config, "--step=7", "--rows=1")
+    assert "index: " in shown and "-of-00002" in shown
+
+
+@pytest.mark.slow
+def test_streamed_text_is_trained_on_and_evaluated(streamed):
+    stdout = run_well("bert_jax.train", *streamed)
+    assert "tokens streamed, indexed in" in stdout
+    assert "Trained to step 60" in stdout and "On held-out text" in stdout
+    metrics = json.loads(run_well("bert_jax.evaluate", streamed[-1]))
+    assert metrics["step"] == 60 and metrics["next_sentence_loss"] > 0
+
+
+@pytest.mark.slow
+def test_a_killed_streamed_run_resumes_bit_identically(streamed):
+    straight = pathlib.Path(streamed[-1].removeprefix("--workdir="))
+    workdir = straight.parent / "killed"
+    arguments = [*streamed[:-1], f"--workdir={workdir}"]
+    process = start("bert_jax.train", *arguments)
+    while not (workdir / "checkpoints" / "30").is_dir():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert "resuming at step 30" in run_well("bert_jax.train", *arguments)
+    assert_same_bits(workdir, straight, 60)
+    path = straight.parent / "1.jsonl"
+    path.write_text(path.read_text() + json.dumps({"text": "More."}) + "\n")
+    refused = run("bert_jax.train", *arguments)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert "1.jsonl was changed" in refused.stderr

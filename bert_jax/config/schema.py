@@ -57,6 +57,9 @@ class DataConfig:
     sources: Annotated[tuple[str, ...], Length(min=1)]
     source_weights: tuple[Positive, ...]  # repetitions of each source; (): once each
     corpus_dir: str  # directory of the corpus, written by prepare or at the first run
+    # tokenize the text during training; the corpus directory has an index of it, and
+    # the held-out documents
+    stream: bool
     num_shards: Count  # files of the training set; documents are assigned by digest
     num_streams: Count  # parallel readers of the corpus, divided among processes
     validation_fraction: Fraction  # fraction of documents that are held out, by digest
@@ -289,6 +292,14 @@ def _check_model_and_data(config: ExperimentConfig) -> None:
         data.source_weights,
         f"must be empty or have one weight for each of the {len(data.sources)} sources",
     )
+    for spec in data.sources:
+        require(
+            not (data.stream and spec.startswith(("embedded:", "tfds:"))),
+            "config.data.stream",
+            data.stream,
+            f"needs sources that are files, such as parquet:GLOB#column or"
+            f" jsonl:GLOB#field, but config.data.sources has {spec!r}",
+        )
     require(
         data.mask_replace_prob + data.mask_random_prob <= 1,
         "config.data (mask_replace_prob, mask_random_prob)",

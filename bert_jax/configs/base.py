@@ -34,6 +34,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.sources = ("tfds:wikipedia/20230601.en#text", "tfds:pg19#book_text")
     config.data.source_weights = ()  # all sources have weight 1
     config.data.corpus_dir = "corpora/wikipedia_pg19_uncased"
+    config.data.stream = False
     # The corpus has about 5 billion tokens, so a shard has about 2.5 million, or 5 MB.
     # A process that reads all 64 streams holds at most two shards of each.
     config.data.num_shards = 2048

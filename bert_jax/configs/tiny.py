@@ -29,6 +29,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.sources = ("embedded:",)
     config.data.source_weights = ()  # all sources have weight 1
     config.data.corpus_dir = "corpora/tiny"
+    config.data.stream = False
     config.data.num_shards = 1
     config.data.num_streams = 1
     config.data.validation_fraction = 0.05  # about 100,000 tokens

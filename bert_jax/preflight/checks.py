@@ -3,6 +3,7 @@
 import jax
 
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.training import optimizer
@@ -16,7 +17,7 @@ def check(config: ExperimentConfig) -> list[str]:
     """
     directory = config.data.corpus_dir
     if corpus_lib.exists(directory):
-        corpus = corpus_lib.read(config)
+        corpus = build.find_corpus(config)
         found = [f"corpus {directory} matches the config's tokenizer and settings"]
         for i, phase in enumerate(config.phases):
             rows = sum(corpus.rows_per_epoch("train", config.data, phase))

@@ -50,6 +50,7 @@ class Lease:
         self._number, self._renewals = 0, 0
         self._token = secrets.token_hex(8)
         self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
 
     def acquire(self) -> str | None:
         """Takes the lock, after waiting for at most LEASE_SECS for a dead holder.
@@ -68,7 +69,7 @@ class Lease:
         for old in self._numbers():
             if old < self._number:
                 storage.remove(self._path(old))
-        threading.Thread(target=self._renew, daemon=True).start()
+        self._thread.start()
         _held.append(self)
         return None
 
@@ -82,6 +83,7 @@ class Lease:
     def release(self) -> None:
         """Gives the lock up; another process can take it at once."""
         self._stopped.set()
+        self._thread.join(RENEWAL_SECS)  # a renewal would write the object again
         with contextlib.suppress(Exception):  # it expires
             if self.check() is None:
                 storage.remove(self._path(self._number))

@@ -58,7 +58,9 @@ def describe(
             f" {found['compute_dtype']}",
             f"device: {found['num_devices']} x {found['device_kind']}{processes},"
             f" mesh {found['mesh']}",
-            f"data:   {found['num_tokens']:,} tokens in {config.data.corpus_dir}",
+            f"data:   {found['num_tokens']:,} tokens"
+            f"{' streamed, indexed' if config.data.stream else ''}"
+            f" in {config.data.corpus_dir}",
             f"train:  {phases} tokens, {start}, workdir {workdir}",
         ]
     )

@@ -5,10 +5,13 @@ import json
 import pytest
 
 from bert_jax import config as config_lib
+from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
 from bert_jax.preflight import checks
 from bert_jax.training import optimizer
+from tests import corpora
 from tests.conftest import make_config
+from tests.data.corpus.test_streamed import write_jsonl
 
 
 def test_a_corpus_is_checked_against_the_config(trained):
@@ -53,3 +56,15 @@ def test_a_schedule_that_is_all_warmup_is_reported():
     (note,) = optimizer.schedule_notes(config)
     assert checks.check_devices(config, 8, 1).endswith(f"; {note}")
     assert note in checks.check(config)
+
+
+def test_changed_files_of_streamed_text_are_an_error(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", corpora.make_documents(40))
+    spec = f"jsonl:{tmp_path}/a.jsonl#text"
+    config = corpora.make_config(tmp_path, sources=(spec,), stream=True)
+    assert "no corpus" in checks.check(config)[0]
+    build.prepare(config, 1)
+    assert checks.check(config)[1].startswith("phase 1 takes ")
+    (tmp_path / "a.jsonl").unlink()
+    with pytest.raises(ConfigError, match="no file matches"):
+        checks.check(config)

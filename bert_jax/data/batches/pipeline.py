@@ -179,8 +179,7 @@ class Reader:
             num_rows = stream.rows[index]
             return visits.draw(corpus, config, phase, shard, num_rows, key, epoch)
 
-        # Two threads: one for the visit that is needed, one for the next visit.
-        self._pool = concurrent.futures.ThreadPoolExecutor(2)
+        self._pool = concurrent.futures.ThreadPoolExecutor(corpus.num_loading)
         self._cursors = [_Cursor(stream, draw, self._pool) for stream in streams]
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import (
     corpus,
     encoding,
+    index,
     input_groups,
     merging,
     shard_plan,
@@ -105,17 +106,34 @@ def _prepare(
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
         tokenizer, trained_on = _tokenizer(config, found, work, reader)
-        runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
-        plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
+        indexed = None
+        if config.data.stream:
+            runs = _runs_directory(config, tokenizer, work)
+            indexed = index.make(found, config.data, tokenizer, runs, num_workers)
+            plan = indexed.held_out
+        else:
+            runs = _write_runs(config, found, tokenizer, reader, work, num_workers)
+            plan = _plan_shards(config, groups, tokenizer, runs, num_workers)
         if is_small(found):
             num_workers = 1  # faster than importing TensorFlow in worker processes
         written = _write_shards(config, tokenizer, plan, work, num_workers)
-        writer.finish(config, tokenizer, trained_on, plan.counts, written, found)
+        if indexed:
+            written |= indexed.train
+        writer.finish(
+            config,
+            tokenizer,
+            trained_on,
+            plan.counts,
+            written,
+            found,
+            indexed and indexed.index,
+        )
     work_directory.remove(directory)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
     print(
-        f"corpus: {sum(s.num_documents for s in train):,} documents,"
+        f"{'index' if config.data.stream else 'corpus'}:"
+        f" {sum(s.num_documents for s in train):,} documents,"
         f" {sum(s.num_tokens for s in train):,} tokens to train on,"
         f" {sum(s.num_tokens for s in validation):,} held out,"
         f" {time.time() - start:.0f} s -> {directory}",
@@ -142,14 +160,22 @@ def _resume_hint(work: str) -> Iterator[None]:
 
 
 def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
-    """Opens the corpus; prepares it first if it does not exist and is small."""
+    """Opens the corpus; prepares it first if it does not exist and is small.
+
+    Raises:
+      ConfigError: also when files of streamed text have changed.
+    """
     if corpus.exists(config.data.corpus_dir):
-        return corpus.read(config)
+        existing = corpus.read(config)
+        if existing.stream:
+            existing.stream.check_files()
+        return existing
     found = input_files.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(
             f"config.data.corpus_dir={config.data.corpus_dir!r} contains no corpus, and"
-            " the sources are too large to be prepared automatically; run:"
+            f" the sources are too large to be"
+            f" {'indexed' if config.data.stream else 'prepared'} automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
     return _prepare(config, found=found)

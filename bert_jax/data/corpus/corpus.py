@@ -26,7 +26,7 @@ import numpy as np
 from bert_jax import storage
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import pairs
-from bert_jax.data.corpus import encoding, row_counts, shard_file
+from bert_jax.data.corpus import encoding, row_counts, shard_file, streamed
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 
@@ -74,6 +74,7 @@ class Corpus:
       word_segmented: whether ids have marks, see `encoding.id_dtype`.
       rows: by split, the row counts for the objective of the config, see
         `row_counts.from_columns`.
+      stream: makes the training shards from their text; None if they are files.
     """
 
     directory: str
@@ -83,6 +84,16 @@ class Corpus:
     word_segmented: bool
     # Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
+    stream: streamed.Stream | None = dataclasses.field(default=None, compare=False)
+
+    @property
+    def num_loading(self) -> int:
+        """Returns the number of shards to load at the same time.
+
+        Files need two threads: one for the shard that is needed, one for the next. The
+        threads of a stream wait for its processes.
+        """
+        return max(2, self.stream.num_workers if self.stream else 0)
 
     def rows_per_epoch(
         self, split: str, data: DataConfig, phase: PhaseConfig
@@ -113,7 +124,11 @@ class Corpus:
             from those in the manifest.
         """
         path = os.path.join(self.directory, shard.file)
-        tokens, sentence_lengths, document_lengths = shard_file.read(path)
+        if self.stream is not None and shard.file in self.stream.index.units:
+            arrays = self.stream.read(shard.file, shard.sha256)
+        else:
+            arrays = shard_file.read(path)
+        tokens, sentence_lengths, document_lengths = arrays
         found = (len(document_lengths), len(sentence_lengths), len(tokens))
         expected = (shard.num_documents, shard.num_sentences, shard.num_tokens)
         if found != expected:
@@ -165,10 +180,14 @@ def read(config: ExperimentConfig) -> Corpus:
             )
         if not isinstance(made_with, dict):
             raise TypeError("recipe")
+        stream = manifest.get("stream")
+        index = streamed.Index.from_json(stream) if stream else None
     except (KeyError, TypeError, ValueError):
         raise CorruptError(_not_a_manifest(path)) from None
+    _check_stream(index is not None, config)
     _check_recipe(made_with, config)
-    _check_files(directory, shards)
+    files = shards if index is None else {"validation": shards["validation"]}
+    _check_files(directory, files)
     if config.data.next_sentence and any(s.num_documents < 2 for s in shards["train"]):
         raise ConfigError(
             f"config.data.next_sentence=True, but the corpus in {directory!r} has"
@@ -184,6 +203,7 @@ def read(config: ExperimentConfig) -> Corpus:
                 f"config.tokenizer.vocab_file={config.tokenizer.vocab_file!r} is not"
                 f" the vocabulary of the corpus in {directory!r}; {_REMEDY}"
             )
+    num_bytes = sum(shard.num_bytes for shard in shards["train"])
     return Corpus(
         directory,
         tokenizer,
@@ -191,6 +211,7 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
+        index and streamed.Stream(index, config.data, tokenizer, num_bytes),
     )
 
 
@@ -306,6 +327,18 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
         "tokenizer.lowercase": config.tokenizer.lowercase,
         "tokenizer.trained": not config.tokenizer.vocab_file,
     }
+
+
+def _check_stream(is_streamed: bool, config: ExperimentConfig) -> None:
+    if is_streamed == config.data.stream:
+        return
+    found = "an index of streamed text" if is_streamed else "a prepared corpus"
+    raise ConfigError(
+        f"config.data.stream={config.data.stream}, but"
+        f" config.data.corpus_dir={config.data.corpus_dir!r} contains {found}; set"
+        f" config.data.stream={is_streamed}, or set config.data.corpus_dir to a new"
+        " directory"
+    )
 
 
 def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 
 from bert_jax import storage
@@ -222,7 +222,7 @@ class Reader:
                 counts.reject(error)
 
 
-def raise_bad(found: list[lines.ReadCounts]) -> None:
+def raise_bad(found: Sequence[lines.ReadCounts | lines.Bad]) -> None:
     """Raises one ConfigError for all bad lines and files, if there are any."""
     num_bad = sum(counts.num_bad for counts in found)
     listed = [message for counts in found for message in counts.bad][: lines.LISTED]

@@ -7,6 +7,10 @@ import numpy as np
 
 from bert_jax.data.corpus import encoding
 
+# The maximum size of the token ids in a shard. A reader has one shard in memory, the
+# writer two.
+MAX_SHARD_BYTES = 2**28
+
 # A document of a segment. A key is stored as two numbers, its halves read as
 # big-endian, so that keys are ordered as bytes. The numbers have native byte order,
 # because np.concatenate returns that order in any case.

@@ -209,17 +209,32 @@ class RunWriter:
             segment = segments.select(segment, order)
         counts["repeated"] += num_repeated
         num_with_text = sum(bool(document.lines) for document in batch.documents)
-        num_documents, num_sentences, num_tokens = map(len, segment)
-        header = Header(
-            num_documents,
-            num_sentences,
-            num_tokens,
-            counts,
-            {batch.name: num_with_text},
-        )
-        data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
-        storage.write(run_path(self._directory, batch.name), data)
+        save(self._directory, batch.name, segment, counts, num_with_text)
         return batch.num_bytes
+
+
+def save(
+    directory: str,
+    batch: str,
+    segment: segments.Segment,
+    counts: dict[str, int],
+    num_with_text: int,
+) -> None:
+    """Writes the run of a batch.
+
+    Args:
+      directory: directory of the runs.
+      batch: name of the batch.
+      segment: documents ordered by key, without repeats.
+      counts: see `Header`.
+      num_with_text: number of documents with text in the batch.
+    """
+    num_documents, num_sentences, num_tokens = map(len, segment)
+    header = Header(
+        num_documents, num_sentences, num_tokens, counts, {batch: num_with_text}
+    )
+    data = header.to_bytes() + b"".join(column.tobytes() for column in segment)
+    storage.write(run_path(directory, batch), data)
 
 
 def run_path(directory: str, batch: str) -> str:

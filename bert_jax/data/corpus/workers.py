@@ -47,14 +47,11 @@ def run(
             start(*start_args)
         yield from map(task, itertools.chain(first, items))
         return
-    with concurrent.futures.ProcessPoolExecutor(
-        num_workers, _LightContext(), _start_worker, (start, start_args)
-    ) as pool:
+    with Pool(num_workers, start, start_args) as pool:
         pending: set[concurrent.futures.Future[Result]] = set()
         try:
             for item in itertools.chain(first, items):
-                with _no_interrupt():  # submit starts the processes
-                    pending.add(pool.submit(task, item))
+                pending.add(pool.submit(task, item))
                 if len(pending) >= num_workers + LOOK_AHEAD:
                     done, pending = concurrent.futures.wait(
                         pending, return_when=concurrent.futures.FIRST_COMPLETED
@@ -66,6 +63,27 @@ def run(
             # This waits for running tasks: their output may be removed after this.
             pool.shutdown(cancel_futures=True)
             raise
+
+
+class Pool(concurrent.futures.ProcessPoolExecutor):
+    """Worker processes that import only the modules of their tasks."""
+
+    def __init__(
+        self,
+        num_workers: int,
+        start: Callable[..., None] | None,
+        start_args: tuple[Any, ...],
+    ):
+        """Creates a pool; see `run` for the arguments."""
+        super().__init__(
+            num_workers, _LightContext(), _start_worker, (start, start_args)
+        )
+
+    def submit(
+        self, task: Callable[..., Result], /, *args: Any, **kwargs: Any
+    ) -> "concurrent.futures.Future[Result]":
+        with _no_interrupt():  # this starts the processes
+            return super().submit(task, *args, **kwargs)
 
 
 def _start_worker(start: Callable[..., None] | None, args: tuple[Any, ...]) -> None:

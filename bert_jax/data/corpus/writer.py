@@ -23,6 +23,7 @@ from bert_jax.data.corpus import (
     segments,
     shard_file,
     sorted_runs,
+    streamed,
 )
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
@@ -31,9 +32,6 @@ from bert_jax.lazy_tensorflow import tf
 
 # The number of tokens after which a record ends, with the document that reaches it.
 BLOCK_TOKENS = 2**16
-# The maximum size of the token ids in a shard. A reader has one shard in memory, the
-# writer two.
-MAX_SHARD_BYTES = 2**28
 # With this mean number of documents, one shard in ten million has fewer than 2.
 DOCUMENTS_PER_SHARD = 20
 
@@ -110,7 +108,7 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
       pieces: all documents of the shard.
 
     Raises:
-      ConfigError: when the token ids exceed MAX_SHARD_BYTES.
+      ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
     """
     check_size(path, sum(piece.token_ids.nbytes for piece in pieces))
     everything = segments.concatenate(pieces)
@@ -146,9 +144,9 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
 
 
 def check_size(path: str, num_bytes: int) -> None:
-    """Raises ConfigError if the token ids of a shard exceed MAX_SHARD_BYTES."""
-    if num_bytes > MAX_SHARD_BYTES:
-        factor = num_bytes / MAX_SHARD_BYTES
+    """Raises ConfigError if there are more token ids than a shard may have."""
+    if num_bytes > segments.MAX_SHARD_BYTES:
+        factor = num_bytes / segments.MAX_SHARD_BYTES
         remedy = (
             "lower config.data.validation_fraction"
             if os.path.basename(path).startswith("validation")
@@ -156,8 +154,8 @@ def check_size(path: str, num_bytes: int) -> None:
         )
         raise ConfigError(
             f"{path} would contain {num_bytes / 2**20:,.0f} MB of token ids, more than"
-            f" {MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole shard in"
-            f" memory; {remedy}"
+            f" {segments.MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole"
+            f" shard in memory; {remedy}"
         )
 
 
@@ -196,6 +194,7 @@ def finish(
     counts: collections.Counter[str],
     written: dict[str, WrittenShard],
     found: tuple[input_files.Source, ...],
+    index: streamed.Index | None = None,
 ) -> None:
     """Writes the tokenizer and the manifest, which complete a corpus.
 
@@ -207,6 +206,7 @@ def finish(
         of reading and cleaning.
       written: results by file name; shards without documents may be missing.
       found: the sources, whose commits on the Hugging Face Hub are recorded.
+      index: files and units of the training shards, if these are streamed.
 
     Raises:
       ConfigError: when there are too few documents, see `check_enough`.
@@ -253,6 +253,8 @@ def finish(
             for split, shards in splits.items()
         },
     }
+    if index is not None:
+        manifest["stream"] = index.to_json()
     directory = config.data.corpus_dir
     tokenizer.save(directory)
     if commits := {x.spec: x.commit for x in found if x.commit}:

@@ -21,7 +21,11 @@ _DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
 
 
 def read_jsonl(
-    path: str, argument: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str,
+    argument: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    part: lines.Part = lines.WHOLE,
 ) -> Iterator[Document]:
     """Yields one document per line of a JSON Lines file.
 
@@ -30,26 +34,34 @@ def read_jsonl(
       argument: GLOB#field, the argument of the source spec.
       data_config: as for `sources.documents`.
       counts: as for `sources.documents`.
+      part: the bytes in which the lines start that are read.
     """
     _, _, field = argument.partition("#")
-    stream = _json_stream(path, field, data_config, counts)
+    stream = _json_stream(path, field, data_config, counts, part)
     yield from assemble(stream, path, data_config, counts)
 
 
 def _json_stream(
-    path: str, field: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str,
+    field: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    part: lines.Part,
 ) -> Stream:
-    for where, found in _json_objects(path, data_config, counts):
+    for where, found in _json_objects(path, data_config, counts, part):
         yield from _field_of(found, field, where, counts).splitlines()
         yield None
 
 
 def _json_objects(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
+    path: str,
+    data_config: DataConfig,
+    counts: collections.Counter[str],
+    part: lines.Part = lines.WHOLE,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ("file:line", object) for every non-blank line."""
     limit = JSON_OVERHEAD * data_config.max_document_bytes
-    numbered = lines.read(path, limit, data_config.invalid_utf8, counts)
+    numbered = lines.read(path, limit, data_config.invalid_utf8, counts, part)
     for number, parts in itertools.groupby(numbered, key=lambda part: part[0]):
         line, *more = [part for _, part in itertools.islice(parts, 2)]
         if more:
@@ -58,7 +70,7 @@ def _json_objects(
         elif not lines.is_utf8(line):
             counts["documents_not_utf8"] += 1
         elif line.strip():
-            where = f"{path}:{number}"
+            where = lines.where(path, number, part)
             try:
                 found = _json_object(line, where)
             except ConfigError as error:

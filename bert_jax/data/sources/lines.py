@@ -14,7 +14,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
@@ -25,7 +25,7 @@ CHUNK_BYTES = 2**20
 LISTED_OF_FILE = 3
 LISTED = 20
 
-# A part of a file: the first row group, and the one after the last.
+# A part of a file: the first row group or byte, and the one after the last.
 Part = tuple[int, int | None]
 WHOLE: Part = (0, None)
 # Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
@@ -37,6 +37,13 @@ _MARKS = {
 }
 # Runs of invalid bytes, as decoded with "surrogateescape".
 _INVALID_BYTES = re.compile("[\udc80-\udcff]+")
+
+
+class Bad(NamedTuple):
+    """The bad lines of `ReadCounts`."""
+
+    num_bad: int
+    bad: list[str]
 
 
 class ReadCounts(collections.Counter[str]):
@@ -80,6 +87,7 @@ def read(
     max_bytes: int,
     invalid_utf8: str | None,
     counts: collections.Counter[str],
+    part: Part = WHOLE,
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a file, blank lines included.
 
@@ -95,6 +103,8 @@ def read(
         bytes with U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
         detects.
       counts: "lines_repaired" and "files_skipped" are incremented.
+      part: the bytes in which the lines start that are read. Here a line starts after
+        an LF. Line numbers count from the first line of the part.
 
     Raises:
       ConfigError: when the file is unreadable, truncated, corrupt, UTF-16 or UTF-32,
@@ -102,30 +112,37 @@ def read(
         names the file and the line.
     """
     number, pending, suspect = 1, "", False
-    for text in _decoded(path, invalid_utf8, counts):
+    for text in _decoded(path, invalid_utf8, counts, part):
         suspect = suspect or not is_utf8(text)
         *whole, pending = (pending + text).split("\n")
         for line in whole:
             if suspect:
-                line = repair(line, f"{path}:{number}", invalid_utf8, counts)
+                line = repair(line, where(path, number, part), invalid_utf8, counts)
             # A character has at most four bytes in UTF-8.
             if len(line) * 4 <= max_bytes:
                 yield number, line
             else:
-                for part in cut(line, max_bytes):
-                    yield number, part
+                for piece in cut(line, max_bytes):
+                    yield number, piece
             number += 1
         if len(pending) > max_bytes:
             if suspect:
-                pending = repair(pending, f"{path}:{number}", invalid_utf8, counts)
-            *parts, pending = cut(pending, max_bytes)
-            for part in parts:
-                yield number, part
+                place = where(path, number, part)
+                pending = repair(pending, place, invalid_utf8, counts)
+            *pieces, pending = cut(pending, max_bytes)
+            for piece in pieces:
+                yield number, piece
         suspect = suspect and not is_utf8(pending)
     if pending:
-        line = repair(pending, f"{path}:{number}", invalid_utf8, counts)
-        for part in cut(line, max_bytes):
-            yield number, part
+        line = repair(pending, where(path, number, part), invalid_utf8, counts)
+        for piece in cut(line, max_bytes):
+            yield number, piece
+
+
+def where(path: str, number: int, part: Part) -> str:
+    """Returns the place of a line, for error messages."""
+    counted = f" (counted from byte {part[0]:,})" if part[0] else ""
+    return f"{path}:{number}{counted}"
 
 
 def plain_lines(
@@ -216,14 +233,17 @@ def cut(text: str, max_bytes: int) -> list[str]:
 
 
 def _decoded(
-    path: str, invalid_utf8: str | None, counts: collections.Counter[str]
+    path: str,
+    invalid_utf8: str | None,
+    counts: collections.Counter[str],
+    part: Part,
 ) -> Iterator[str]:
     """Yields the text of a file in chunks, with all line ends translated to LF."""
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
     )
-    is_first = True
-    for chunk in _chunks(path):
+    is_first = not part[0]
+    for chunk in _chunks(path, part):
         if is_first:
             encoding = _other_encoding(chunk)
             if encoding and invalid_utf8 == "skip":
@@ -239,17 +259,43 @@ def _decoded(
     yield decoder.decode(b"", final=True)  # type: ignore[arg-type]
 
 
-def _chunks(path: str) -> Iterator[bytes]:
+def _chunks(path: str, part: Part) -> Iterator[bytes]:
     try:
         with storage.Reader(path) as raw, _decompressed(raw, path) as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
+            yield from _lines_starting_in(part, file)
     except OSError as error:
         if error.strerror:
             raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
         raise _damaged(path, error) from None  # of gzip, bz2 or pyarrow
     except (EOFError, zlib.error, lzma.LZMAError) as error:
         raise _damaged(path, error) from None
+
+
+def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
+    """Yields, in chunks, the lines of a file whose first byte is in a part."""
+    start, stop = part
+    if start == stop:
+        return
+    position = max(0, start - 1)  # an LF before `start` ends the previous line
+    if start:
+        file.seek(position)
+    is_inside = not start
+    while chunk := file.read(CHUNK_BYTES):
+        if not is_inside:
+            skipped = chunk.find(b"\n") + 1
+            position += skipped or len(chunk)
+            if not skipped:
+                continue
+            if stop is not None and position >= stop:
+                return
+            is_inside, chunk = True, chunk[skipped:]
+        if stop is not None:
+            end = chunk.find(b"\n", max(0, stop - 1 - position)) + 1
+            if end:
+                yield chunk[:end]
+                return
+        position += len(chunk)
+        yield chunk
 
 
 def _damaged(path: str, error: Exception) -> ConfigError:

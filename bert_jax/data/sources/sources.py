@@ -78,7 +78,7 @@ def read(
       data_config: as for `documents`.
       counts: as for `documents`.
       paths: the files of the source to read; None reads all of them.
-      part: the part of each file to read.
+      part: the part of each file to read, see `units`.
     """
     for document in _read(source, data_config, counts, paths, part):
         if data_config.invalid_utf8 == "skip":

@@ -31,8 +31,13 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def num_tokens(counts: Mapping[str, int]) -> int:
-    """Returns the number of tokens of all encoded documents, without further copies."""
+def num_tokens(counts: Mapping[str, int], source: int | None = None) -> int:
+    """Returns the number of tokens of all documents of one source or, for None, of all.
+
+    Further copies of documents are not counted.
+    """
+    if source is not None:
+        return counts.get(_tokens(source), 0)
     return sum(value for name, value in counts.items() if _TOKENS.fullmatch(name))
 
 

@@ -25,8 +25,8 @@ from bert_jax.data.corpus import (
     encoding,
     key_ranges,
     merging,
+    segments,
     sorted_runs,
-    writer,
 )
 from bert_jax.data.sources import input_files, sources
 from bert_jax.data.tokenizers import tokenizers
@@ -698,7 +698,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
     config, _ = source
     with monkeypatch.context() as patch:
         patch.setattr(build, "_write_shards", None)
-        patch.setattr(writer, "MAX_SHARD_BYTES", 1000)
+        patch.setattr(segments, "MAX_SHARD_BYTES", 1000)
         check_fails(
             config, r"/train-\d+-of-00002 would contain .*num_shards by at least \d\.\d"
         )

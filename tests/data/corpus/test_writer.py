@@ -199,7 +199,7 @@ def test_no_validation_split(tmp_path):
 
 
 def test_a_shard_that_exceeds_the_maximum_size_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(writer, "MAX_SHARD_BYTES", 1000)
+    monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 1000)
     with pytest.raises(
         ConfigError,
         match=r"train-00000-of-00001 would contain .*num_shards by at least \d+\.\d",

@@ -21,9 +21,9 @@ def zstd(data):
 PACKERS = (gzip.compress, bz2.compress, lzma.compress, zstd)
 
 
-def read(path, max_bytes=2**20, invalid_utf8="error", counts=None):
+def read(path, max_bytes=2**20, invalid_utf8="error", counts=None, part=lines.WHOLE):
     counts = collections.Counter() if counts is None else counts
-    return list(lines.read(str(path), max_bytes, invalid_utf8, counts))
+    return list(lines.read(str(path), max_bytes, invalid_utf8, counts, part))
 
 
 def write(path, content):
@@ -47,6 +47,28 @@ def test_lines_equal_those_of_python_for_any_chunk_size(
         if expected[-1] == "":
             expected.pop()
         assert read(path) == list(enumerate(expected, start=1))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 2**20])
+@pytest.mark.parametrize("content", [b"\n\na\r\nb c\n\nde\n", b"abc", b"ab\ncd", b""])
+def test_every_line_is_in_one_part(tmp_path, monkeypatch, chunk_bytes, content):
+    monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
+    path = write(tmp_path / "a", content)
+    expected = [line for _, line in read(path)]
+    for middle in range(len(content) + 2):
+        for last in (middle, middle + 1, middle + 3):
+            parts = [(0, middle), (middle, last), (last, None)]
+            found = [line for part in parts for _, line in read(path, part=part)]
+            assert found == expected, parts
+
+
+def test_a_part_names_its_first_byte_in_errors(tmp_path):
+    path = write(tmp_path / "a", b"good\nbad\xff\n")
+    with pytest.raises(ConfigError, match=r"a:2 is not UTF-8"):
+        read(path)
+    assert read(path, part=(0, 4)) == [(1, "good")]
+    with pytest.raises(ConfigError, match=r"a:1 \(counted from byte 4\) is not UTF-8"):
+        read(path, part=(4, None))
 
 
 def test_a_byte_order_mark_at_the_start_is_dropped(tmp_path):

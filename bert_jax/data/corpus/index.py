@@ -1,0 +1,216 @@
+"""Indexes text that is streamed: counts the rows of its shards, once for all runs.
+
+The index is a corpus directory without the files of the training shards; its manifest
+lists their units and a digest of their token ids instead. The held-out documents, which
+are few, are written like those of a prepared corpus.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bert_jax import storage
+from bert_jax.config import DataConfig
+from bert_jax.data.batches import pairs
+from bert_jax.data.corpus import (
+    corpus,
+    encoding,
+    input_groups,
+    key_ranges,
+    merging,
+    row_counts,
+    segments,
+    shard_plan,
+    sorted_runs,
+    streamed,
+    workers,
+    writer,
+)
+from bert_jax.data.sources import input_files, lines, units
+from bert_jax.data.tokenizers import tokenizers, unknown_tokens
+from bert_jax.errors import ConfigError
+from bert_jax.monitoring.progress import Progress
+
+
+class Made(NamedTuple):
+    """The result of reading all text.
+
+    Attributes:
+      held_out: plan of the validation shards; its one training shard is empty.
+      train: the training shards, by file name.
+      index: the files and the units of the training shards.
+    """
+
+    held_out: shard_plan.ShardPlan
+    train: dict[str, writer.WrittenShard]
+    index: streamed.Index
+
+
+class Task(NamedTuple):
+    """A task for a worker: to index one training shard.
+
+    Attributes:
+      file: file name of the shard in the manifest.
+      name: identifies the units and the settings that are specific to their sources.
+      units: units of the shard.
+    """
+
+    file: str
+    name: str
+    units: list[units.Unit]
+
+
+def make(
+    found: tuple[input_files.Source, ...],
+    data: DataConfig,
+    tokenizer: tokenizers.Tokenizer,
+    directory: str,
+    num_workers: int,
+) -> Made:
+    """Reads and encodes all text, except for shards that a killed call has finished.
+
+    Args:
+      found: the sources.
+      data: the config of the index.
+      tokenizer: tokenizer of the index.
+      directory: directory of the results.
+      num_workers: number of processes.
+
+    Raises:
+      ConfigError: when there are fewer units than shards, or when text cannot be read
+        or does not fit in memory.
+    """
+    tasks = _tasks(found, data)
+    id_dtype = encoding.id_dtype(tokenizer, data)
+    finished = merging.Finished(directory, id_dtype)
+    finished.remove_all_but({task.name for task in tasks})
+
+    def missing() -> Iterator[Task]:
+        for task in tasks:
+            if task.name in finished.batches:
+                progress.add(1, found_done=True)
+            else:
+                yield task
+
+    all_bad: list[lines.Bad] = []
+    with Progress("indexing", len(tasks), "shards") as progress:
+        for bad in workers.run(
+            write, missing(), num_workers, start, (directory, data, tokenizer)
+        ):
+            all_bad += bad
+            progress.add(1)
+    input_groups.raise_bad(all_bad)
+    runs = merging.reduce(directory, 1, id_dtype, num_workers)
+    held_out = shard_plan.make(runs, dataclasses.replace(data, num_shards=1), id_dtype)
+    for i, spec in enumerate(data.sources):
+        if not unknown_tokens.num_tokens(held_out.counts, i):
+            raise input_files.no_text(spec)
+    train = {task.file: writer.read_written(_result(directory, task)) for task in tasks}
+    by_file = {task.file: task.units for task in tasks}
+    return Made(held_out, train, streamed.Index(streamed.facts(found), by_file))
+
+
+def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:
+    """Assigns units to shards at random, so that a shard has text of many files."""
+    planned = units.plan(found, data.num_shards)
+    if len(planned) < data.num_shards:
+        raise ConfigError(
+            f"config.data.num_shards={data.num_shards}, but config.data.sources have"
+            f" {len(planned)} part(s) that can be streamed separately (row groups of"
+            " Parquet, ranges of uncompressed JSON Lines, other files as a whole); set"
+            f" config.data.num_shards to {len(planned)} or less, or write more, smaller"
+            " files or row groups"
+        )
+    order = pairs.CounterRandom(len(planned)).order(len(planned))
+    files = key_ranges.KeyRanges(data, 0).files
+    identities = {tuple(file[:2]): file for file in streamed.facts(found)}
+    tasks = []
+    for i, file in enumerate(files):
+        own = [planned[number] for number in np.sort(order[i :: len(files)])]
+        facts = [
+            [
+                *identities[unit[:2]],
+                unit.part,
+                found[unit.source].format,
+                data.source_weights[unit.source] if data.source_weights else 1.0,
+            ]
+            for unit in own
+        ]
+        text = json.dumps([facts, data.validation_fraction])
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
+        tasks.append(Task(file, name, own))
+    return tasks
+
+
+def _result(directory: str, task: Task) -> str:
+    return os.path.join(directory, f"{task.name}.json")
+
+
+# ------------------------------------------------------------------ worker processes
+
+
+# The state of a worker process, which `start` initializes.
+_state: tuple[str, DataConfig, streamed.UnitEncoder] | None = None
+
+
+def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
+    """Initializes a worker process for `write`."""
+    global _state
+    _state = directory, data, streamed.UnitEncoder(data, tokenizer)
+
+
+def write(task: Task) -> list[lines.Bad]:
+    """Indexes a shard in a process initialized by `start`.
+
+    Writes its entry in the manifest, then its held-out documents as a run, which marks
+    the shard as finished. If lines cannot be read, they are returned and nothing is
+    written.
+    """
+    assert _state is not None
+    directory, data, encode = _state
+    encoded = [encode(unit) for unit in task.units]
+    bad = [each.bad for each in encoded if each.bad.num_bad]
+    if bad:
+        return bad
+    num_bytes = sum(each.segment.token_ids.nbytes for each in encoded)
+    if num_bytes > segments.MAX_SHARD_BYTES:
+        raise streamed.too_large(task.units, data, num_bytes)
+    train, held_out, num_repeated = streamed.arrange(
+        [each.segment for each in encoded], data
+    )
+    written = _written(task.file, train, num_repeated)
+    storage.write(_result(directory, task), written.to_json().encode())
+    counts = sum((Counter(each.counts) for each in encoded), Counter())
+    sorted_runs.save(directory, task.name, held_out, counts, len(held_out.records))
+    return []
+
+
+def _written(
+    file: str, train: segments.Segment, num_repeated: int
+) -> writer.WrittenShard:
+    """Returns the entry of a shard, like `writer.write_shard`."""
+    if not len(train.records):
+        return writer.WrittenShard(None, {}, num_repeated, 0)
+    documents = pairs.Documents.from_lengths(
+        train.sentence_lengths, train.records["num_sentences"]
+    )
+    shard = corpus.Shard(
+        file=file,
+        num_documents=len(train.records),
+        num_sentences=len(train.sentence_lengths),
+        num_tokens=len(train.token_ids),
+        num_bytes=train.token_ids.nbytes,
+        sha256=streamed.digest(train),
+    )
+    return writer.WrittenShard(
+        shard=shard,
+        counts=row_counts.count(documents),
+        num_repeated=num_repeated,
+        num_copies=int(np.count_nonzero(train.records["copy"])),
+    )

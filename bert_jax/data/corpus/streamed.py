@@ -1,0 +1,329 @@
+"""Makes the training shards of a streamed corpus from their text when they are read.
+
+A shard is the set of documents in its units, see data/sources/units.py. Worker
+processes read and encode units; they must not import TensorFlow. The result is what
+`shard_file.read` returns for a shard of the same documents in a prepared corpus.
+"""
+
+import dataclasses
+import hashlib
+import math
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
+
+from bert_jax.config import DataConfig
+from bert_jax.data.corpus import encoding, key_ranges, segments, workers
+from bert_jax.data.sources import hub_datasets, input_files, lines, sources
+from bert_jax.data.sources.units import Unit
+from bert_jax.data.tokenizers import tokenizers
+from bert_jax.errors import ConfigError, CorruptError
+
+# A text is encoded only once, if its token ids take no more memory than this.
+KEPT_BYTES = 2**28
+# There is a process for so many bytes of token ids, so that a small text, which takes
+# seconds, is encoded in this process.
+BYTES_PER_WORKER = 2**22
+# A process encodes a million tokens per second of CPU time, and this process arranges
+# 30 million (measured on 10 MB of English with WordPiece).
+MAX_WORKERS = 16
+
+# Token ids, sentence lengths and document lengths, as `shard_file.read` returns them.
+Shard = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """The encoded documents of a unit.
+
+    Attributes:
+      segment: the documents, held-out ones included.
+      counts: counts of reading, cleaning and `encoding.COUNTS`.
+      bad: lines or files that cannot be read.
+    """
+
+    segment: segments.Segment
+    counts: dict[str, int]
+    bad: lines.Bad
+
+
+class UnitEncoder:
+    """Reads and encodes the documents of units."""
+
+    def __init__(self, data: DataConfig, tokenizer: tokenizers.Tokenizer):
+        self._data = data
+        self._dtype = encoding.id_dtype(tokenizer, data)
+        self._encoder = encoding.DocumentEncoder(data, tokenizer)
+
+    def __call__(self, unit: Unit) -> Encoded:
+        """Encodes the documents of a unit.
+
+        Raises:
+          ConfigError: when there are more token ids than a shard may have.
+        """
+        counts = lines.ReadCounts()
+        spec = self._data.sources[unit.source]
+        entries: list[encoding.Entry] = []
+        num_bytes = 0
+        try:
+            for document in sources.read(
+                spec, self._data, counts, [unit.path], unit.part
+            ):
+                for entry in self._encoder(document, unit.source, counts):
+                    entries.append(entry)
+                    num_bytes += len(entry.token_ids)
+                if num_bytes > segments.MAX_SHARD_BYTES:
+                    raise _TooLarge
+        except _TooLarge:
+            raise too_large([unit], self._data, num_bytes) from None
+        except ConfigError as error:  # the rest of the unit cannot be read
+            counts.reject(error)
+        return Encoded(
+            segments.from_entries(entries, self._dtype),
+            dict(counts),
+            lines.Bad(counts.num_bad, counts.bad),
+        )
+
+
+class _TooLarge(Exception):
+    """Raised when a unit has too many token ids."""
+
+
+def too_large(units: list[Unit], data: DataConfig, num_bytes: int) -> ConfigError:
+    """Returns the error for a shard with more token ids than fit in memory."""
+    limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
+    if len(units) > 1:
+        factor = num_bytes / segments.MAX_SHARD_BYTES
+        return ConfigError(
+            f"config.data.num_shards={data.num_shards} makes a shard with more than"
+            f" {limit} of token ids, and readers keep a whole shard in memory; multiply"
+            f" it by at least {factor:.1f}"
+        )
+    return ConfigError(
+        f"{units[0].path} has more than {limit} of token ids in a part that can only be"
+        " read as a whole, and readers keep it in memory; write it as Parquet with"
+        " smaller row groups or as uncompressed JSON Lines, or set"
+        " config.data.stream=False to prepare a corpus"
+    )
+
+
+def arrange(
+    pieces: Sequence[segments.Segment], data: DataConfig
+) -> tuple[segments.Segment, segments.Segment, int]:
+    """Orders the documents of a shard by key, without repeats.
+
+    Returns:
+      The documents to train on, the held-out documents, and the number of repeats.
+    """
+    everything = segments.concatenate(list(pieces))
+    order, num_repeated = segments.distinct(everything.records)
+    keys = segments.key_numbers(everything.records)[order]
+    num_held_out = np.searchsorted(keys, np.uint64(key_ranges.held_out_end(data)))
+    return (
+        segments.select(everything, order[num_held_out:]),
+        segments.select(everything, order[:num_held_out]),
+        num_repeated,
+    )
+
+
+def digest(segment: segments.Segment) -> str:
+    """Returns the SHA-256 of the token ids and of all lengths."""
+    sha256 = hashlib.sha256(segment.token_ids.tobytes())
+    sha256.update(segment.sentence_lengths.astype("<u4").tobytes())
+    sha256.update(segment.records["num_sentences"].astype("<u4").tobytes())
+    return sha256.hexdigest()
+
+
+class Index:
+    """The files and units of a streamed corpus, as stored in its manifest."""
+
+    def __init__(self, files: list[list[Any]], units: dict[str, list[Unit]]):
+        """Creates an index.
+
+        Args:
+          files: source, path, size and modification time of every file.
+          units: units of every training shard, by its file name in the manifest.
+        """
+        self.files, self.units = files, units
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the manifest's entry."""
+        number = {(file[0], file[1]): i for i, file in enumerate(self.files)}
+        return {
+            "files": self.files,
+            "units": {
+                shard: [[number[unit[:2]], *unit.part] for unit in units]
+                for shard, units in self.units.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Index":
+        """Reads an entry written by `to_json`.
+
+        Raises:
+          KeyError, TypeError, ValueError: when it has another format.
+        """
+        files = values["files"]
+        units = {
+            shard: [
+                Unit(files[i][0], files[i][1], (start, stop))
+                for i, start, stop in units
+            ]
+            for shard, units in values["units"].items()
+        }
+        return cls(files, units)
+
+
+def facts(found: Sequence[input_files.Source]) -> list[list[Any]]:
+    """Returns source, path, size and modification time of every file."""
+    return [[i, *file[:3]] for i, source in enumerate(found) for file in source.files]
+
+
+class Stream:
+    """Reads the training shards of an index.
+
+    Attributes:
+      index: the index.
+      num_workers: number of processes that encode text; 1 if this process does.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        data: DataConfig,
+        tokenizer: tokenizers.Tokenizer,
+        num_bytes: int,
+    ):
+        """Creates a reader; its processes are started by the first call of `read`.
+
+        Args:
+          index: the index.
+          data: the config of the index.
+          tokenizer: the tokenizer of the index.
+          num_bytes: size of the token ids of all shards.
+        """
+        self.index = index
+        self._data, self._tokenizer = data, tokenizer
+        num_cores = len(os.sched_getaffinity(0))
+        self.num_workers = min(
+            num_cores, MAX_WORKERS, math.ceil(num_bytes / BYTES_PER_WORKER)
+        )
+        self._kept: dict[str, Shard] | None = {} if num_bytes <= KEPT_BYTES else None
+        self._encoder = UnitEncoder(data, tokenizer)
+        self._pool: futures.Executor | None = None
+        self._lock = threading.Lock()
+
+    def check_files(self) -> None:
+        """Raises ConfigError if the files are not those of the index."""
+        specs = self._data.sources
+        # The files of a commit on the Hub do not change; a new commit is not used.
+        on_hub = {i for i, x in enumerate(specs) if hub_datasets.repository(x)}
+        was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
+        found = {
+            (i, file.path): [i, *file[:3]]
+            for i, spec in enumerate(specs)
+            if i not in on_hub
+            for file in input_files.find((spec,))[0].files
+        }
+        for place in sorted(was.keys() | found.keys()):
+            if was.get(place) == found.get(place):
+                continue
+            what = "was changed"
+            if place not in found:
+                what = "was removed"
+            elif place not in was:
+                what = "was added"
+            raise ConfigError(
+                f"{place[1]} {what} after its text was indexed in"
+                f" config.data.corpus_dir={self._data.corpus_dir!r}; restore them, or"
+                " set config.data.corpus_dir to a new directory for a new index"
+            )
+
+    def read(self, shard: str, sha256: str) -> Shard:
+        """Returns the token ids, sentence lengths and document lengths of a shard.
+
+        Args:
+          shard: its file name in the manifest.
+          sha256: its `digest`.
+
+        Raises:
+          CorruptError: when its files give other token ids than were indexed.
+          ConfigError: when a worker process is killed again and again.
+        """
+        if self._kept is not None and shard in self._kept:
+            return self._kept[shard]
+        units = self.index.units[shard]
+        encoded = self._encode(units)
+        bad = [message for each in encoded for message in each.bad.bad]
+        segment, _, _ = arrange([each.segment for each in encoded], self._data)
+        if bad or digest(segment) != sha256:
+            paths = sorted({unit.path for unit in units})
+            more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+            raise CorruptError(
+                f"{', '.join(paths[:3])}{more} give other token ids for {shard} than"
+                f" when they were indexed in {self._data.corpus_dir}"
+                f"{f' ({bad[0]})' if bad else ''}; restore the files and the versions"
+                " of Python and tokenizers, or set config.data.corpus_dir to a new"
+                " directory for a new index"
+            )
+        found = (
+            segment.token_ids,
+            segment.sentence_lengths,
+            segment.records["num_sentences"],
+        )
+        if self._kept is not None:
+            self._kept[shard] = found
+        return found
+
+    def _encode(self, units: list[Unit]) -> list[Encoded]:
+        """Encodes units in worker processes; starts new ones if one was killed."""
+        if self.num_workers == 1:
+            with self._lock:
+                return list(map(self._encoder, units))
+        for _ in range(2):
+            pool = self._started_pool()
+            try:
+                return [f.result() for f in [pool.submit(encode, u) for u in units]]
+            except BrokenProcessPool:
+                with self._lock:
+                    if self._pool is pool:
+                        self._pool = None
+        raise ConfigError(
+            "a process that encodes text was killed twice, most likely because memory"
+            " ran out; use shards and units of less text, or a host with more memory"
+        )
+
+    def _started_pool(self) -> futures.Executor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = workers.Pool(
+                    self.num_workers, start, (self._data, self._tokenizer)
+                )
+                # Also at exit, where Python would drop the pool too late.
+                weakref.finalize(
+                    self, self._pool.shutdown, wait=False, cancel_futures=True
+                )
+            return self._pool
+
+
+# The state of a worker process, which `start` initializes.
+_encoder: UnitEncoder | None = None
+
+
+def start(data: DataConfig, tokenizer: tokenizers.Tokenizer) -> None:
+    """Initializes a worker process for `encode`."""
+    global _encoder
+    _encoder = UnitEncoder(data, tokenizer)
+
+
+def encode(unit: Unit) -> Encoded:
+    """Encodes a unit in a process initialized by `start`."""
+    assert _encoder is not None
+    return _encoder(unit)

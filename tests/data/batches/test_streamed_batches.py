@@ -1,0 +1,131 @@
+"""Tests of pipeline.batches on streamed text: exact at any step, on any hosts."""
+
+import itertools
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bert_jax.data.batches import pipeline, provenance
+from bert_jax.data.corpus import build, streamed
+from tests.commands import ROOT
+from tests.corpora import make_config, make_documents
+from tests.data.corpus.test_streamed import two_processes, write_jsonl  # noqa: F401
+
+STEPS = (0, 1000, 100_000)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    """A config that streams two JSON Lines files and a Parquet file as 4 shards."""
+    directory = tmp_path_factory.mktemp("streamed")
+    documents = make_documents(300)
+    write_jsonl(directory / "1.jsonl", documents[:80])
+    write_jsonl(directory / "2.jsonl", documents[80:160])
+    text = ["\n".join(document) for document in documents[160:]]
+    table = pyarrow.table({"text": text})
+    parquet.write_table(table, directory / "3.parquet", row_group_size=9)
+    config = make_config(
+        directory,
+        sources=(
+            f"jsonl:{directory}/*.jsonl#text",
+            f"parquet:{directory}/*.parquet#text",
+        ),
+        stream=True,
+        num_shards=4,
+        num_streams=4,
+    )
+    build.prepare(config, 1)
+    return config
+
+
+def batches(config, first_step, count=1, *, split="train", corpus=None, **host):
+    """Returns batches of a corpus that is opened for them, as in a new process."""
+    made = pipeline.batches(
+        corpus or build.find_corpus(config),
+        config,
+        split=split,
+        seed=1,
+        phase_index=0,
+        first_step=first_step,
+        **host,
+    )
+    found = list(itertools.islice(made, count))
+    made.close()
+    return found
+
+
+def assert_equal(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        for name in other:
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+@pytest.mark.parametrize("num_hosts", [2, 4])
+def test_batches_do_not_depend_on_the_number_of_hosts(config, num_hosts):
+    for step in STEPS:
+        whole = batches(config, step)
+        parts = [
+            batches(config, step, host=host, num_hosts=num_hosts)[0]
+            for host in range(num_hosts)
+        ]
+        together = {
+            name: np.concatenate([part[name] for part in parts]) for name in whole[0]
+        }
+        assert_equal([together], whole)
+
+
+def test_batches_do_not_depend_on_the_first_step(config):
+    straight = batches(config, 990, 40)
+    for first in (991, 1000, 1029):
+        assert_equal(batches(config, first, 1030 - first), straight[first - 990 :])
+
+
+def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):  # noqa: F811
+    corpus = build.find_corpus(config)
+    assert corpus.stream.num_workers == corpus.num_loading == 2
+    monkeypatch.setattr(streamed, "BYTES_PER_WORKER", 2**22)
+    for step in STEPS:
+        assert_equal(batches(config, step, 3, corpus=corpus), batches(config, step, 3))
+
+
+def test_origins_are_in_the_streamed_shards(config):
+    corpus = build.find_corpus(config)
+    options = {"seed": 1, "phase_index": 0, "step": 1000}
+    origins = provenance.origins(corpus, config, split="train", **options)
+    places = pipeline.places(corpus, config, **options)
+    assert {origin.shard for origin in origins} == {place[0] for place in places}
+    assert {origin.shard for origin in origins} <= corpus.stream.index.units.keys()
+
+
+@pytest.mark.slow
+def test_a_program_ends_while_text_is_being_encoded(config, tmp_path):
+    """Neither threads nor processes block the exit of the interpreter."""
+    (tmp_path / "config.json").write_text(config.to_json())
+    code = f"""
+        from bert_jax import config
+        from bert_jax.data.batches import pipeline
+        from bert_jax.data.corpus import build, streamed
+
+        streamed.BYTES_PER_WORKER = 1
+        streamed.KEPT_BYTES = 0
+        config = config.from_json(open({str(tmp_path / "config.json")!r}).read())
+        batches = pipeline.batches(
+            build.find_corpus(config), config, split="train", seed=0, phase_index=0,
+            first_step=0,
+        )
+        next(batches)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

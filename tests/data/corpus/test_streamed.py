@@ -1,0 +1,240 @@
+"""Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
+
+import json
+import os
+import pathlib
+import signal
+import threading
+import time
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from bert_jax.data.corpus import build, corpus, segments, streamed
+from bert_jax.errors import ConfigError, CorruptError
+from tests.corpora import (
+    all_text,
+    changed,
+    files,
+    load_text,
+    make_config,
+    make_documents,
+)
+
+
+def write_jsonl(path, documents):
+    texts = ("\n".join(document) for document in documents)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def make(config):
+    """Makes an index or a corpus in this process, and opens it."""
+    return build.prepare(config, 1)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A config that streams documents, some of them repeated, from two sources."""
+    directory = tmp_path_factory.mktemp("source")
+    documents = make_documents(200)
+    write_jsonl(directory / "1.jsonl", documents[:50])
+    write_jsonl(directory / "2.jsonl", documents[50:120])
+    text = ["\n".join(document) for document in documents[100:]]
+    parquet.write_table(
+        pyarrow.table({"body": text}), directory / "3.parquet", row_group_size=4
+    )
+    sources = (f"jsonl:{directory}/*.jsonl#text", f"parquet:{directory}/*.parquet#body")
+    config = make_config(directory, sources=sources, stream=True)
+    make(config)
+    return config
+
+
+@pytest.fixture
+def second(source):
+    """The second file of a source, which is restored after the test."""
+    path = pathlib.Path(source.data.corpus_dir).parent / "2.jsonl"
+    content, stat = path.read_bytes(), path.stat()
+    yield path
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def elsewhere(config, name, **data):
+    directory = f"{config.data.corpus_dir}_{name}"
+    return changed(config, "data", corpus_dir=directory, **data)
+
+
+@pytest.mark.parametrize(
+    "weights", [(), pytest.param((0.5, 2.5), marks=pytest.mark.slow)]
+)
+def test_one_shard_equals_that_of_a_prepared_corpus(source, weights):
+    one = {"num_shards": 1, "num_streams": 1, "source_weights": weights}
+    found = make(elsewhere(source, f"one{weights}", **one))
+    expected = make(elsewhere(source, f"files{weights}", stream=False, **one))
+    for split in corpus.SPLITS:
+        (ours,), (theirs,) = found.shards[split], expected.shards[split]
+        arrays, documents = found.load_marked(ours)
+        expected_arrays, expected_documents = expected.load_marked(theirs)
+        np.testing.assert_array_equal(arrays, expected_arrays)
+        assert arrays.dtype == expected_arrays.dtype
+        for name in ("token_offsets", "sentence_offsets"):
+            np.testing.assert_array_equal(
+                getattr(documents, name), getattr(expected_documents, name)
+            )
+        np.testing.assert_array_equal(found.rows[split], expected.rows[split])
+
+
+def test_only_the_assignment_of_documents_to_shards_differs(source):
+    found = corpus.read(source)
+    expected = make(elsewhere(source, "prepared", stream=False))
+    ours, theirs = files(found.directory), files(expected.directory)
+    assert set(ours) == {name for name in theirs if not name.startswith("train")}
+    for name in set(ours) - {"manifest.json"}:
+        assert ours[name] == theirs[name]
+    assert set(map(tuple, all_text(found))) == set(map(tuple, all_text(expected)))
+
+
+def test_held_out_documents_are_not_trained_on(source):
+    found = corpus.read(source)
+    train, validation = (
+        {
+            tuple(document)
+            for i in range(len(found.shards[split]))
+            for document in load_text(found, split, i)
+        }
+        for split in corpus.SPLITS
+    )
+    assert len(train) > 100 and len(validation) > 20 and not train & validation
+
+
+def test_repeats_within_a_shard_are_dropped(tmp_path):
+    documents = make_documents(10)
+    write_jsonl(tmp_path / "1.jsonl", documents * 3)
+    config = make_config(
+        tmp_path,
+        sources=(f"jsonl:{tmp_path}/*.jsonl#text",),
+        stream=True,
+        num_shards=1,
+        num_streams=1,
+    )
+    assert sorted(all_text(make(config))) == sorted(documents)
+
+
+# ------------------------------------------------------------------------ processes
+
+
+def load(found):
+    return [found.load_marked(shard)[0] for shard in found.shards["train"]]
+
+
+@pytest.fixture
+def two_processes(monkeypatch):
+    monkeypatch.setattr(streamed, "BYTES_PER_WORKER", 1)
+    monkeypatch.setattr(streamed, "MAX_WORKERS", 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+
+
+def test_a_killed_process_is_replaced(source, two_processes, monkeypatch):
+    monkeypatch.setattr(streamed, "KEPT_BYTES", 0)
+    found = corpus.read(source)
+    expected = load(found)
+    pool = found.stream._pool
+    for process in list(pool._processes.values()):
+        os.kill(process.pid, signal.SIGKILL)
+    while not pool._broken:
+        time.sleep(0.01)
+    # Two threads notice at the same time, as those of the pipeline do.
+    results = [None, None]
+
+    def again(i):
+        results[i] = load(found)
+
+    threads = [threading.Thread(target=again, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found.stream._pool is not pool
+    for result in results:
+        assert all(map(np.array_equal, result, expected))
+
+
+@pytest.mark.parametrize("kept_bytes, count", [(2**20, 1), (0, 3)])
+def test_a_small_text_is_encoded_once(source, monkeypatch, kept_bytes, count):
+    monkeypatch.setattr(streamed, "KEPT_BYTES", kept_bytes)
+    found = corpus.read(source)
+    assert found.stream.num_workers == 1
+    encoded = []
+    encode = found.stream._encoder
+    found.stream._encoder = lambda unit: encoded.append(unit) or encode(unit)
+    first, *others = [load(found) for _ in range(3)]
+    for other in others:
+        assert all(map(np.array_equal, first, other))
+    num_units = sum(map(len, found.stream.index.units.values()))
+    assert len(encoded) == count * num_units
+
+
+# ---------------------------------------------------------------------------- errors
+
+
+def fails(config, *words, do=build.find_corpus):
+    with pytest.raises(ConfigError) as caught:
+        do(config)
+    message = str(caught.value)
+    assert "\n" not in message and all(word in message for word in words), message
+
+
+def test_changed_files_are_refused(source, second):
+    content, stat = second.read_bytes(), second.stat()
+    second.write_bytes(content + b'{"text": "More."}\n')
+    fails(source, "2.jsonl was changed", "config.data.corpus_dir=")
+    second.unlink()
+    fails(source, "2.jsonl was removed")
+    # evaluate and export read no training text.
+    found = corpus.read(source)
+    assert len(found.load(found.shards["validation"][0])[0])
+    second.write_bytes(content)
+    os.utime(second, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    (second.parent / "4.jsonl").write_bytes(content)
+    fails(source, "4.jsonl was added")
+    (second.parent / "4.jsonl").unlink()
+    build.find_corpus(source)
+
+
+@pytest.mark.parametrize(
+    "replace, word", [((b"w1", b"w2"), "other token ids"), ((b'"', b"'"), "not JSON")]
+)
+def test_a_change_that_sizes_and_times_do_not_show_is_found(
+    source, second, replace, word
+):
+    stat = second.stat()
+    second.write_bytes(second.read_bytes().replace(*replace))
+    os.utime(second, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    found = build.find_corpus(source)
+    with pytest.raises(CorruptError, match=word) as caught:
+        load(found)
+    assert "2.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_text_too_large_for_memory_is_an_error(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 2000)
+    many = source.data.sources[:1]
+    config = elsewhere(source, "many", sources=many)
+    fails(config, "num_shards=2", "multiply it", do=make)
+    (tmp_path / "a.txt").write_text("w1 w2 w3.\n" * 500)
+    whole = (f"text:{tmp_path}/a.txt",)
+    one = {"sources": whole, "num_shards": 1, "num_streams": 1}
+    fails(elsewhere(source, "whole", **one), "a.txt has more than", "groups", do=make)
+
+
+def test_an_index_is_not_a_corpus(source):
+    config = changed(source, "data", stream=False)
+    fails(config, "config.data.stream=False", "an index", "config.data.stream=True")
+
+
+def test_the_units_of_a_shard_are_from_many_places(source):
+    first, second = corpus.read(source).stream.index.units.values()
+    assert len(first) + len(second) > 10
+    assert min(first) < max(second) and min(second) < max(first)
