@@ -67,6 +67,8 @@ def _row(workdir: str, step: int, loss: float | None) -> list[str]:
     directory = integrity.directory_of(workdir, step)
     paths = [os.path.join(directory, name) for name in storage.files(directory)]
     found = [each for each in storage.stat_all(paths) if each]
+    if not found:
+        raise FileNotFoundError(directory)
     saved = time.localtime(max(each.changed_ns for each in found) / 1e9)
     return [
         f"{step:,}",

@@ -2,6 +2,7 @@
 
 import collections
 import errno
+import os
 import shutil
 import time
 
@@ -154,7 +155,7 @@ def test_digests_are_written_before_the_commit(tmp_path, monkeypatch):
     assert integrity.verify(str(tmp_path), 1) == ["SHA256SUMS is missing"]
 
     def fail(directory):
-        raise RuntimeError(f"no digests for {directory.name}")
+        raise RuntimeError(f"no digests for {os.path.basename(directory)}")
 
     monkeypatch.setattr(integrity, "seal", fail)
     checkpoints.save(2, state, config, Position("corpus"))
