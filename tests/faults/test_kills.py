@@ -14,7 +14,7 @@ from tests.runs import assert_same_bits, exact_lines
 
 pytestmark = pytest.mark.slow
 # KILLS=50, with 1,500 steps, passed as well, in 11 minutes.
-NUM_KILLS = int(os.environ.get("KILLS", "8"))
+NUM_KILLS = int(os.environ.get("KILLS", "6"))
 LAST = 30 * NUM_KILLS
 
 
