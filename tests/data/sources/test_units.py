@@ -23,7 +23,9 @@ def files(tmp_path):
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content.encode()))
     (tmp_path / "c.txt").write_text("\n\n".join(TEXTS))
     table = pyarrow.table({"id": [1] * len(TEXTS), "a": [{"text": t} for t in TEXTS]})
-    parquet.write_table(table, tmp_path / "d.parquet", row_group_size=10)
+    (tmp_path / "dataset").mkdir()
+    for path in ("d.parquet", "dataset/train.parquet"):
+        parquet.write_table(table, tmp_path / path, row_group_size=10)
     return tmp_path
 
 
@@ -49,6 +51,7 @@ def read(spec, planned=None):
         ("jsonl:{}/*.gz#text", (1, 1)),
         ("text:{}/*.txt", (1, 1)),
         ("parquet:{}/*.parquet#a.text", (5, 20)),
+        ("hf:{}/dataset#a.text", (5, 20)),
     ],
 )
 def test_units_are_the_whole_source(files, name, counts):
