@@ -338,10 +338,10 @@ def save(run: Run, step: int, state: TrainState, position: Position) -> None:
     """Writes the log lines so far, and starts to save a state that is finite."""
     run.monitor.flush()  # raises if the steps since the last line diverged
     nonfinite.check_finite(step, state)
-    wait_for_save(run)
-    with run.monitor.activity("saving"), run.budget.timing("save"):
-        # Waits for the previous save.
-        run.checkpoints.save(step, state, run.config, position, run.budget.saved)
+    with run.budget.timing("save"):
+        wait_for_save(run)
+        with run.monitor.activity("saving"):
+            run.checkpoints.save(step, state, run.config, position, run.budget.saved)
 
 
 def rehearse_end(run: Run, state: TrainState, phase_index: int) -> None:

@@ -7,7 +7,7 @@ saves have taken, and all processes adopt it. A new plan continues the decay at 
 progress, so the rate has no jumps.
 
 The time is that of all calls of `train`, from the import of bert_jax to the end. It is
-recorded in the workdir, so a kill loses RECORD_SHARE of it at most, or one step.
+recorded in the workdir between steps, see RECORD_SHARE; a kill loses the rest.
 """
 
 import bisect
@@ -35,7 +35,8 @@ DECAY_SHARE = 0.2
 # up the time.
 MIN_STEPS = 20
 EXIT_SECS = 0.5  # from the summary to the end of the process
-RECORD_SHARE, RECORD_SECS = 0.001, 1.0  # interval of records; the larger one counts
+# The interval of records is the larger one. Steps wait for a record in a bucket.
+RECORD_SHARE, RECORD_SECS, BUCKET_RECORD_SECS = 0.001, 1.0, 10.0
 # The weight of the newest log line in the estimate of a step's time.
 NEWEST = 0.5
 
@@ -215,7 +216,8 @@ class Budget:
         """Records the running time if the last record is too old."""
         if self.plan is None or not multihost.is_first():
             return
-        interval = max(RECORD_SECS, RECORD_SHARE * 3600 * self._config.budget_hours)
+        least = BUCKET_RECORD_SECS if storage.is_remote(self._path) else RECORD_SECS
+        interval = max(least, RECORD_SHARE * 3600 * self._config.budget_hours)
         now = time.perf_counter()
         if now - self._recorded_at >= interval:
             self._recorded_at = now

@@ -75,7 +75,6 @@ def test_a_decay_branch_has_the_bits_of_a_run_that_decayed_there(trained, tmp_pa
     [
         ("RUN", "must be RUN@STEP, the workdir of a run and the step"),
         ("RUN@last", "must be RUN@STEP"),
-        ("gs://bucket/run@10", "is not a local path"),
         ("RUN/checkpoints@10", "has no config.json; use the workdir of a run"),
         ("RUN@15", "there is no checkpoint of step 15; available steps: 10, 20"),
     ],
