@@ -1,8 +1,10 @@
 """Commands, flags, config keys and tests named in README.md and docs/ exist."""
 
 import ast
+import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import re
 import shlex
@@ -11,6 +13,7 @@ import sys
 import ml_collections
 import pytest
 
+from tests import corpora
 from tests.commands import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -182,3 +185,21 @@ def test_exit_codes_are_documented():
     rows = re.findall(r"^\| ([\d, ]+) \|", TEXT["reliability.md"], re.M)
     listed = {int(code) for row in rows for code in row.split(",")}
     assert codes - {errors.EXIT_BROKEN_PIPE} <= listed
+
+
+def test_the_example_of_a_dataset_prints_the_output_shown(tmp_path, monkeypatch):
+    """With another corpus; the sizes of batches are those of the example."""
+    text = TEXT["your_own_corpus.md"].partition("## Batches as a `tf.data.Dataset`")[2]
+    code, output = re.findall(r"```\w+\n(.*?)```", text, re.S)
+    small, config = corpora.make_config(tmp_path), config_of("configs/tiny.py")
+    corpora.write(small, corpora.make_documents(200))
+    for name in ("sources", "corpus_dir", "num_shards", "num_streams"):
+        config.data[name] = getattr(small.data, name)
+    config.data.validation_fraction = small.data.validation_fraction
+    config.tokenizer.vocab_file = small.tokenizer.vocab_file
+    config.tokenizer.vocab_size = small.tokenizer.vocab_size
+    monkeypatch.setattr("bert_jax.configs.tiny.get_config", lambda: config)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, {})
+    assert printed.getvalue() == output

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.preflight import hlo
@@ -58,7 +59,7 @@ def compile_step(
         state = jax.tree.map(on_mesh, jax.eval_shape(init))
         step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
     phase = config.phases[phase_index]
-    batch = sharding.abstract_batch(step_lib.batch_shapes(phase), mesh)
+    batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)
     facts: dict[str, Any] = {
         "arguments": {
             "parameters": hlo.device_bytes(state.params),

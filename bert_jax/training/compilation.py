@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax import storage
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
 from bert_jax.training import step as step_lib
@@ -43,7 +44,7 @@ def compile_phase(
     """
     with jax.set_mesh(mesh):  # set_mesh applies to this thread only
         batch = sharding.abstract_batch(
-            step_lib.batch_shapes(config.phases[phase_index]), mesh
+            pipeline.batch_shapes(config.phases[phase_index]), mesh
         )
         number = jax.ShapeDtypeStruct(
             (), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P())

@@ -44,8 +44,8 @@ def training_batches(
 ) -> Iterator[tuple[int, int, Batch]]:
     """Yields (step, phase, batch) for every step after `first_step`.
 
-    A batch is on the devices and has the shapes of `step.batch_shapes`. The next batch
-    is transferred while a step runs.
+    A batch is on the devices and has the shapes of `pipeline.batch_shapes`. The next
+    batch is transferred while a step runs.
 
     Args:
       corpus: its "train" split is read.

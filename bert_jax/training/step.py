@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 
 from bert_jax import phases
-from bert_jax.config import ExperimentConfig, PhaseConfig
+from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
@@ -254,21 +254,6 @@ def make_eval_step(
         return sums, losses.loss_counts(batch, next_sentence)
 
     return eval_step
-
-
-def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], jnp.dtype]]:
-    """Returns the shape and dtype of every array of a phase's global batches."""
-    B, T = phase.global_batch_size, phase.sequence_length
-    P, K = phase.max_predictions, phase.max_sequences_per_row
-    tokens = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
-    widths = {name: T for name in tokens}
-    widths |= {f"masked_lm_{name}": P for name in ("positions", "ids", "weights")}
-    pairs = ("positions", "labels", "weights")
-    widths |= {f"next_sentence_{name}": K for name in pairs}
-    return {
-        name: ((B, width), jnp.dtype("float32" if "weights" in name else "int32"))
-        for name, width in widths.items()
-    }
 
 
 def accumulate(

@@ -72,7 +72,7 @@ def test_batch_shapes_equal_those_of_the_pipeline(trained):
             first_step=0,
         )
     )
-    abstract = sharding.abstract_batch(step_lib.batch_shapes(config.phases[0]), mesh)
+    abstract = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
     placed = sharding.place_batch(batch, mesh)
     assert abstract.keys() == placed.keys()
     for name, array in placed.items():

@@ -9,11 +9,12 @@ determines which host reads a row, but not which rows a step has.
 
 tf.data reads the records of the shards. A few dozen NumPy operations on all pairs of a
 shard, or on all rows of a step, then make the batches. They run ahead of the model in
-Python threads and not in those of tf.data, because ending a tf.data iterator waits for
-its threads, which in turn wait for the GIL (seen with TensorFlow 2.21).
+Python threads and not in those of tf.data: a run that waits for `batches` still handles
+signals and gets the errors of the corpus as they are. `dataset` is a tf.data.Dataset
+over the same threads. docs/architecture.md compares the two.
 
 Shapes: B row of the batch, T token, P masked position, K sentence pair in a row,
-R row of a visit.
+R row of a visit, S step.
 """
 
 import collections
@@ -24,12 +25,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import masking, row_layout, visits
+from bert_jax.config import ExperimentConfig, PhaseConfig
+from bert_jax.data.batches import masking, row_layout, tf_iterators, visits
 from bert_jax.data.batches.streams import Stream, make_streams
 from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import encoding
 from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.lazy_tensorflow import tf
 
 Batch = dict[str, np.ndarray]
 
@@ -82,6 +84,100 @@ def batches(
       sequence_ids; [B, P] masked_lm_positions, masked_lm_ids, masked_lm_weights;
       [B, K] next_sentence_positions, next_sentence_labels, next_sentence_weights.
     """
+    part = (split, seed, phase_index, first_step, host, num_hosts)
+    return (
+        {name: rows_SB[i] for name, rows_SB in steps.items()}
+        for steps in _several_steps(corpus, config, *part)
+        for i in range(len(steps["input_ids"]))
+    )
+
+
+def dataset(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    *,
+    split: str,
+    seed: int,
+    phase_index: int,
+    first_step: int,
+    host: int = 0,
+    num_hosts: int = 1,
+) -> "tf.data.Dataset":
+    """Returns `batches` as an endless tf.data.Dataset, one element per step.
+
+    Every iterator starts at `first_step` and has its own threads and visits, which end
+    soon after it is deleted. An iterator may be deleted at any time, by any thread or
+    at the end of the program, see tf_iterators.py.
+
+    Args:
+      corpus, config, split, seed, phase_index, first_step, host, num_hosts: see
+        `batches`.
+
+    Returns:
+      Dictionaries of int32 and float32 tensors with the names and shapes of `batches`.
+
+    Raises:
+      tf.errors.UnknownError: while iterating, when a shard is missing or corrupt; the
+        message contains that of the CorruptError.
+    """
+    part = (split, seed, phase_index, first_step, host, num_hosts)
+    size = config.phases[phase_index].global_batch_size // num_hosts
+
+    def several_steps() -> Iterator[Batch]:
+        try:
+            for steps in _several_steps(corpus, config, *part):
+                yield {name: x.reshape(-1, x.shape[-1]) for name, x in steps.items()}
+        except RuntimeError as error:  # TensorFlow would print it when a program ends
+            if not str(error).startswith("cannot schedule new futures after"):
+                raise
+
+    tf_iterators.delete_in_a_thread()
+    made = tf.data.Dataset.from_generator(
+        several_steps,
+        output_signature={
+            name: tf.TensorSpec((None, width), dtype)
+            for name, ((_, width), dtype) in batch_shapes(
+                config.phases[phase_index]
+            ).items()
+        },
+    )
+    # Unlike `unbatch`, it does not copy aligned rows.
+    made = made.rebatch(size, drop_remainder=True).prefetch(1)
+    options = tf.data.Options()
+    # Its thread sleeps for up to a minute and cannot be woken to end (seen with
+    # TensorFlow 2.21).
+    options.autotune.enabled = False
+    return made.with_options(options).apply(
+        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    )
+
+
+def batch_shapes(phase: PhaseConfig) -> dict[str, tuple[tuple[int, int], np.dtype]]:
+    """Returns the shape and dtype of every array of a phase's global batches."""
+    B, T = phase.global_batch_size, phase.sequence_length
+    P, K = phase.max_predictions, phase.max_sequences_per_row
+    tokens = ("input_ids", "segment_ids", "position_ids", "sequence_ids")
+    widths = {name: T for name in tokens}
+    widths |= {f"masked_lm_{name}": P for name in ("positions", "ids", "weights")}
+    pairs = ("positions", "labels", "weights")
+    widths |= {f"next_sentence_{name}": K for name in pairs}
+    return {
+        name: ((B, width), np.dtype("float32" if "weights" in name else "int32"))
+        for name, width in widths.items()
+    }
+
+
+def _several_steps(
+    corpus: Corpus,
+    config: ExperimentConfig,
+    split: str,
+    seed: int,
+    phase_index: int,
+    first_step: int,
+    host: int,
+    num_hosts: int,
+) -> Iterator[Batch]:
+    """Yields the rows of `batches` for several steps at once, as [S, B, ...] arrays."""
     phase = config.phases[phase_index]
     streams = make_streams(corpus, config, split, seed, phase_index)
     size = phase.global_batch_size // num_hosts
@@ -97,10 +193,12 @@ def batches(
     num_steps = TOKENS_AT_A_TIME // (num_read * phase.sequence_length)
     num_steps = max(1, min(MAX_STEPS_AT_A_TIME, num_steps))
 
-    def make(parts: list[Part]) -> list[Batch]:
-        made = reader.batch(parts)
-        starts = range(first, num_steps * num_read, num_read)
-        return [{name: made[name][i : i + size] for name in made} for i in starts]
+    def make(parts: list[Part]) -> Batch:
+        rows = slice(first, first + size)
+        return {
+            name: made.reshape(num_steps, num_read, -1)[:, rows]
+            for name, made in reader.batch(parts).items()
+        }
 
     places = (
         [part for step in range(i, i + num_steps) for part in reader.parts(step)]
@@ -110,11 +208,11 @@ def batches(
 
 
 def _run_ahead(
-    make: Callable[[list[Part]], list[Batch]],
+    make: Callable[[list[Part]], Batch],
     places: Iterator[list[Part]],
     close: Callable[[], None],
 ) -> Iterator[Batch]:
-    """Calls `make` for each of `places` in threads, and yields the batches in order."""
+    """Calls `make` for each of `places` in threads, and yields the results in order."""
     pool = concurrent.futures.ThreadPoolExecutor(NUM_THREADS)
     is_finalizing = sys.is_finalizing  # modules may be gone when it returns True
     try:
@@ -123,7 +221,7 @@ def _run_ahead(
         )
         for parts in places:
             ahead.append(pool.submit(make, parts))
-            yield from ahead.popleft().result()
+            yield ahead.popleft().result()
     finally:
         if not is_finalizing():  # otherwise the threads have already ended
             close()

@@ -927,6 +927,51 @@ def test_validation_text_is_not_trained_on(four_shards):
     assert len(documents["train"] | documents["validation"]) == 60
 
 
+# --------------------------------------------------------------------- tf.data
+
+
+@pytest.mark.parametrize(
+    ("split", "first_step", "host", "num_hosts"),
+    [("train", 0, 0, 1), ("train", 37, 1, 3), ("validation", 2, 1, 2)],
+)
+def test_the_dataset_has_the_same_batches(
+    four_shards, split, first_step, host, num_hosts
+):
+    """Also checks its element_spec, cardinality and composition."""
+    made = four_shards.with_phase(0, global_batch_size=12)
+    options = {
+        "split": split,
+        "seed": 1,
+        "phase_index": 0,
+        "first_step": first_step,
+        "host": host,
+        "num_hosts": num_hosts,
+    }
+    dataset = pipeline.dataset(made.corpus, made.config, **options)
+    spec = dataset.element_spec
+    for name, (shape, dtype) in pipeline.batch_shapes(made.config.phases[0]).items():
+        assert spec[name].shape.as_list() == [12 // num_hosts, shape[1]]
+        assert spec[name].dtype == dtype
+    assert dataset.cardinality() == -1  # infinite
+    expected = made.batches(20, **options)
+    for _ in range(2):  # each iterator starts at the same step
+        assert_equal(list(dataset.take(20).as_numpy_iterator()), expected)
+    composed = dataset.map(lambda batch: batch["input_ids"] * 2).prefetch(1).take(3)
+    for ids, batch in zip(composed, expected, strict=False):
+        np.testing.assert_array_equal(ids, batch["input_ids"] * 2)
+
+
+def test_an_error_of_the_dataset_names_the_corrupt_shard(tmp_path):
+    made = Made(tmp_path / "made", 1, 5)
+    (shard,) = made.corpus.shards["train"]
+    (tmp_path / "made" / "corpus" / shard.file).unlink()
+    dataset = pipeline.dataset(
+        made.corpus, made.config, split="train", seed=1, phase_index=0, first_step=0
+    )
+    with pytest.raises(Exception, match=f"{shard.file} is missing"):
+        next(iter(dataset))
+
+
 # -------------------------------------------------------------------- shutdown
 
 
