@@ -106,7 +106,7 @@ def test_tuning_and_compact_print_rows(source, tmp_path):
         f"--data={tmp_path / 'data'}",
         f"--workdir={tmp_path / 'work'}",
         "--tasks=sst2,stsb",
-        "--rates=3e-3",
+        "--rates=1e-3,3e-3",
         "--length=16",
     ]
     stdout = run_well("benchmarks.tuning", *command)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 PHASE = 60  # steps of each of the two
 LAST = 2 * PHASE
 # (processes, devices per process, signal, places). All signals passed at all places in
-# all settings; a start takes ten seconds, so this is a selection. Other numbers of
-# devices are in test_rows_and_masks_do_not_depend_on_the_mesh.
+# all settings, and on eight devices; a start takes ten seconds, so this is a selection.
 CASES = [
     (1, 1, "SIGTERM", ("middle", "end", "phase 2")),
     (1, 1, "SIGKILL", ("end",)),
+    (1, 4, "SIGKILL", ("middle",)),
     (2, 1, "SIGTERM", ("phase 2",)),
     (2, 1, "SIGKILL", ("middle",)),
 ]

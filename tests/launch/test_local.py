@@ -111,6 +111,7 @@ def straight(text, output) -> dict[int, float]:
     ("num_processes", "devices", "mesh"),
     [
         (2, 2, {"mesh.data": 1, "mesh.fsdp": 2, "mesh.tensor": 2}),
+        (2, 1, {"mesh.data": 1, "mesh.tensor": 2}),  # both hold all rows
     ],
 )
 def test_any_number_of_processes_computes_the_same_losses(
