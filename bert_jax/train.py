@@ -7,11 +7,7 @@ Resumes from the newest checkpoint in the workdir, if there is one. Ctrl-C and S
 save a checkpoint and stop the run.
 """
 
-import contextlib
-import dataclasses
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 from absl import flags
@@ -25,10 +21,9 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import start as start_lib
-from bert_jax.monitoring import report, throughput, trackers, writer
+from bert_jax.monitoring import report, trackers
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
-from bert_jax.monitoring.profile import Profiler
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import (
     compilation,
@@ -44,6 +39,7 @@ from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.input import training_batches
 from bert_jax.training.replay import Replay
+from bert_jax.training.run import Run
 from bert_jax.training.step import TrainState
 
 
@@ -125,28 +121,6 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         return state
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """The parts of a run that its steps use.
-
-    Attributes:
-      began: start of the process, in seconds since 1970.
-    """
-
-    config: ExperimentConfig
-    workdir: str
-    mesh: jax.sharding.Mesh
-    corpus: corpus_lib.Corpus
-    checkpoints: Checkpoints
-    ranking: best.Ranking
-    budget: Budget
-    compiled: CompiledSteps
-    replay: Replay
-    held_out: HeldOut
-    monitor: Monitor
-    began: float
-
-
 # ---------------------------------------------------------------------------- steps
 
 
@@ -191,21 +165,21 @@ def take_steps(
     """The training loop: takes all steps after `first_step`."""
     config, monitor, checkpoints = run.config, run.monitor, run.checkpoints
     budget = run.budget
-    open_log(run, first_step, position, started)
+    run.open_log(first_step, position, started)
     run.ranking.drop_after(first_step)
     if first_step and preemption.interrupted():  # a new run takes a step first
         raise Interrupted(f"step {first_step:,} is saved in {run.workdir}")
-    evaluate_if_missing(run, state, first_step)
+    run.evaluate_if_missing(state, first_step)
     batches = training_batches(run.corpus, config, run.mesh, first_step, position.skips)
     if first_step == budget.last_step:
         batches = iter(())
     budget.start_timing(first_step, monitor.seconds_of_steps())
-    with finishing_saves(run), open_profiler(run, first_step) as profiler:
+    with run.finishing_saves(), run.open_profiler(first_step) as profiler:
         try:
             for step, phase_index, batch in monitor.timed(batches):
-                train_step = compiled_step(run, phase_index)
+                train_step = run.compiled_step(phase_index)
                 if budget.is_unrehearsed(phase_index):
-                    rehearse_end(run, state, phase_index)
+                    run.rehearse_end(state, phase_index)
                 arguments = batch, *budget.arguments(step)
                 if run.replay.is_due(step):
                     with monitor.activity("replaying"):
@@ -216,153 +190,24 @@ def take_steps(
                 budget.record()
                 is_last = step == budget.last_step
                 if preemption.interrupted() and not is_last:
-                    save(run, step, state, position)  # there may be only seconds left
-                    wait_for_save(run)  # raises if it failed
+                    run.save(step, state, position)  # there may be only seconds left
+                    run.wait_for_save()  # raises if it failed
                     raise Interrupted(f"step {step:,} is saved in {run.workdir}")
                 is_best = False
                 if run.held_out.is_due(step, budget.last_step):
-                    is_best = evaluate(run, step, phase_index, state)
-                if is_last or is_best or is_time_to_save(run, step):
-                    save(run, step, state, position)
+                    is_best = run.evaluate(step, phase_index, state)
+                if is_last or is_best or run.is_time_to_save(step):
+                    run.save(step, state, position)
                 if is_last:
                     break
                 if step % config.log_every_steps == 0:
-                    replan(run, step)
+                    run.replan(step)
             monitor.flush()
         except DivergedError as error:
             monitor.log_time(error.step)  # otherwise this time counts as not running
             reason = nonfinite.diagnose(state.params, run.workdir)
             raise error.because(reason) from None
     return state
-
-
-def open_log(run: Run, first_step: int, position: Position, started: float) -> None:
-    """Opens the log of the steps after `first_step`."""
-    config = run.config
-    guard = nonfinite.Guard(
-        config,
-        run.corpus,
-        position,
-        first_step,
-        run.workdir if multihost.is_first() else None,
-        run.monitor.print,
-    )
-    run.monitor.open_log(
-        run.workdir,
-        first_step,
-        config.num_steps,
-        config.log_every_steps,
-        phase_of(config, max(first_step - 1, 0))[0],
-        throughput.Throughput(config),
-        report.format_steps,
-        guard.check,
-        started,
-    )
-
-
-def open_profiler(run: Run, first_step: int) -> Profiler:
-    """Opens config.profile in process 0, which traces the devices of its own host."""
-    steps = run.config.profile if multihost.is_first() else ()
-    return Profiler(steps, run.workdir, first_step, run.monitor)
-
-
-@contextlib.contextmanager
-def finishing_saves(run: Run) -> Iterator[None]:
-    """Waits for the save in progress, also after an error if the save can complete."""
-    try:
-        yield
-    except DivergedError:
-        raise
-    except Exception as error:
-        # A save cannot complete if another process is lost.
-        if not multihost.may_be_lost_peer(error):
-            with contextlib.suppress(Exception):  # report the first error
-                wait_for_save(run)
-        raise
-    wait_for_save(run)
-
-
-def wait_for_save(run: Run) -> None:
-    """Waits for the save in progress; trackers record the newest checkpoint."""
-    with run.monitor.activity("saving"):
-        run.checkpoints.wait()
-    for step in run.checkpoints.steps()[-1:]:
-        run.monitor.checkpoint(step, f"{run.checkpoints.directory}/{step}")
-
-
-def compiled_step(run: Run, phase_index: int) -> Callable[..., Any]:
-    """Returns the compiled step of a phase, waiting for its compilation if needed."""
-    if run.compiled.is_ready(phase_index):
-        return run.compiled.get(phase_index)
-    with run.monitor.activity("compiling"):
-        return run.compiled.get(phase_index)
-
-
-def evaluate_if_missing(run: Run, state: TrainState, step: int) -> None:
-    """Evaluates a resumed state whose evaluation is due but not logged."""
-    if not step or not run.held_out.is_due(step, run.budget.last_step):
-        return
-    lines = writer.read(run.workdir)
-    is_done = any(x["step"] == step and writer.HELD_OUT_LOSS in x for x in lines)
-    if not multihost.from_process_0(is_done):
-        evaluate(run, step, phase_of(run.config, step - 1)[0], state)
-
-
-def evaluate(run: Run, step: int, phase_index: int, state: TrainState) -> bool:
-    """Logs the held-out metrics; returns whether keep_best preserves this state."""
-    run.monitor.flush()  # steps so far: their rate excludes the evaluation
-    with run.monitor.activity("evaluating"), run.budget.timing("evaluation"):
-        line = run.held_out.evaluate(state, phase_index)
-    run.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
-    run.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
-    if not run.config.checkpoint.keep_best:
-        return False
-    return multihost.from_process_0(run.ranking.is_best(step, run.checkpoints.steps()))
-
-
-def is_time_to_save(run: Run, step: int) -> bool:
-    """Returns whether the state after `step` steps is saved, in all processes.
-
-    every_minutes is checked only at log lines, because all processes have to agree.
-    """
-    checkpoint = run.config.checkpoint
-    if step % checkpoint.every_steps == 0 or run.budget.starts_decay(step):
-        return True
-    if not checkpoint.every_minutes or step % run.config.log_every_steps:
-        return False
-    minutes = run.checkpoints.seconds_since_save() / 60
-    return multihost.from_process_0(minutes >= checkpoint.every_minutes)
-
-
-def save(run: Run, step: int, state: TrainState, position: Position) -> None:
-    """Writes the log lines so far, and starts to save a state that is finite."""
-    run.monitor.flush()  # raises if the steps since the last line diverged
-    nonfinite.check_finite(step, state)
-    with run.budget.timing("save"):
-        wait_for_save(run)
-        with run.monitor.activity("saving"):
-            run.checkpoints.save(step, state, run.config, position, run.budget.saved)
-
-
-def rehearse_end(run: Run, state: TrainState, phase_index: int) -> None:
-    """Measures how long the end of the run takes, for a plan that ends in time."""
-    held_out, is_first = run.held_out, multihost.is_first()
-    with run.monitor.activity("evaluating"):
-        run.budget.rehearse(
-            evaluation=lambda: (
-                held_out.exists and held_out.evaluate(state, phase_index)
-            ),
-            summary=lambda: (
-                is_first and overview.summarize(run.workdir, 0, 0, held_out)
-            ),
-        )
-
-
-def replan(run: Run, step: int) -> None:
-    """Plans the rest of a run with config.budget_hours."""
-    seconds = run.monitor.seconds_of_steps()
-    run.budget.replan(step, seconds, run.checkpoints.seconds_to_save)
-    run.monitor.set_last_step(run.budget.last_step)
 
 
 # --------------------------------------------------------------------------- inputs

@@ -4,18 +4,13 @@ import json
 import pathlib
 import signal
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bert_jax import train
-from bert_jax.checkpoint import best, integrity
+from bert_jax.checkpoint import integrity
 from bert_jax.monitoring import goodput
-from bert_jax.training.budget import Budget
 from tests.commands import run, run_well, small_run, start, write_text
-from tests.conftest import make_config
-from tests.monitoring.test_monitor import open_monitor, step_metrics
 from tests.runs import assert_same_bits, exact_lines, lines
 
 
@@ -77,27 +72,6 @@ def test_the_output_reports_corpus_evaluation_and_next_commands(straight, text):
     assert "step 60 held out: masked LM loss" in stdout
     assert "Trained to step 60" in stdout
     assert f"python -m bert_jax.export --workdir={straight}" in stdout
-
-
-def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
-    """Otherwise, their rate would include the evaluation."""
-    monitor = open_monitor(tmp_path)
-
-    def evaluate(state, phase_index):
-        assert [line["step"] for line in lines(tmp_path)] == [1]
-        losses = {"eval_loss": 1.0, "eval_masked_lm_loss": 1.0}
-        return losses | {"eval_masked_lm_accuracy": 0.5}
-
-    run: Any = SimpleNamespace(
-        monitor=monitor,
-        held_out=SimpleNamespace(evaluate=evaluate),
-        ranking=best.Ranking(0),
-        budget=Budget(make_config(), str(tmp_path), None, 0.0),
-        config=make_config(),
-    )
-    monitor.step(1, 0, step_metrics(1.0))
-    assert not train.evaluate(run, 1, 0, None)
-    assert [line["step"] for line in lines(tmp_path)] == [1, 1]
 
 
 def test_a_killed_run_resumes_bit_identically(straight, text):
