@@ -1,5 +1,6 @@
-"""The config of a run: schema.py declares it, validation.py checks and builds it."""
+"""The config of a run: schema.py declares it, conditions.py builds and checks it."""
 
+from bert_jax.config.conditions import check_mesh, from_config_dict, from_json
 from bert_jax.config.schema import (
     OPTIMIZERS,
     REMAT,
@@ -18,9 +19,6 @@ from bert_jax.config.schema import (
     TokenizerConfig,
     TokenizerKind,
     Tracker,
-    check_mesh,
-    from_config_dict,
-    from_json,
 )
 from bert_jax.config.validation import build, multiples_around
 

@@ -1,21 +1,15 @@
-"""The schema of configs: frozen dataclasses, built and validated once.
+"""The schema of pretraining configs, as frozen dataclasses.
 
-A config file returns an `ml_collections.ConfigDict`. `from_config_dict` converts it to
-an `ExperimentConfig`, so that no other code handles a ConfigDict. There are no
-defaults here: every number that a run uses is in its config file.
-
-The type of a field declares its range or choices, which validation.py checks. The
-comment beside or above a field documents it. The functions at the end of this module
-check conditions that involve several fields.
+There are no defaults here: every number that a run uses is in its config file. The
+type of a field declares its range or choices, which validation.py checks. The comment
+beside or above a field documents it. conditions.py checks conditions that involve
+several fields.
 """
 
 import dataclasses
 import json
-import math
 import typing
 from typing import Annotated, Literal
-
-import ml_collections
 
 from bert_jax.config.validation import (
     Count,
@@ -26,11 +20,7 @@ from bert_jax.config.validation import (
     Positive,
     Probability,
     Range,
-    build,
-    multiples_around,
-    require,
 )
-from bert_jax.errors import ConfigError
 
 AxisSize = Annotated[int, Range(min=-1)]
 Dtype = Literal["float32", "bfloat16"]
@@ -236,193 +226,3 @@ class ExperimentConfig:
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2)
-
-
-def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
-    """Builds and validates the config of a pretraining run.
-
-    Raises:
-      ConfigError: if a key is missing, unknown or of the wrong type, or if values
-        contradict each other.
-    """
-    if "task" in config:
-        raise ConfigError(
-            "--config is a fine-tuning config for bert_jax.finetune; those"
-            " for pretraining are directly under configs"
-        )
-    experiment = build(ExperimentConfig, config, "config")
-    _check_model_and_data(experiment)
-    check_mesh(experiment.mesh)
-    for i, phase in enumerate(experiment.phases):
-        _check_phase(phase, f"config.phases[{i}]", experiment)
-        _check_packed_predictions(phase, f"config.phases[{i}]", experiment)
-    _check_schedule(experiment)
-    _check_profile(experiment)
-    return experiment
-
-
-def from_json(text: str) -> ExperimentConfig:
-    """Reads a config written by `ExperimentConfig.to_json`."""
-    return from_config_dict(json.loads(text))
-
-
-def _check_model_and_data(config: ExperimentConfig) -> None:
-    model, data = config.model, config.data
-    require(
-        model.hidden_size % model.num_attention_heads == 0,
-        "config.model.hidden_size",
-        model.hidden_size,
-        f"must be a multiple of num_attention_heads={model.num_attention_heads}",
-    )
-    require(
-        model.type_vocab_size >= 2,
-        "config.model.type_vocab_size",
-        model.type_vocab_size,
-        "must be at least 2, one type for each segment of a pair",
-    )
-    require(
-        data.max_document_bytes >= data.max_line_bytes,
-        "config.data.max_document_bytes",
-        data.max_document_bytes,
-        f"must be at least max_line_bytes={data.max_line_bytes}",
-    )
-    require(
-        len(data.source_weights) in (0, len(data.sources)),
-        "config.data.source_weights",
-        data.source_weights,
-        f"must be empty or have one weight for each of the {len(data.sources)} sources",
-    )
-    for spec in data.sources:
-        require(
-            not (data.stream and spec.startswith(("embedded:", "tfds:"))),
-            "config.data.stream",
-            data.stream,
-            f"needs sources that are files, such as parquet:GLOB#column or"
-            f" jsonl:GLOB#field, but config.data.sources has {spec!r}",
-        )
-    require(
-        data.mask_replace_prob + data.mask_random_prob <= 1,
-        "config.data (mask_replace_prob, mask_random_prob)",
-        (data.mask_replace_prob, data.mask_random_prob),
-        "must have a sum of at most 1",
-    )
-    require(
-        data.num_shards % data.num_streams == 0,
-        "config.data.num_streams",
-        data.num_streams,
-        f"must divide num_shards={data.num_shards}",
-    )
-    require(
-        config.tokenizer.kind == "wordpiece" or not data.word_segmented,
-        "config.data.word_segmented",
-        data.word_segmented,
-        "is for WordPiece only; SentencePiece always separates words at whitespace",
-    )
-    require(
-        config.checkpoint.keep_best == 0 or data.validation_fraction > 0,
-        "config.checkpoint.keep_best",
-        config.checkpoint.keep_best,
-        "needs held-out documents; set it to 0, or set config.data.validation_fraction"
-        " above 0",
-    )
-
-
-def _check_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> None:
-    require(
-        phase.sequence_length <= config.model.max_position_embeddings,
-        f"{path}.sequence_length",
-        phase.sequence_length,
-        "must be at most config.model.max_position_embeddings="
-        f"{config.model.max_position_embeddings}",
-    )
-    require(
-        phase.max_predictions <= phase.sequence_length,
-        f"{path}.max_predictions",
-        phase.max_predictions,
-        f"must be at most sequence_length={phase.sequence_length}",
-    )
-    streams = config.data.num_streams
-    # distributed/mesh.py checks the division over devices. The sizes suggested here
-    # pass that check, as far as the config gives the number of devices.
-    sizes = (config.mesh.data, config.mesh.fsdp, config.accumulation_steps)
-    rows = math.lcm(streams, math.prod(size for size in sizes if size > 0))
-    require(
-        phase.global_batch_size % streams == 0,
-        f"{path}.global_batch_size",
-        phase.global_batch_size,
-        f"must be a multiple of config.data.num_streams={streams}; try"
-        f" {multiples_around(phase.global_batch_size, rows)}",
-    )
-
-
-def _check_packed_predictions(
-    phase: PhaseConfig, path: str, config: ExperimentConfig
-) -> None:
-    """Checks that max_predictions holds the masks of all pairs packed in a row."""
-    if phase.max_sequences_per_row == 1:
-        return
-    # A pair of n tokens has max(1, round(n * p)) masks. That exceeds n * p by at most
-    # 0.5, except for the shortest pairs: [CLS] a [SEP] b [SEP] or [CLS] a [SEP].
-    shortest = 5 if config.data.next_sentence else 3
-    rate = max(config.data.masked_lm_prob, config.eval.masked_lm_prob)
-    over = max(0.5, 1.0 - shortest * rate)
-    share = phase.sequence_length * rate
-    needed = int(share + over * phase.max_sequences_per_row)
-    require(
-        phase.max_predictions >= needed,
-        f"{path}.max_predictions",
-        phase.max_predictions,
-        f"cannot hold the masks of max_sequences_per_row={phase.max_sequences_per_row}"
-        f" pairs; try {needed}",
-    )
-
-
-def _check_schedule(config: ExperimentConfig) -> None:
-    optimizer, num_steps = config.optimizer, config.schedule_steps
-    is_wsd = optimizer.schedule == "wsd"
-    require(
-        not config.budget_hours or (is_wsd and not optimizer.schedule_by_phase),
-        "config.budget_hours",
-        config.budget_hours,
-        "needs config.optimizer.schedule='wsd' and schedule_by_phase=False",
-    )
-    # A linear schedule may end during the warmup; others need steps after it.
-    require(
-        not (is_wsd or optimizer.schedule == "cosine")
-        or optimizer.warmup_steps < num_steps,
-        "config.optimizer.warmup_steps",
-        optimizer.warmup_steps,
-        f"must be below the {num_steps} steps of the schedule",
-    )
-    least, most = 0, 0
-    problem = "must be 0 with another schedule than 'wsd', or with config.budget_hours"
-    if is_wsd and not config.budget_hours:
-        least, most = 1, num_steps - optimizer.warmup_steps
-        problem = f"must be from 1 to {most}; try a fifth of {num_steps} steps"
-    require(
-        least <= optimizer.decay_steps <= most,
-        "config.optimizer.decay_steps",
-        optimizer.decay_steps,
-        problem,
-    )
-
-
-def _check_profile(config: ExperimentConfig) -> None:
-    require(
-        len(config.profile) != 1 and sum(config.profile) <= config.num_steps + 1,
-        "config.profile",
-        config.profile,
-        "must be (first step, number of steps) within the"
-        f" {config.num_steps} steps of the run, for example (100,5), or empty",
-    )
-
-
-def check_mesh(mesh: MeshConfig) -> None:
-    """Raises ConfigError if the axis sizes are invalid for any number of devices."""
-    sizes = (mesh.data, mesh.fsdp, mesh.tensor)
-    require(
-        0 not in sizes and sizes.count(-1) <= 1,
-        "config.mesh (data, fsdp, tensor)",
-        sizes,
-        "sizes must be at least 1, or -1 for at most one of them",
-    )

@@ -1,0 +1,210 @@
+"""Tests of building configs, and of the errors for invalid ones."""
+
+import itertools
+import json
+import math
+
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import errors
+from bert_jax.configs import tiny
+from tests.conftest import make_config
+
+
+@pytest.mark.parametrize("prob", [0.05, 0.15, 0.4])
+@pytest.mark.parametrize("next_sentence", [True, False])
+@pytest.mark.parametrize("rate", ["data__masked_lm_prob", "eval__masked_lm_prob"])
+def test_max_predictions_hold_the_masks_of_packed_pairs(prob, next_sentence, rate):
+    """Compares the config's bound with every way to fill a row with pairs."""
+    length, per_row, shortest = 24, 4, 5 if next_sentence else 3
+    most = max(
+        sum(max(1, round(n * prob)) for n in lengths)
+        for k in range(1, per_row + 1)
+        for lengths in itertools.combinations_with_replacement(
+            range(shortest, length + 1), k
+        )
+        if sum(lengths) <= length
+    )
+    changes = {"data__next_sentence": next_sentence, rate: prob}
+    changes = {"data__masked_lm_prob": 0.01, "eval__masked_lm_prob": 0.01} | changes
+    phase = {"sequence_length": length, "max_sequences_per_row": per_row}
+    for predictions in range(1, length):
+        try:
+            made = make_config(
+                phase=phase | {"max_predictions": predictions}, **changes
+            )
+        except errors.ConfigError:
+            continue
+        assert made.phases[0].max_predictions >= most
+        assert predictions <= most + 1  # the bound is tight
+        break
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("loss_weights__masked_lm", 0.0),
+        ("loss_weights__next_sentence", -1.0),
+        ("eval__masked_lm_prob", 1.0),
+    ],
+)
+def test_weights_and_rates_out_of_range_are_rejected(key, value):
+    with pytest.raises(errors.ConfigError, match=key.replace("__", r"\.")):
+        make_config(**{key: value})
+
+
+def test_unknown_key_error_names_the_nearest_key():
+    values = json.loads(make_config().to_json())
+    values["optimizer"]["learning_rat"] = 1.0
+    with pytest.raises(
+        errors.ConfigError, match=r"learning_rat is not.*optimizer\.learning_rate"
+    ):
+        config_lib.from_config_dict(values)
+
+
+def test_missing_key_is_named():
+    values = json.loads(make_config().to_json())
+    del values["model"]["hidden_size"]
+    with pytest.raises(errors.ConfigError, match=r"config\.model\.hidden_size"):
+        config_lib.from_config_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("model", "hidden_size", "768"),
+        ("model", "hidden_size", 7.5),
+        ("tokenizer", "lowercase", 1),
+        ("data", "sources", "embedded:"),
+        ("optimizer", "learning_rate", True),
+    ],
+)
+def test_value_of_the_wrong_type_is_named(section, key, value):
+    values = json.loads(make_config().to_json())
+    values[section][key] = value
+    with pytest.raises(errors.ConfigError, match=rf"config\.{section}\.{key} is"):
+        config_lib.from_config_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model__hidden_size": 30}, r"hidden_size=30 .*num_attention_heads=4"),
+        ({"model__hidden_act": "relu"}, r"hidden_act='relu' .*gelu_new, gelu"),
+        ({"compute_dtype": "float16"}, r"compute_dtype='float16' .*bfloat16"),
+        (
+            {"gradient_reduction_dtype": "float16"},
+            r"gradient_reduction_dtype='float16' .*float32, bfloat16",
+        ),
+        (
+            {"checkpoint__keep_best": 1, "data__validation_fraction": 0.0},
+            "keep_best=1 needs held-out documents",
+        ),
+        ({"tokenizer__kind": "bpe"}, r"tokenizer\.kind='bpe' .*wordpiece"),
+        (
+            {"tokenizer__kind": "sentencepiece_bpe", "data__word_segmented": True},
+            r"word_segmented=True is for WordPiece",
+        ),
+        ({"model__hidden_dropout_prob": 1.0}, r"hidden_dropout_prob=1.0 .*below 1"),
+        ({"data__validation_fraction": -0.1}, r"validation_fraction=-0.1"),
+        ({"data__invalid_utf8": "ignore"}, r"invalid_utf8='ignore' .*replace, skip"),
+        ({"data__max_line_bytes": 100}, r"max_line_bytes=100 must be at least 1024"),
+        (
+            {"data__max_document_bytes": 2**16},
+            r"max_document_bytes=65536 must be at least max_line_bytes=1048576",
+        ),
+        (
+            {"data__sources": ()},
+            r"data\.sources=\(\) has length 0; the length must be at least 1",
+        ),
+        (
+            {"data__source_weights": (1.0, 2.0)},
+            r"source_weights=\(1.0, 2.0\) must .* one weight for each of the 1 sources",
+        ),
+        ({"data__source_weights": (0.0,)}, r"source_weights\[0\]=0.0 must be above 0"),
+        ({"data__source_weights": (math.inf,)}, r"source_weights\[0\] is inf.* finite"),
+        ({"optimizer__learning_rate": math.inf}, r"learning_rate is inf.* finite"),
+        ({"optimizer__learning_rate": math.nan}, r"learning_rate is nan.* finite"),
+        (
+            {"optimizer__schedule": "cosine", "optimizer__warmup_steps": 20},
+            r"warmup_steps=20 must be below the 20 steps of the schedule",
+        ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 20},
+            r"warmup_steps=20 must be below the 20 steps of the schedule",
+        ),
+        (
+            {"optimizer__schedule": "wsd", "optimizer__warmup_steps": 3},
+            r"decay_steps=0 must be from 1 to 17; try a fifth of 20 steps",
+        ),
+        (
+            {"optimizer__decay_steps": 4},
+            r"decay_steps=4 must be 0 with another schedule than 'wsd', or with config",
+        ),
+        ({"optimizer__name": "adam"}, r"optimizer\.name='adam' .*adamw_bert, adamw"),
+        (
+            {"data__num_shards": 3, "data__num_streams": 3},
+            r"global_batch_size=8 .*num_streams=3; try 6 or 9",
+        ),
+        (
+            {"data__num_shards": 3, "data__num_streams": 2},
+            r"num_streams=2 must divide num_shards=3",
+        ),
+        ({"accumulation_steps": 0}, r"accumulation_steps=0 must be at least 1"),
+        ({"optimizer__learning_rate": 0.0}, r"learning_rate=0.0 must be above 0"),
+        ({"mesh__data": 0}, r"config\.mesh .*at least 1, or -1"),
+        ({"mesh__fsdp": -1}, r"config\.mesh .*at most one"),
+        ({"model__type_vocab_size": 1}, r"type_vocab_size=1"),
+        ({"seed": -1}, r"seed=-1"),
+        ({"seed": 2**63}, r"at least 0 and below 9223372036854775808"),
+        ({"phase": {"sequence_length": 64}}, r"max_position_embeddings=32"),
+        ({"phase": {"sequence_length": 4}}, r"sequence_length=4 must be at least 8"),
+        (
+            {"phase": {"max_sequences_per_row": 8}},
+            r"max_predictions=4 .*max_sequences_per_row=8 pairs; try 6$",
+        ),
+        ({"phase": {"max_sequences_per_row": 33}}, "must be at least 1 and at most 32"),
+        ({"phase": {"max_sequences_per_row": 0}}, "must be at least 1"),
+        ({"data__mask_ngram_max": 0}, "mask_ngram_max=0 must be at least 1"),
+        (
+            {"data__mask_random_prob": 0.3},
+            r"mask_random_prob.*\(0\.8, 0\.3\) must have a sum of at most 1",
+        ),
+        (
+            {"data__mask_replace_prob": -0.1},
+            r"mask_replace_prob=-0\.1 must be at least 0",
+        ),
+        ({"phase": {"max_predictions": 17}}, r"max_predictions=17 must be at most"),
+        ({"phase": {"num_steps": 0}}, r"phases\[0\]\.num_steps=0"),
+        (
+            {"trackers": ("mlflow", "wandbb")},
+            r"trackers\[1\]='wandbb' must be .*; the nearest is wandb$",
+        ),
+        ({"profile": (5,)}, r"profile=\(5,\) must be \(first step, number of steps\)"),
+        ({"profile": (18, 4)}, r"profile=\(18, 4\) must be .* the 20 steps of the run"),
+        ({"profile": (0, 4)}, r"profile\[0\]=0 must be at least 1"),
+    ],
+)
+def test_contradiction_errors_have_key_value_and_remedy(changes, message):
+    with pytest.raises(errors.ConfigError, match=message):
+        make_config(**changes)
+
+
+def test_a_profile_may_end_at_the_last_step():
+    assert make_config(profile=(17, 4)).profile == (17, 4)
+
+
+def test_config_without_phases_is_rejected():
+    config = tiny.get_config()
+    config.phases = ()
+    with pytest.raises(errors.ConfigError, match="phases=.* length must be at least 1"):
+        config_lib.from_config_dict(config)
+
+
+def test_integers_are_accepted_as_floats():
+    assert make_config(optimizer__clip_norm=2.0).optimizer.clip_norm == 2.0
+    values = json.loads(make_config().to_json())
+    values["optimizer"]["clip_norm"] = 2
+    config = config_lib.from_config_dict(values)
+    assert isinstance(config.optimizer.clip_norm, float)
