@@ -156,6 +156,7 @@ def train_with_rollbacks(
         # Restore outside of `except`: the traceback holds the state that diverged.
         started = time.time()
         with run.monitor.activity("rolling back"):
+            run.budget.resume(run.checkpoints.plan(first_step))
             state = run.checkpoints.restore(first_step, like, run.mesh)
 
 
@@ -178,7 +179,7 @@ def take_steps(
         try:
             for step, phase_index, batch in monitor.timed(batches):
                 train_step = run.compiled_step(phase_index)
-                if budget.is_unrehearsed(phase_index):
+                if budget.needs_rehearsal(phase_index):
                     run.rehearse_end(state, phase_index)
                 arguments = batch, *budget.arguments(step)
                 if run.replay.is_due(step):
@@ -188,10 +189,12 @@ def take_steps(
                 monitor.step(step, phase_index, metrics)
                 checkpoints.check_for_errors()
                 budget.record()
+                run.replan(step)
                 is_last = step == budget.last_step
                 if preemption.interrupted() and not is_last:
                     run.save(step, state, position)  # there may be only seconds left
                     run.wait_for_save()  # raises if it failed
+                    budget.record(is_last=True)
                     raise Interrupted(f"step {step:,} is saved in {run.workdir}")
                 is_best = False
                 if run.held_out.is_due(step, budget.last_step):
@@ -200,8 +203,6 @@ def take_steps(
                     run.save(step, state, position)
                 if is_last:
                     break
-                if step % config.log_every_steps == 0:
-                    run.replan(step)
             monitor.flush()
         except DivergedError as error:
             monitor.log_time(error.step)  # otherwise this time counts as not running

@@ -25,6 +25,7 @@ import numpy as np
 from bert_jax import small_files, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
+from bert_jax.errors import CorruptError
 from bert_jax.training import optimizer
 
 RECORD_FILE = "budget.json"
@@ -93,7 +94,7 @@ def new_plan(
 
     Args:
       plan: the plan so far.
-      step: number of steps taken.
+      step: number of steps taken; their evaluation and save are not done yet.
       config: the config of the run.
       costs: the expected costs.
       seconds_left: rest of the time of config.budget_hours.
@@ -106,7 +107,7 @@ def new_plan(
     def seconds(num_steps: int) -> float:
         """Returns the time of the next steps and of the work between them."""
         before_last = step + max(num_steps - 1, 0)
-        times = ((before_last // n - step // n) * secs for n, secs in between)
+        times = ((before_last // n - (step - 1) // n) * secs for n, secs in between)
         return num_steps * costs.step + sum(times)
 
     def steps_in(limit: float) -> int:
@@ -151,13 +152,18 @@ class Budget:
         self._rehearsed: set[int] = set()
         self.plan: Plan | None = None
         if config.budget_hours:
-            self.plan = Plan(**saved) if saved else first_plan(config)
+            self.resume(saved)
             record = json.loads(multihost.agree("budget", self._read))
             self._costs.last_save = record["last_save"]
             since = time.time() - began
             self._zero = time.perf_counter() - since - record["seconds"]
             self._recorded_at = -math.inf
             self.record()
+
+    def resume(self, saved: Mapping[str, Any] | None) -> None:
+        """Continues the plan of a checkpoint, None for that of a new run."""
+        if self._config.budget_hours:
+            self.plan = Plan(**saved) if saved else first_plan(self._config)
 
     @property
     def last_step(self) -> int:
@@ -187,19 +193,19 @@ class Budget:
             self.plan.progress,
         )
 
-    def is_unrehearsed(self, phase_index: int) -> bool:
+    def needs_rehearsal(self, phase_index: int) -> bool:
         """Returns whether to call `rehearse`, once in each phase."""
-        is_new = self.plan is not None and phase_index not in self._rehearsed
-        self._rehearsed.add(phase_index)
-        return is_new
+        return self.plan is not None and phase_index not in self._rehearsed
 
-    def rehearse(self, **parts: Callable[[], Any]) -> None:
+    def rehearse(self, phase_index: int, **parts: Callable[[], Any]) -> None:
         """Times the parts of a run's end that it has not reached yet.
 
         Args:
+          phase_index: the current phase.
           **parts: functions by their cost. They are called twice, because a first call
             includes compilation.
         """
+        self._rehearsed.add(phase_index)
         for name, part in 2 * list(parts.items()):
             with self.timing(name):
                 part()
@@ -212,14 +218,18 @@ class Budget:
         setattr(self._costs, name, time.perf_counter() - start)
         self.record()
 
-    def record(self) -> None:
-        """Records the running time if the last record is too old."""
+    def record(self, is_last: bool = False) -> None:
+        """Records the running time if the last record is too old, or in any case.
+
+        Args:
+          is_last: whether this process ends.
+        """
         if self.plan is None or not multihost.is_first():
             return
         least = BUCKET_RECORD_SECS if storage.is_remote(self._path) else RECORD_SECS
         interval = max(least, RECORD_SHARE * 3600 * self._config.budget_hours)
         now = time.perf_counter()
-        if now - self._recorded_at >= interval:
+        if is_last or now - self._recorded_at >= interval:
             self._recorded_at = now
             record = {"seconds": self._used(), "last_save": self._costs.last_save}
             storage.write(self._path, (json.dumps(record) + "\n").encode())
@@ -229,14 +239,17 @@ class Budget:
         self._timed_from = first_step, seconds
 
     def replan(self, step: int, seconds: float, last_save: float) -> None:
-        """Makes a new plan; all processes call it after the same step.
+        """Makes a new plan, unless the run ends after this step.
+
+        All processes call it after the same step, before they evaluate or save, so that
+        a checkpoint holds the plan with which the run continues.
 
         Args:
           step: number of steps taken.
           seconds: total time of the steps of this call, without evaluations and saves.
           last_save: seconds of the last save and its verification; 0 if there was none.
         """
-        if self.plan is None:
+        if self.plan is None or step == self.plan.last_step:
             return
         costs, (first_step, before) = self._costs, self._timed_from
         newest = (seconds - before) / (step - first_step)
@@ -255,7 +268,7 @@ class Budget:
             return json.dumps({"seconds": 0.0, "last_save": 0.0})
         remedy = "remove it to count the running time from now on"
         found = small_files.read_json(self._path, remedy)
-        record = {
-            name: float(found.get(name, 0.0)) for name in ("seconds", "last_save")
-        }
+        record = {name: found.get(name, 0.0) for name in ("seconds", "last_save")}
+        if not all(isinstance(seconds, int | float) for seconds in record.values()):
+            raise CorruptError(f"{self._path} has no number of seconds; {remedy}")
         return json.dumps(record)

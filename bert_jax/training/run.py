@@ -81,6 +81,14 @@ class Run:
         with self.monitor.activity("compiling"):
             return self.compiled.get(phase_index)
 
+    def replan(self, step: int) -> None:
+        """Plans the rest of a run with config.budget_hours, at log lines."""
+        if step % self.config.log_every_steps:
+            return
+        seconds = self.monitor.seconds_of_steps()
+        self.budget.replan(step, seconds, self.checkpoints.seconds_to_save)
+        self.monitor.set_last_step(self.budget.last_step)
+
     def evaluate(self, step: int, phase_index: int, state: TrainState) -> bool:
         """Logs the held-out metrics; returns whether keep_best preserves this state."""
         self.monitor.flush()  # steps so far: their rate excludes the evaluation
@@ -154,6 +162,7 @@ class Run:
         held_out, is_first = self.held_out, multihost.is_first()
         with self.monitor.activity("evaluating"):
             self.budget.rehearse(
+                phase_index,
                 evaluation=lambda: (
                     held_out.exists and held_out.evaluate(state, phase_index)
                 ),
@@ -161,9 +170,3 @@ class Run:
                     is_first and overview.summarize(self.workdir, 0, 0, held_out)
                 ),
             )
-
-    def replan(self, step: int) -> None:
-        """Plans the rest of a run with config.budget_hours."""
-        seconds = self.monitor.seconds_of_steps()
-        self.budget.replan(step, seconds, self.checkpoints.seconds_to_save)
-        self.monitor.set_last_step(self.budget.last_step)

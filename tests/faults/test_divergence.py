@@ -172,3 +172,24 @@ def test_divergence_after_max_rollbacks_ends_the_run(text, tmp_path):
     assert "rolling back to step 30" in result.stdout and checkpoints(tmp_path) == [
         "30"
     ]
+
+
+def test_a_rollback_in_the_decay_of_a_budget_continues_the_checkpoints_plan(
+    text, tmp_path
+):
+    changes = {
+        "guard.max_bad_steps": 3,
+        "guard.max_rollbacks": 1,
+        "checkpoint.every_steps": 50,
+        "log_every_steps": 2,
+        "optimizer.schedule": "wsd",
+        "budget_hours": 1.0,  # it ends at step 60, after a decay of 12 steps
+    }
+    given = [*small_run(text, **changes), f"--workdir={tmp_path}"]
+    stdout = run_well(TRAIN, *given, POISON_BATCHES="54,55,56")
+    assert "rolling back to step 50" in stdout
+    log = [line for line in lines(tmp_path) if "loss" in line]
+    rates = {line["step"]: line["learning_rate"] for line in log}
+    for step in (46, 50, 52, 54, 60):
+        decayed = (max(step - 48, 0) / 12) ** 0.5
+        assert rates[step] == pytest.approx((1 - decayed) * rates[46], abs=1e-9), step

@@ -60,13 +60,18 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
             with budget.timing(name):
                 clock.now += evaluation
         budget.start_timing(step, busy)
+        first_log_line = step + config.log_every_steps
         while step < budget.last_step and (kill_at is None or clock.now < kill_at):
             step += 1
             (factor,) = budget.arguments(step)
+            if step <= first_log_line:
+                assert factors.setdefault(step, float(factor)) == float(factor)
             factors[step] = float(factor)
             secs = secs_per_step(clock.now - begin)
             clock.now, busy = clock.now + secs, busy + secs
             budget.record()
+            if step % config.log_every_steps == 0:
+                budget.replan(step, busy, last_save=evaluation)
             is_last = step == budget.last_step
             if is_last or step % config.eval.every_steps == 0:
                 with budget.timing("evaluation"):
@@ -75,8 +80,6 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
                 checkpoint = step, json.loads(json.dumps(budget.saved))
                 with budget.timing("save"):
                     clock.now += evaluation
-            if step % config.log_every_steps == 0 and not is_last:
-                budget.replan(step, busy, last_save=evaluation)
         if step == budget.last_step:
             clock.now += evaluation + EXIT_SECS  # the summary and the exit
             return budget.plan, factors
@@ -204,7 +207,30 @@ def test_without_a_budget_nothing_is_planned_or_written(tmp_path):
     budget.replan(10, 1.0, 1.0)
     assert budget.last_step == config.num_steps and budget.saved is None
     assert budget.arguments(1) == () and not budget.starts_decay(16)
-    assert not budget.is_unrehearsed(0) and not list(tmp_path.iterdir())
+    assert not budget.needs_rehearsal(0) and not list(tmp_path.iterdir())
+
+
+def test_the_record_of_the_time_has_numbers(tmp_path):
+    (tmp_path / budget_lib.RECORD_FILE).write_text('{"seconds": "x"}')
+    with pytest.raises(CorruptError, match=r"budget.json has no number of seconds; re"):
+        Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
+
+
+def test_an_interrupted_run_records_all_of_its_time(tmp_path, clock):
+    config = make_config(**WSD)
+    budget = Budget(config, str(tmp_path), None, began=clock.now)
+    clock.now += 0.5
+    budget.record()  # too early
+    record = tmp_path / budget_lib.RECORD_FILE
+    assert json.loads(record.read_text())["seconds"] == 0.0
+    budget.record(is_last=True)
+    assert json.loads(record.read_text())["seconds"] == 0.5
+
+
+def test_a_rollback_continues_the_plan_of_its_checkpoint(tmp_path):
+    budget = Budget(make_config(**WSD), str(tmp_path), None, began=time.time())
+    budget.resume({"step": 900, "progress": 0.25, "last_step": 1300})
+    assert budget.plan == Plan(900, 0.25, 1300) and budget.last_step == 1300
 
 
 @pytest.mark.slow
