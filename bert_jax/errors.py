@@ -22,6 +22,10 @@ class ConfigError(ValueError):
         super().__init__("".join(map(_printable, message)))
 
 
+class MissingFileError(ConfigError, FileNotFoundError):
+    """There is no such file or bucket."""
+
+
 class CorruptError(ConfigError):
     """A file of a corpus, checkpoint or model is corrupt or missing."""
 

@@ -12,10 +12,11 @@ model card (README.md) and SHA256SUMS.
 created if it does not exist, and tags the commit step-N. Log in first: hf auth login.
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,40 +81,12 @@ def export(
         missing or has weights that are not finite, or the Hub refuses the upload.
       ExportError: when the export differs from the run when it is read back.
     """
-    if storage.is_remote(output):
-        return _export_to_bucket(workdir, output, format_name, dtype, step, corpus_dir)
-    target = _target(output, workdir)
     if to and not is_dry_run:
         push.check_account()
-    run = run_lib.open_run(workdir, step, corpus_dir)
-    for name, array in parameters.by_name(run.params).items():
-        if not np.isfinite(array).all():
-            raise ConfigError(
-                f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
-                " older checkpoint with --step"
-            )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
-    except OSError as error:
-        raise ConfigError(
-            f"--output={output}: {error.strerror}; use another directory"
-        ) from None
-    try:
-        FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
-        difference = read_back(tmp, run, dtype)
-        held_out = run.corpus.shards["validation"]
-        entropy = evaluation.unigram_entropy(run.corpus) if held_out else None
-        model_card.plot(tmp, workdir, run.step, entropy)
-        files.write_digests(tmp)
-        model_card.write(  # after the digests, because users edit it
-            tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
+    with _destination(output, workdir) as target:
+        run, difference = _write(
+            target, workdir, format_name, dtype, step, corpus_dir, to
         )
-        tmp.chmod(0o755)  # mkdtemp gives access to the owner only
-        os.replace(tmp, target)
-    except BaseException:
-        shutil.rmtree(tmp)
-        raise
     print(
         f"Exported step {run.step:,} to {output} ({format_name}, {dtype}). The export"
         f" was read back: its logits equal the run's"
@@ -127,15 +100,27 @@ def export(
         print(f"Pushed to {push.push(target, to, run.step)}, tag {to.tag(run.step)}.")
 
 
-def _export_to_bucket(workdir: str, output: str, *how: Any) -> None:
-    """Exports to a local directory, and uploads its files."""
-    if storage.exists(output):
-        raise ConfigError(f"--output={output} already exists; use a new directory")
+@contextlib.contextmanager
+def _destination(output: str, workdir: str) -> Iterator[Path]:
+    """Yields the path to write, which is uploaded at the end if the output is a URL.
+
+    Raises:
+      ConfigError: when the output has other files, or is in the workdir. A bucket may
+        have those of an upload that failed.
+    """
+    if not storage.is_remote(output):
+        yield _target(output, workdir)
+        return
+    used = ConfigError(f"--output={output} already exists; use a new directory")
+    before = storage.files(output)
+    if SUMS_FILE in before or any("/" in name for name in before):
+        raise used
     with tempfile.TemporaryDirectory() as scratch:
         directory = os.path.join(scratch, os.path.basename(output))
-        export(workdir, directory, *how)
+        yield Path(directory)
+        if set(before) - set(storage.files(directory)):
+            raise used
         storage.upload(directory, output, last=[SUMS_FILE])
-    print(f"Uploaded to {output}.")
 
 
 def _target(output: str, workdir: str) -> Path:
@@ -154,6 +139,48 @@ def _target(output: str, workdir: str) -> Path:
             f"--output={output} is inside --workdir={workdir}; use another directory"
         )
     return target
+
+
+def _write(
+    target: Path,
+    workdir: str,
+    format_name: str,
+    dtype: str,
+    step: int | None,
+    corpus_dir: str | None,
+    to: push.Target | None,
+) -> tuple[run_lib.Run, float]:
+    """Writes the export at once; returns the run and the difference of its logits."""
+    run = run_lib.open_run(workdir, step, corpus_dir)
+    for name, array in parameters.by_name(run.params).items():
+        if not np.isfinite(array).all():
+            raise ConfigError(
+                f"step {run.step} of {workdir} has NaN or infinity in {name}; export an"
+                " older checkpoint with --step"
+            )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        tmp = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    except OSError as error:
+        raise ConfigError(
+            f"--output={target}: {error.strerror}; use another directory"
+        ) from None
+    try:
+        FORMATS[format_name](tmp, run.params, run.config, run.corpus.tokenizer, dtype)
+        difference = read_back(tmp, run, dtype)
+        held_out = run.corpus.shards["validation"]
+        entropy = evaluation.unigram_entropy(run.corpus) if held_out else None
+        model_card.plot(tmp, workdir, run.step, entropy)
+        files.write_digests(tmp)
+        model_card.write(  # after the digests, because users edit it
+            tmp, run.config, run.corpus, workdir, run.step, format_name, dtype, to
+        )
+        tmp.chmod(0o755)  # mkdtemp gives access to the owner only
+        os.replace(tmp, target)
+    except BaseException:
+        shutil.rmtree(tmp)
+        raise
+    return run, difference
 
 
 def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:

@@ -30,7 +30,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax.distributed import mesh as mesh_lib
-from tests import one_phase
+from tests import fake_bucket, one_phase
 from tests.commands import run_well, small_run, write_text
 
 # A shell starts background jobs with SIGINT ignored, which subprocesses would inherit.
@@ -71,6 +71,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("libtpu"):
                 item.add_marker(pytest.mark.skip(reason="libtpu is not installed"))
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """Buckets of a local server, of which this process can use `gs://b`."""
+    with fake_bucket.Bucket("b") as bucket:
+        for name, value in bucket.environment.items():
+            monkeypatch.setenv(name, value)
+        yield bucket
 
 
 def make_config(**changes) -> config_lib.ExperimentConfig:

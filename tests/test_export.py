@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bert_jax import export
+from bert_jax import export, storage
 from bert_jax.errors import ConfigError
 from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.lazy_tensorflow import tf
@@ -134,6 +134,21 @@ def test_an_existing_output_is_an_error(tmp_path):
             export.export("run", str(tmp_path / name), "huggingface")
     with pytest.raises(ConfigError, match="is inside --workdir="):
         export.export(str(tmp_path), f"{tmp_path}/checkpoints/7", "huggingface")
+
+
+def test_an_upload_that_failed_is_repeated(trained, bucket):
+    workdir = str(trained / "run")
+    storage.write("gs://b/run/checkpoints/1/file", b"")
+    storage.write("gs://b/other/notes.txt", b"")
+    with pytest.raises(ConfigError, match="gs://b/run already exists"):
+        export.export(workdir, "gs://b/run", "huggingface")
+    with pytest.raises(ConfigError, match="gs://b/other already exists"):
+        export.export(workdir, "gs://b/other", "huggingface")
+    storage.write("gs://b/out/vocab.txt", b"part")
+    export.export(workdir, "gs://b/out", "huggingface")
+    assert {"SHA256SUMS", "vocab.txt", "README.md"} <= set(storage.names("gs://b/out"))
+    with pytest.raises(ConfigError, match="gs://b/out already exists; use a new"):
+        export.export(workdir, "gs://b/out", "huggingface")
 
 
 def test_an_output_that_cannot_be_created_is_an_error(trained):

@@ -4,6 +4,7 @@ This module does not use Orbax, so that process 0 can verify checkpoints before 
 processes open them together.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -69,12 +70,11 @@ def verify(workdir: str, step: int) -> list[str]:
 
 def _verify_metadata(workdir: str, step: int) -> list[str]:
     path = os.path.join(directory_of(workdir, step), STEP_METADATA)
-    try:
-        if storage.exists(path):
-            json.loads(storage.read(path))
+    if storage.exists(path):
+        text = storage.read(path)
+        with contextlib.suppress(ValueError):
+            json.loads(text)
             return []
-    except ValueError:
-        pass
     return [f"{STEP_METADATA} is missing or corrupt"]
 
 

@@ -252,12 +252,13 @@ def exit_now(exit_code: int) -> NoReturn:
     A thread may be compiling the next phase, and XLA cannot be interrupted. A normal
     exit of Python waits for that thread for minutes, longer than the grace period after
     SIGTERM may be; a daemon thread is not waited for, but makes Python abort. So this
-    function only flushes the output, releases locks in buckets and disconnects from
-    the other processes.
+    function only flushes the output, releases locks in buckets, removes temporary
+    directories and disconnects from the other processes.
     """
     try:
         _flush()
         lease.release_all()
+        storage.remove_scratch()
         jax.distributed.shutdown()
     finally:  # exit even if the coordinator is gone
         os._exit(exit_code)

@@ -20,7 +20,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
-from bert_jax.errors import ConfigError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.loading import source as source_lib
 from bert_jax.phases import Position
 from bert_jax.training import optimizer
@@ -49,8 +49,23 @@ class Branch:
     notes: tuple[str, ...]
 
     def restore(self, like: TrainState, mesh: jax.sharding.Mesh) -> TrainState:
-        """Returns the state, see `Checkpoints.restore`."""
-        return self.checkpoints.restore(self.step, like, mesh)
+        """Returns the state, see `Checkpoints.restore`, and closes the checkpoints.
+
+        Raises:
+          ConfigError: when the other run has deleted its checkpoint.
+        """
+        try:
+            return self.checkpoints.restore(self.step, like, mesh)
+        except CorruptError:
+            path = f"{self.checkpoints.directory}/{self.step}"
+            if storage.exists(path):
+                raise
+            raise ConfigError(
+                f"{path} was deleted by its run; set"
+                " config.checkpoint.keep_every_steps there, or branch from another step"
+            ) from None
+        finally:
+            self.checkpoints.close()
 
 
 def check(config: ExperimentConfig) -> None:

@@ -5,11 +5,8 @@ The formats are Hugging Face directories with safetensors, those of `export` and
 whose newest checkpoint is used.
 """
 
-import atexit
 import dataclasses
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -69,9 +66,7 @@ def _download(url: str, given_as: str) -> Path:
             return name == workdir.CONFIG_FILE or name.startswith(checkpoint)
         return "/" not in name
 
-    scratch = tempfile.mkdtemp(prefix="bert_jax-model-")
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    directory = os.path.join(scratch, os.path.basename(url))
+    directory = os.path.join(storage.scratch_directory(), os.path.basename(url))
     storage.download(url, directory, is_wanted)
     if not os.path.isdir(directory):
         raise ConfigError(f"{given_as}={url}: there is no file; use another directory")

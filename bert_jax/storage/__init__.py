@@ -4,6 +4,7 @@ A path with a scheme:// is that of an object in a bucket, see buckets.py, or on 
 Hugging Face Hub, see hub.py; Python opens all others. retries.py describes errors.
 """
 
+import atexit
 import contextlib
 import glob as local_glob
 import io
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_scratch: list[str] = []  # temporary directories of this process
 # A stat of a file on a network file system or in a bucket takes milliseconds.
 STAT_THREADS = 32
 TRANSFER_THREADS = 8
@@ -58,7 +60,13 @@ def absolute(path: str) -> str:
 
 
 def read(path: str) -> bytes:
-    """Returns the contents of a file."""
+    """Returns the contents of a file.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ConfigError: if its bucket or the object is missing, or access is not permitted.
+      StorageError: if storage fails several times in a row.
+    """
 
     def once() -> bytes:
         if path.startswith(hub.SCHEME):
@@ -192,24 +200,34 @@ def stat(path: str) -> Stat:
     if not is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
-    found = with_retries(lambda: file_system(path).info(path), path)
-    changed = with_retries(lambda: file_system(path).modified(path), path)
-    return Stat(found["size"], round(changed.timestamp() * 1e9))
+    return _stat_object(_info(path))
+
+
+def _info(url: str) -> dict[str, Any]:
+    return with_retries(lambda: file_system(url).info(url), url)
+
+
+def _stat_object(info: dict[str, Any]) -> Stat:
+    changed = info.get("mtime") or info["LastModified"]  # of gcsfs, of s3fs
+    return Stat(info["size"], round(changed.timestamp() * 1e9))
 
 
 def stat_all(paths: Sequence[str]) -> list[Stat | None]:
     """Returns `stat` of each path, using STAT_THREADS threads.
 
-    The result is None for a local path that is not a regular file, such as a directory
-    or a broken link.
+    The result is None for a path that is not a file, such as a directory, the prefix
+    of objects in a bucket, or a broken link.
     """
     with futures.ThreadPoolExecutor(STAT_THREADS) as pool:
         return list(pool.map(_stat_file, paths))
 
 
 def _stat_file(path: str) -> Stat | None:
-    if is_remote(path):
+    if path.startswith(hub.SCHEME):
         return stat(path)
+    if is_remote(path):
+        info = _info(path)
+        return None if info["type"] == "directory" else _stat_object(info)
     try:
         found = with_retries(lambda: os.stat(path), path)
     except OSError:
@@ -312,6 +330,20 @@ def local_copy(path: str) -> Iterator[str]:
         yield copy
 
 
+def scratch_directory() -> str:
+    """Makes a local directory that is removed when the process exits."""
+    if not _scratch:
+        atexit.register(remove_scratch)
+    _scratch.append(tempfile.mkdtemp(prefix="bert_jax-"))
+    return _scratch[-1]
+
+
+def remove_scratch() -> None:
+    """Removes the directories of `scratch_directory`."""
+    while _scratch:
+        shutil.rmtree(_scratch.pop(), ignore_errors=True)
+
+
 def download(directory: str, target: str, is_wanted: Callable[[str], bool]) -> None:
     """Copies files of a directory in a bucket to a local one.
 
@@ -358,10 +390,11 @@ def remove(path: str) -> None:
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory and its contents."""
+    """Removes a directory and its contents; a missing local one is an error."""
     if not is_remote(path):
         shutil.rmtree(path)
-    else:
+        return
+    with contextlib.suppress(FileNotFoundError):  # without objects, there is none
         with_retries(lambda: file_system(path).rm(path, recursive=True), path)
 
 
@@ -371,8 +404,13 @@ def move_directory(path: str, target: str) -> None:
         os.rename(path, target)
         return
     system = file_system(path)
+
+    def copy(name: str) -> None:
+        url = f"{path}/{name}"
+        with_retries(lambda: system.cp_file(url, f"{target}/{name}"), url)
+
     for name in files(path):
-        system.cp_file(f"{path}/{name}", f"{target}/{name}")
+        copy(name)
     remove_directory(path)
 
 

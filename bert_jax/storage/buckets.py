@@ -49,7 +49,6 @@ def file_system(path: str) -> Any:
     import fsspec
     import fsspec.config
 
-    os.environ["EPATH_USE_TF"] = "false"
     scheme = path.partition("://")[0]
     for name in PACKAGES:  # other processes write as well, so a listing gets outdated
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
@@ -85,6 +84,8 @@ def status(error: BaseException) -> int | None:
         return 403
     if module == "builtins" and text.startswith("Bad Request:"):
         return 400
+    if getattr(error, "retryable", False):  # of google.auth, such as a slow server
+        return 503
     if module == "google" or name in ("NoCredentialsError", "CredentialRetrievalError"):
         return 503 if name == "TransportError" else 401
     if module in _CLIENTS:

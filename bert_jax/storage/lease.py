@@ -15,8 +15,6 @@ from bert_jax.storage.retries import reason
 
 LEASE_SECS = 60.0
 RENEWAL_SECS = 10.0
-
-
 _held: list["Lease"] = []
 
 
@@ -36,7 +34,9 @@ class Lease:
     the object of the next number, which a bucket allows to one process only. It must
     find the last lock released, its process ended on this host, or unchanged for
     LEASE_SECS by its own clock, so that clocks need not agree. The holder rewrites its
-    object every RENEWAL_SECS, and has lost the lock if there is a higher number.
+    object every RENEWAL_SECS, and has lost the lock if there is a higher number. The
+    last object stays, so that no number is used twice: a late renewal then writes an
+    object with a lower number than that of the current holder.
     """
 
     def __init__(self, directory: str, on_lost: Callable[[str], None]):
@@ -86,7 +86,8 @@ class Lease:
         self._thread.join(RENEWAL_SECS)  # a renewal would write the object again
         with contextlib.suppress(Exception):  # it expires
             if self.check() is None:
-                storage.remove(self._path(self._number))
+                content = json.dumps({"released": True}).encode()
+                storage.write(self._path(self._number), content)
 
     def _renew(self) -> None:
         while not self._stopped.wait(RENEWAL_SECS):
@@ -122,16 +123,17 @@ class Lease:
         return True
 
     def _newest(self) -> tuple[int, dict | None]:
-        """Returns the highest number and the content of its lock; (0, None) if none."""
+        """Returns the highest number, 0 if none, and its lock, None if released."""
         number = max(self._numbers(), default=0)
         if not number:
             return 0, None
         try:
-            return number, json.loads(storage.read(self._path(number)))
+            held = json.loads(storage.read(self._path(number)))
         except Exception:
             if number in self._numbers():
                 raise
-            return self._newest()  # released, or replaced by the next one
+            return self._newest()  # replaced by the next one
+        return number, None if held.get("released") else held
 
     def _numbers(self) -> list[int]:
         if not storage.exists(self._directory):
@@ -146,6 +148,7 @@ class Lease:
             {
                 "process": os.getpid(),
                 "host": socket.gethostname(),
+                "machine": _machine(),
                 "started": _started(os.getpid()),
                 "token": self._token,
                 "renewals": self._renewals,
@@ -161,17 +164,24 @@ def _describe(held: dict | None) -> str:
 
 def _runs(held: dict) -> bool | None:
     """Returns whether the holder of a lock runs; None if it is on another host."""
-    if held.get("host") != socket.gethostname():
+    if held.get("machine") != _machine():
         return None
     return _started(held.get("process", 0)) == held.get("started")
 
 
+def _machine() -> str:
+    """Returns the boot of this machine and the namespace of its process numbers.
+
+    Two containers or machines may have the same host name.
+    """
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
 def _started(process: int) -> str | None:
-    """Returns the boot and the clock tick at which a process started, if it runs."""
+    """Returns the clock tick at which a process started; None if it does not run."""
     try:
         with open(f"/proc/{process}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()} {fields[19]}"
+            return file.read().rpartition(")")[2].split()[19]
     except OSError:
         return None

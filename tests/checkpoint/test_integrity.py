@@ -4,8 +4,9 @@ import pathlib
 
 import pytest
 
+from bert_jax import storage
 from bert_jax.checkpoint import integrity
-from bert_jax.errors import CorruptError
+from bert_jax.errors import ConfigError, CorruptError
 
 
 def make(workdir, *steps) -> None:
@@ -104,6 +105,18 @@ def test_files_that_orbax_writes_last_have_no_digest_but_are_required(tmp_path):
     metadata.write_text('{"item')
     (problem,) = integrity.verify(str(tmp_path), 10)
     assert problem == "_CHECKPOINT_METADATA is missing or corrupt"
+
+
+def test_a_checkpoint_that_may_not_be_read_is_not_corrupt(tmp_path, bucket):
+    make(tmp_path, 10)
+    storage.upload(str(tmp_path), "gs://b/run")
+    storage.write(f"gs://b/run/checkpoints/10/{integrity.COMMIT_MARK}", b"")
+    bucket.faults = {"/download/.*_CHECKPOINT_METADATA": [403] * 9}
+    with pytest.raises(ConfigError, match="permission denied") as caught:
+        integrity.recover("gs://b/run")
+    assert caught.value.exit_code == 2
+    bucket.faults = {}
+    assert integrity.recover("gs://b/run") == 10
 
 
 def test_older_checkpoints_without_readable_metadata_are_moved(tmp_path):

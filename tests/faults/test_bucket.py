@@ -151,7 +151,9 @@ def assert_same_run(bucket, expected, step):
     assert_same_bits(found, expected, step)
     assert exact_lines(found) == exact_lines(expected)
     assert (found / "loss_curves.png").stat().st_size > 10_000
-    assert not list(found.glob("lock/*")) and not list(found.glob(".shared*"))
+    (lock,) = found.glob("lock/*")
+    assert json.loads(lock.read_text()) == {"released": True}
+    assert not list(found.glob(".shared*"))
 
 
 def test_kills_of_a_run_in_a_bucket_change_no_bit(prepared, text, tmp_path):
@@ -197,7 +199,8 @@ def test_sigterm_releases_the_lock_and_the_run_resumes(prepared, text, tmp_path)
     process.send_signal(signal.SIGTERM)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 75, stdout + stderr
-    assert not any("/lock/" in name for name in prepared.objects)
+    (lock,) = (name for name in prepared.objects if "/lock/" in name)
+    assert json.loads(prepared.objects[lock]) == {"released": True}
     train(prepared, tmp_path, **LONG)
     found = downloaded(prepared, tmp_path / "found")
     assert_same_bits(found, text / "long", LONG["phases[0].num_steps"])

@@ -5,12 +5,15 @@ import shutil
 import signal
 import time
 
+import jax
 import pytest
 
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.loading import branch
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 from tests.commands import run, run_well, small_run, start
 from tests.runs import assert_same_bits, exact_lines, lines
 
@@ -145,6 +148,17 @@ def test_a_corrupt_source_is_an_error_and_writes_nothing(trained, tmp_path):
     assert f"use config.branch_from={source}@20" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "b").exists()
+
+
+def test_a_checkpoint_that_its_run_deletes_is_named(trained, tmp_path):
+    source = tmp_path / "run"
+    shutil.copytree(trained / "run", source)
+    config = branch_of(source, 10)
+    opened = branch.open_branch(config, corpus_lib.read(config))
+    shutil.rmtree(source / "checkpoints" / "10")
+    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    with pytest.raises(ConfigError, match="checkpoints/10 was deleted by its run; set"):
+        opened.restore(jax.eval_shape(init), jax.sharding.get_mesh())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.loading import source as source_lib
-from tests.fake_bucket import Bucket
 from tests.models import tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
@@ -52,15 +51,14 @@ def test_an_invalid_path_is_an_error(path):
         source_lib.local_path(path, "--model")
 
 
-def test_a_model_in_a_bucket_is_downloaded(source, monkeypatch):
+def test_a_model_in_a_bucket_is_downloaded(source, bucket):
     directory, arrays = source
-    with Bucket("b") as bucket:
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        storage.upload(str(directory), "gs://b/some/model")
-        copy = source_lib.local_path("gs://b/some/model/", "--model")
-        with pytest.raises(ConfigError, match="^--model=gs://b/none: there is no file"):
-            source_lib.local_path("gs://b/none", "--model")
+    storage.upload(str(directory), "gs://b/some/model")
+    copy = source_lib.local_path("gs://b/some/model/", "--model")
+    with pytest.raises(ConfigError, match="^--model=gs://b/none: there is no file"):
+        source_lib.local_path("gs://b/none", "--model")
     assert storage.files(str(copy)) == storage.files(str(directory))
     found, _ = opened(copy, [KERNEL])
     np.testing.assert_array_equal(found.read()[KERNEL], arrays[KERNEL])
+    storage.remove_scratch()  # also at the end of the process
+    assert not copy.exists()

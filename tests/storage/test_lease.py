@@ -11,20 +11,16 @@ import pytest
 from bert_jax import storage
 from bert_jax.storage import lease
 from bert_jax.storage.lease import Lease
-from tests.fake_bucket import Bucket
 
 DIRECTORY = "gs://b/run/lock"
 
 
 @pytest.fixture(autouse=True)
-def bucket(monkeypatch):
+def short_leases(bucket, monkeypatch):
     monkeypatch.setattr(lease, "LEASE_SECS", 1.0)
     monkeypatch.setattr(lease, "RENEWAL_SECS", 0.2)
-    with Bucket("b") as bucket:
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        yield bucket
-        lease.release_all()
+    yield
+    lease.release_all()
 
 
 def holder(**changes):
@@ -38,7 +34,20 @@ def test_the_second_process_gets_the_name_of_the_first():
     assert first.acquire() is None and first.check() is None
     assert f"process {os.getpid()} on " in (second.acquire() or "")
     first.release()
-    assert second.acquire() is None and storage.names(DIRECTORY) == ["1"]
+    assert second.acquire() is None and storage.names(DIRECTORY) == ["2"]
+
+
+def test_a_late_renewal_of_a_released_lock_takes_it_from_nobody():
+    first, second, third = (Lease(DIRECTORY, print) for _ in range(3))
+    assert first.acquire() is None
+    first.release()
+    late = f"{DIRECTORY}/1", first._content()
+    assert second.acquire() is None
+    storage.write(*late)
+    assert second.check() is None and first.check()
+    second.release()
+    storage.write(*late)
+    assert first.check() and third.acquire() is None and third.check() is None
 
 
 def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
@@ -51,19 +60,31 @@ def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
 
 
 def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
-    storage.write(f"{DIRECTORY}/7", holder(host="other"))
+    storage.write(f"{DIRECTORY}/7", holder(host="other", machine="other"))
     started = time.monotonic()
     assert Lease(DIRECTORY, print).acquire() is None
     assert 1 <= time.monotonic() - started and storage.names(DIRECTORY) == ["8"]
     assert "waiting up to 1 s for the lock of process" in capsys.readouterr().err
 
 
+def test_the_lock_of_another_container_with_this_host_name_expires():
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    storage.write(f"{DIRECTORY}/7", holder(process=done.pid, machine="other"))
+    started = time.monotonic()
+    assert Lease(DIRECTORY, print).acquire() is None
+    assert 1 <= time.monotonic() - started
+
+
 def test_a_lock_that_is_renewed_or_taken_is_not_taken():
-    storage.write(f"{DIRECTORY}/7", holder(host="other"))
+    storage.write(f"{DIRECTORY}/7", holder(host="other", machine="other"))
 
     class Renewed(Lease):
         def _newest(self):
-            storage.write(f"{DIRECTORY}/7", holder(host="other", renewals=time.time()))
+            storage.write(
+                f"{DIRECTORY}/7",
+                holder(host="other", machine="other", renewals=time.time()),
+            )
             return super()._newest()
 
     assert " on other" in (Renewed(DIRECTORY, print).acquire() or "")
@@ -84,7 +105,7 @@ def test_it_is_renewed_until_another_process_takes_it(bucket):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not lost
-    storage.write(f"{DIRECTORY}/2", holder(host="other"))
+    storage.write(f"{DIRECTORY}/2", holder(host="other", machine="other"))
     while not lost:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -8,7 +8,11 @@ import aiohttp
 import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from gcsfs.retry import HttpError
-from google.auth.exceptions import DefaultCredentialsError, TransportError
+from google.auth.exceptions import (
+    DefaultCredentialsError,
+    RefreshError,
+    TransportError,
+)
 
 from bert_jax import errors
 from bert_jax.errors import ConfigError
@@ -25,6 +29,7 @@ TRANSIENT = [
     HttpError({"code": "429", "message": "Too Many Requests"}),
     aiohttp.ServerDisconnectedError(),
     TransportError("no route to host"),
+    RefreshError("the metadata server is slow", retryable=True),
     EndpointConnectionError(endpoint_url="http://s3"),
     ValueError("UNAVAILABLE: Error reading gs://b/x"),
 ]
@@ -40,6 +45,7 @@ USERS = [
     (FileNotFoundError("b/x"), "there is no such file or bucket"),
     (HttpError({"code": 401, "message": "Anonymous caller"}), "no credentials"),
     (DefaultCredentialsError("none found"), "no credentials"),
+    (RefreshError("revoked"), "no credentials"),
     (NoCredentialsError(), "no credentials"),
     (ValueError("PERMISSION_DENIED: gs://b/x"), "permission denied"),
 ]

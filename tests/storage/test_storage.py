@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import time
 import uuid
 
@@ -10,7 +11,6 @@ from moto.server import ThreadedMotoServer
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError
-from tests.fake_bucket import Bucket
 
 
 @pytest.fixture
@@ -18,15 +18,6 @@ def slept(monkeypatch):
     delays = []
     monkeypatch.setattr(time, "sleep", delays.append)
     return delays
-
-
-@pytest.fixture
-def bucket(monkeypatch):
-    """A bucket b, in which this process reads and writes."""
-    with Bucket("b") as bucket:
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        yield bucket
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +61,9 @@ def test_files_of_a_directory(directory):
     assert set(storage.names(directory)) == {"one", "sub"}
     assert storage.files(directory) == ["one", "sub/[three]", "sub/two words"]
     assert storage.glob(f"{directory}/sub/tw*") == [f"{directory}/sub/two words"]
-    found = storage.stat_all([f"{directory}/one", f"{directory}/sub/two words"])
-    assert [each and each.num_bytes for each in found] == [3, 13]
+    paths = [f"{directory}/{name}" for name in ("one", "sub/two words", "sub")]
+    found = storage.stat_all(paths)
+    assert [each and each.num_bytes for each in found] == [3, 13, None]
     storage.move_directory(f"{directory}/sub", f"{directory}/moved")
     assert storage.files(directory) == ["moved/[three]", "moved/two words", "one"]
     storage.remove(f"{directory}/one")
@@ -132,6 +124,23 @@ def test_a_missing_bucket_is_a_config_error(bucket):
         ):
             do("gs://none/x")
     assert not storage.exists("gs://none/x")
+
+
+def test_a_missing_object_is_a_missing_file(bucket):
+    with pytest.raises(FileNotFoundError) as caught:
+        storage.read("gs://b/x")
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), ConfigError)
+    assert str(caught.value).startswith("gs://b/x: there is no such file or bucket (")
+    storage.remove_directory("gs://b/none")
+
+
+def test_moving_a_directory_retries_a_copy(bucket, slept, capsys):
+    for name in "abc":
+        storage.write(f"gs://b/from/{name}", name.encode())
+    bucket.faults = {"POST .*(copyTo|rewriteTo)": [503] * 8}
+    storage.move_directory("gs://b/from", "gs://b/to")
+    assert storage.files("gs://b/to") == ["a", "b", "c"]
+    assert storage.files("gs://b/from") == [] and bucket.answered[503] == 8
 
 
 def test_other_urls_are_config_errors(monkeypatch):

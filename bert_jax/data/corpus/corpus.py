@@ -256,13 +256,15 @@ def manifest_text(value: Any, indent: str = "") -> str:
 def _read_manifest(path: str) -> dict[str, Any]:
     """Reads a manifest and verifies its digest and its format version."""
     try:
-        manifest = json.loads(storage.read(path))
+        text = storage.read(path)
+    except IsADirectoryError:
+        raise ConfigError(_not_a_manifest(path)) from None
+    try:
+        manifest = json.loads(text)
         version = manifest["format_version"]
         is_whole = manifest.get("sha256") == manifest_digest(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CorruptError(_not_a_manifest(path)) from None
-    except IsADirectoryError:
-        raise ConfigError(_not_a_manifest(path)) from None
     # Before version 4 manifests had no digest.
     if "sha256" in manifest and not is_whole:
         raise CorruptError(

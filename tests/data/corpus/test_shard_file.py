@@ -5,8 +5,9 @@ import os
 import numpy as np
 import pytest
 
+from bert_jax import storage
 from bert_jax.data.corpus import shard_file
-from bert_jax.errors import CorruptError
+from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.lazy_tensorflow import tf
 
 
@@ -98,3 +99,14 @@ def test_a_record_of_another_format(tmp_path):
     os.remove(path)
     with pytest.raises(CorruptError, match="is missing"):
         shard_file.read(path)
+
+
+def test_errors_of_a_bucket_are_not_corrupt_shards(shard, bucket):
+    storage.write("gs://b/shard", open(shard[0], "rb").read())
+    assert shard_file.read("gs://b/shard")[0].size == 55
+    bucket.faults = {"/download/": [403] * 9}
+    with pytest.raises(ConfigError, match="permission denied") as caught:
+        shard_file.read("gs://b/shard")
+    assert not isinstance(caught.value, CorruptError)
+    with pytest.raises(CorruptError, match="^gs://b/none is missing"):
+        shard_file.read("gs://b/none")
