@@ -8,6 +8,7 @@ save a checkpoint and stop the run.
 """
 
 import time
+from collections.abc import Sequence
 
 import jax
 from absl import flags
@@ -75,20 +76,9 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             if isinstance(start, start_lib.Branch):
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
-            described = overview.describe(
-                config, mesh, corpus, state, workdir, first_step, budget.last_step
-            )
-            print(described, flush=True)
-            overview.print_notes(config, start.notes if start else ())
-            tracked = overview.tracked(config, mesh, corpus, state, workdir)
-            monitor.open_trackers(config.trackers, workdir, first_step, tracked)
-            del start  # weights are as large as the parameters
 
         # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
         train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
-        compiled = CompiledSteps(config, compilation.jit(train_step), state, mesh)
-        if first_step < budget.last_step:
-            compiled.start(phase_of(config, first_step)[0])
         run = Run(
             config=config,
             workdir=workdir,
@@ -97,12 +87,16 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             checkpoints=checkpoints,
             ranking=ranking,
             budget=budget,
-            compiled=compiled,
+            compiled=CompiledSteps(config, compilation.jit(train_step), state, mesh),
             replay=Replay(config, train_step),
             held_out=HeldOut(config, corpus, mesh, graphdef),
             monitor=monitor,
             began=startup.began,
         )
+        announce(run, state, first_step, start.notes if start else ())
+        del start  # weights are as large as the parameters
+        if first_step < budget.last_step:
+            run.compiled.start(phase_of(config, first_step)[0])
         preemption.save_on_signals()
         state = train_with_rollbacks(run, state, first_step, position)
 
@@ -119,6 +113,26 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             monitor.image(budget.last_step, f"{workdir}/{report.CURVES_FILE}")
             resume.end_workdir()
         return state
+
+
+def announce(
+    run: Run, state: TrainState, first_step: int, notes: Sequence[str]
+) -> None:
+    """Prints what will be trained, and opens the trackers."""
+    config = run.config
+    described = overview.describe(
+        config,
+        run.mesh,
+        run.corpus,
+        state,
+        run.workdir,
+        first_step,
+        run.budget.last_step,
+    )
+    print(described, flush=True)
+    overview.print_notes(config, notes)
+    tracked = overview.tracked(config, run.mesh, run.corpus, state, run.workdir)
+    run.monitor.open_trackers(config.trackers, run.workdir, first_step, tracked)
 
 
 # ---------------------------------------------------------------------------- steps
