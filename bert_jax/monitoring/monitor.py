@@ -9,7 +9,7 @@ import jax
 from bert_jax.distributed import multihost
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
-from bert_jax.monitoring import writer
+from bert_jax.monitoring import trackers, writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
 from bert_jax.monitoring.report import Progress
 from bert_jax.monitoring.step_log import StepLog
@@ -43,8 +43,7 @@ class Monitor:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        for tracker in self._trackers:
-            tracker.close(is_complete=exception[0] is None)
+        trackers.close(self._trackers, is_complete=exception[0] is None)
         self._watchdog.__exit__(*exception)
 
     def open_trackers(

@@ -28,11 +28,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from bert_jax import storage
-from bert_jax.errors import StorageError
+from bert_jax import small_files, storage
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 
 PROJECT = "bert_jax"
+SAVE_SECS = 1.0  # the interval at which the last steps are saved
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+# A shorter value is no key: TOKENIZERS_PARALLELISM is often "false".
+MIN_SECRET_LENGTH = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +65,11 @@ class Tracker(Protocol):
 
     Attributes:
       url: address of the tracked run, "" if there is none to print.
+      is_buffered: whether values may be lost until `close` returns.
     """
 
     url: str
+    is_buffered: bool
 
     def metrics(self, step: int, **metrics: float) -> None:
         """Logs metrics at a step; steps do not decrease."""
@@ -85,25 +90,41 @@ class Sender:
     def __init__(self, start: Start, report: Callable[[str], None]):
         self._start, self._report = start, report
         self._file = start.state_file
-        self._has_reported = False
-        self._state: dict[str, Any] = {}
+        self._has_failed = False
         self._tracker: Any = None
+        self._sent: dict[str, int] = {}  # the last step of each value
+        # Contents of the file. The values are replaced and not changed, so that
+        # another thread can save them.
+        self._state: dict[str, Any] = {}
+        self._saved = self._state
+        self._saving = threading.Lock()
 
     def open(self) -> None:
         """Opens the tracked run of the workdir, or a new one."""
         if not storage.is_remote(self._file):
-            self._lock = open(self._file.removesuffix(".json") + ".lock", "w")
-            # The process of a killed run may still be sending.
-            while not storage.acquire(self._lock.fileno()):
-                time.sleep(0.1)
-        if storage.exists(self._file):
-            self._state = json.loads(storage.read(self._file))
-        else:
-            self._state = {"id": secrets.token_hex(4), "last_steps": {}}
-            self._save()
+            self._repeat(self._acquire)
+        self._repeat(self._read)
         self._repeat(self._open_tracker)
         if self._tracker.url:
             self._report(f"{self._start.tracker}: {self._tracker.url}")
+
+    def _acquire(self) -> None:
+        self._lock = open(self._file.removesuffix(".json") + ".lock", "w")
+        # The process of a killed run may still be sending.
+        while not storage.acquire(self._lock.fileno()):
+            time.sleep(0.1)
+
+    def _read(self) -> None:
+        if storage.exists(self._file):
+            remedy = "remove it to start a new tracked run"
+            state = small_files.read_json(self._file, remedy)
+            if not {"id", "last_steps"} <= state.keys():
+                raise CorruptError(f"{self._file} has no id or last_steps; {remedy}")
+        else:
+            state = {"id": secrets.token_hex(4), "last_steps": {}}
+            storage.write(self._file, _json(state))
+        self._state = self._saved = state
+        self._sent = state["last_steps"]
 
     def _open_tracker(self) -> None:
         kind = TRACKERS[self._start.tracker]
@@ -117,41 +138,77 @@ class Sender:
         """
         if "is_complete" in message:
             self._repeat(lambda: self._tracker.close(message["is_complete"]))
+            self._commit()
+            self.save()
             return False
-        kind, step, sent = message["kind"], message["step"], self._state["last_steps"]
-        values = {k: v for k, v in message["values"].items() if step > sent.get(k, 0)}
+        kind: str = message["kind"]
+        step: int = message["step"]
+        found: dict[str, Any] = message["values"]
+        values = {k: v for k, v in found.items() if step > self._sent.get(k, 0)}
         if values:
-            with contextlib.ExitStack() as copies:
-                if kind == "image":  # trackers read local files
-                    values = {
-                        k: copies.enter_context(storage.local_copy(path))
-                        for k, path in values.items()
-                    }
-                self._repeat(lambda: getattr(self._tracker, kind)(step, **values))
-            sent |= dict.fromkeys(values, step)
-            self._save()
+            self._repeat(lambda: self._send(kind, step, values))
+            self._sent = {**self._sent, **dict.fromkeys(values, step)}
+            if not self._tracker.is_buffered:
+                self._commit()
         return True
 
-    def _save(self) -> None:
-        with contextlib.suppress(OSError, StorageError):
-            storage.write(self._file, (json.dumps(self._state) + "\n").encode())
+    def _send(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        with contextlib.ExitStack() as copies:
+            if kind == "image":  # trackers read local files
+                values = {
+                    k: copies.enter_context(storage.local_copy(path))
+                    for k, path in values.items()
+                }
+            getattr(self._tracker, kind)(step, **values)
+
+    def _commit(self) -> None:
+        self._state = {**self._state, "last_steps": self._sent}
+
+    def save(self) -> None:
+        """Saves the last steps if they have changed; any thread may call it."""
+        with self._saving:
+            state = self._state
+            if state is not self._saved:
+                with contextlib.suppress(OSError, StorageError, ConfigError):
+                    storage.write(self._file, _json(state))
+                    self._saved = state
 
     def _repeat(self, do: Callable[[], None]) -> None:
+        """Calls do() until it succeeds; reports the first error in one line."""
         while True:
             try:
-                return do()
+                do()
             except Exception as error:
-                self.warn(f"{type(error).__name__}: {error}")
+                if not self._has_failed:
+                    self._report(
+                        f"{self._start.tracker} failed ({_describe(error)}); training"
+                        " continues, and sending is retried every"
+                        f" {self._start.retry_secs:g} s"
+                    )
+                self._has_failed = True
                 time.sleep(self._start.retry_secs)
+            else:
+                self._has_failed = False
+                return
 
-    def warn(self, reason: str) -> None:
-        """Reports the first failure in one line."""
-        if not self._has_reported:
-            self._has_reported = True
-            self._report(
-                f"{self._start.tracker} failed ({without_secrets(reason)}); training"
-                f" continues, and sending is retried every {self._start.retry_secs:g} s"
-            )
+    def show_warning(
+        self, message: Warning | str, category: type, filename: str, *_: Any
+    ) -> None:
+        """Reports warnings of Trackio, which are errors; see `warnings.showwarning`.
+
+        Other warnings, for example of deprecated functions, are not reported.
+        """
+        package = os.path.basename(os.path.dirname(filename))
+        if category is UserWarning and package == "trackio":
+            self._report(f"trackio: {without_secrets(str(message))}")
+
+
+def _json(state: dict[str, Any]) -> bytes:
+    return (json.dumps(state) + "\n").encode()
+
+
+def _describe(error: Exception) -> str:
+    return without_secrets(f"{type(error).__name__}: {error}")
 
 
 def without_secrets(text: str) -> str:
@@ -159,7 +216,7 @@ def without_secrets(text: str) -> str:
     text = re.sub(r"//[^/@\s]*@", "//", text)  # user:password@ in a URL
     text = re.sub(r"\?\S*", "", text)  # the query of a URL
     for name, value in os.environ.items():
-        if value and SECRET.search(name):
+        if len(value) >= MIN_SECRET_LENGTH and SECRET.search(name):
             text = text.replace(value, "***")
     return " ".join(text.split())[:200]
 
@@ -169,7 +226,12 @@ class Wandb:
 
     With WANDB_MODE=offline, each call writes a directory of its own with the same run
     id; `wandb sync` uploads them in order as one run.
+
+    `log` returns before a value is sent, and also before it is on disk. Values of steps
+    that a server has are ignored.
     """
+
+    is_buffered = True
 
     def __init__(self, id: str, name: str, config: dict[str, Any]):
         import wandb  # pyright: ignore[reportMissingImports]
@@ -190,6 +252,7 @@ class Wandb:
             settings=settings,
         )
         self.url = "" if self._run.offline else self._run.url
+        self._was_closed = False
 
     def metrics(self, step: int, **metrics: float) -> None:
         self._run.log(metrics, step=step)
@@ -201,6 +264,9 @@ class Wandb:
         self._run.log({k: self._image(path) for k, path in paths.items()}, step=step)
 
     def close(self, is_complete: bool) -> None:
+        if self._was_closed:  # `finish` does nothing in a second call
+            raise RuntimeError("wandb could not finish the run")
+        self._was_closed = True
         self._run.finish(exit_code=0 if is_complete else 1)
 
 
@@ -209,6 +275,7 @@ class Mlflow:
 
     TAG = "bert_jax_run"
     url = ""
+    is_buffered = False
 
     def __init__(self, id: str, name: str, config: dict[str, Any]):
         # By default, a request is retried for minutes before it fails.
@@ -263,6 +330,7 @@ class Trackio:
     """A run of Trackio, whose name identifies it. Errors are warnings there."""
 
     url = ""
+    is_buffered = False  # for half a second, or in Trackio's files without a server
 
     def __init__(self, id: str, name: str, config: dict[str, Any]):
         import trackio  # pyright: ignore[reportMissingImports]
@@ -309,7 +377,21 @@ def main() -> NoReturn:
         os.write(stderr, f"config.trackers: {text}\n".encode())
 
     start = Start(**json.loads(sys.stdin.readline()))
+    try:
+        _run(start, report)
+    except Exception as error:
+        report(
+            f"{start.tracker} failed ({_describe(error)}); training continues without"
+            " it; rerun the same command to send the rest of the metrics"
+        )
+        os._exit(1)
+    os._exit(0)  # handlers that libraries registered might wait for a server
+
+
+def _run(start: Start, report: Callable[[str], None]) -> None:
+    """Sends the messages from standard input."""
     messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    sender = Sender(start, report)
 
     def read() -> None:
         """Queues the messages, and limits the time that remains after the last."""
@@ -322,15 +404,20 @@ def main() -> NoReturn:
             f"{start.tracker} did not accept all metrics within {start.close_secs:g} s;"
             " rerun the same command to send the rest"
         )
+        sender.save()
         os._exit(1)
 
-    threading.Thread(target=read, daemon=True).start()
-    sender = Sender(start, report)
-    warnings.showwarning = lambda message, *_: sender.warn(str(message))  # Trackio's
+    def save() -> None:
+        while True:
+            time.sleep(SAVE_SECS)
+            sender.save()
+
+    warnings.showwarning = sender.show_warning
+    for target in (read, save):
+        threading.Thread(target=target, daemon=True).start()
     sender.open()
     while sender.send(messages.get()):
         pass
-    os._exit(0)  # handlers that libraries registered might wait for a server
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,10 @@ from bert_jax.monitoring.tracker_process import Start
 
 DIRECTORY = "trackers"  # in a workdir
 RETRY_SECS = 60.0
-# How long the end of a run waits for metrics to be sent.
+# A process ends itself so long after its last message, even if metrics are not sent.
 CLOSE_SECS = 30.0
+# The time that a process may take to end itself, until it is killed.
+EXIT_SECS = 5.0
 
 
 def check_installed(names: Sequence[str]) -> str:
@@ -104,14 +107,17 @@ class TrackerWriter:
         values = {Path(path).stem: path}
         self._send({"kind": "image", "step": step, "values": values})
 
-    def close(self, is_complete: bool) -> None:
-        """Ends the tracked run, and waits at most CLOSE_SECS until all is sent."""
+    def end(self, is_complete: bool) -> None:
+        """Writes the last message; the process then ends within CLOSE_SECS."""
         self._send({"is_complete": is_complete})
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def wait(self, deadline: float) -> None:
+        """Waits until the process has ended, and kills it at a monotonic time."""
         try:
-            self._process.wait(CLOSE_SECS + 5)  # the process ends itself before
+            self._process.wait(max(deadline - time.monotonic(), 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
 
@@ -132,3 +138,17 @@ class TrackerWriter:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def close(trackers: Sequence[TrackerWriter], is_complete: bool) -> None:
+    """Ends the tracked runs, and waits at most CLOSE_SECS + EXIT_SECS for all of them.
+
+    Args:
+      trackers: their writers.
+      is_complete: whether the run ended without an error.
+    """
+    for tracker in trackers:
+        tracker.end(is_complete)
+    deadline = time.monotonic() + CLOSE_SECS + EXIT_SECS
+    for tracker in trackers:
+        tracker.wait(deadline)

@@ -20,6 +20,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.monitoring import trackers
 from bert_jax.monitoring.trackers import TrackerWriter
 from tests.commands import run, run_well, small_run, start, write_text
+from tests.fake_wandb import Server
 from tests.runs import assert_same_bits, lines, step_secs
 
 NAMES = ("wandb", "mlflow", "trackio")
@@ -165,6 +166,7 @@ def test_a_store_that_fails_for_a_while_has_all_steps_in_the_end(
     tracker = TrackerWriter("mlflow", str(workdir), 0, {"seed": 1})
     tracker.write(1, {"loss": 1.0, "time": 5.0, "mfu": None})
     wait_for(lambda: list(store.glob("*/*/metrics/loss")))
+    assert capfd.readouterr().err == ""  # its deprecation warnings are not reported
     store.rename(tmp_path / "away")
     store.write_text("not a directory")
     tracker.write(2, {"loss": 2.0})
@@ -176,7 +178,7 @@ def test_a_store_that_fails_for_a_while_has_all_steps_in_the_end(
     assert error.startswith("config.trackers: mlflow failed (")
     store.unlink()
     (tmp_path / "away").rename(store)
-    tracker.close(is_complete=False)
+    trackers.close([tracker], is_complete=False)
     assert capfd.readouterr().err == ""  # it is reported once
     (loss,) = store.glob("*/*/metrics/loss")
     values = [line.split()[1:3] for line in loss.read_text().splitlines()]
@@ -196,9 +198,49 @@ def test_a_server_that_is_not_reached_does_not_delay_the_end(
     tracker = TrackerWriter("wandb", str(tmp_path), 0, {})
     tracker.write(1, {"loss": 1.0})
     began = time.monotonic()
-    tracker.close(is_complete=True)
+    trackers.close([tracker], is_complete=True)
     assert time.monotonic() - began < 15
     assert capfd.readouterr().err == NOT_SENT.format(name="wandb", secs=5)
+
+
+@needs_trackers
+@pytest.mark.slow
+def test_metrics_that_a_server_did_not_get_are_sent_by_the_next_call(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr(trackers, "CLOSE_SECS", 10.0)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "cache"))
+    state = tmp_path / "trackers/wandb.json"
+    metrics = tmp_path / "metrics.jsonl"
+
+    def call(*steps: int, is_down: bool = False) -> None:
+        tracker = TrackerWriter("wandb", str(tmp_path), steps[0] - 1, {})
+        wait_for(lambda: "/runs/" in capfd.readouterr().err)
+        server.is_down = is_down
+        for step in steps:
+            tracker.write(step, {"loss": 1.0 / step})
+            with metrics.open("a") as file:
+                file.write(json.dumps({"step": step, "loss": 1.0 / step}) + "\n")
+        if not is_down:
+            monkeypatch.setattr(trackers, "CLOSE_SECS", 120.0)
+        trackers.close([tracker], is_complete=True)
+        server.is_down = False
+
+    with Server() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        call(1, 2, 3, is_down=True)
+        assert capfd.readouterr().err == NOT_SENT.format(name="wandb", secs=10)
+        assert not server.rows
+        call(4, 5)
+        assert [row["_step"] for row in server.rows] == [1, 2, 3, 4, 5]
+        # A machine that is lost before the run is closed has not saved the last steps.
+        content = json.loads(state.read_text())
+        assert content["last_steps"] == {"loss": 5}
+        state.write_text(json.dumps(content | {"last_steps": {}}))
+        call(6, 7)
+    assert [row["_step"] for row in server.rows] == [1, 2, 3, 4, 5, 6, 7]
 
 
 # ------------------------------------------------------------ without the libraries
@@ -217,11 +259,21 @@ def test_a_tracker_that_cannot_be_opened_prints_a_line_and_does_not_delay_the_en
     began = time.monotonic()
     tracker.write(1, {"loss": 1.0})
     assert time.monotonic() - began < 1
-    tracker.close(is_complete=True)
+    trackers.close([tracker], is_complete=True)
     assert time.monotonic() - began < 10
     error = capfd.readouterr().err
     assert error.startswith("config.trackers: unknown failed (KeyError: 'unknown');")
     assert error.endswith("\n" + NOT_SENT.format(name="unknown", secs=2))
+
+
+def test_trackers_are_closed_at_the_same_time(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(trackers, "CLOSE_SECS", 3.0)
+    opened = [TrackerWriter(name, str(tmp_path), 0, {}) for name in ("x", "y", "z")]
+    wait_for(lambda: len(list(tmp_path.glob("trackers/*.json"))) == 3)
+    began = time.monotonic()
+    trackers.close(opened, is_complete=True)
+    assert time.monotonic() - began < 8.5
+    assert capfd.readouterr().err.count("did not accept all metrics within 3 s") == 3
 
 
 def test_a_tracker_whose_process_has_ended_prints_one_line(tmp_path, capfd):
@@ -230,7 +282,7 @@ def test_a_tracker_whose_process_has_ended_prints_one_line(tmp_path, capfd):
     tracker._process.wait()
     for step in (1, 2):
         tracker.write(step, {"loss": 1.0})
-    tracker.close(is_complete=True)
+    trackers.close([tracker], is_complete=True)
     assert capfd.readouterr().err == (
         "config.trackers: the process of unknown has ended; rerun the same command to"
         " send the rest of the metrics\n"
