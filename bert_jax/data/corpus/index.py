@@ -98,7 +98,7 @@ def make(
             else:
                 yield task
 
-    all_bad: list[lines.Bad] = []
+    all_bad: list[lines.BadLines] = []
     with Progress("indexing", len(tasks), "shards") as progress:
         for bad in workers.run(
             write, missing(), num_workers, start, (directory, data, tokenizer)
@@ -165,7 +165,7 @@ def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> 
     _state = directory, data, streamed.UnitEncoder(data, tokenizer)
 
 
-def write(task: Task) -> list[lines.Bad]:
+def write(task: Task) -> list[lines.BadLines]:
     """Indexes a shard in a process initialized by `start`.
 
     Writes its entry in the manifest, then its held-out documents as a run, which marks

@@ -50,7 +50,7 @@ class Encoded:
 
     segment: segments.Segment
     counts: dict[str, int]
-    bad: lines.Bad
+    bad: lines.BadLines
 
 
 class UnitEncoder:
@@ -87,7 +87,7 @@ class UnitEncoder:
         return Encoded(
             segments.from_entries(entries, self._dtype),
             dict(counts),
-            lines.Bad(counts.num_bad, counts.bad),
+            lines.BadLines(counts.num_bad, counts.messages),
         )
 
 
@@ -261,7 +261,7 @@ class Stream:
             return self._kept[shard]
         units = self.index.units[shard]
         encoded = self._encode(units)
-        bad = [message for each in encoded for message in each.bad.bad]
+        bad = [message for each in encoded for message in each.bad.messages]
         segment, _, _ = arrange([each.segment for each in encoded], self._data)
         if bad or digest(segment) != sha256:
             paths = sorted({unit.path for unit in units})
