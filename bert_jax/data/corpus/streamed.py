@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import encoding, key_ranges, segments, workers
-from bert_jax.data.sources import hub_datasets, input_files, lines, sources
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.sources.units import Unit
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -200,6 +200,7 @@ class Stream:
         data: DataConfig,
         tokenizer: tokenizers.Tokenizer,
         num_bytes: int,
+        commits: Mapping[str, str],
     ):
         """Creates a reader; its processes are started by the first call of `read`.
 
@@ -208,8 +209,9 @@ class Stream:
           data: the config of the index.
           tokenizer: the tokenizer of the index.
           num_bytes: size of the token ids of all shards.
+          commits: commit of each source that was indexed from the Hugging Face Hub.
         """
-        self.index = index
+        self.index, self._commits = index, commits
         self._data, self._tokenizer = data, tokenizer
         num_cores = len(os.sched_getaffinity(0))
         self.num_workers = min(
@@ -224,7 +226,7 @@ class Stream:
         """Raises ConfigError if the files are not those of the index."""
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
-        on_hub = {i for i, x in enumerate(specs) if hub_datasets.repository(x)}
+        on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
         was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
         found = {
             (i, file.path): [i, *file[:3]]

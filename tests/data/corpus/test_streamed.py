@@ -1,5 +1,6 @@
 """Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
 
+import io
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ from pyarrow import parquet
 
 from bert_jax.data.corpus import build, corpus, segments, streamed
 from bert_jax.errors import ConfigError, CorruptError
+from tests import fake_hub
 from tests.corpora import (
     all_text,
     changed,
@@ -238,3 +240,50 @@ def test_the_units_of_a_shard_are_from_many_places(source):
     first, second = corpus.read(source).stream.index.units.values()
     assert len(first) + len(second) > 10
     assert min(first) < max(second) and min(second) < max(first)
+
+
+# ------------------------------------------------------------------------------- Hub
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with fake_hub.Hub() as found:
+        found.use(monkeypatch)
+        yield found
+
+
+def dataset():
+    text = ["\n".join(document) for document in make_documents(60)]
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"text": text}), buffer, row_group_size=4)
+    return {"data/train-00000-of-00001.parquet": buffer.getvalue()}
+
+
+def test_the_hub_is_read_at_the_indexed_commit(hub, tmp_path):
+    repository = hub.add("datasets/owner/name", dataset())
+    commit = repository.refs["main"]
+    config = make_config(tmp_path, sources=("hf:owner/name",), stream=True)
+    make(config)
+    repository.commit({"data/train-00000-of-00001.parquet": b""})
+    hub.requests.clear()
+    found = build.find_corpus(config)
+    assert not hub.requests
+    (file,) = found.stream.index.files
+    assert file[1].startswith(f"hf://datasets/owner/name@{commit}/data/train")
+    assert sum(map(len, load(found))) == sum(
+        x.num_tokens for x in found.shards["train"]
+    )
+    assert hub.requests
+
+
+def test_files_of_a_dataset_on_disk_are_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "data/name/data/en/train.parquet"
+    path.parent.mkdir(parents=True)
+    (content,) = dataset().values()
+    path.write_bytes(content)
+    config = make_config(tmp_path, sources=("hf:data/name/en",), stream=True)
+    make(config)
+    build.find_corpus(config)
+    os.utime(path, ns=(0, 1))
+    fails(config, "train.parquet was changed")
