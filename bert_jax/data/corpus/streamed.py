@@ -64,8 +64,13 @@ class UnitEncoder:
     def __call__(self, unit: Unit) -> Encoded:
         """Encodes the documents of a unit.
 
+        Returns:
+          The documents, sorted by key, in which a document may be repeated. Lines that
+          cannot be read are listed in `bad` instead of raising an error.
+
         Raises:
           ConfigError: when there are more token ids than a shard may have.
+          StorageError: when the file cannot be read for now.
         """
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
@@ -81,7 +86,13 @@ class UnitEncoder:
                 if num_bytes > segments.MAX_SHARD_BYTES:
                     raise _TooLarge
         except _TooLarge:
-            raise too_large([unit], self._data, num_bytes) from None
+            limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
+            raise ConfigError(
+                f"{unit.path} has more than {limit} of token ids in a part that can"
+                " only be read as a whole, and readers keep it in memory; write it as"
+                " Parquet with smaller row groups or as uncompressed JSON Lines, or set"
+                " config.data.stream=False to prepare a corpus"
+            ) from None
         except ConfigError as error:  # the rest of the unit cannot be read
             counts.reject(error)
         return Encoded(
@@ -93,24 +104,6 @@ class UnitEncoder:
 
 class _TooLarge(Exception):
     """Raised when a unit has too many token ids."""
-
-
-def too_large(units: list[Unit], data: DataConfig, num_bytes: int) -> ConfigError:
-    """Returns the error for a shard with more token ids than fit in memory."""
-    limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
-    if len(units) > 1:
-        factor = num_bytes / segments.MAX_SHARD_BYTES
-        return ConfigError(
-            f"config.data.num_shards={data.num_shards} makes a shard with more than"
-            f" {limit} of token ids, and readers keep a whole shard in memory; multiply"
-            f" it by at least {factor:.1f}"
-        )
-    return ConfigError(
-        f"{units[0].path} has more than {limit} of token ids in a part that can only be"
-        " read as a whole, and readers keep it in memory; write it as Parquet with"
-        " smaller row groups or as uncompressed JSON Lines, or set"
-        " config.data.stream=False to prepare a corpus"
-    )
 
 
 def arrange(
@@ -249,15 +242,23 @@ class Stream:
             )
 
     def read(self, shard: str, sha256: str) -> Shard:
-        """Returns the token ids, sentence lengths and document lengths of a shard.
+        """Reads the documents of a shard, ordered by key and without repeats.
+
+        The arrays must not be changed, because they may be returned again.
 
         Args:
           shard: its file name in the manifest.
           sha256: its `digest`.
 
+        Returns:
+          token_ids: uint16 or uint32[tokens], see `encoding.id_dtype`.
+          sentence_lengths: uint32[sentences], number of tokens of each sentence.
+          document_lengths: uint32[documents], number of sentences of each document.
+
         Raises:
           CorruptError: when its files give other token ids than were indexed.
-          ConfigError: when a worker process is killed again and again.
+          StorageError: when a file cannot be read for now.
+          ConfigError: when a worker process is killed twice.
         """
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]

@@ -1,9 +1,11 @@
 """Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
 
+import errno
 import io
 import json
 import os
 import pathlib
+import pickle
 import signal
 import threading
 import time
@@ -13,8 +15,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bert_jax import storage
 from bert_jax.data.corpus import build, corpus, segments, streamed
-from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
 from tests import fake_hub
 from tests.corpora import (
     all_text,
@@ -220,11 +223,26 @@ def test_a_change_that_sizes_and_times_do_not_show_is_found(
     assert "2.jsonl" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_an_error_of_storage_is_not_a_corrupt_file(source, monkeypatch):
+    found = build.find_corpus(source)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(storage.Reader, "_read", fail)
+    with pytest.raises(StorageError, match="failed 7 times in a row") as caught:
+        load(found)
+    # As a worker process returns it.
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert type(copied) is StorageError and str(copied) == str(caught.value)
+
+
 def test_a_text_too_large_for_memory_is_an_error(source, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 2000)
     many = source.data.sources[:1]
     config = elsewhere(source, "many", sources=many)
-    fails(config, "num_shards=2", "multiply it", do=make)
+    fails(config, "train-0000", "multiply config.data.num_shards by at least", do=make)
     (tmp_path / "a.txt").write_text("w1 w2 w3.\n" * 500)
     whole = (f"text:{tmp_path}/a.txt",)
     one = {"sources": whole, "num_shards": 1, "num_streams": 1}
