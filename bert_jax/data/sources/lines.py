@@ -97,7 +97,7 @@ def read(
     their first bytes and decompressed. A byte order mark at the start is dropped.
 
     Args:
-      path: a local path, or a URL that a TensorFlow file system supports.
+      path: a local path, or a URL that `storage` supports.
       max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
