@@ -37,7 +37,7 @@ from bert_jax.monitoring.progress import Progress
 
 
 class IndexedText(NamedTuple):
-    """The result of `make`.
+    """The shards of all text, and the files and units that they consist of.
 
     Attributes:
       held_out: plan of the validation shards; its one training shard is empty.

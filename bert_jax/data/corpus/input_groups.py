@@ -225,9 +225,8 @@ class Reader:
 def raise_bad(found: Sequence[lines.ReadCounts | lines.BadLines]) -> None:
     """Raises one ConfigError for all bad lines and files, if there are any."""
     num_bad = sum(counts.num_bad for counts in found)
-    listed = [message for counts in found for message in counts.messages][
-        : lines.LISTED
-    ]
+    messages = [message for counts in found for message in counts.messages]
+    listed = messages[: lines.LISTED]
     if num_bad == 1:
         raise ConfigError(listed[0])
     if num_bad:
