@@ -23,7 +23,7 @@ from bert_jax.data.corpus import build, corpus, input_groups, work_directory, wr
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import training, unknown_tokens
 from bert_jax.distributed.multihost import exit_now
-from bert_jax.errors import EXIT_LOST, ConfigError
+from bert_jax.errors import EXIT_LOST, ConfigError, CorruptError, StorageError
 
 try:
     import apache_beam as beam  # pyright: ignore[reportMissingImports]
@@ -41,6 +41,10 @@ except ImportError:
 RESULTS = "unfinished-beam-"
 # In apache_beam/runners/portability/fn_api_runner/worker_handlers.py.
 WORKER_THREADS = ("beam_control_read", "run_worker")
+# Errors of workers that are one line, by name.
+_WORKER_ERRORS = {
+    error.__name__: error for error in (ConfigError, CorruptError, StorageError)
+}
 LOST_WORKER = (
     "a worker process of Beam died, for example for lack of memory; rerun the same"
     " command, which starts from the beginning"
@@ -56,6 +60,7 @@ def run(config: ExperimentConfig, options: list[str]) -> None:
 
     Raises:
       ConfigError: when a source, the vocabulary, the directory or an option is invalid.
+      StorageError: when storage fails in this process or in a worker.
     """
     directory = config.data.corpus_dir
     pipeline = _pipeline(options)
@@ -133,7 +138,7 @@ def _pipeline(options: list[str]) -> beam.Pipeline:
 
 @contextlib.contextmanager
 def _raising_worker_errors() -> Iterator[None]:
-    """Raises the ConfigError of a worker as a ConfigError here.
+    """Raises a ConfigError, CorruptError or StorageError of a worker as the same here.
 
     Most runners keep only the text of an error, and append its location in brackets.
     """
@@ -141,10 +146,11 @@ def _raising_worker_errors() -> Iterator[None]:
         yield
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        found = re.search(r"ConfigError: (.+)", text)
+        found = re.search(rf"\b({'|'.join(_WORKER_ERRORS)}): (.+)", text)
         if not found:
             raise
-        raise ConfigError(re.sub(r" \[while running .*", "", found.group(1))) from None
+        message = re.sub(r" \[while running .*", "", found[2])
+        raise _WORKER_ERRORS[found[1]](message) from None
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ pytest.importorskip("apache_beam")
 
 from bert_jax import prepare_beam
 from bert_jax.data.corpus import build, key_ranges
-from bert_jax.errors import EXIT_LOST, ConfigError
+from bert_jax.errors import EXIT_LOST, ConfigError, CorruptError, StorageError
 from tests.commands import ROOT, run, run_well, small_run, start, write_text
 from tests.corpora import (
     changed,
@@ -101,6 +101,25 @@ def test_errors_leave_no_corpus(two_sources, tmp_path):
     with pytest.raises(ConfigError, match="^config.data.sources: no text in 'text:.*c"):
         prepare_beam.run(changed(config, "data", sources=sources), IN_MEMORY)
     assert not os.path.exists(config.data.corpus_dir)
+
+
+@pytest.mark.parametrize("kind", [ConfigError, CorruptError, StorageError])
+def test_an_error_of_a_worker_is_raised_as_its_own_kind(kind):
+    lines = (
+        "bundle 1 failed:",
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in process',
+        "    raise kind(message)",
+        f"bert_jax.errors.{kind.__name__}: /a/b: no 'x' [1] [while running 'read']",
+    )
+    with (
+        pytest.raises(Exception, match="^/a/b: no 'x' .1.$") as caught,
+        prepare_beam._raising_worker_errors(),
+    ):
+        raise RuntimeError("\n".join(lines))
+    assert type(caught.value) is kind
+    with pytest.raises(KeyError), prepare_beam._raising_worker_errors():
+        raise KeyError("x")
 
 
 def test_the_documented_options_exist():

@@ -23,7 +23,7 @@ def find_corpus(config: ExperimentConfig) -> Corpus:
         if multihost.is_first():
             return build.find_corpus(config)
         multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
-        return build.find_corpus(config)
+        return build.open_existing(config)
 
     corpus = multihost.first_then_others("corpus", find)
     multihost.check_same(

@@ -10,7 +10,9 @@ import pytest
 from bert_jax import phases
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
-from bert_jax.training.input import training_batches
+from bert_jax.distributed import multihost
+from bert_jax.errors import ConfigError
+from bert_jax.training.input import find_corpus, training_batches
 from tests.commands import write_text
 from tests.conftest import make_config, use_mesh
 
@@ -32,6 +34,17 @@ def run(tmp_path_factory):
         corpus=build.find_corpus(config),
         mesh=use_mesh(2, 1, 1),
     )
+
+
+def test_only_process_0_prepares_a_corpus(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(multihost, "SHARED_SECS", 0)
+    monkeypatch.setattr(multihost, "is_first", lambda: False)
+    assert find_corpus(run.config) == run.corpus
+    directory = tmp_path / "corpus"
+    data = dataclasses.replace(run.config.data, corpus_dir=str(directory))
+    with pytest.raises(ConfigError, match="has no manifest.json"):
+        find_corpus(dataclasses.replace(run.config, data=data))
+    assert not directory.exists()
 
 
 def batches_of_phase(run, phase_index):

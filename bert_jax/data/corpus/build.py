@@ -166,10 +166,7 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
       ConfigError: also when files of streamed text have changed.
     """
     if corpus.exists(config.data.corpus_dir):
-        existing = corpus.read(config)
-        if existing.stream:
-            existing.stream.check_files()
-        return existing
+        return open_existing(config)
     found = input_files.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(
@@ -179,6 +176,18 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
     return _prepare(config, found=found)
+
+
+def open_existing(config: ExperimentConfig) -> corpus.Corpus:
+    """Opens the corpus, and checks the files of streamed text.
+
+    Raises:
+      ConfigError, CorruptError: as for `corpus.read` and `Stream.check_files`.
+    """
+    existing = corpus.read(config)
+    if existing.stream:
+        existing.stream.check_files()
+    return existing
 
 
 def is_small(found: Sources) -> bool:

@@ -182,6 +182,7 @@ def read(config: ExperimentConfig) -> Corpus:
             raise TypeError("recipe")
         stream = manifest.get("stream")
         index = streamed.Index.from_json(stream) if stream else None
+        commits = manifest.get("hub_commits", {})
     except (KeyError, TypeError, ValueError):
         raise CorruptError(_not_a_manifest(path)) from None
     _check_stream(index is not None, config)
@@ -211,7 +212,7 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
-        index and streamed.Stream(index, config.data, tokenizer, num_bytes),
+        index and streamed.Stream(index, config.data, tokenizer, num_bytes, commits),
     )
 
 

@@ -19,12 +19,10 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.batches import pairs
 from bert_jax.data.corpus import (
-    corpus,
     encoding,
     input_groups,
     key_ranges,
     merging,
-    row_counts,
     segments,
     shard_plan,
     sorted_runs,
@@ -38,8 +36,8 @@ from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
 
 
-class Made(NamedTuple):
-    """The result of reading all text.
+class IndexedText(NamedTuple):
+    """The shards of all text, and the files and units that they consist of.
 
     Attributes:
       held_out: plan of the validation shards; its one training shard is empty.
@@ -72,7 +70,7 @@ def make(
     tokenizer: tokenizers.Tokenizer,
     directory: str,
     num_workers: int,
-) -> Made:
+) -> IndexedText:
     """Reads and encodes all text, except for shards that a killed call has finished.
 
     Args:
@@ -98,7 +96,7 @@ def make(
             else:
                 yield task
 
-    all_bad: list[lines.Bad] = []
+    all_bad: list[lines.BadLines] = []
     with Progress("indexing", len(tasks), "shards") as progress:
         for bad in workers.run(
             write, missing(), num_workers, start, (directory, data, tokenizer)
@@ -111,9 +109,9 @@ def make(
     for i, spec in enumerate(data.sources):
         if not unknown_tokens.num_tokens(held_out.counts, i):
             raise input_files.no_text(spec)
-    train = {task.file: writer.read_written(_result(directory, task)) for task in tasks}
+    train = {task.file: _read_result(directory, task) for task in tasks}
     by_file = {task.file: task.units for task in tasks}
-    return Made(held_out, train, streamed.Index(streamed.facts(found), by_file))
+    return IndexedText(held_out, train, streamed.Index(streamed.facts(found), by_file))
 
 
 def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:
@@ -152,6 +150,15 @@ def _result(directory: str, task: Task) -> str:
     return os.path.join(directory, f"{task.name}.json")
 
 
+def _read_result(directory: str, task: Task) -> writer.WrittenShard:
+    """Returns the result of a task, maybe of a call with another number of shards."""
+    written = writer.read_written(_result(directory, task))
+    if written.shard is None:
+        return written
+    shard = dataclasses.replace(written.shard, file=task.file)
+    return dataclasses.replace(written, shard=shard)
+
+
 # ------------------------------------------------------------------ worker processes
 
 
@@ -165,52 +172,43 @@ def start(directory: str, data: DataConfig, tokenizer: tokenizers.Tokenizer) -> 
     _state = directory, data, streamed.UnitEncoder(data, tokenizer)
 
 
-def write(task: Task) -> list[lines.Bad]:
+def write(task: Task) -> list[lines.BadLines]:
     """Indexes a shard in a process initialized by `start`.
 
     Writes its entry in the manifest, then its held-out documents as a run, which marks
     the shard as finished. If lines cannot be read, they are returned and nothing is
     written.
+
+    Raises:
+      ConfigError: when the token ids exceed `segments.MAX_SHARD_BYTES`.
     """
     assert _state is not None
     directory, data, encode = _state
-    encoded = [encode(unit) for unit in task.units]
+    encoded: list[streamed.Encoded] = []
+    num_bytes = 0
+    for unit in task.units:
+        encoded.append(encode(unit))
+        num_bytes += encoded[-1].segment.token_ids.nbytes
+        if num_bytes > segments.MAX_SHARD_BYTES:
+            path = os.path.join(data.corpus_dir, task.file)
+            writer.check_size(path, num_bytes * len(task.units) // len(encoded))
     bad = [each.bad for each in encoded if each.bad.num_bad]
     if bad:
         return bad
-    num_bytes = sum(each.segment.token_ids.nbytes for each in encoded)
-    if num_bytes > segments.MAX_SHARD_BYTES:
-        raise streamed.too_large(task.units, data, num_bytes)
     train, held_out, num_repeated = streamed.arrange(
         [each.segment for each in encoded], data
     )
-    written = _written(task.file, train, num_repeated)
+    written = writer.WrittenShard(None, {}, num_repeated, 0)
+    if len(train.records):
+        written = writer.describe(
+            task.file,
+            train.records,
+            train.sentence_lengths,
+            num_repeated,
+            num_bytes=train.token_ids.nbytes,
+            sha256=streamed.digest(train),
+        )
     storage.write(_result(directory, task), written.to_json().encode())
     counts = sum((Counter(each.counts) for each in encoded), Counter())
     sorted_runs.save(directory, task.name, held_out, counts, len(held_out.records))
     return []
-
-
-def _written(
-    file: str, train: segments.Segment, num_repeated: int
-) -> writer.WrittenShard:
-    """Returns the entry of a shard, like `writer.write_shard`."""
-    if not len(train.records):
-        return writer.WrittenShard(None, {}, num_repeated, 0)
-    documents = pairs.Documents.from_lengths(
-        train.sentence_lengths, train.records["num_sentences"]
-    )
-    shard = corpus.Shard(
-        file=file,
-        num_documents=len(train.records),
-        num_sentences=len(train.sentence_lengths),
-        num_tokens=len(train.token_ids),
-        num_bytes=train.token_ids.nbytes,
-        sha256=streamed.digest(train),
-    )
-    return writer.WrittenShard(
-        shard=shard,
-        counts=row_counts.count(documents),
-        num_repeated=num_repeated,
-        num_copies=int(np.count_nonzero(train.records["copy"])),
-    )

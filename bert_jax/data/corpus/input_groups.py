@@ -19,7 +19,7 @@ from concurrent import futures
 from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, lines, parquet, sources
+from bert_jax.data.sources import input_files, lines, parquet, sources, units
 from bert_jax.data.sources.input_files import InputFile
 from bert_jax.errors import ConfigError
 
@@ -103,27 +103,34 @@ def _divided(
 
 
 def _parts(file: InputFile, spec: str, max_bytes: int) -> list[InputFile]:
-    """Divides a Parquet file into parts of about max_bytes of text."""
+    """Divides a Parquet file into parts, of at most max_bytes of text if possible."""
     try:
         sizes = parquet.row_groups(file.path, input_files.parse(spec)[1])
     except ConfigError:  # reading the file raises it again
         return [file]
-    ends = list(itertools.accumulate(sizes))
-    parts, first, start = [], 0, 0
-    for end, size in enumerate(ends, start=1):
-        # Sizes on disk that add up to that of the file.
-        stop = file.num_bytes * size // max(1, ends[-1])
-        part = InputFile(file.path, stop - start, file.changed_ns, (first, end))
-        if part.text_bytes >= max_bytes or end == len(ends):
-            parts.append(part)
-            first, start = end, stop
+    # Sizes on disk that add up to that of the file.
+    total = max(1, sum(sizes))
+    ends = [file.num_bytes * n // total for n in itertools.accumulate(sizes, initial=0)]
+    parts = [
+        file._replace(num_bytes=ends[end] - ends[first], part=(first, end))
+        for first, end in units.ranges(sizes, max_bytes * total // file.text_bytes)
+    ]
     return parts or [file]
 
 
 def _grouped(
     files: tuple[InputFile, ...], before: list[list], max_bytes: int
 ) -> list[tuple[InputFile, ...]]:
-    """Returns the files of one source in groups, ordered by path."""
+    """Groups the files of one source, reusing the unchanged groups of an earlier call.
+
+    Args:
+      files: files, or parts of files.
+      before: identities of the files in each group of the earlier call.
+      max_bytes: maximum size of the text of a group of several files.
+
+    Returns:
+      The groups, ordered by path. If there are no files, one group without files.
+    """
     if not files:
         return [()]
     left = {json.dumps(_identity(file)): file for file in files}
@@ -131,22 +138,15 @@ def _grouped(
     for old in (list(map(json.dumps, group)) for group in before):
         if old and all(identity in left for identity in old):
             groups.append(tuple(left.pop(identity) for identity in old))
-    held, num_bytes = [], 0
-    for file in left.values():
-        if held and num_bytes + file.text_bytes > max_bytes:
-            groups.append(tuple(held))
-            held, num_bytes = [], 0
-        held.append(file)
-        num_bytes += file.text_bytes
-    if held:
-        groups.append(tuple(held))
+    others = tuple(left.values())
+    sizes = [file.text_bytes for file in others]
+    groups += [others[slice(*part)] for part in units.ranges(sizes, max_bytes)]
     return sorted(groups, key=lambda group: (group[0].path, group[0].part[0]))
 
 
 def _identity(file: InputFile) -> list:
-    path = file.path if "://" in file.path else os.path.abspath(file.path)
     part = [] if file.part == lines.WHOLE else [list(file.part)]
-    return [path, file.num_bytes, file.changed_ns, *part]
+    return [storage.absolute(file.path), file.num_bytes, file.changed_ns, *part]
 
 
 def _name(
@@ -222,10 +222,11 @@ class Reader:
                 counts.reject(error)
 
 
-def raise_bad(found: Sequence[lines.ReadCounts | lines.Bad]) -> None:
+def raise_bad(found: Sequence[lines.ReadCounts | lines.BadLines]) -> None:
     """Raises one ConfigError for all bad lines and files, if there are any."""
     num_bad = sum(counts.num_bad for counts in found)
-    listed = [message for counts in found for message in counts.bad][: lines.LISTED]
+    messages = [message for counts in found for message in counts.messages]
+    listed = messages[: lines.LISTED]
     if num_bad == 1:
         raise ConfigError(listed[0])
     if num_bad:

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import encoding, key_ranges, segments, workers
-from bert_jax.data.sources import hub_datasets, input_files, lines, sources
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.sources.units import Unit
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
@@ -50,7 +50,7 @@ class Encoded:
 
     segment: segments.Segment
     counts: dict[str, int]
-    bad: lines.Bad
+    bad: lines.BadLines
 
 
 class UnitEncoder:
@@ -64,8 +64,13 @@ class UnitEncoder:
     def __call__(self, unit: Unit) -> Encoded:
         """Encodes the documents of a unit.
 
+        Returns:
+          The documents, sorted by key, in which a document may be repeated. Lines that
+          cannot be read are listed in `bad` instead of raising an error.
+
         Raises:
           ConfigError: when there are more token ids than a shard may have.
+          StorageError: when the file cannot be read for now.
         """
         counts = lines.ReadCounts()
         spec = self._data.sources[unit.source]
@@ -81,36 +86,24 @@ class UnitEncoder:
                 if num_bytes > segments.MAX_SHARD_BYTES:
                     raise _TooLarge
         except _TooLarge:
-            raise too_large([unit], self._data, num_bytes) from None
+            limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
+            raise ConfigError(
+                f"{unit.path} has more than {limit} of token ids in a part that can"
+                " only be read as a whole, and readers keep it in memory; write it as"
+                " Parquet with smaller row groups or as uncompressed JSON Lines, or set"
+                " config.data.stream=False to prepare a corpus"
+            ) from None
         except ConfigError as error:  # the rest of the unit cannot be read
             counts.reject(error)
         return Encoded(
             segments.from_entries(entries, self._dtype),
             dict(counts),
-            lines.Bad(counts.num_bad, counts.bad),
+            lines.BadLines(counts.num_bad, counts.messages),
         )
 
 
 class _TooLarge(Exception):
     """Raised when a unit has too many token ids."""
-
-
-def too_large(units: list[Unit], data: DataConfig, num_bytes: int) -> ConfigError:
-    """Returns the error for a shard with more token ids than fit in memory."""
-    limit = f"{segments.MAX_SHARD_BYTES / 2**20:,.0f} MB"
-    if len(units) > 1:
-        factor = num_bytes / segments.MAX_SHARD_BYTES
-        return ConfigError(
-            f"config.data.num_shards={data.num_shards} makes a shard with more than"
-            f" {limit} of token ids, and readers keep a whole shard in memory; multiply"
-            f" it by at least {factor:.1f}"
-        )
-    return ConfigError(
-        f"{units[0].path} has more than {limit} of token ids in a part that can only be"
-        " read as a whole, and readers keep it in memory; write it as Parquet with"
-        " smaller row groups or as uncompressed JSON Lines, or set"
-        " config.data.stream=False to prepare a corpus"
-    )
 
 
 def arrange(
@@ -200,6 +193,7 @@ class Stream:
         data: DataConfig,
         tokenizer: tokenizers.Tokenizer,
         num_bytes: int,
+        commits: Mapping[str, str],
     ):
         """Creates a reader; its processes are started by the first call of `read`.
 
@@ -208,8 +202,9 @@ class Stream:
           data: the config of the index.
           tokenizer: the tokenizer of the index.
           num_bytes: size of the token ids of all shards.
+          commits: commit of each source that was indexed from the Hugging Face Hub.
         """
-        self.index = index
+        self.index, self._commits = index, commits
         self._data, self._tokenizer = data, tokenizer
         num_cores = len(os.sched_getaffinity(0))
         self.num_workers = min(
@@ -224,7 +219,7 @@ class Stream:
         """Raises ConfigError if the files are not those of the index."""
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
-        on_hub = {i for i, x in enumerate(specs) if hub_datasets.repository(x)}
+        on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
         was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
         found = {
             (i, file.path): [i, *file[:3]]
@@ -247,21 +242,29 @@ class Stream:
             )
 
     def read(self, shard: str, sha256: str) -> Shard:
-        """Returns the token ids, sentence lengths and document lengths of a shard.
+        """Reads the documents of a shard, ordered by key and without repeats.
+
+        The arrays must not be changed, because they may be returned again.
 
         Args:
           shard: its file name in the manifest.
           sha256: its `digest`.
 
+        Returns:
+          token_ids: uint16 or uint32[tokens], see `encoding.id_dtype`.
+          sentence_lengths: uint32[sentences], number of tokens of each sentence.
+          document_lengths: uint32[documents], number of sentences of each document.
+
         Raises:
           CorruptError: when its files give other token ids than were indexed.
-          ConfigError: when a worker process is killed again and again.
+          StorageError: when a file cannot be read for now.
+          ConfigError: when a worker process is killed twice.
         """
         if self._kept is not None and shard in self._kept:
             return self._kept[shard]
         units = self.index.units[shard]
         encoded = self._encode(units)
-        bad = [message for each in encoded for message in each.bad.bad]
+        bad = [message for each in encoded for message in each.bad.messages]
         segment, _, _ = arrange([each.segment for each in encoded], self._data)
         if bad or digest(segment) != sha256:
             paths = sorted({unit.path for unit in units})

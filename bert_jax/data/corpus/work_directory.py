@@ -130,14 +130,14 @@ def remove_shards(corpus_dir: str) -> None:
 
 
 def _state(corpus_dir: str) -> str:
-    if "://" in corpus_dir:
+    if storage.is_remote(corpus_dir):
         return _path_in(tempfile.gettempdir(), corpus_dir)
     return os.path.join(corpus_dir, NAME)
 
 
 def _path_in(directory: str, corpus_dir: str) -> str:
     """Returns a path in `directory` that is unique to the corpus directory."""
-    is_remote = "://" in corpus_dir
+    is_remote = storage.is_remote(corpus_dir)
     identity = corpus_dir if is_remote else os.path.realpath(corpus_dir)
     digest = hashlib.sha256(identity.encode()).hexdigest()
     return os.path.join(directory, f"bert_jax-{digest[:16]}")

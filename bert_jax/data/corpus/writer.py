@@ -123,24 +123,42 @@ def write_shard(path: str, pieces: list[segments.Segment]) -> WrittenShard:
         return shard_file.digest(tmp)
 
     num_bytes, sha256 = storage.write_with(path, fill)
-    documents = pairs.Documents.from_lengths(
-        everything.sentence_lengths, everything.records["num_sentences"]
-    )
-    written = _select_lengths(documents, order)
+    records = everything.records[order]
+    sentences = segments.ranges(everything.records["num_sentences"], order)
+    lengths = everything.sentence_lengths[sentences]
+    file = os.path.basename(path)
+    return describe(file, records, lengths, num_repeated, num_bytes, sha256)
+
+
+def describe(
+    file: str,
+    records: np.ndarray,
+    sentence_lengths: np.ndarray,
+    num_repeated: int,
+    num_bytes: int,
+    sha256: str,
+) -> WrittenShard:
+    """Returns the result of writing a shard that has documents.
+
+    Args:
+      file: file name of the shard in the manifest.
+      records: as in `segments.Segment`, of all documents of the shard.
+      sentence_lengths: as in `segments.Segment`.
+      num_repeated: number of repeated documents, which were dropped.
+      num_bytes: size of the file; of the token ids if the shard is streamed.
+      sha256: digest of the file; `streamed.digest` if the shard is streamed.
+    """
+    documents = pairs.Documents.from_lengths(sentence_lengths, records["num_sentences"])
     shard = corpus.Shard(
-        file=os.path.basename(path),
-        num_documents=len(order),
-        num_sentences=int(written.sentence_offsets[-1]),
-        num_tokens=int(written.token_offsets[-1]),
+        file=file,
+        num_documents=len(records),
+        num_sentences=len(sentence_lengths),
+        num_tokens=int(documents.token_offsets[-1]),
         num_bytes=num_bytes,
         sha256=sha256,
     )
-    return WrittenShard(
-        shard=shard,
-        counts=row_counts.count(written),
-        num_repeated=num_repeated,
-        num_copies=int(np.count_nonzero(everything.records["copy"][order])),
-    )
+    num_copies = int(np.count_nonzero(records["copy"]))
+    return WrittenShard(shard, row_counts.count(documents), num_repeated, num_copies)
 
 
 def check_size(path: str, num_bytes: int) -> None:
@@ -157,15 +175,6 @@ def check_size(path: str, num_bytes: int) -> None:
             f" {segments.MAX_SHARD_BYTES / 2**20:,.0f} MB, and readers keep a whole"
             f" shard in memory; {remedy}"
         )
-
-
-def _select_lengths(documents: pairs.Documents, order: np.ndarray) -> pairs.Documents:
-    """Returns the documents with the indices `order`, in that order."""
-    sentences = segments.ranges(np.diff(documents.sentence_offsets), order)
-    return pairs.Documents.from_lengths(
-        np.diff(documents.token_offsets)[sentences],
-        np.diff(documents.sentence_offsets)[order],
-    )
 
 
 def _to_record(block: segments.Segment) -> bytes:
@@ -211,46 +220,25 @@ def finish(
     Raises:
       ConfigError: when there are too few documents, see `check_enough`.
     """
-    unknown_share = unknown_tokens.shares(counts, len(config.data.sources))
-    not_cleaning = {*encoding.COUNTS, "repeated"}
-    cleaning_counts = {
-        name: counts[name]
-        for name in sorted(counts.keys() - not_cleaning)
-        if not unknown_tokens.is_name(name)
-    }
-    num_repeated = sum(shard.num_repeated for shard in written.values())
-    check_enough(
-        config,
-        counts,
-        {name: ShardSize.of(result) for name, result in written.items()},
-    )
-    document_counts = {name: counts[name] for name in encoding.COUNTS} | {
-        "repeated": counts["repeated"] + num_repeated,
-        "copies": sum(shard.num_copies for shard in written.values()),
-    }
-    splits: dict[str, list[corpus.Shard]] = {split: [] for split in corpus.SPLITS}
-    rows: dict[str, list[row_counts.Counts]] = {split: [] for split in corpus.SPLITS}
-    # A name with more digits belongs to a later shard of the split.
-    for name in sorted(written, key=lambda name: (len(name), name)):
-        result = written[name]
-        if result.shard is not None:
-            splits[_split(name)].append(result.shard)
-            rows[_split(name)].append(result.counts)
+    sizes = {name: ShardSize.of(result) for name, result in written.items()}
+    check_enough(config, counts, sizes)
+    by_split = _by_split(written)
+    rows = {split: [x.counts for x in results] for split, results in by_split.items()}
     manifest = {
         "format_version": corpus.FORMAT_VERSION,
         "sha256": "",  # set below, from all other entries
         "recipe": corpus.recipe(config),
         "tokenizer_sha256": tokenizer.digest,
         "tokenizer_trained_on": trained_on,
-        "documents": document_counts,
-        "cleaning": cleaning_counts,
-        "unknown_share": unknown_share,
+        "documents": _document_counts(counts, written),
+        "cleaning": _cleaning_counts(counts),
+        "unknown_share": unknown_tokens.shares(counts, len(config.data.sources)),
         "padding_efficiency": row_counts.padding_efficiency(
             rows["train"], config.data.short_seq_prob
         ),
         "splits": {
-            split: corpus.to_columns(shards, rows[split])
-            for split, shards in splits.items()
+            split: corpus.to_columns([x.shard for x in results if x.shard], rows[split])
+            for split, results in by_split.items()
         },
     }
     if index is not None:
@@ -262,6 +250,35 @@ def finish(
     manifest["sha256"] = corpus.manifest_digest(manifest)
     text = corpus.manifest_text(manifest) + "\n"
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
+
+
+def _document_counts(
+    counts: collections.Counter[str], written: dict[str, WrittenShard]
+) -> dict[str, int]:
+    num_repeated = sum(result.num_repeated for result in written.values())
+    return {name: counts[name] for name in encoding.COUNTS} | {
+        "repeated": counts["repeated"] + num_repeated,
+        "copies": sum(result.num_copies for result in written.values()),
+    }
+
+
+def _cleaning_counts(counts: collections.Counter[str]) -> dict[str, int]:
+    not_cleaning = {*encoding.COUNTS, "repeated"}
+    return {
+        name: counts[name]
+        for name in sorted(counts.keys() - not_cleaning)
+        if not unknown_tokens.is_name(name)
+    }
+
+
+def _by_split(written: dict[str, WrittenShard]) -> dict[str, list[WrittenShard]]:
+    """Returns the shards with documents of each split, in order."""
+    found: dict[str, list[WrittenShard]] = {split: [] for split in corpus.SPLITS}
+    # A name with more digits belongs to a later shard of the split.
+    for name in sorted(written, key=lambda name: (len(name), name)):
+        if written[name].shard is not None:
+            found[_split(name)].append(written[name])
+    return found
 
 
 def _split(name: str) -> str:

@@ -62,7 +62,7 @@ def repository(spec: str) -> str | None:
     kind, _, argument = spec.partition(":")
     name, _ = parse(argument.partition("#")[0])
     match = _ON_THE_HUB.fullmatch(name)
-    if kind != "hf" or match is None or os.path.isdir(name):
+    if kind != "hf" or match is None or _directory(name):
         return None
     return match["repository"]
 
@@ -83,7 +83,10 @@ def find(argument: str, record: str | None) -> tuple[list[str], str | None]:
         not Parquet, or when the Hub cannot be reached.
     """
     name, split = parse(argument)
-    dataset = _local(name) or _on_the_hub(name, record)
+    if local := _directory(name):
+        dataset = _in_directory(name, *local)
+    else:
+        dataset = _on_the_hub(name, record)
     configs = _declared(dataset)
     if configs:
         by_split = _declared_splits(dataset, configs)
@@ -109,20 +112,18 @@ def _error(dataset: Dataset, problem: str) -> ConfigError:
 # ---------------------------------------------------------------------- where it is
 
 
-def _local(name: str) -> Dataset | None:
-    """Returns a dataset in a directory; None if it is a name on the Hub."""
+def _directory(name: str) -> tuple[str, str | None] | None:
+    """Returns the directory and the config, None for none, of a dataset on disk.
+
+    Returns None if the dataset is not on disk; `find` then reads the Hub.
+    """
     path = os.path.expanduser(name).rstrip("/")
     parent, config = os.path.split(path)
     if os.path.isdir(path) and config not in _config_names(parent):
-        return _in_directory(name, path, None)
+        return path, None
     match = _ON_THE_HUB.fullmatch(name)
     if os.path.isdir(parent) and (match is None or match["config"]):
-        return _in_directory(name, parent, config)
-    if match is None:
-        raise ConfigError(
-            f"{_KEY} has 'hf:{name}', which is neither a directory nor a dataset; write"
-            " hf:OWNER/NAME[@REVISION][/CONFIG][:SPLIT][#column]"
-        )
+        return parent, config
     return None
 
 
@@ -148,7 +149,11 @@ def _on_the_hub(name: str, record: str | None) -> Dataset:
     from huggingface_hub import is_offline_mode
 
     match = _ON_THE_HUB.fullmatch(name)
-    assert match
+    if match is None:
+        raise ConfigError(
+            f"{_KEY} has 'hf:{name}', which is neither a directory nor a dataset; write"
+            " hf:OWNER/NAME[@REVISION][/CONFIG][:SPLIT][#column]"
+        )
     repository, revision = match["repository"], match["revision"] or "main"
     if is_offline_mode():
         return _in_cache(name, repository, revision, match["config"])
@@ -242,18 +247,33 @@ def _declared_splits(
     by_name = {config["config_name"]: config for config in configs}
     preferred = [name for name in by_name if by_name[name].get("default")]
     config = by_name[_config(dataset, sorted(by_name), [*preferred, "default"])]
-    files = config["data_files"]
-    if isinstance(files, dict):
-        files = [{"split": split, "path": path} for split, path in files.items()]
-    elif isinstance(files, str) or all(isinstance(item, str) for item in files):
-        files = [{"split": "train", "path": files}]
     result: dict[str, set[str]] = {}
-    for item in files:
-        patterns = item["path"] if isinstance(item["path"], list) else [item["path"]]
-        found = result.setdefault(str(item["split"]), set())
+    for split, patterns in _patterns(config["data_files"]):
+        are_patterns = isinstance(patterns, list) and all(
+            isinstance(pattern, str) for pattern in patterns
+        )
+        if split is None or not are_patterns:
+            raise ConfigError(
+                f"{dataset.root}/{_CARD} has data_files in the config"
+                f" {config['config_name']!r} without a split or a path; correct it, or"
+                " that of a downloaded copy, which hf:DIRECTORY reads"
+            )
+        found = result.setdefault(str(split), set())
         for pattern in patterns:
             found.update(_matching(dataset.names, pattern))
     return result
+
+
+def _patterns(files: Any) -> list[tuple[Any, Any]]:
+    """Returns each split in data_files with its list of patterns, not validated."""
+    if isinstance(files, dict):
+        items = list(files.items())
+    elif isinstance(files, list) and not all(isinstance(item, str) for item in files):
+        entries = (item if isinstance(item, dict) else {} for item in files)
+        items = [(entry.get("split"), entry.get("path")) for entry in entries]
+    else:
+        items = [("train", files)]
+    return [(split, [x] if isinstance(x, str) else x) for split, x in items]
 
 
 def _matching(names: Iterable[str], pattern: str) -> list[str]:

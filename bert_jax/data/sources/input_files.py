@@ -66,8 +66,8 @@ class Source:
 
     @property
     def is_remote(self) -> bool:
-        urls = (file.path for file in self.files[:1])
-        return self.spec.startswith("tfds:") or any("://" in url for url in urls)
+        paths = (file.path for file in self.files[:1])
+        return self.spec.startswith("tfds:") or any(map(storage.is_remote, paths))
 
     @property
     def kind(self) -> str:

@@ -21,6 +21,8 @@ from bert_jax.config import DataConfig
 from bert_jax.errors import ConfigError
 
 CHUNK_BYTES = 2**20
+# The first bytes of a file, which show its compression and its encoding.
+HEAD_BYTES = 4096
 # The number of errors that are kept for the report, per file and in total.
 LISTED_OF_FILE = 3
 LISTED = 20
@@ -39,11 +41,11 @@ _MARKS = {
 _INVALID_BYTES = re.compile("[\udc80-\udcff]+")
 
 
-class Bad(NamedTuple):
-    """The bad lines of `ReadCounts`."""
+class BadLines(NamedTuple):
+    """The number of bad lines, and messages for the first; see `ReadCounts`."""
 
     num_bad: int
-    bad: list[str]
+    messages: list[str]
 
 
 class ReadCounts(collections.Counter[str]):
@@ -54,13 +56,13 @@ class ReadCounts(collections.Counter[str]):
 
     Attributes:
       num_bad: number of bad lines.
-      bad: messages for the first bad lines, at most LISTED_OF_FILE per file.
+      messages: of the first bad lines, at most LISTED_OF_FILE per file.
     """
 
     def __init__(self):
         super().__init__()
         self.num_bad = 0
-        self.bad: list[str] = []
+        self.messages: list[str] = []
         self._num_of_file = 0
 
     def start_file(self) -> None:
@@ -71,8 +73,8 @@ class ReadCounts(collections.Counter[str]):
         """Counts a bad line, and keeps its message if there is room for it."""
         self.num_bad += 1
         self._num_of_file += 1
-        if self._num_of_file <= LISTED_OF_FILE and len(self.bad) < LISTED:
-            self.bad.append(str(error))
+        if self._num_of_file <= LISTED_OF_FILE and len(self.messages) < LISTED:
+            self.messages.append(str(error))
 
 
 def reject(counts: collections.Counter[str], error: ConfigError) -> None:
@@ -95,7 +97,7 @@ def read(
     their first bytes and decompressed. A byte order mark at the start is dropped.
 
     Args:
-      path: a local path, or a URL that a TensorFlow file system supports.
+      path: a local path, or a URL that `storage` supports.
       max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
@@ -103,8 +105,9 @@ def read(
         bytes with U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
         detects.
       counts: "lines_repaired" and "files_skipped" are incremented.
-      part: the bytes in which the lines start that are read. Here a line starts after
-        an LF. Line numbers count from the first line of the part.
+      part: the bytes in which the lines start that are read; WHOLE unless the file
+        `is_divisible`. Here a line starts after an LF. Line numbers count from the
+        first line of the part.
 
     Raises:
       ConfigError: when the file is unreadable, truncated, corrupt, UTF-16 or UTF-32,
@@ -310,22 +313,31 @@ def _damaged(path: str, error: Exception) -> ConfigError:
 def is_compressed(path: str) -> bool:
     """Returns whether `read` decompresses a file."""
     with storage.Reader(path) as file:
-        return _decompressor(file, path) is not None
+        return _decompressor(file.read(HEAD_BYTES), path) is not None
+
+
+def is_divisible(path: str) -> bool:
+    """Returns whether `read` accepts parts of a file.
+
+    Only the first bytes show that a file is compressed, UTF-16 or UTF-32.
+    """
+    with storage.Reader(path) as file:
+        head = file.read(HEAD_BYTES)
+    return _decompressor(head, path) is None and _other_encoding(head) is None
 
 
 def _decompressed(file: Any, path: str) -> Any:
-    decompressor = _decompressor(file, path)
+    decompressor = _decompressor(file.read(HEAD_BYTES), path)
     file.seek(0)
     return decompressor(file) if decompressor else file
 
 
-def _decompressor(file: Any, path: str) -> Callable[[Any], Any] | None:
-    head = file.read(6)
+def _decompressor(head: bytes, path: str) -> Callable[[Any], Any] | None:
     if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
         return lambda file: gzip.GzipFile(fileobj=file)
     if head[:3] == b"BZh" or path.endswith(".bz2"):
         return bz2.BZ2File
-    if head == b"\xfd7zXZ\x00" or path.endswith(".xz"):
+    if head[:6] == b"\xfd7zXZ\x00" or path.endswith(".xz"):
         return lzma.LZMAFile
     if head[:4] == b"\x28\xb5\x2f\xfd" or path.endswith(".zst"):
         return _zstd
@@ -344,7 +356,7 @@ def _other_encoding(head: bytes) -> str | None:
         if head.startswith(mark):
             return name
     # In UTF-16 of Latin text, every other byte is NUL, and no byte in between is.
-    first, second = head[:4096:2], head[1:4096:2]
+    first, second = head[:HEAD_BYTES:2], head[1:HEAD_BYTES:2]
     for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
         if 4 <= len(zeros) <= 2 * zeros.count(0) and not letters.count(0):
             return f"UTF-16{name}"

@@ -4,7 +4,7 @@ A unit of Parquet is some row groups, a unit of uncompressed JSON Lines is the l
 that start in a range of bytes, and a unit of any other file is the whole file.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from typing import NamedTuple
 
@@ -60,10 +60,15 @@ def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
 def _parts(
     source: input_files.Source, file: input_files.InputFile, max_bytes: int
 ) -> Iterator[lines.Part]:
+    """Yields the parts of a file, of about max_bytes where the format allows it.
+
+    Raises:
+      ConfigError: when a Parquet file is corrupt or has no such column.
+    """
     kind, argument = input_files.parse(source.spec)
     if kind in input_files.PARQUET_KINDS:
-        yield from _grouped(parquet.row_groups(file.path, argument), max_bytes)
-    elif kind == "jsonl" and not lines.is_compressed(file.path):
+        yield from ranges(parquet.row_groups(file.path, argument), max_bytes)
+    elif kind == "jsonl" and lines.is_divisible(file.path):
         number = max(1, round(file.num_bytes / max_bytes))
         for i in range(number):
             start = file.num_bytes * i // number
@@ -72,8 +77,16 @@ def _parts(
         yield lines.WHOLE
 
 
-def _grouped(sizes: list[int], max_bytes: int) -> Iterator[lines.Part]:
-    """Yields ranges of consecutive row groups, of at most max_bytes if possible."""
+def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Divides consecutive items, such as row groups, into ranges of limited size.
+
+    Args:
+      sizes: size of each item in bytes.
+      max_bytes: maximum size of a range of several items.
+
+    Yields:
+      The first item of a range, and the one after its last.
+    """
     start, num_bytes = 0, 0
     for i, size in enumerate(sizes):
         if i > start and num_bytes + size > max_bytes:

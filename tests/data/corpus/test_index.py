@@ -1,5 +1,8 @@
 """Tests of bert_jax.data.corpus.index: interrupted, repeated, with bad lines."""
 
+import gzip
+import re
+
 import pytest
 
 from bert_jax.data.corpus import build, index
@@ -67,6 +70,56 @@ def test_a_killed_call_resumes(config, indexed, monkeypatch):
     make(config)
     assert sorted(indexed) == sorted(set(indexed)) and len(indexed) == NUM_SHARDS
     assert files(config.data.corpus_dir) == files(elsewhere(config).data.corpus_dir)
+
+
+def test_a_killed_call_resumes_with_another_number_of_shards(
+    config, indexed, tmp_path, monkeypatch
+):
+    for i in range(5):
+        write_jsonl(tmp_path / "text.jsonl", make_documents(60, seed=i))
+        data = gzip.compress((tmp_path / "text.jsonl").read_bytes())
+        (tmp_path / f"{i}.jsonl.gz").write_bytes(data)
+    sources = (f"jsonl:{tmp_path}/*.gz#text",)
+    five = changed(config, "data", sources=sources, num_shards=5, num_streams=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(build.writer, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            make(five)
+    indexed.clear()
+    four = changed(five, "data", num_shards=4)
+    found = make(four)
+    assert len(indexed) == 1  # three shards consist of the same unit as before
+    names = [f"train-{i:05d}-of-00004" for i in range(4)]
+    assert [shard.file for shard in found.shards["train"]] == names
+    for shard in found.shards["train"]:
+        assert len(found.load(shard)[0]) == shard.num_tokens
+    make(elsewhere(four))
+    assert files(four.data.corpus_dir) == files(elsewhere(four).data.corpus_dir)
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+def test_too_large_a_shard_is_an_error_before_it_is_read_to_the_end(
+    config, monkeypatch
+):
+    made = make(config)
+    shard = made.shards["train"][0]
+    encoded = []
+    encode = index.streamed.UnitEncoder.__call__
+
+    def noted(self, unit):
+        encoded.append(unit)
+        return encode(self, unit)
+
+    monkeypatch.setattr(index.streamed.UnitEncoder, "__call__", noted)
+    monkeypatch.setattr(index.segments, "MAX_SHARD_BYTES", shard.num_bytes // 4)
+    with pytest.raises(ConfigError, match=f"{shard.file} would contain") as caught:
+        make(elsewhere(config))
+    assert len(encoded) < len(made.stream.index.units[shard.file]) / 2
+    factor = re.search(r"num_shards by at least (\d\.\d)", str(caught.value))
+    assert 3 < float(factor[1]) < 8
 
 
 def test_bad_lines_are_reported_together_and_only_their_shards_are_repeated(

@@ -203,7 +203,9 @@ def test_bad_lines_of_json_are_collected(config, work, tmp_path):
     assert [d.lines for d in documents if d.lines] == [("w1",), ("w1",)]
     assert counts.num_bad == 4
     problems = ("has int in the field", "has no field 'text'", "is list, not an object")
-    for number, (message, problem) in enumerate(zip(counts.bad, problems, strict=True)):
+    for number, (message, problem) in enumerate(
+        zip(counts.messages, problems, strict=True)
+    ):
         assert f"a.jsonl:{number + 2} {problem}" in message
 
 

@@ -1,8 +1,11 @@
 """Tests of bert_jax.data.corpus.streamed: shards equal those of a prepared corpus."""
 
+import errno
+import io
 import json
 import os
 import pathlib
+import pickle
 import signal
 import threading
 import time
@@ -12,8 +15,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bert_jax import storage
 from bert_jax.data.corpus import build, corpus, segments, streamed
-from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.errors import ConfigError, CorruptError, StorageError
+from tests import fake_hub
 from tests.corpora import (
     all_text,
     changed,
@@ -218,11 +223,26 @@ def test_a_change_that_sizes_and_times_do_not_show_is_found(
     assert "2.jsonl" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_an_error_of_storage_is_not_a_corrupt_file(source, monkeypatch):
+    found = build.find_corpus(source)
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(storage.Reader, "_read", fail)
+    with pytest.raises(StorageError, match="failed 7 times in a row") as caught:
+        load(found)
+    # As a worker process returns it.
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert type(copied) is StorageError and str(copied) == str(caught.value)
+
+
 def test_a_text_too_large_for_memory_is_an_error(source, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "MAX_SHARD_BYTES", 2000)
     many = source.data.sources[:1]
     config = elsewhere(source, "many", sources=many)
-    fails(config, "num_shards=2", "multiply it", do=make)
+    fails(config, "train-0000", "multiply config.data.num_shards by at least", do=make)
     (tmp_path / "a.txt").write_text("w1 w2 w3.\n" * 500)
     whole = (f"text:{tmp_path}/a.txt",)
     one = {"sources": whole, "num_shards": 1, "num_streams": 1}
@@ -238,3 +258,50 @@ def test_the_units_of_a_shard_are_from_many_places(source):
     first, second = corpus.read(source).stream.index.units.values()
     assert len(first) + len(second) > 10
     assert min(first) < max(second) and min(second) < max(first)
+
+
+# ------------------------------------------------------------------------------- Hub
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with fake_hub.Hub() as found:
+        found.use(monkeypatch)
+        yield found
+
+
+def dataset():
+    text = ["\n".join(document) for document in make_documents(60)]
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"text": text}), buffer, row_group_size=4)
+    return {"data/train-00000-of-00001.parquet": buffer.getvalue()}
+
+
+def test_the_hub_is_read_at_the_indexed_commit(hub, tmp_path):
+    repository = hub.add("datasets/owner/name", dataset())
+    commit = repository.refs["main"]
+    config = make_config(tmp_path, sources=("hf:owner/name",), stream=True)
+    make(config)
+    repository.commit({"data/train-00000-of-00001.parquet": b""})
+    hub.requests.clear()
+    found = build.find_corpus(config)
+    assert not hub.requests
+    (file,) = found.stream.index.files
+    assert file[1].startswith(f"hf://datasets/owner/name@{commit}/data/train")
+    assert sum(map(len, load(found))) == sum(
+        x.num_tokens for x in found.shards["train"]
+    )
+    assert hub.requests
+
+
+def test_files_of_a_dataset_on_disk_are_checked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "data/name/data/en/train.parquet"
+    path.parent.mkdir(parents=True)
+    (content,) = dataset().values()
+    path.write_bytes(content)
+    config = make_config(tmp_path, sources=("hf:data/name/en",), stream=True)
+    make(config)
+    build.find_corpus(config)
+    os.utime(path, ns=(0, 1))
+    fails(config, "train.parquet was changed")

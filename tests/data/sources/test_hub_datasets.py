@@ -223,6 +223,41 @@ def test_a_choice_or_a_file_that_is_missing_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "data_files",
+    [
+        b"[{path: train.parquet}]",
+        b"[{split: train}]",
+        b"[{split: train, path: [1]}]",
+        b"[{split: train, path: train.parquet}, test.parquet]",
+        b"{train: null}",
+        b"1",
+    ],
+)
+def test_incomplete_metadata_is_an_error(tmp_path, data_files):
+    card = b"---\nconfigs:\n- config_name: en\n  data_files: %s\n---\n" % data_files
+    message = f"{tmp_path}/README.md has data_files in the config 'en' without a split"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        names(tmp_path, "", ["train.parquet"], card)
+
+
+def test_a_repository_is_named_only_if_it_is_read(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "data/local", FILES)
+    save(tmp_path / "data/configs", {"data/en/train-1.parquet": table(TEXTS)})
+    hub.add("datasets/data/remote", {"en/train-1.parquet": table(TEXTS)})
+    for name, repository in (
+        ("data/local", None),
+        ("data/configs/en", None),
+        ("data/remote", "data/remote"),
+        ("data/remote/en:train#text", "data/remote"),
+    ):
+        (found,) = input_files.find((f"hf:{name}",))
+        assert hub_datasets.repository(f"hf:{name}") == repository
+        assert bool(found.commit) == bool(repository)
+    assert hub_datasets.repository("text:data/remote") is None
+
+
+@pytest.mark.parametrize(
     ("spec", "message"),
     [
         ("hf:owner/other", "hf:owner/other does not exist, or is private: .*hf auth"),

@@ -229,6 +229,6 @@ def test_bad_lines_are_collected_in_read_counts(tmp_path):
         found = [text for _, text in lines.read(str(path), 1024, "error", counts)]
         assert found == ["one", *["\ufffd"] * 30, "two"]
     assert counts.num_bad == 300 and counts == {}
-    assert len(counts.bad) == lines.LISTED
-    assert f"{path}:4 is not UTF-8" in counts.bad[2]
-    assert f"{path}:2 is not UTF-8" in counts.bad[3]
+    assert len(counts.messages) == lines.LISTED
+    assert f"{path}:4 is not UTF-8" in counts.messages[2]
+    assert f"{path}:2 is not UTF-8" in counts.messages[3]

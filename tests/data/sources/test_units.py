@@ -107,3 +107,19 @@ def test_errors_of_a_row_group_name_the_row_of_the_file(files):
                 spec, make_config().data, collections.Counter(), [str(path)], (2, 3)
             )
         )
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_file_that_is_not_utf8_is_skipped_as_a_whole(files, encoding, monkeypatch):
+    monkeypatch.setattr(units, "MAX_BYTES", 1000)
+    text = (files / "a.jsonl").read_text()
+    (files / "other.jsonl").write_text(text, encoding=encoding)
+    data = make_config(data__invalid_utf8="skip").data
+    counts = lines.ReadCounts()
+    spec = f"jsonl:{files}/*.jsonl#text"
+    planned = plan((spec,))
+    assert len(planned) > 10
+    for unit in planned:
+        found = sources.read(spec, data, counts, [unit.path], unit.part)
+        assert bool(list(found)) == (unit.path == f"{files}/a.jsonl")
+    assert counts == {"files_skipped": 1} and not counts.num_bad
