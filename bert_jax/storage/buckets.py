@@ -11,9 +11,6 @@ from typing import Any
 
 from bert_jax.errors import ConfigError
 
-# Makes etils use fsspec although TensorFlow is installed; it reads the variable when a
-# path is first used.
-os.environ["EPATH_USE_TF"] = "false"
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
 # HTTP statuses of errors that a later attempt may not have.
 TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
@@ -49,6 +46,9 @@ def file_system(path: str) -> Any:
     import fsspec
     import fsspec.config
 
+    # Makes etils use fsspec although TensorFlow is installed. It reads the variable
+    # when Orbax first uses a path, which is after the workdir is locked.
+    os.environ["EPATH_USE_TF"] = "false"
     scheme = path.partition("://")[0]
     for name in PACKAGES:  # other processes write as well, so a listing gets outdated
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
