@@ -52,8 +52,8 @@ def file_system(path: str) -> Any:
     scheme = path.partition("://")[0]
     for name in PACKAGES:  # other processes write as well, so a listing gets outdated
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
-    # It logs each error that it raises, with its traceback.
-    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    for name in ("fsspec", "gcsfs"):  # they log the errors that they raise
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         return fsspec.filesystem(scheme)
     except ImportError:
