@@ -22,8 +22,8 @@ class ConfigError(ValueError):
         super().__init__("".join(map(_printable, message)))
 
 
-class MissingFileError(ConfigError, FileNotFoundError):
-    """There is no such file or bucket."""
+class MissingObjectError(ConfigError):
+    """There is no such object or bucket."""
 
 
 class CorruptError(ConfigError):

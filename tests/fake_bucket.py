@@ -105,7 +105,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
         time.sleep(self.bucket.delay)
-        fault = self.bucket.fault(f"{self.command} {self.path}")
+        request = f"{self.command} {self.path}"
+        if query.get("uploadType") == "multipart":  # its name is in the body
+            found = re.search(rb'"name": ?"([^"]+)"', body)
+            name = found[1].decode() if found else ""
+            request += f"&name={urllib.parse.quote(name, safe='')}"
+        fault = self.bucket.fault(request)
         if fault == "reset":
             linger = struct.pack("ii", 1, 0)  # the next close sends RST
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

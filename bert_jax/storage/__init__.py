@@ -19,6 +19,7 @@ from concurrent import futures
 from typing import Any, NamedTuple, TypeVar
 
 from bert_jax import hub
+from bert_jax.errors import MissingObjectError
 from bert_jax.storage.buckets import file_system, is_remote
 from bert_jax.storage.locks import acquire
 from bert_jax.storage.retries import (
@@ -63,8 +64,9 @@ def read(path: str) -> bytes:
     """Returns the contents of a file.
 
     Raises:
-      FileNotFoundError: if there is no such file.
-      ConfigError: if its bucket or the object is missing, or access is not permitted.
+      FileNotFoundError: if there is no such local file.
+      MissingObjectError: if there is no such object or bucket.
+      ConfigError: if access to the object is not permitted.
       StorageError: if storage fails several times in a row.
     """
 
@@ -394,7 +396,7 @@ def remove_directory(path: str) -> None:
     if not is_remote(path):
         shutil.rmtree(path)
         return
-    with contextlib.suppress(FileNotFoundError):  # without objects, there is none
+    with contextlib.suppress(MissingObjectError):  # without objects, there is none
         with_retries(lambda: file_system(path).rm(path, recursive=True), path)
 
 

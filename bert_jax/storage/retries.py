@@ -63,7 +63,7 @@ def with_retries(do: Callable[[], T], path: str) -> T:
       The result of do().
 
     Raises:
-      MissingFileError: if there is no such object or bucket.
+      MissingObjectError: if there is no such object or bucket.
       ConfigError: if the path of a bucket is invalid or not permitted.
       StorageError: if the last attempt fails.
     """
@@ -74,7 +74,7 @@ def with_retries(do: Callable[[], T], path: str) -> T:
             what = buckets.message(error) if buckets.is_remote(path) else None
             if what:
                 is_missing = isinstance(error, FileNotFoundError)
-                kind = errors.MissingFileError if is_missing else ConfigError
+                kind = errors.MissingObjectError if is_missing else ConfigError
                 raise kind(f"{path}: {what} ({reason(error)})") from None
             if not is_transient(error):
                 raise

@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from bert_jax import storage
-from bert_jax.errors import ConfigError, CorruptError
+from bert_jax.errors import ConfigError, CorruptError, MissingObjectError
 from bert_jax.lazy_tensorflow import tf
 
 # A record has 128 kB or more; a call into tf.data takes as long as copying one.
@@ -85,7 +85,7 @@ def _read_blocks(path: str) -> Blocks:
     try:
         with storage.local_copy(path) as copy:
             _add_blocks(copy, blocks)
-    except (FileNotFoundError, tf.errors.NotFoundError):
+    except (MissingObjectError, tf.errors.NotFoundError):
         raise CorruptError(f"{path} is missing; {AGAIN}") from None
     except ConfigError:  # of a bucket, for example without permission
         raise
