@@ -60,7 +60,7 @@ hypothesis.settings.load_profile(os.environ.get("FUZZ", "few"))
 
 
 # Files that take minutes start first, so that the end of a test run is not idle.
-LONGEST = ("test_kills", "test_step", "test_resume_matrix", "test_local")
+LONGEST = ("test_bucket", "test_kills", "test_step", "test_resume_matrix", "test_local")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
