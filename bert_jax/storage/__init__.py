@@ -202,15 +202,17 @@ def stat(path: str) -> Stat:
     if not is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
-    return _stat_object(_info(path))
+    return _stat_object(path, _info(path))
 
 
 def _info(url: str) -> dict[str, Any]:
     return with_retries(lambda: file_system(url).info(url), url)
 
 
-def _stat_object(info: dict[str, Any]) -> Stat:
-    changed = info.get("mtime") or info["LastModified"]  # of gcsfs, of s3fs
+def _stat_object(url: str, info: dict[str, Any]) -> Stat:
+    changed = info.get("mtime") or info.get("LastModified")  # of gcsfs, of s3fs
+    if changed is None:
+        changed = with_retries(lambda: file_system(url).modified(url), url)
     return Stat(info["size"], round(changed.timestamp() * 1e9))
 
 
@@ -229,7 +231,7 @@ def _stat_file(path: str) -> Stat | None:
         return stat(path)
     if is_remote(path):
         info = _info(path)
-        return None if info["type"] == "directory" else _stat_object(info)
+        return None if info["type"] == "directory" else _stat_object(path, info)
     try:
         found = with_retries(lambda: os.stat(path), path)
     except OSError:
