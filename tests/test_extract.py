@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
         ({"input": ""}, "--input is missing"),
         ({"output": "a.txt"}, "must end in .jsonl or .npz"),
         ({"input": tmp_path / "a.jsonl"}, "is the input file; give another file"),
-        ({"model": "~nouser/x"}, "model='~nouser/x' is not a local path"),
+        ({"model": "~nouser/x"}, "model='~nouser/x' is not a path"),
         ({"input": tmp_path / "empty.txt"}, "has no lines"),
     ):
         (tmp_path / "empty.txt").write_text("")
