@@ -90,6 +90,15 @@ def platform() -> str:
     return jax.default_backend() if device is None else device.platform
 
 
+def device_kind() -> str:
+    """Returns the kind of the current mesh's devices, such as "TPU v5 lite".
+
+    As `platform`, it can be that of devices of another machine.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.devices()[0].device_kind if device is None else device.device_kind
+
+
 def place_batch(
     batch: dict[str, np.ndarray], mesh: jax.sharding.Mesh
 ) -> dict[str, jax.Array]:

@@ -21,6 +21,7 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
+from bert_jax.model.attention import attention
 from bert_jax.model.layers import LayerNorm, Linear
 from bert_jax.model.ops import (
     dropout,
@@ -115,42 +116,20 @@ class SelfAttention(nnx.Module):
         self,
         x_BTD: jax.Array,
         x_BSD: jax.Array,
-        mask_B1TS: jax.Array,
+        ids: tuple[jax.Array, jax.Array],
         seed: jax.Array | None,
     ) -> jax.Array:
         """Returns [B, T, D], attention from the queries x_BTD to the tokens x_BSD."""
-        q_BTNH = self._split_heads(self.query(x_BTD))
-        k_BSNH = self._split_heads(self.key(x_BSD))
-        v_BSNH = self._split_heads(self.value(x_BSD))
-        with jax.named_scope("attention"):
-            # Softmax is computed in float32: bfloat16 has 8 significant bits, and a row
-            # sums up to 512 terms.
-            scores_BNTS = q_BTNH.shape[-1] ** -0.5 * einsum_float32(
-                "BTNH,BSNH->BNTS", q_BTNH, k_BSNH
-            )
-            scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
-            probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(x_BTD.dtype)
-            probs_BNTS = dropout(probs_BNTS, self.dropout_rate, seed)
-            context_BTNH = jnp.einsum(
-                "BNTS,BSNH->BTNH",
-                probs_BNTS,
-                v_BSNH,
-                precision=precision(v_BSNH.dtype),
-            )
-        context_BTD = jnp.reshape(
-            context_BTNH,
-            x_BTD.shape,
-            out_sharding=sharding.spec("batch", "seq", "heads"),
+        context_BTD = attention(
+            self.query(x_BTD),
+            self.key(x_BSD),
+            self.value(x_BSD),
+            *ids,
+            self.num_heads,
+            self.dropout_rate,
+            seed,
         )
         return self.output(context_BTD)
-
-    def _split_heads(self, x_BTD: jax.Array) -> jax.Array:
-        B, T, D = x_BTD.shape
-        return jnp.reshape(
-            x_BTD,
-            (B, T, self.num_heads, D // self.num_heads),
-            out_sharding=sharding.spec("batch", "seq", "heads", "head_dim"),
-        )
 
 
 class Layer(nnx.Module):
@@ -171,7 +150,7 @@ class Layer(nnx.Module):
         self,
         x_BTD: jax.Array,
         x_BSD: jax.Array,
-        mask_B1TS: jax.Array,
+        ids: tuple[jax.Array, jax.Array],
         seeds: jax.Array | None,
     ) -> jax.Array:
         """Returns the layer's output [B, T, D] for the queries x_BTD.
@@ -179,13 +158,13 @@ class Layer(nnx.Module):
         Args:
           x_BTD: the layer's input at the query positions.
           x_BSD: the layer's input at all positions of the row.
-          mask_B1TS: bool, True where a query attends to a key.
+          ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
           seeds: uint32[3, 2] for the three dropouts, or None for no dropout.
         """
         probs_seed, attention_seed, output_seed = (
             (None,) * 3 if seeds is None else seeds
         )
-        y_BTD = self.attention(x_BTD, x_BSD, mask_B1TS, probs_seed)
+        y_BTD = self.attention(x_BTD, x_BSD, ids, probs_seed)
         y_BTD = dropout(y_BTD, self.dropout_rate, attention_seed)
         x_BTD = self.attention_norm(x_BTD + y_BTD)
         h_BTF = ACTIVATIONS[self.activation](self.intermediate(x_BTD))
@@ -278,20 +257,18 @@ class Bert(nnx.Module):
             dtype,
         )
         states = [x_BTD]
-        sequence_ids_BT = batch["sequence_ids"]
-        mask_B1TS = attention_mask(sequence_ids_BT, sequence_ids_BT)
+        ids_BT = batch["sequence_ids"]
         for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):
             with jax.named_scope("layer"):
-                x_BTD = _with_remat(layer, remat)(x_BTD, x_BTD, mask_B1TS, seeds)
+                x_BTD = _with_remat(layer, remat)(x_BTD, x_BTD, (ids_BT, ids_BT), seeds)
                 states.append(x_BTD)
-        query_BTD = x_BTD
+        query_BTD, query_ids = x_BTD, ids_BT
         if positions_BQ is not None:
             query_BTD = gather_positions(x_BTD, positions_BQ)
-            ids_BQ = gather_positions(sequence_ids_BT, positions_BQ)
-            mask_B1TS = attention_mask(ids_BQ, sequence_ids_BT)
+            query_ids = gather_positions(ids_BT, positions_BQ)
         with jax.named_scope("last_layer"):
             last = _with_remat(self.layers[-1], remat)
-            states.append(last(query_BTD, x_BTD, mask_B1TS, layer_seeds[-1]))
+            states.append(last(query_BTD, x_BTD, (query_ids, ids_BT), layer_seeds[-1]))
         return states
 
     def pool(self, x_BKD: jax.Array) -> jax.Array:
@@ -370,17 +347,6 @@ def build(
     """Initializes BERT: returns its graphdef and float32 parameters on the mesh."""
     model = BertForPreTraining(config, vocab_size, nnx.Rngs(params=key))
     return nnx.split(model)
-
-
-def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
-    """Returns bool[B, 1, T, S], True where a token attends to a token of its own pair.
-
-    Padding is never attended to. A padding query attends to every real token, as in
-    the released code, where only keys are masked.
-    """
-    query_BT1, key_B1S = query_ids_BT[:, :, None], key_ids_BS[:, None, :]
-    mask_BTS = ((query_BT1 == key_B1S) | (query_BT1 == 0)) & (key_B1S > 0)
-    return mask_BTS[:, None]
 
 
 def _replicated(table: jax.Array) -> jax.Array:

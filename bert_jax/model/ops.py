@@ -276,22 +276,48 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     """
     if seed is None or rate == 0.0:
         return x
-    spec = jax.typeof(x).sharding.spec
-
-    def index(dim: int) -> jax.Array:
-        return jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim, out_sharding=spec)
-
     # Two words, because a 32-bit counter is too small for a large tensor.
-    half = x.ndim // 2
-    high, low = jnp.uint32(0), jnp.uint32(0)
-    for dim in range(half):
-        high = high * jnp.uint32(x.shape[dim]) + index(dim)
-    for dim in range(half, x.ndim):
-        low = low * jnp.uint32(x.shape[dim]) + index(dim)
-    bits = mix32(low ^ mix32(high ^ seed[0]) ^ seed[1])
-    keep = bits >= jnp.uint32(round(rate * 2**32))
+    half, spec = x.ndim // 2, jax.typeof(x).sharding.spec
+    seeds = dropout_seeds(x.shape[:half], seed, jax.P(*spec[:half]))
+    index = row_major_index(x.shape[half:], jax.P(*spec[half:]))
+    trailing = (None,) * index.ndim
+    keep = is_kept(seeds[(..., *trailing)] ^ fold(index)[(None,) * half], rate)
     scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
     return jnp.where(keep, scaled, jnp.zeros_like(x))
+
+
+def dropout_seeds(
+    shape: tuple[int, ...], seed: jax.Array, spec: jax.P | None
+) -> jax.Array:
+    """Returns int32[shape], a folded hash of the seed and of each index.
+
+    Args:
+      shape: the first half of the dims of the array that is dropped.
+      seed: uint32[2].
+      spec: the PartitionSpec of the result.
+    """
+    index = jax.lax.bitcast_convert_type(row_major_index(shape, spec), jnp.uint32)
+    hashed = mix32(index ^ seed[0]) ^ seed[1]
+    # Without the barrier, the compiler would repeat this for every element.
+    return jax.lax.optimization_barrier(
+        jax.lax.bitcast_convert_type(fold(hashed), jnp.int32)
+    )
+
+
+def is_kept(folded: jax.Array, rate: float) -> jax.Array:
+    """Returns whether dropout keeps elements, from fold(index) ^ fold(seed), int32.
+
+    It hashes as `mix32` does, of which the first step is `fold`. The comparison is
+    decided by the high bits, which the last step of `mix32` would not change.
+    """
+    x = folded * _signed(0x7FEB352D)
+    x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * _signed(0x846CA68B)
+    return x >= jnp.int32(round(rate * 2**32) - 2**31)
+
+
+def fold(x: jax.Array) -> jax.Array:
+    """Returns x ^ (x >> 16), for which fold(x ^ y) is fold(x) ^ fold(y)."""
+    return x ^ jax.lax.shift_right_logical(x, jnp.asarray(16, x.dtype))
 
 
 def mix32(x: jax.Array) -> jax.Array:
@@ -300,6 +326,19 @@ def mix32(x: jax.Array) -> jax.Array:
     Source: the "lowbias32" multipliers found by C. Wellons' search (hash-prospector),
     bias 0.17.
     """
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = fold(x) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
+    return fold(x)
+
+
+def row_major_index(shape: tuple[int, ...], spec: jax.P | None = None) -> jax.Array:
+    """Returns int32[shape], the index of each element in row-major order."""
+    index = jnp.int32(0)
+    for dim, size in enumerate(shape):
+        place = jax.lax.broadcasted_iota(jnp.int32, shape, dim, out_sharding=spec)
+        index = index * jnp.int32(size) + place
+    return index
+
+
+def _signed(word: int) -> jax.Array:
+    return jnp.int32(word - 2**32 if word >= 2**31 else word)

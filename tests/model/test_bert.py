@@ -94,12 +94,12 @@ def test_every_token_attends_to_every_real_token_and_to_no_padding():
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     T = config.phases[0].sequence_length
     batch["sequence_ids"] = (jnp.arange(T) < T - 3).astype(jnp.int32)[None]
-    mask = bert_lib.attention_mask(batch["sequence_ids"], batch["sequence_ids"])
+    ids = batch["sequence_ids"], batch["sequence_ids"]
 
     is_fourth = (jnp.arange(T) == 4).astype(F32)[None, :, None]
 
     def fourth_token(x_BTD):
-        return jnp.sum(bert.bert.layers[0](x_BTD, x_BTD, mask, None) * is_fourth)
+        return jnp.sum(bert.bert.layers[0](x_BTD, x_BTD, ids, None) * is_fourth)
 
     x_BTD = jax.random.normal(jax.random.key(2), (1, T, 32))
     seen = jnp.any(jax.grad(fourth_token)(x_BTD)[0] != 0, axis=-1)
@@ -285,19 +285,19 @@ def test_attention_dropout_applies_to_the_probabilities():
     nothing after the probabilities is dropped.
     """
     config = with_dropout(hidden=0.5, attention=0.25)
-    attention = with_random_vectors(build(config)).bert.layers[0].attention
+    layer = with_random_vectors(build(config)).bert.layers[0].attention
     B, T, N, D = 32, 4, 4, 32
     x_TD = np.random.default_rng(0).normal(size=(T, D)).astype(np.float32)
     one_hot_TD = np.tile(np.eye(T, dtype=np.float32), (1, 2 * N))
-    attention.value.kernel[...] = jnp.asarray(np.linalg.pinv(x_TD) @ one_hot_TD)
-    attention.output.kernel[...] = jnp.eye(D)
-    for linear in (attention.value, attention.output):
+    layer.value.kernel[...] = jnp.asarray(np.linalg.pinv(x_TD) @ one_hot_TD)
+    layer.output.kernel[...] = jnp.eye(D)
+    for linear in (layer.value, layer.output):
         linear.bias[...] = jnp.zeros(D)
     x_BTD = jnp.tile(x_TD, (B, 1, 1))
-    mask_B1TT = jnp.ones((B, 1, T, T), bool)
+    ids_BT = jnp.ones((B, T), jnp.int32)
 
     def probabilities(seed):
-        x_BTN2T = attention(x_BTD, x_BTD, mask_B1TT, seed).reshape(B, T, N, 2, T)
+        x_BTN2T = layer(x_BTD, x_BTD, (ids_BT, ids_BT), seed).reshape(B, T, N, 2, T)
         np.testing.assert_allclose(x_BTN2T[..., 0, :], x_BTN2T[..., 1, :], atol=1e-6)
         # Dropped values are not 0 but the rounding error of the pseudo-inverse.
         return np.where(np.abs(x_BTN2T) < 1e-6, 0, x_BTN2T)[..., 0, :]
@@ -321,9 +321,9 @@ def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
     B, T, D = 16, 8, 32
     ones_BTD = jnp.ones((B, T, D))
     x_BTD = jax.random.normal(jax.random.key(1), (B, T, D))
-    mask_B1TT = jnp.ones((B, 1, T, T), bool)
-    whole = layer(ones_BTD, x_BTD, mask_B1TT, None) - ones_BTD
-    found = layer(ones_BTD, x_BTD, mask_B1TT, SEEDS) - ones_BTD
+    ids_BT = jnp.ones((B, T), jnp.int32)
+    whole = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), None) - ones_BTD
+    found = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), SEEDS) - ones_BTD
     assert_dropped(found, whole, 0.25)
 
 
