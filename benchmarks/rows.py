@@ -101,9 +101,9 @@ def print_row(
     print(json.dumps(row), flush=True)
 
 
-def versions() -> dict[str, str]:
+def versions(*more: str) -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("jax", "flax", "tensorflow", "torch", "transformers"):
+    for name in ("jax", "flax", "tensorflow", "torch", "transformers", *more):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -60,6 +60,7 @@ class Embeddings(nnx.Module):
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout_rate = config.hidden_dropout_prob
 
+    @jax.named_scope("embeddings")
     def __call__(
         self,
         input_ids_BT: jax.Array,

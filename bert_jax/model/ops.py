@@ -246,7 +246,6 @@ def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
 embedding_lookup.defvjp(_forward, _backward)
 
 
-@jax.named_scope("dropout")
 def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
     """Gathers from [B, T] or [B, T, D] at each row's positions: [B, P] or [B, P, D].
 
@@ -262,6 +261,7 @@ def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
     return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
 
 
+@jax.named_scope("dropout")
 def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
 

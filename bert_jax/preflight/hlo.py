@@ -17,9 +17,16 @@ import jax
 # Operations that run another computation once; TPU7x starts collectives this way.
 CALLS = ("call", "call-start", "async-start")
 COLLECTIVE = "(all-(?:reduce|gather|to-all)|reduce-scatter|collective-permute|send)"
-CLASSES = ("matmul", "attention", "elementwise", "dropout", "optimizer", "copies")
-# Classes that are named scopes in bert.py, ops.py and step.py; the first match wins.
-SCOPES = ("dropout", "attention", "optimizer")
+# The class of a named scope in model/, losses.py and step.py; the first match wins.
+SCOPES = {
+    "dropout": "dropout",
+    "attention": "attention",
+    "masked_lm_head": "head",
+    "loss": "head",
+    "embeddings": "embeddings",
+    "optimizer": "optimizer",
+}
+CLASSES = ("matmul", "elementwise", "copies", *dict.fromkeys(SCOPES.values()))
 # Operations that take time even without an estimate; tuples and prefetches take none.
 WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")
 
@@ -28,8 +35,10 @@ WORK = ("fusion", "sort", "scatter", "gather", "convolution", "dot")
 class Instruction:
     """One HLO instruction."""
 
+    name: str  # unique in the program
     opcode: str  # such as "fusion"
     num_bytes: int  # of the result
+    num_hbm_bytes: int  # of its arrays that are not in a core's own memory
     dtypes: tuple[str, ...]  # of the arrays in the result, distinct and sorted
     text: str  # the line after the result's type
 
@@ -170,7 +179,7 @@ class CompiledProgram:
         """
         total: dict[str, int] = dict.fromkeys(CLASSES, 0)
         for instruction, times in self.executed():
-            total[self._class(instruction)] += times * (instruction.cycles or 0)
+            total[self.kind(instruction)] += times * (instruction.cycles or 0)
         return total
 
     @functools.cached_property
@@ -184,12 +193,28 @@ class CompiledProgram:
             if not any(self._collectives_in(each))
         ]
 
-    def _class(self, instruction: Instruction) -> str:
+    def hbm_bytes(self, instruction: Instruction) -> int:
+        """Returns the bytes that an instruction reads from HBM and writes to it.
+
+        An operand counts as a whole, also where only a slice of it is read.
+        """
+        operands = re.findall(r"%([\w.\-]+)", instruction.text.partition(")")[0])
+        read = sum(self._results[name].num_hbm_bytes for name in operands)
+        return read + instruction.num_hbm_bytes
+
+    @functools.cached_property
+    def _results(self) -> dict[str, Instruction]:
+        return {
+            each.name: each for part in self._computations.values() for each in part
+        }
+
+    def kind(self, instruction: Instruction) -> str:
+        """Returns the class of an instruction, one of CLASSES."""
         product = self._product(instruction)
         name = (product or instruction).op_name
-        for scope in SCOPES:
+        for scope, kind in SCOPES.items():
             if re.search(rf"\b{scope}\b", name):
-                return scope
+                return kind
         other = "copies" if instruction.opcode == "copy" else "elementwise"
         return "matmul" if product else other
 
@@ -242,17 +267,28 @@ def device_bytes(tree: Any) -> int:
 
 
 def _parse(line: str) -> Instruction | None:
-    match = re.match(r"  (?:ROOT )?%?[\w.\-]+ = (|.*? )(([a-z][a-z0-9\-]*)\(.*)", line)
+    match = re.match(
+        r"  (?:ROOT )?%?([\w.\-]+) = (|.*? )(([a-z][a-z0-9\-]*)\(.*)", line
+    )
     if not match:
         return None
-    result, text, opcode = match.groups()
-    arrays = re.findall(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]", result)
-    num_bytes = sum(
-        int(bits or 8) // 8 * math.prod(int(n) for n in dims.split(",") if n)
-        for _, bits, dims in arrays
+    name, result, text, opcode = match.groups()
+    # The layout follows in braces; S(1) and above are memories of the core.
+    arrays = re.findall(
+        r"\b(pred|[a-z]+(\d+))\[([\d,]*)\](?:\{[^}]*?(S\(\d+\))?\})?", result
     )
-    dtypes = tuple(sorted({dtype for dtype, _, _ in arrays}))
-    return Instruction(opcode, num_bytes, dtypes, text)
+    sizes = [
+        (int(bits or 8) // 8 * math.prod(int(n) for n in dims.split(",") if n), space)
+        for _, bits, dims, space in arrays
+    ]
+    return Instruction(
+        name,
+        opcode,
+        num_bytes=sum(size for size, _ in sizes),
+        num_hbm_bytes=sum(size for size, space in sizes if not space),
+        dtypes=tuple(sorted({dtype for dtype, *_ in arrays})),
+        text=text,
+    )
 
 
 def _found(pattern: str, text: str) -> str:

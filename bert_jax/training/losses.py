@@ -118,6 +118,7 @@ def next_sentence_sums(
     return weighted_cross_entropy(logits_BK2, labels_BK, weights_BK)
 
 
+@jax.named_scope("loss")
 def weighted_cross_entropy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:

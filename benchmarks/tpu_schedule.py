@@ -1,0 +1,125 @@
+"""Measures the step of one TPU chip by the compiler's final schedule, without a TPU.
+
+    python -m benchmarks.tpu_schedule [--size=base|large] [--topology=v5e:2x2]
+        [--batch=64] [--length=128] [--packed] [--dropout=0.1] [--layers=N] [--list=20]
+
+Compiles the train step and adds up its operations by class, on three scales: libtpu's
+own estimate; the bundles of the final schedule, one per cycle; and the larger of the
+bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
+bert_jax/preflight/schedule.py describes what they omit. `step` is on the estimated
+scale, with operations that have no estimate (Pallas kernels) by their bundles.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from benchmarks import rows
+from bert_jax import config as config_lib
+from bert_jax.configs import base, large
+from bert_jax.distributed import chips
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.errors import ConfigError
+from bert_jax.monitoring import throughput
+from bert_jax.preflight import compile as compile_lib
+from bert_jax.preflight import schedule
+from bert_jax.preflight.schedule import Operation
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=("base", "large"), default="base")
+    parser.add_argument("--topology", default="v5e:2x2")
+    parser.add_argument("--batch", type=int, default=64, help="rows per device")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--packed", action="store_true", help="several pairs in a row")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--layers", type=int, help="fewer layers compile faster")
+    parser.add_argument("--list", type=int, default=0, help="print N operations too")
+    args = parser.parse_args()
+    try:
+        print(json.dumps(measure(args)), flush=True)
+    except ConfigError as error:
+        sys.exit(str(error))
+
+
+def measure(args: argparse.Namespace) -> dict[str, object]:
+    """Compiles the step, and returns the row of the benchmark."""
+    with schedule.dumped() as directory:
+        devices = chips.devices(args.topology)
+        config = make_config(args, len(devices))
+        mesh = mesh_lib.make_mesh(config.mesh, devices)
+        trial = compile_lib.compile_step(config, mesh, 0)
+        chip = chips.chip_of(devices[0].device_kind)
+        if trial.program is None:
+            raise ConfigError(
+                f"--batch={args.batch} does not fit; give a smaller batch"
+            )
+        assert chip is not None  # chips.devices knows these topologies only
+        found = schedule.operations(trial.program, directory, chip)
+    for each in sorted(found, key=lambda each: -each.cycles * each.times)[: args.list]:
+        print(dataclasses.asdict(each), file=sys.stderr)
+    flops = args.batch * throughput.train_flops_per_sequence(
+        config.model, config.tokenizer.vocab_size, config.phases[0]
+    )
+    ideal = flops / chip.flops_per_cycle
+    step = sum(
+        each.times * (each.bundle_cycles if e is None else e)
+        for each in found
+        if (e := each.estimated_cycles) is not None or each.bundle_cycles is not None
+    )
+    return {
+        "benchmark": "tpu_schedule",
+        "case": f"{args.size} {args.batch}x{args.length}"
+        f"{' packed' if args.packed else ''} dropout {args.dropout}",
+        "topology": args.topology,
+        "layers": config.model.num_hidden_layers,
+        "unit": "cycles",
+        "step": step,
+        "ideal": round(ideal),
+        "share_of_peak": round(ideal / step, 3),
+        "larger_of": round(sum(each.times * each.cycles for each in found)),
+        "hbm": round(sum(each.times * each.hbm_cycles for each in found)),
+        "classes": by_class(found),
+        "memory_bytes": trial.total_bytes,
+        "versions": rows.versions("libtpu"),
+    }
+
+
+def by_class(found: Iterable[Operation]) -> dict[str, dict[str, int]]:
+    """Returns the cycles of a step by class, on each scale."""
+    estimated, bundles, larger = Counter(), Counter(), Counter()
+    for each in found:
+        estimated[each.kind] += each.times * (each.estimated_cycles or 0)
+        bundles[each.kind] += each.times * (each.bundle_cycles or 0)
+        larger[each.kind] += each.times * each.cycles
+    return {
+        kind: {
+            "estimated": estimated[kind],
+            "bundles": bundles[kind],
+            "larger_of": round(larger[kind]),
+        }
+        for kind, _ in larger.most_common()
+    }
+
+
+def make_config(
+    args: argparse.Namespace, num_devices: int
+) -> config_lib.ExperimentConfig:
+    config = {"base": base, "large": large}[args.size].get_config()
+    phase = config.phases[0 if args.length <= 128 else 1]
+    phase.sequence_length = args.length
+    phase.global_batch_size = args.batch * num_devices
+    phase.max_sequences_per_row = 8 if args.packed else 1
+    config.phases = (phase,)
+    config.model.hidden_dropout_prob = args.dropout
+    config.model.attention_probs_dropout_prob = args.dropout
+    config.model.num_hidden_layers = args.layers or config.model.num_hidden_layers
+    return config_lib.from_config_dict(config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Reads the final schedule of a TPU program: VLIW bundles, which issue one per cycle.
+
+libtpu writes the bundles of each operation when it compiles, also without a TPU. The
+bundles of an operation times the iterations of its loops are its cycles of computation,
+those of Pallas kernels included. Waiting for memory is in no bundle, so the time of an
+operation is taken as the larger of its bundles and its bytes in HBM over the bandwidth.
+
+Not included: the start of an operation, overlap between operations, and the arrays that
+the compiler fetches ahead into the core's memory, whose bytes are counted apart.
+"""
+
+import contextlib
+import dataclasses
+import glob
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+
+from bert_jax.distributed.chips import Chip
+from bert_jax.errors import ConfigError
+from bert_jax.preflight.hlo import CompiledProgram
+
+FLAGS = (
+    "--xla_jf_dump_llo_text=true",
+    "--xla_jf_dump_llo_html=false",
+    "--xla_jf_emit_annotations=true",
+    "--xla_jf_dump_llo_pass_label_regex=^final_bundles$",  # not all 60 passes, 1 GB
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """An operation of a compiled step. Cycles and bytes are those of one execution."""
+
+    name: str
+    kind: str  # one of hlo.CLASSES
+    times: int  # executions per step
+    estimated_cycles: int | None  # by the compiler
+    bundle_cycles: int | None  # bundles times trips; None if none were written
+    hbm_cycles: float  # bytes in HBM over the bandwidth
+
+    @property
+    def cycles(self) -> float:
+        """The larger of the cycles of computation and of memory."""
+        return max(self.bundle_cycles or 0, self.hbm_cycles)
+
+
+@contextlib.contextmanager
+def dumped() -> Iterator[str]:
+    """Makes libtpu write its schedules to a directory; yields the directory.
+
+    libtpu reads its flags when it is loaded, so it must not be loaded before.
+    """
+    with tempfile.TemporaryDirectory(prefix="bert_jax-schedule-") as directory:
+        flags = (f"--xla_jf_dump_to={directory}", *FLAGS)
+        given = os.environ.get("LIBTPU_INIT_ARGS", "")
+        os.environ["LIBTPU_INIT_ARGS"] = " ".join((given, *flags)).strip()
+        yield directory
+
+
+def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Operation]:
+    """Returns the operations of a step that take time, without collectives.
+
+    Args:
+      program: the compiled step.
+      directory: the schedules that libtpu wrote when it compiled it.
+      chip: the chip of the topology.
+
+    Raises:
+      ConfigError: if there are no schedules.
+    """
+    cycles = {
+        name_of(path): bundle_cycles(open(path).read())
+        for path in glob.glob(f"{directory}/*-final_bundles.txt")
+        if "schedule-analysis" not in path
+    }
+    if not cycles:
+        raise ConfigError(
+            "libtpu wrote no schedules; they can be read from a process that has not"
+            " used libtpu before"
+        )
+    bytes_per_cycle = chip.hbm_bytes_per_s / chip.clock_hz
+    return [
+        Operation(
+            each.name,
+            program.kind(each),
+            times,
+            each.cycles,
+            cycles.get(each.name),
+            program.hbm_bytes(each) / bytes_per_cycle,
+        )
+        for each, times in program.executed()
+        if each.cycles is not None or each.name in cycles
+    ]
+
+
+def name_of(path: str) -> str:
+    """Returns the HLO instruction of a file of bundles."""
+    name = os.path.basename(path).removesuffix("-final_bundles.txt")
+    return re.sub(r"^\d+-|-\d+$", "", name)
+
+
+def bundle_cycles(text: str) -> int:
+    """Returns the number of bundles of an operation, each times its loops' iterations.
+
+    A region that is skipped under a condition counts as if it always ran.
+    """
+    bundles = [
+        line for line in text.splitlines() if re.match(r" *(0x[0-9a-f]+|0) ", line)
+    ]
+    starts: dict[str, int] = {}
+    weights, trips = [1] * len(bundles), 1
+    for i, line in enumerate(bundles):
+        for region in re.findall(r"Start(?:/End)?(?: empty)? region (\d+)", line):
+            starts.setdefault(region, i)
+        if limit := re.search(
+            r"scmp\.ge\.s32\.totalorder %\w+, (\d+)\s*/\* loop exit", line
+        ):
+            trips = int(limit[1])
+        back = re.search(r"sbr\.rel \(!?%?\w+\) target = \$region(\d+)", line)
+        if back and starts.get(back[1], i + 1) <= i:
+            for inside in range(starts[back[1]], i + 1):
+                weights[inside] *= trips
+            trips = 1
+    return sum(weights)
