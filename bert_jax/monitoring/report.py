@@ -237,7 +237,8 @@ def _draw_probes(axes: Any, names: list[str], lines: list[dict[str, Any]]) -> No
             linewidth=2,
             label=name.removeprefix(PROBE),
         )
-    axes.set(xlabel="step", ylabel="percent", ylim=(None, 100), title="Probes")
+    lowest = min(axes.get_ylim()[0], 0)  # a correlation may be negative
+    axes.set(xlabel="step", ylabel="percent", ylim=(lowest, 100), title="Probes")
 
 
 def _warnings(loss: float, unigram_entropy: float) -> list[str]:

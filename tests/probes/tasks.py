@@ -2,17 +2,21 @@
 
 import json
 import pathlib
+from collections.abc import Sequence
 
 WORDS = "river stone garden letter captain winter engine window market song".split()
 
 
-def write_blimp(directory: pathlib.Path, num_pairs: int = 12) -> None:
+def write_blimp(
+    directory: pathlib.Path, num_pairs: int = 12, words: Sequence[str] = WORDS
+) -> None:
     """Writes two paradigms, whose bad sentences have their words in reverse order."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, term in enumerate(("order", "agreement")):
         rows = []
         for i in range(num_pairs):
-            good = f"The {WORDS[i % 10]} crosses the {WORDS[(i + 1 + number) % 10]}."
+            others = words[i % 10], words[(i + 1 + number) % 10]
+            good = f"The {others[0]} crosses the {others[1]}."
             bad = " ".join(reversed(good.split()))
             row = {"sentence_good": good, "sentence_bad": bad}
             rows.append(row | {"linguistics_term": term, "pairID": str(i)})
