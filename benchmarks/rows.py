@@ -92,7 +92,7 @@ def print_row(
         "peer": peer,
         "peer_value": peer_value and round(peer_value, 3),
         "ratio": ratio and round(ratio, 3),
-        "spread": round((max(rates) - min(rates)) / value, 3),
+        "spread": value and round((max(rates) - min(rates)) / value, 3),
         "repeats": len(rates),
         **more,
         "cpu_count": os.cpu_count(),

@@ -1,12 +1,15 @@
 """Evaluates a checkpoint on held-out text.
 
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--corpus_dir=DIR]
+        [--probes=blimp:DIR,stsb:DIR]
 
 Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
 next_sentence_accuracy, unigram_entropy (of the held-out tokens, in nats; it is the
 masked-LM loss of guessing by frequency) and next_sentence_majority (the accuracy of
 always predicting the more frequent label). With config.data.next_sentence=False, there
-are no next-sentence metrics. Pairs and masks are the same in every call.
+are no next-sentence metrics. Pairs and masks are the same in every call. The results of
+probes are probe/blimp and probe/stsb; by default the probes are those of the run
+(config.eval.probes), and --probes= is none.
 """
 
 import json
@@ -14,7 +17,7 @@ import json
 import jax
 from absl import flags
 
-from bert_jax import cli
+from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import run as run_lib
@@ -24,7 +27,12 @@ from bert_jax.training import evaluation
 def main() -> None:
     (workdir,) = cli.require("workdir")
     workdir = cli.directory("workdir", workdir)
+    given = _PROBES.value
+    chosen = None if given is None else probes.read(given, "--probes")
     run = run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
+    if chosen is None:
+        key = "config.eval.probes of the run (--probes overrides it)"
+        chosen = probes.read(run.config.eval.probes, key)
     if not run.corpus.shards["validation"]:
         raise ConfigError(
             f"the corpus in {run.config.data.corpus_dir!r} has no held-out documents;"
@@ -49,6 +57,8 @@ def main() -> None:
         result["next_sentence_majority"] = evaluation.next_sentence_majority(
             evaluation.eval_batches(*inputs)
         )
+    target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
+    result |= probes.Probes(chosen, target)(run.params)
     print(json.dumps(result))
 
 
@@ -59,5 +69,8 @@ if __name__ == "__main__":
     )
     _CORPUS_DIR = flags.DEFINE_string(
         "corpus_dir", None, "directory of the run's corpus, if it was moved"
+    )
+    _PROBES = flags.DEFINE_list(
+        "probes", None, "probes, KIND:DIR; default: those of the run"
     )
     cli.run(main, __doc__)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import jax
 from absl import flags
 
-from bert_jax import cli
+from bert_jax import cli, probes
 from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -53,6 +53,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
     startup = Startup()
     with Monitor(startup) as monitor:
         # ---- Inputs: checked before anything is written.
+        examples = probes.read(config.eval.probes)
         mesh, corpus, start = open_inputs(config, workdir, monitor)
 
         # ---- State: initialized, or restored from the newest checkpoint.
@@ -79,6 +80,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
 
         # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
         train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+        target = probes.Target(config, corpus.tokenizer, graphdef, mesh)
         run = Run(
             config=config,
             workdir=workdir,
@@ -89,7 +91,9 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             budget=budget,
             compiled=CompiledSteps(config, compilation.jit(train_step), state, mesh),
             replay=Replay(config, train_step),
-            held_out=HeldOut(config, corpus, mesh, graphdef),
+            held_out=HeldOut(
+                config, corpus, mesh, graphdef, probes.Probes(examples, target)
+            ),
             monitor=monitor,
             began=startup.began,
         )

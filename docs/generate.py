@@ -27,8 +27,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
 
 COMMANDS = (
-    "train prepare prepare_beam evaluate export finetune predict extract checkpoint"
-    " inspect_batch preflight"
+    "train prepare prepare_beam evaluate export finetune predict extract score"
+    " checkpoint inspect_batch preflight"
 ).split()
 # Documents outside docs/ that are pages of the site.
 PAGES = {

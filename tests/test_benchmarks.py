@@ -2,10 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from benchmarks import tuning
-from tests.commands import run_well, write_text
+from benchmarks import blimp, tuning
+from tests.commands import run, run_well, write_text
+from tests.probes import tasks
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
 
@@ -150,6 +152,29 @@ def test_features_print_a_row_for_each_combination_of_layers(source, tmp_path):
     found = {row["case"]: row for row in map(json.loads, stdout.splitlines())}
     assert all(row.keys() >= ROW for row in found.values())
     assert found["last, linear"]["value"] > found["first, linear"]["value"]
+
+
+@pytest.mark.slow
+def test_blimp_prints_a_row_with_each_term(source, tmp_path):
+    tasks.write_blimp(tmp_path / "data", words=[f"w{i}" for i in range(10)])
+    command = ["benchmarks.blimp", f"--model={source[0]}"]
+    stdout = run_well(*command, f"--data={tmp_path / 'data'}", "--limit=4")
+    row = json.loads(stdout)
+    assert row.keys() >= ROW | {"terms"} and row["case"] == "8 pairs"
+    assert 0 < row["value"] <= 100 and (row["peer"], row["peer_value"]) == (
+        "chance",
+        50,
+    )
+    assert row["terms"].keys() == {"order", "agreement"}
+    assert sum(row["terms"].values()) / 2 == pytest.approx(row["value"], abs=0.1)
+    empty = run("benchmarks.blimp", *command[1:], f"--data={tmp_path}")
+    assert empty.returncode != 0 and "has no .jsonl files" in empty.stderr
+
+
+def test_accuracy_is_counted_by_linguistic_term():
+    correct_N = np.array([True, False, True, True])
+    found = blimp.by_term(["b", "b", "a", "b"], correct_N)
+    assert found == {"a": 100.0, "b": 66.7}
 
 
 def test_held_out_data_is_not_in_the_training_set(tmp_path):

@@ -78,6 +78,8 @@ def _lease(workdir: str) -> str | None:
 def read_config(workdir: str) -> ExperimentConfig | None:
     """Returns the config of the run in a workdir, or None if there is none.
 
+    Keys that were added to the schema since it began have their value in `added_keys`.
+
     Raises:
       CorruptError: when the file is not a JSON object.
       ConfigError: when its keys or values are not those of a config.
@@ -86,6 +88,7 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     if not storage.exists(path):
         return None
     values: Any = small_files.read_json(path, "restore it, or use another --workdir")
+    config_lib.added_keys.complete(values)
     try:
         return config_lib.from_config_dict(values)
     except ConfigError as error:

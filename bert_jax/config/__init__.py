@@ -1,5 +1,6 @@
 """The config of a run: schema.py declares it, conditions.py builds and checks it."""
 
+from bert_jax.config import added_keys
 from bert_jax.config.conditions import check_mesh, from_config_dict, from_json
 from bert_jax.config.schema import (
     OPTIMIZERS,
@@ -40,6 +41,7 @@ __all__ = [
     "TokenizerConfig",
     "TokenizerKind",
     "Tracker",
+    "added_keys",
     "build",
     "check_mesh",
     "from_config_dict",

@@ -101,6 +101,13 @@ def _check_model_and_data(config: ExperimentConfig) -> None:
         "needs held-out documents; set it to 0, or set config.data.validation_fraction"
         " above 0",
     )
+    require(
+        not config.eval.probes or data.validation_fraction > 0,
+        "config.eval.probes",
+        config.eval.probes,
+        "are scored at held-out evaluations, which need held-out documents; set it to"
+        " (), or set config.data.validation_fraction above 0",
+    )
 
 
 def _check_phase(phase: PhaseConfig, path: str, config: ExperimentConfig) -> None:

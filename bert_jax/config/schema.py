@@ -181,6 +181,8 @@ class EvalConfig:
     every_steps: Count  # steps between evaluations
     num_sequences: Count  # rows to evaluate, at most
     masked_lm_prob: Fraction  # as data.masked_lm_prob, for held-out rows
+    # small tasks that are scored as well: blimp:DIR, stsb:DIR; see probes/__init__.py
+    probes: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

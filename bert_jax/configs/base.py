@@ -130,4 +130,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 5_000, "num_sequences": 8_192, "masked_lm_prob": 0.15}
     )
+    config.eval.probes = ()
     return config

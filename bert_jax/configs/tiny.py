@@ -129,4 +129,5 @@ def get_config() -> ml_collections.ConfigDict:
     config.eval = ml_collections.ConfigDict(
         {"every_steps": 500, "num_sequences": 1024, "masked_lm_prob": 0.15}
     )
+    config.eval.probes = ()
     return config

@@ -1,4 +1,4 @@
-"""Computes features of texts and predictions of fine-tuned models.
+"""Computes features and scores of texts, and predictions of fine-tuned models.
 
 from bert_jax import inference
 
@@ -7,18 +7,26 @@ vectors = model.features(["a text", ("a text", "and another")])  # float32[2, F]
 
 classifier = inference.load_tuned("runs/sst2/model")
 classifier.predict(["a fine film"])  # [{"label": ..., "probabilities": {...}}]
+
+masked_lm = inference.load_masked_lm("my_bert")
+masked_lm.score(["a fine film"]).values  # float64[N], pseudo-log-likelihoods
 """
 
 from bert_jax.inference.encoder import TextEncoder, load
 from bert_jax.inference.features import LAYERS, POOLING, TokenFeatures
+from bert_jax.inference.masked_lm import MaskedLM, load_masked_lm
+from bert_jax.inference.pseudo_likelihood import Scores
 from bert_jax.inference.tuned import TunedModel, load_tuned
 
 __all__ = [
     "LAYERS",
     "POOLING",
+    "MaskedLM",
+    "Scores",
     "TextEncoder",
     "TokenFeatures",
     "TunedModel",
     "load",
+    "load_masked_lm",
     "load_tuned",
 ]

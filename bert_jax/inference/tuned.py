@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.special
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import task, thresholds
@@ -296,6 +295,8 @@ def _results(
     if kind in ("regression", "similarity"):
         name = "score" if kind == "regression" else "similarity"
         return [{name: float(score)} for score in predicted]
+    import scipy.special  # longer to import than the rest, and train imports this file
+
     if kind == "multi_label":
         probs = scipy.special.expit(logits)
         chosen = [_chosen_names(labels, row) for row in predicted]

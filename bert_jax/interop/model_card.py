@@ -40,6 +40,8 @@ METRICS = {
     "eval_masked_lm_accuracy": "masked-LM accuracy",
     "eval_next_sentence_loss": "next-sentence loss, nats",
     "eval_next_sentence_accuracy": "next-sentence accuracy",
+    "probe/blimp": "BLiMP accuracy (a sample), %",
+    "probe/stsb": "STS-B Spearman correlation without fine-tuning, %",
 }
 BFLOAT16 = (
     "The variables are bfloat16. google-research/bert declares float32 variables and"
@@ -162,7 +164,7 @@ def _metrics(workdir: str, step: int) -> str:
     rows = [
         f"| {label} | {newest[name]:.4f} |"
         for name, label in METRICS.items()
-        if name in newest
+        if newest.get(name) is not None
     ]
     return "\n".join([f"| at step {newest['step']:,} | |", "|---|---|", *rows])
 

@@ -1,7 +1,8 @@
 """Reads a model with the sizes of its own config, and places it on the mesh.
 
-`read_encoder` reads any supported format, `read_tuned` a fine-tuned model with its
-head; both return a `HostModel`. initialize.py reads weights for the config of a run.
+`read_encoder` and `read_masked_lm` read any supported format, `read_tuned` a fine-tuned
+model with its head; all return a `HostModel`. initialize.py reads weights for the
+config of a run.
 """
 
 import dataclasses
@@ -24,14 +25,12 @@ from bert_jax.interop import (
 )
 from bert_jax.interop.files import Source
 from bert_jax.loading import source as source_lib
-from bert_jax.model import heads, parameters
-from bert_jax.model.bert import Bert
+from bert_jax.loading import structure
 from bert_jax.model.heads import Head
-from bert_jax.model.parameters import path_name
 
-PREFIX = "bert."  # starts the encoder's parameter names in a model with a head
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
 WORD = "bert.embeddings.word"
+BIAS = "decoder_bias"  # of the masked-LM head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +45,7 @@ class HostModel:
       max_length: the maximum number of tokens in a row.
       arrays: float32 parameters by their names in a model with a head.
       notes: a line for each optional part that was missing.
+      has_masked_lm: whether an encoder has its masked-LM head.
     """
 
     config: ModelConfig
@@ -55,6 +55,7 @@ class HostModel:
     max_length: int
     arrays: dict[str, np.ndarray]
     notes: tuple[str, ...] = ()
+    has_masked_lm: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,8 @@ class PlacedModel:
       head: the task head; None for an encoder, which has no pooler.
       tokenizer: the tokenizer of the model.
       max_length: the maximum number of tokens in a row.
-      graphdef: the graphdef of `Bert` or of the module in `heads.KINDS`.
+      graphdef: the graphdef of `Bert`, of `BertForPreTraining` without pooler and
+        next-sentence head, or of the module in `heads.KINDS`.
       params: float32 parameters.
     """
 
@@ -94,28 +96,59 @@ def read_encoder(
       ConfigError: if there is no such model, a file is corrupt, or the model does not
         divide over the mesh.
     """
+    return _read_encoder(path, lowercase, given_as, has_masked_lm=False)
+
+
+def read_masked_lm(
+    path: str, lowercase: bool | None = None, given_as: str = "--model"
+) -> HostModel:
+    """Reads the encoder of a model and its masked-LM head.
+
+    Args:
+      path, lowercase, given_as: see `read_encoder`.
+
+    Raises:
+      ConfigError: see `read_encoder`; also if the model has no masked-LM head.
+    """
+    return _read_encoder(path, lowercase, given_as, has_masked_lm=True)
+
+
+def _read_encoder(
+    path: str, lowercase: bool | None, given_as: str, *, has_masked_lm: bool
+) -> HostModel:
     directory = source_lib.local_path(path, given_as)
 
-    def names(values: dict[str, Any]) -> list[str]:
-        vocab_size = _vocab_size(values, directory)
-        return list(_shapes(model_config(values, directory), vocab_size, None))
+    def shapes(values: dict[str, Any], num_rows: int) -> dict[str, tuple[int, ...]]:
+        config = model_config(values, directory)
+        return structure.shapes(config, num_rows, None, has_masked_lm)
 
-    found = source_lib.open_source(directory, names, tokenizers.WordPiece.FILE)
+    found = source_lib.open_source(
+        directory,
+        lambda values: list(shapes(values, _vocab_size(values, directory))),
+        tokenizers.WordPiece.FILE,
+    )
     if found is None:
         raise ConfigError(_no_encoder(path, given_as, directory))
     source, values = found
     lowercase = _lowercase(source, lowercase)
-    config = model_config(values, source.directory)
+    if has_masked_lm and BIAS not in source.shapes:
+        raise ConfigError(
+            f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
+            " not fine-tuned, for example a directory of python -m bert_jax.export"
+        )
     # If the table is missing, `check_tensors` raises the error.
     vocab_size = source.shapes.get(WORD, (values.get("vocab_size", 1),))[0]
-    wanted = _shapes(config, vocab_size, None)
+    wanted = shapes(values, vocab_size)
     source_lib.check_tensors(source, wanted, (POOLER,))
     arrays = source.read()
     source_lib.check_finite(arrays, source.directory)
-    arrays = {name: a for name, a in arrays.items() if name.startswith(PREFIX)}
+    arrays = {name: a for name, a in arrays.items() if name in wanted}
     tokenizer = tokenizer_of(source, vocab_size, lowercase)
-    arrays[WORD] = arrays[WORD][: len(tokenizer.vocab)]
-    has_pooler = any(name.startswith(POOLER) for name in arrays)
+    for name in (WORD, BIAS):
+        if name in arrays:
+            arrays[name] = arrays[name][: len(tokenizer.vocab)]
+    config = model_config(values, source.directory)
+    lacks_pooler = not has_masked_lm and not any(x.startswith(POOLER) for x in arrays)
     return HostModel(
         config,
         None,
@@ -123,9 +156,10 @@ def read_encoder(
         len(tokenizer.vocab),
         _max_length(config, source.directory),
         arrays,
-        ()
-        if has_pooler
-        else ("the model has no pooler; heads that use one train it from scratch",),
+        ("the model has no pooler; heads that use one train it from scratch",)
+        if lacks_pooler
+        else (),
+        has_masked_lm,
     )
 
 
@@ -146,7 +180,8 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
     def shapes(values: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         head = huggingface_config.parse(values, file)
         config = model_config(values, file)
-        return _shapes(config, _vocab_size(values, directory), head)
+        vocab_size = _vocab_size(values, directory)
+        return structure.shapes(config, vocab_size, head, has_masked_lm=False)
 
     found = source_lib.open_source(directory, shapes, tokenizers.WordPiece.FILE)
     assert found is not None, "_check_is_tuned has found config.json"
@@ -167,12 +202,14 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
 
 def place(model: HostModel) -> PlacedModel:
     """Places a model's parameters on the mesh, without the pooler of an encoder."""
-    build = _builder(model.config, model.vocab_size, model.head, has_pooler=False)
-    graphdef, abstract = parameters.structure(build)
+    head, has_masked_lm = model.head, model.has_masked_lm
+    graphdef, abstract = structure.build(
+        model.config, model.vocab_size, head, has_masked_lm, has_pooler=False
+    )
     mesh = jax.sharding.get_mesh()
     params = [
         jax.device_put(model.arrays[name], jax.NamedSharding(mesh, leaf.sharding.spec))
-        for name, leaf in _named(abstract, model.head)
+        for name, leaf in structure.named(abstract, head, has_masked_lm)
     ]
     return PlacedModel(
         model.config,
@@ -199,7 +236,7 @@ def first_layers(encoder: HostModel, num_layers: int) -> HostModel:
     if num_layers in (0, most):
         return encoder
     config = dataclasses.replace(encoder.config, num_hidden_layers=num_layers)
-    dropped = tuple(f"{PREFIX}layers.{i}." for i in range(num_layers, most))
+    dropped = tuple(f"{structure.PREFIX}layers.{i}." for i in range(num_layers, most))
     arrays = {
         name: array
         for name, array in encoder.arrays.items()
@@ -268,34 +305,6 @@ def _max_length(config: ModelConfig, directory: Path) -> int:
         sentence_transformers.sequence_length(directory),
     )
     return min(limit for limit in limits if limit is not None)
-
-
-def _shapes(
-    config: ModelConfig, vocab_size: int, head: Head | None
-) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every parameter by name, with the pooler of an encoder."""
-    build = _builder(config, vocab_size, head, has_pooler=True)
-    _, params = parameters.structure(build)
-    return {name: leaf.shape for name, leaf in _named(params, head)}
-
-
-def _builder(
-    config: ModelConfig, vocab_size: int, head: Head | None, *, has_pooler: bool
-) -> Any:
-    def build(key: jax.Array) -> tuple[nnx.GraphDef, nnx.State]:
-        if head:
-            return heads.build(config, vocab_size, head, key)
-        encoder = Bert(config, vocab_size, nnx.Rngs(params=key), has_pooler=has_pooler)
-        return nnx.split(encoder)
-
-    return build
-
-
-def _named(abstract: Any, head: Head | None) -> list[tuple[str, Any]]:
-    """Returns the parameters with their names in a model with a head."""
-    prefix = "" if head else "bert."
-    leaves, _ = jax.tree_util.tree_flatten_with_path(abstract)
-    return [(prefix + path_name(path), leaf) for path, leaf in leaves]
 
 
 def model_config(values: dict[str, Any], path: Path) -> ModelConfig:

@@ -11,6 +11,7 @@ import rich.progress
 from bert_jax import storage
 from bert_jax.monitoring import goodput
 from bert_jax.monitoring.progress import has_terminal
+from bert_jax.monitoring.writer import PROBE
 
 CURVES_FILE = "loss_curves.png"
 # The longest time without a line in a log file while steps complete.
@@ -150,13 +151,20 @@ def format_held_out(line: dict[str, float]) -> str:
             f", next sentence loss {line['eval_next_sentence_loss']:.3f}"
             f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
         )
+    for name in probes_in([line]):
+        text += f", {name.removeprefix(PROBE)} {line[name]:.1f}%"
     return text
+
+
+def probes_in(lines: list[dict[str, Any]]) -> list[str]:
+    """Returns the sorted keys of the probes in lines of metrics."""
+    return sorted({name for line in lines for name in line if name.startswith(PROBE)})
 
 
 def plot_curves(
     workdir: str, lines: list[dict[str, Any]], unigram_entropy: float | None
 ) -> str:
-    """Plots losses and accuracies over steps, and returns the path of the image.
+    """Plots losses, accuracies and probes, and returns the path of the image.
 
     Args:
       workdir: directory to write to.
@@ -168,8 +176,10 @@ def plot_curves(
 
     train = [line for line in lines if "loss" in line]
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    probes = probes_in(lines)
+    num_plots = 3 if probes else 2
+    figure = Figure(figsize=(5.5 * num_plots, 4.2), layout="constrained")
+    left, right, *others = plots = figure.subplots(1, num_plots)
 
     def draw(axes: Any, name: str, label: str, colour: str) -> None:
         axes.plot(
@@ -206,12 +216,29 @@ def plot_curves(
     if has_pairs:
         draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
-    for axes in (left, right):
+    if probes:
+        _draw_probes(others[0], probes, lines)
+    for axes in plots:
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     path = os.path.join(workdir, CURVES_FILE)
     storage.write_with(path, lambda tmp: figure.savefig(tmp, dpi=120, format="png"))
     return path
+
+
+def _draw_probes(axes: Any, names: list[str], lines: list[dict[str, Any]]) -> None:
+    for name in names:
+        # The value of a step is null if it was not finite.
+        found = [line for line in lines if line.get(name) is not None]
+        axes.plot(
+            [line["step"] for line in found],
+            [line[name] for line in found],
+            marker="o",
+            linewidth=2,
+            label=name.removeprefix(PROBE),
+        )
+    lowest = min(axes.get_ylim()[0], 0)  # a correlation may be negative
+    axes.set(xlabel="step", ylabel="percent", ylim=(lowest, 100), title="Probes")
 
 
 def _warnings(loss: float, unigram_entropy: float) -> list[str]:

@@ -24,6 +24,8 @@ METRICS_FILE = "metrics.jsonl"
 UPLOAD_SECS = 30.0
 # The key of the weighted sum of the objectives' losses in a held-out line.
 HELD_OUT_LOSS = "eval_loss"
+# Starts the keys of probes in a held-out line; their values are percentages.
+PROBE = "probe/"
 
 
 class MetricsWriter:

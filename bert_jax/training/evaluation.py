@@ -32,8 +32,16 @@ class HeldOut:
         corpus: corpus_lib.Corpus,
         mesh: jax.sharding.Mesh,
         graphdef: nnx.GraphDef,
+        probes: Callable[[Any], dict[str, float]],
     ):
+        """Initializes the evaluation.
+
+        Args:
+          config, corpus, mesh, graphdef: those of the run.
+          probes: maps parameters to further metrics by their full names.
+        """
         self._config, self._corpus, self._mesh = config, corpus, mesh
+        self._probes = probes
         self._eval_step = jax.jit(step_lib.make_eval_step(config, graphdef))
         self.exists = bool(corpus.shards["validation"])
         self._batches = functools.cache(
@@ -53,7 +61,10 @@ class HeldOut:
     def evaluate(
         self, state: step_lib.TrainState, phase_index: int
     ) -> dict[str, float]:
-        """Returns the held-out metrics as eval_NAME, and the weighted eval_loss."""
+        """Returns the held-out metrics as eval_NAME, and the results of the probes.
+
+        eval_loss is the weighted sum of the objectives' losses.
+        """
         result = evaluate(
             self._eval_step,
             state.params,
@@ -65,9 +76,8 @@ class HeldOut:
         loss = sum(
             weight * result.get(f"{name}_loss", 0.0) for name, weight in weights.items()
         )
-        return {HELD_OUT_LOSS: loss} | {
-            f"eval_{name}": value for name, value in result.items()
-        }
+        held_out = {f"eval_{name}": value for name, value in result.items()}
+        return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.params)
 
     @functools.cached_property
     def unigram_entropy(self) -> float | None:

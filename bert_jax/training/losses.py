@@ -132,6 +132,23 @@ def weighted_cross_entropy(
     Returns:
       (sum in nats, correct), both float32[].
     """
+    label_logits = logits_of(logits, labels)
+    cross_entropy = jax.nn.logsumexp(logits, axis=-1) - label_logits
+    # The logsumexp computes the maximum anyway; argmax would be a second, slower pass.
+    correct = label_logits >= jnp.max(logits, axis=-1)
+    return (
+        jnp.sum(cross_entropy * weights),
+        jnp.sum(correct.astype(jnp.float32) * weights),
+    )
+
+
+def logits_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Returns the logit of each label, float32 of the shape of labels.
+
+    Args:
+      logits: float32, classes last.
+      labels: int32 of the shape of logits without its last dim.
+    """
     # A comparison with the class index instead of a gather: its gradient is
     # elementwise, a gather's is a scatter into the logits.
     classes = jax.lax.broadcasted_iota(
@@ -141,11 +158,4 @@ def weighted_cross_entropy(
         out_sharding=jax.typeof(logits).sharding.spec,
     )
     is_label = classes == labels[..., None]
-    label_logits = jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)
-    cross_entropy = jax.nn.logsumexp(logits, axis=-1) - label_logits
-    # The logsumexp computes the maximum anyway; argmax would be a second, slower pass.
-    correct = label_logits >= jnp.max(logits, axis=-1)
-    return (
-        jnp.sum(cross_entropy * weights),
-        jnp.sum(correct.astype(jnp.float32) * weights),
-    )
+    return jnp.sum(jnp.where(is_label, logits, 0.0), axis=-1)

@@ -6,6 +6,7 @@ import os
 import pathlib
 from types import SimpleNamespace
 
+import matplotlib.figure
 import pytest
 
 from bert_jax.monitoring import report
@@ -89,6 +90,25 @@ def test_plot_with_and_without_held_out_points(tmp_path):
         path = report.plot_curves(str(tmp_path), lines, entropy)
         content = pathlib.Path(path).read_bytes()
         assert content.startswith(b"\x89PNG") and len(content) > 5000
+
+
+def test_probes_are_in_the_line_and_a_plot_of_their_own(tmp_path, monkeypatch):
+    results = {"probe/stsb": 41.26, "probe/blimp": 58.0}
+    text = report.format_held_out(HELD_OUT | results)
+    assert text.endswith("accuracy 0.800, blimp 58.0%, stsb 41.3%")
+    assert "blimp" not in report.format_held_out(HELD_OUT)
+    drawn: list = []
+    figure = matplotlib.figure.Figure
+    monkeypatch.setattr(figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    monkeypatch.setattr(report.storage, "write_with", lambda path, write: write(path))
+    failed = {"step": 30, **HELD_OUT, "probe/stsb": None, "probe/blimp": 60.0}
+    lines = [*LINES[:2], LINES[2] | results, failed]
+    report.plot_curves(str(tmp_path), lines, 6.0)
+    report.plot_curves(str(tmp_path), LINES, 6.0)
+    with_probes, without = ([a.get_title() for a in f.axes] for f in drawn)
+    assert with_probes == ["Losses", "Accuracies", "Probes"] and len(without) == 2
+    curves = {x.get_label(): x.get_xydata().tolist() for x in drawn[0].axes[2].lines}
+    assert curves == {"blimp": [[20, 58], [30, 60]], "stsb": [[20, 41.26]]}
 
 
 class FailingOutput(io.StringIO):

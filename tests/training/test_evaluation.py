@@ -32,9 +32,12 @@ def test_the_loss_has_the_weights_of_training(made):
     config, corpus = made
     mesh = use_mesh(2, 1, 1)
     graphdef, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
-    held_out = evaluation.HeldOut(config, corpus, mesh, graphdef)
+    held_out = evaluation.HeldOut(
+        config, corpus, mesh, graphdef, lambda params: {"probe/x": 7.0}
+    )
     assert held_out.exists
     line = held_out.evaluate(init(), 0)
+    assert line.pop("probe/x") == 7
     assert all(name.startswith("eval_") for name in line)
     expected = line["eval_masked_lm_loss"] + 0.25 * line["eval_next_sentence_loss"]
     assert line["eval_loss"] == pytest.approx(expected)

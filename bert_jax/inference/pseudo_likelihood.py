@@ -1,0 +1,157 @@
+"""Computes pseudo-log-likelihoods of texts with a masked-LM head.
+
+Every token of a text, without [CLS] and [SEP], is masked in a row of its own. The score
+of the text is the sum of the log-probabilities of the true tokens.
+
+Source: Salazar et al. 2020, Masked Language Model Scoring, section 2.
+
+Shapes: N text, M masked token of all texts, B row of the batch, T token, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bert_jax.data.batches import text_rows
+from bert_jax.data.batches.text_rows import Rows
+from bert_jax.data.tokenizers.tokenizers import MASK, Tokenizer
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.finetuning.data import batches
+from bert_jax.training import losses
+
+
+@dataclasses.dataclass(frozen=True)
+class Scores:
+    """Pseudo-log-likelihoods of texts.
+
+    Attributes:
+      values: float64[N], in nats; 0 for a text without tokens.
+      num_tokens: int64[N], the number of scored tokens.
+      num_truncated: the number of truncated texts.
+    """
+
+    values: np.ndarray
+    num_tokens: np.ndarray
+    num_truncated: int
+
+
+class Scorer:
+    """Scores texts; compiles one program per row length."""
+
+    def __init__(
+        self,
+        graphdef: nnx.GraphDef,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        batch_size: int,
+        dtype: jnp.dtype,
+        mesh: jax.sharding.Mesh,
+    ):
+        """Initializes the scorer.
+
+        Args:
+          graphdef: structure of a `BertForPreTraining`; its next-sentence head and
+            pooler may be missing.
+          tokenizer: tokenizer of the model.
+          max_length: maximum tokens of a row, [CLS] and [SEP] included. Longer texts
+            are truncated at the end.
+          batch_size: rows per step, over all devices; rounded up to a multiple of the
+            mesh's batch divisor.
+          dtype: dtype of the computation.
+          mesh: mesh of the parameters, and of each call.
+        """
+        divisor = mesh_lib.batch_divisor(mesh)
+        self._batch_size = -(-batch_size // divisor) * divisor
+        self._tokenizer, self._encode = tokenizer, tokenizer.encoder()
+        self._mask_id = tokenizer.id(MASK)
+        self._max_length, self._mesh = max_length, mesh
+        self._part = mesh_lib.host_part(mesh, jax.process_index())
+        self._forward = _forward(graphdef, dtype)
+
+    def __call__(
+        self,
+        params: Any,
+        texts: Sequence[str],
+        on_batch: Callable[[int], object] | None = None,
+    ) -> Scores:
+        """Scores texts.
+
+        Masked rows are sorted by length before they are batched.
+
+        Args:
+          params: parameters of the model.
+          texts: N texts, the same in every process.
+          on_batch: called after each batch with the number of masked tokens in it.
+
+        Returns:
+          The scores, the same in every process.
+        """
+        rows, num_truncated = self._rows(texts)
+        lengths_N = rows.pairs_N4[:, 1]
+        order_N = np.argsort(lengths_N, kind="stable")
+        text_M = np.repeat(order_N, lengths_N[order_N])
+        position_M = _positions(lengths_N[order_N])
+        log_probs_M = np.empty(len(text_M), np.float32)
+        for masked_B in batches.in_order(len(text_M), self._batch_size):
+            is_real_B = masked_B >= 0
+            padded_B = np.maximum(masked_B, 0)
+            batch = self._masked(rows, text_M[padded_B], position_M[padded_B])
+            placed = batches.place(batch, self._part, self._mesh)
+            log_probs_B = jax.device_get(self._forward(params, placed))
+            log_probs_M[masked_B[is_real_B]] = log_probs_B[is_real_B]
+            if on_batch is not None:
+                on_batch(int(is_real_B.sum()))
+        values_N = np.bincount(text_M, weights=log_probs_M, minlength=len(texts))
+        return Scores(values_N, lengths_N, num_truncated)
+
+    def _rows(self, texts: Sequence[str]) -> tuple[Rows, int]:
+        """Returns the rows, unmasked, and the number of truncated ones."""
+        found = self._encode(list(texts))
+        tokens = text_rows.join(found, self._tokenizer, self._max_length)
+        a_N = np.arange(len(texts))
+        return text_rows.of_pairs(tokens, a_N, np.full_like(a_N, -1), self._max_length)
+
+    def _masked(
+        self, rows: Rows, text_B: np.ndarray, position_B: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Returns the rows of some texts, each with [MASK] at one position."""
+        rows = rows.cut(text_B)
+        batch = rows.arrays(rows.layout(text_B))
+        place = np.arange(len(text_B)), position_B
+        batch["masked_lm_ids"] = batch["input_ids"][place][:, None]
+        batch["masked_lm_positions"] = position_B[:, None].astype(np.int32)
+        batch["input_ids"][place] = self._mask_id
+        return batch
+
+
+def _positions(lengths_N: np.ndarray) -> np.ndarray:
+    """Returns int64[M], 1 to n for each text of n tokens: their places after [CLS]."""
+    starts_N = np.cumsum(lengths_N) - lengths_N
+    return np.arange(lengths_N.sum()) - np.repeat(starts_N, lengths_N) + 1
+
+
+def _forward(graphdef: nnx.GraphDef, dtype: jnp.dtype) -> Callable[..., jax.Array]:
+    """Returns a function (params, batch) -> float32[B], replicated on all devices."""
+
+    @jax.jit
+    def forward(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+        model: Any = nnx.merge(graphdef, params)
+        x_B1D = model.bert.encode(
+            batch,
+            positions_BQ=batch["masked_lm_positions"],
+            dropout_key=None,
+            dtype=dtype,
+        )
+        logits_B1V = model.masked_lm(x_B1D)
+        log_probs_B1 = losses.logits_of(
+            logits_B1V, batch["masked_lm_ids"]
+        ) - jax.nn.logsumexp(logits_B1V, axis=-1)
+        return jax.reshard(log_probs_B1[:, 0], jax.P())
+
+    return forward

@@ -1,0 +1,47 @@
+"""The model that probes score."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
+from bert_jax.training import step as step_lib
+
+# Rows of a step, at most: larger batches of short rows are no faster.
+MAX_ROWS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """The model of a pretraining run.
+
+    Attributes:
+      config: the config of the run.
+      tokenizer: its tokenizer.
+      graphdef: structure of its `BertForPreTraining`.
+      mesh: the mesh of its parameters.
+    """
+
+    config: ExperimentConfig
+    tokenizer: Tokenizer
+    graphdef: nnx.GraphDef
+    mesh: jax.sharding.Mesh
+
+    @property
+    def max_length(self) -> int:
+        """Maximum tokens of a row."""
+        return self.config.model.max_position_embeddings
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step; not more than a training step holds in memory."""
+        size = min(phase.global_batch_size for phase in self.config.phases)
+        return min(size // self.config.accumulation_steps, MAX_ROWS)
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """Dtype of the computation, that of training."""
+        return step_lib.compute_dtype(self.config.compute_dtype)

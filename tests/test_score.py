@@ -1,0 +1,69 @@
+"""The command: from a file or standard input to JSON lines."""
+
+import json
+
+import pytest
+
+from bert_jax import inference
+from tests.commands import run, run_well
+from tests.models import export_to
+
+LINES = ["w1 w2 ||| w3", "", "W4 nowhere", "w5 " * 40]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    export_to(path)
+    (path / "lines.txt").write_text("\n".join(LINES) + "\n")
+    return path
+
+
+def test_the_output_has_a_line_for_each_text_in_order(directory, tmp_path):
+    arguments = [f"--model={directory}", f"--output={tmp_path / 'scores.jsonl'}"]
+    stdout = run_well(
+        "bert_jax.score", *arguments, f"--input={directory / 'lines.txt'}"
+    )
+    rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").open()]
+    assert [row["text"] for row in rows] == LINES
+    assert [row["num_tokens"] for row in rows] == [6, 0, 2, 30]
+    expected = inference.load_masked_lm(directory).score(LINES).values
+    for row, score in zip(rows, expected, strict=True):
+        assert set(row) == {"text", "score", "num_tokens"}
+        assert row["score"] == pytest.approx(score, abs=1e-4)
+    assert "4 texts, 1 of them truncated, 38 tokens in" in stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.jsonl"]
+
+
+def test_a_workdir_is_scored(trained, tmp_path):
+    (tmp_path / "lines.txt").write_text("The river follows the stone.\n")
+    run_well(
+        "bert_jax.score",
+        f"--model={trained / 'run'}",
+        f"--input={tmp_path / 'lines.txt'}",
+        f"--output={tmp_path / 'scores.jsonl'}",
+        "--max_length=32",
+        devices=2,
+    )
+    (row,) = [json.loads(line) for line in (tmp_path / "scores.jsonl").open()]
+    assert row["num_tokens"] > 5 and row["score"] < -1
+
+
+@pytest.mark.slow
+def test_a_mistake_is_one_line_and_writes_nothing(directory, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    output = tmp_path / "a.jsonl"
+    for changes, message in (
+        ({"model": tmp_path}, "has no config.json; use a directory of python -m"),
+        ({"input": ""}, "--input is missing"),
+        ({"input": output}, "is the input file; give another file"),
+        ({"output": tmp_path}, "is a directory; give a file"),
+        ({"input": tmp_path / "empty.txt"}, "has no lines"),
+    ):
+        flags = {"model": directory, "input": directory / "lines.txt"} | changes
+        flags = {"output": output} | flags
+        words = [f"--{name}={value}" for name, value in flags.items()]
+        result = run("bert_jax.score", *words)
+        assert result.returncode == 2 and result.stderr.count("\n") == 1
+        assert message in result.stderr
+        assert not list(tmp_path.glob("a.*"))
