@@ -251,7 +251,7 @@ class Wandb:
             allow_val_change=True,
             settings=settings,
         )
-        self.url = self._run.url or ""  # None for an offline run
+        self.url = "" if self._run.offline else self._run.url or ""
         self._was_closed = False
 
     def metrics(self, step: int, **metrics: float) -> None:
