@@ -190,8 +190,12 @@ class CompiledProgram:
             (each, times)
             for each, times in self.executed()
             if each.cycles is None and (each.opcode in WORK or kernel in each.text)
-            if not any(self._collectives_in(each))
+            if not self.is_collective(each)
         ]
+
+    def is_collective(self, instruction: Instruction) -> bool:
+        """Returns whether an instruction is a collective, or a fusion with one."""
+        return any(self._collectives_in(instruction))
 
     def hbm_bytes(self, instruction: Instruction) -> int:
         """Returns the bytes that an instruction reads from HBM and writes to it.

@@ -27,6 +27,9 @@ FLAGS = (
     "--xla_jf_emit_annotations=true",
     "--xla_jf_dump_llo_pass_label_regex=^final_bundles$",  # not all 60 passes, 1 GB
 )
+_REGION = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
+_LIMIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (\d+)\s*/\* loop exit")
+_BRANCH = re.compile(r"sbr\.rel \(!?%?\w+\) target = \$region(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +95,7 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
         )
         for each, times in program.executed()
         if each.cycles is not None or each.name in cycles
+        if not program.is_collective(each)
     ]
 
 
@@ -106,19 +110,16 @@ def bundle_cycles(text: str) -> int:
 
     A region that is skipped under a condition counts as if it always ran.
     """
-    bundles = [
-        line for line in text.splitlines() if re.match(r" *(0x[0-9a-f]+|0) ", line)
-    ]
+    # A comment in a bundle may contain line breaks.
+    bundles = re.split(r"^ *(?:0x[0-9a-f]+|0) [ A-Z]*:", text, flags=re.MULTILINE)[1:]
     starts: dict[str, int] = {}
     weights, trips = [1] * len(bundles), 1
-    for i, line in enumerate(bundles):
-        for region in re.findall(r"Start(?:/End)?(?: empty)? region (\d+)", line):
+    for i, bundle in enumerate(bundles):
+        for region in _REGION.findall(bundle):
             starts.setdefault(region, i)
-        if limit := re.search(
-            r"scmp\.ge\.s32\.totalorder %\w+, (\d+)\s*/\* loop exit", line
-        ):
+        if limit := _LIMIT.search(bundle):
             trips = int(limit[1])
-        back = re.search(r"sbr\.rel \(!?%?\w+\) target = \$region(\d+)", line)
+        back = _BRANCH.search(bundle)
         if back and starts.get(back[1], i + 1) <= i:
             for inside in range(starts[back[1]], i + 1):
                 weights[inside] *= trips
