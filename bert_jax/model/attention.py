@@ -47,7 +47,7 @@ def attention(
                 q_BTD.shape[2] // num_heads, 0.0 if seed is None else rate
             )
             return attention_kernel.attend(
-                q_BTD, k_BSD, v_BSD, key_ids_BS, seed, options
+                q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, seed, options
             )
         mask_B1TS = attention_mask(query_ids_BT, key_ids_BS)
         return _by_einsums(q_BTD, k_BSD, v_BSD, mask_B1TS, num_heads, rate, seed)

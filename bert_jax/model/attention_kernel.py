@@ -52,20 +52,22 @@ class Options:
 
 def attend(
     q_BTD: jax.Array,
-    k_BTD: jax.Array,
-    v_BTD: jax.Array,
-    ids_BT: jax.Array,
+    k_BSD: jax.Array,
+    v_BSD: jax.Array,
+    query_ids_BT: jax.Array,
+    key_ids_BS: jax.Array,
     seed: jax.Array | None,
     options: Options,
 ) -> jax.Array:
-    """Returns the context [B, T, D] of self-attention within each pair of a row.
+    """Returns the context [B, T, D] of each query within its own pair.
 
     It is that of `attention.attention`, except for padding queries of a row of several
     pairs: they attend to the first pair only. Nothing reads their context.
 
     Args:
-      q_BTD, k_BTD, v_BTD: bfloat16. T and a device's part of D are multiples of LANES.
-      ids_BT: int32, the number of the token's pair, 0 for padding.
+      q_BTD, k_BSD, v_BSD: bfloat16. S equals T; T and a device's part of D are
+        multiples of LANES.
+      query_ids_BT, key_ids_BS: int32, the number of the token's pair, 0 for padding.
       seed: uint32[2] of the dropout, or None if options.rate is 0.
       options: fixed options.
     """
@@ -73,19 +75,18 @@ def attend(
     rows, _, heads = jax.typeof(q_BTD).sharding.spec
     seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
     # Padding has another number as a key than as a query, so nothing attends to it.
-    query_ids_BT1 = jnp.maximum(ids_BT, 1)[:, :, None]
-    key_ids_B1T = jnp.where(ids_BT > 0, ids_BT, -1)[:, None]
+    query_ids_BT1 = jnp.maximum(query_ids_BT, 1)[:, :, None]
+    key_ids_B1S = jnp.where(key_ids_BS > 0, key_ids_BS, -1)[:, None]
     shape = (B, D // options.head_dim)
     seeds_BN = ops.dropout_seeds(shape, seed, jax.P(rows, heads))
-    index_TT = ops.fold(ops.row_major_index((T, T)))
-    return _attend(
-        options, q_BTD, k_BTD, v_BTD, query_ids_BT1, key_ids_B1T, seeds_BN, index_TT
-    )
+    index_TS = ops.fold(ops.row_major_index((T, T)))
+    ids = query_ids_BT1, key_ids_B1S
+    return _attend(options, q_BTD, k_BSD, v_BSD, *ids, seeds_BN, index_TS)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(options: Options, *inputs: jax.Array) -> jax.Array:
-    return _call(_forward_kernel, options, inputs, num_outputs=1)[0]
+    return _call(_forward_kernel, options, inputs, num_outputs=1, num_products=2)[0]
 
 
 def _attend_forward(options, *inputs):
@@ -96,16 +97,29 @@ def _attend_forward(options, *inputs):
 def _attend_backward(options, saved, gradient_BTD):
     inputs, out_BTD = saved
     inputs = (*inputs, out_BTD, gradient_BTD)
-    return *_call(_backward_kernel, options, inputs, num_outputs=3), *[None] * 4
+    gradients = _call(_backward_kernel, options, inputs, num_outputs=3, num_products=5)
+    return *gradients, *[None] * 4
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
 def _call(
-    kernel: Any, options: Options, inputs: tuple[jax.Array, ...], num_outputs: int
-) -> list[jax.Array]:
-    """Runs a kernel on each device's rows and heads; returns arrays like inputs[0]."""
+    kernel: Any,
+    options: Options,
+    inputs: tuple[jax.Array, ...],
+    num_outputs: int,
+    num_products: int,
+) -> tuple[jax.Array, ...]:
+    """Runs a kernel on each device's rows and heads; returns arrays like inputs[0].
+
+    Args:
+      kernel: computes one block of one row.
+      options, inputs: those of the kernel.
+      num_outputs: outputs of the kernel.
+      num_products: its matrix products for each head, for the compiler's and
+        preflight's estimates.
+    """
     T = inputs[0].shape[1]
     block = pl.BlockSpec((1, T, LANES), lambda row, block: (row, 0, block))
     blocks = {
@@ -119,6 +133,13 @@ def _call(
     def on_one_device(*inputs: jax.Array) -> tuple[jax.Array, ...]:
         q_BTD = inputs[0]
         rows, _, width = q_BTD.shape
+        num_heads = rows * width // options.head_dim
+        num_arrays = num_blocks + num_outputs
+        cost = pl.CostEstimate(
+            flops=num_products * num_heads * 2 * T * T * LANES,
+            transcendentals=num_heads * T * T,
+            bytes_accessed=num_arrays * q_BTD.size * q_BTD.dtype.itemsize,
+        )
         return pl.pallas_call(
             functools.partial(kernel, options),
             grid=(rows, width // LANES),
@@ -129,6 +150,7 @@ def _call(
                 dimension_semantics=("parallel", "parallel"),
                 vmem_limit_bytes=VMEM_BYTES,
             ),
+            cost_estimate=cost,
             interpret=options.interpret,
             name=kernel.__name__.strip("_"),
         )(*inputs)

@@ -56,6 +56,11 @@ class Instruction:
         found = _found(r'"estimated_cycles":"(\d+)"', self.text)
         return int(found) if found and int(found) < 2**62 else None
 
+    @property
+    def kernel_flops(self) -> int:
+        """The FLOPs that a Pallas kernel declares; 0 for other operations."""
+        return int(_found(r'"cost_estimate":\{"flops":"(\d+)"', self.text) or 0)
+
     def called(self, role: str) -> str:
         """Returns the computation in a role: calls, body, condition or to_apply."""
         return _found(rf"\b{role}=%?([\w.\-]+)", self.text)

@@ -23,13 +23,15 @@ def inputs(num_pairs=3, rows=B):
     return *jnp.asarray(arrays, jnp.bfloat16), jnp.asarray(ids_BT, jnp.int32)
 
 
-def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1):
+def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
+    """The queries are those of the row in its order, or backwards (-1)."""
     options = attention_kernel.Options(head_dim, rate, interpret=True)
-    return attention_kernel.attend(q, k, v, ids, seed, options)
+    return attention_kernel.attend(q, k, v, ids[:, ::order], ids, seed, options)
 
 
-def by_einsums(q, k, v, ids, seed, head_dim=64, rate=0.1):
-    return attention.attention(q, k, v, ids, ids, D // head_dim, rate, seed)
+def by_einsums(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
+    num_heads = D // head_dim
+    return attention.attention(q, k, v, ids[:, ::order], ids, num_heads, rate, seed)
 
 
 def with_gradients(attend, *arrays, **options):
@@ -71,6 +73,15 @@ def test_kernels_equal_einsums(head_dim, rate):
     for name, x, y in zip(ATTEND, found, expected, strict=True):
         error = np.linalg.norm((x - y) * is_real) / np.linalg.norm(y * is_real)
         assert error < 5e-3, name  # bfloat16 has 8 significant bits
+
+
+def test_queries_may_be_other_positions_than_the_keys():
+    *arrays, ids = inputs(num_pairs=1)
+    args = (*arrays, ids, jnp.asarray(SEED))
+    found = with_gradients(by_kernel, *args, order=-1)
+    expected = with_gradients(by_einsums, *args, order=-1)
+    for x, y in zip(found, expected, strict=True):
+        assert np.linalg.norm(x - y) < 0.01 * np.linalg.norm(y)
 
 
 def test_padding_query_attends_to_all_tokens_of_an_unpacked_row():

@@ -38,7 +38,7 @@ ENTRY %main (p: bf16[8,128]) -> bf16[8,128] {
   %fusion.1 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%p, %fetched), kind=kOutput, \
 calls=%inner, backend_config={"estimated_cycles":"7"}
   ROOT %kernel.1 = bf16[8,128]{1,0:T(8,128)(2,1)} custom-call(%fusion.1), \
-custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/attention/pallas_call"}
+custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/attention/call"}
 }
 """
 
