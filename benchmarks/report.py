@@ -267,6 +267,8 @@ MORE: dict[str, Callable[[Any], str]] = {
     "next_sentence_accuracy_of_the_last_steps": lambda value: (
         f"next-sentence accuracy of the last steps {value:.1%}"
     ),
+    "cpu_seconds": lambda value: f"{value:.1f} s of CPU time",
+    "stages": lambda value: ", ".join(f"{k} {v:.1f} s" for k, v in value.items() if v),
     "worst_visit": lambda value: f"in the worst visit {value:.3f}",
 }
 
