@@ -28,6 +28,7 @@ from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import (
     compilation,
+    compilation_cache,
     nonfinite,
     optimizer,
     overview,
@@ -58,28 +59,32 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
 
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
-            first_step = resume.lock_workdir(workdir, config)
+            saved_step = resume.lock_workdir(workdir, config)
+            first_step = start_lib.first_step(saved_step, start)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
-            ranking = best.read(workdir, config, first_step)
+            ranking = best.read(workdir, config, saved_step)
             checkpoints = Checkpoints(workdir, config.checkpoint, ranking)
-            if first_step:
-                position = resume.position(workdir, checkpoints, first_step, corpus)
-                state = checkpoints.restore(first_step, jax.eval_shape(init), mesh)
-                plan = checkpoints.plan(first_step)
-            else:
-                plan = None
-                first_step, position, state = start_lib.first_state(
-                    init, start, corpus, mesh
-                )
-            resume.begin_workdir(workdir, config, first_step)
+            plan = checkpoints.plan(saved_step) if saved_step else None
             budget = Budget(config, workdir, plan, startup.began)
+            # The step is compiled while the state is made and the first batch is read.
+            like = step_lib.abstract_state(init, mesh)
+            train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+            jitted = compilation.jit(train_step)
+            compiled = CompiledSteps(config, jitted, like, mesh)
+            if first_step < budget.last_step:
+                compiled.start(phase_of(config, first_step)[0])
+            if saved_step:
+                position = resume.position(workdir, checkpoints, saved_step, corpus)
+                state = checkpoints.restore(saved_step, like, mesh)
+            else:
+                position, state = start_lib.first_state(init, start, corpus, mesh)
+            resume.begin_workdir(workdir, config, first_step)
             if isinstance(start, start_lib.Branch):
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
 
-        # ---- Steps: compiled while the first batch is read, taken in `take_steps`.
-        train_step = step_lib.make_train_step(config, graphdef, tx, schedule)
+        # ---- Steps: taken in `take_steps`.
         target = probes.Target(config, corpus.tokenizer, graphdef, mesh)
         run = Run(
             config=config,
@@ -89,7 +94,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             checkpoints=checkpoints,
             ranking=ranking,
             budget=budget,
-            compiled=CompiledSteps(config, compilation.jit(train_step), state, mesh),
+            compiled=compiled,
             replay=Replay(config, train_step),
             held_out=HeldOut(
                 config, corpus, mesh, graphdef, probes.Probes(examples, target)
@@ -99,8 +104,6 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         )
         announce(run, state, first_step, start.notes if start else ())
         del start  # weights are as large as the parameters
-        if first_step < budget.last_step:
-            run.compiled.start(phase_of(config, first_step)[0])
         preemption.save_on_signals()
         state = train_with_rollbacks(run, state, first_step, position)
 
@@ -247,14 +250,15 @@ def open_inputs(
     multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
     with monitor.activity("opening devices"):
         devices.open_devices()
-        compilation.enable_cache(config.compilation_cache_dir)
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
         is_begun = resume.is_begun(workdir, config)
         jax.set_mesh(mesh)
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):
-        return mesh, *start_lib.open_inputs(config, is_begun)
+        corpus, start = start_lib.open_inputs(config, is_begun)
+    print(compilation_cache.enable(config.compilation_cache_dir, workdir), flush=True)
+    return mesh, corpus, start
 
 
 def main() -> None:

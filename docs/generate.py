@@ -2,7 +2,7 @@
 
 A line `<!-- generate: NAME ARGUMENTS -->` in a page is replaced by the Markdown that
 the function of that name in GENERATORS returns: command references from --help, config
-references from the dataclasses, and tables of benchmarks/results.
+references from the dataclasses, and the tables and charts of benchmarks/report.py.
 """
 
 import ast
@@ -10,8 +10,6 @@ import concurrent.futures
 import dataclasses
 import importlib
 import inspect
-import io
-import json
 import os
 import re
 import subprocess
@@ -24,7 +22,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks/results"
+sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
+
+from benchmarks import report  # noqa: E402
+from benchmarks.report import table  # noqa: E402
 
 COMMANDS = (
     "train prepare prepare_beam evaluate export finetune predict extract score"
@@ -59,11 +60,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         sys.path.insert(0, str(ROOT))
     for uri, path in PAGES.items():
         markdown = markdown.replace(f"](../{path}", f"]({uri}")
-    return re.sub(r"<!-- generate: (\w+) ?(.*) -->", _generate, markdown)
-
-
-def _generate(match: re.Match[str]) -> str:
-    return GENERATORS[match[1]](*match[2].split())
+    return report.fill(markdown, GENERATORS)
 
 
 # ---- Commands
@@ -301,136 +298,11 @@ def layers() -> str:
     )
 
 
-# ---- Results of benchmarks
-
-
-def results(name: str, *benchmarks: str) -> str:
-    """Returns a table of the rows of a file of benchmarks/results.
-
-    Args:
-      name: the file, without ".jsonl".
-      *benchmarks: names of the benchmarks whose rows are shown; all if none.
-    """
-    found = [r for r in read(name) if not benchmarks or r["benchmark"] in benchmarks]
-    versions = ["Python {python}, jax {jax}".format(**row["versions"]) for row in found]
-    is_one = len(set(versions)) == 1
-    rows = [
-        [
-            row["case"],
-            f"{number(row['value'])} {row['unit']}",
-            row["peer"] or "",
-            number(row["peer_value"]),
-            number(row["ratio"]),
-            "" if row["repeats"] == 1 else f"{row['spread']:.0%} of {row['repeats']}",
-            _more(row),
-            "" if is_one else version,
-        ]
-        for row, version in zip(found, versions, strict=True)
-    ]
-    heads = ["case", "ours", "compared with", "its value", "ratio"]
-    text = table([*heads, "spread, repeats", "more", "versions"], rows)
-    return f"{text}\n\n{versions[0]}." if is_one else text
-
-
-def tuning(name: str) -> str:
-    """Returns a table of fine-tuning with and without pretraining."""
-    rows = [
-        [
-            row["case"],
-            row["unit"],
-            number(row["value"]),
-            number(row["peer_value"]),
-            number(row["floor"]) + (f" ({row['floor_of']})" if row["floor_of"] else ""),
-            f"{row['rate']:g}, {row['peer_rate']:g}",
-            str(row["repeats"]),
-        ]
-        for row in read(name)
-    ]
-    heads = ["task", "metric", "pretrained", "random weights", "without a network"]
-    return table([*heads, "learning rates", "seeds"], rows)
-
-
-def preflight(name: str) -> str:
-    """Returns a table of estimates of preflight, a row for each phase and slice."""
-    rows = []
-    for report in read(name):
-        for phase in report["phases"]:
-            compiled, estimate = phase["compiled"], phase["estimated"]
-            seconds, gib = estimate["step_seconds"], 2**30
-            share = {k: v / seconds for k, v in estimate["seconds"].items()}
-            batch = phase["global_batch_size"] // report["devices"]
-            memory = compiled["memory"]["total"] / gib
-            rows.append(
-                [
-                    report["topology"],
-                    f"{batch} x {phase['sequence_length']}",
-                    f"{memory:.1f} of {compiled['hbm_bytes'] / gib:.1f} GiB",
-                    f"{seconds * 1000:.0f} ms",
-                    f"{share['matmul']:.0%}",
-                    f"{share['attention']:.0%}",
-                    f"{estimate['sequences_per_second_per_chip']:,.0f}",
-                    f"{estimate['mfu']:.0%}",
-                    f"{compiled['seconds_to_compile']:.0f} s",
-                ]
-            )
-    heads = ["slice", "sequences x tokens on a device", "memory of a device", "step"]
-    heads += ["matrix products", "attention", "sequences/s per chip", "MFU"]
-    return table([*heads, "compilation"], rows)
-
-
-def read(name: str) -> list[dict[str, Any]]:
-    text = (RESULTS / f"{name}.jsonl").read_text()
-    return [json.loads(line) for line in io.StringIO(text)]
-
-
-# Other numbers of a row that tables show, and how.
-MORE: dict[str, Callable[[Any], str]] = {
-    "mfu": lambda value: f"MFU {value:.0%}",
-    "text_share": lambda value: f"{value:.1%} of tokens are text",
-    "accuracy": lambda value: f"accuracy {value:.3f}",
-    "parameter_bytes": lambda value: f"{value / 1e6:.1f} MB of parameters",
-    "steps": lambda value: f"{value:,} steps",
-    "seconds": lambda value: f"{value:,} s",
-    "masked_lm_loss_of_the_last_steps": lambda value: (
-        f"masked-LM loss of the last steps {value:.2f} nats"
-    ),
-    "next_sentence_accuracy_of_the_last_steps": lambda value: (
-        f"next-sentence accuracy of the last steps {value:.1%}"
-    ),
-    "worst_visit": lambda value: f"in the worst visit {value:.3f}",
-}
-
-
-def _more(row: dict[str, Any]) -> str:
-    return ", ".join(
-        words(row[key]) for key, words in MORE.items() if row.get(key) is not None
-    )
-
-
-def number(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Returns a Markdown table without its empty columns."""
-    kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
-    lines = [heads, ["---"] * len(heads), *rows]
-    # A bar in a cell would end it, also inside code.
-    cells = [[line[i].replace("|", "&#124;") for i in kept] for line in lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
 GENERATORS: dict[str, Callable[..., str]] = {
     "commands": commands,
     "pretraining_keys": pretraining_keys,
     "finetuning_keys": finetuning_keys,
     "config_differences": config_differences,
     "layers": layers,
-    "results": results,
-    "tuning": tuning,
-    "preflight": preflight,
+    **report.GENERATORS,
 }

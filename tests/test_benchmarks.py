@@ -1,12 +1,13 @@
 """Benchmarks run and print rows; their numbers are not checked."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
 
 from benchmarks import blimp, tuning
-from tests.commands import run, run_well, write_text
+from tests.commands import run, run_well, small_run, write_text
 from tests.probes import tasks
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
@@ -74,6 +75,23 @@ def test_tokenize_prints_a_row_for_each_text(tmp_path):
         "benchmarks.tokenize", *arguments, f"--source=text:{tmp_path}/*.txt"
     )
     assert json.loads(stdout)["megabytes"] > 0
+
+
+@pytest.mark.slow
+def test_startup_prints_a_row_for_a_cold_and_a_warm_start(trained):
+    arguments = shlex.join(small_run(trained)[1:])
+    stdout = run_well(
+        "benchmarks.startup",
+        "--config=tests/one_phase.py",
+        f"--corpus={trained / 'corpus'}",
+        f"--arguments={arguments}",
+        "--repeats=1",
+        JAX_COMPILATION_CACHE_DIR="",
+    )
+    cold, warm = map(json.loads, stdout.splitlines())
+    assert cold.keys() >= ROW and warm.keys() >= ROW and warm["ratio"] > 0
+    assert warm["cpu_seconds"] < cold["cpu_seconds"]
+    assert {"import", "initializing", "data", "first step"} <= cold["stages"].keys()
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def assert_refused(directory, changes, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         config = tasks_config.from_config_dict(values)
         start = inputs.Start(str(directory / "source"), False, None)
-        inputs.open_inputs(config, start)
+        inputs.open_inputs(config, start, str(directory / "run"))
 
 
 # Kind -> a value of its metric that a model exceeds only if it has learned the task.

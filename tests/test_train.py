@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from bert_jax import train
 from bert_jax.checkpoint import integrity
+from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.monitoring import goodput
+from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
 
@@ -241,3 +244,22 @@ def test_a_killed_streamed_run_resumes_bit_identically(streamed):
     refused = run("bert_jax.train", *arguments)
     assert refused.returncode == 2 and refused.stderr.count("\n") == 1
     assert "1.jsonl was changed" in refused.stderr
+
+
+def test_the_step_is_compiled_while_the_state_is_made(straight, tmp_path, monkeypatch):
+    """The compilation of the phase that the run starts in has started before."""
+    events: list[Any] = []
+
+    def first_state(*arguments):
+        events.append("state")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        CompiledSteps, "start", lambda self, phase: events.append(phase)
+    )
+    monkeypatch.setattr(train.start_lib, "first_state", first_state)
+    config = workdir_lib.read_config(str(straight))
+    assert config is not None
+    with pytest.raises(KeyboardInterrupt):
+        train.train(config, str(tmp_path / "run"))
+    assert events == [0, "state"]

@@ -199,7 +199,8 @@ class ExperimentConfig:
     accumulation_steps: Count  # microbatches per optimizer step
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
-    compilation_cache_dir: str  # directory of compiled programs; "": not stored
+    # directory of compiled programs; "auto": beside the workdir; "": not stored
+    compilation_cache_dir: str
     # services that the metrics are also sent to; see monitoring/tracker_process.py
     trackers: tuple[Tracker, ...]
     # (first step, number of steps) of a profiler trace for TensorBoard; (): none

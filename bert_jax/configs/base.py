@@ -24,7 +24,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.accumulation_steps = 1
     config.remat = "none"
     config.log_every_steps = 100
-    config.compilation_cache_dir = ""
+    config.compilation_cache_dir = "auto"
     config.trackers = ()
     config.profile = ()
 

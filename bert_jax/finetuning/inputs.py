@@ -15,7 +15,7 @@ from bert_jax.finetuning.data.datasets import Datasets
 from bert_jax.finetuning.setup import Setup
 from bert_jax.loading import model as model_lib
 from bert_jax.loading.model import HostModel
-from bert_jax.training import compilation
+from bert_jax.training import compilation_cache
 
 # Settings that are digests -> a description of the content that each one covers.
 DIGESTED = {
@@ -41,14 +41,18 @@ class Start:
     lowercase: bool | None
 
 
-def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
-    """Opens all inputs and sets the mesh; writes no files.
+def open_inputs(config: FinetuneConfig, start: Start, workdir: str) -> Setup:
+    """Opens all inputs and sets the mesh; writes only to the compilation cache.
+
+    Args:
+      config: the config of all runs.
+      start: the model that they start from.
+      workdir: the compilation cache is beside it.
 
     Raises:
       ConfigError: if a flag, config key or input file is invalid.
     """
     devices.open_devices()
-    compilation.enable_cache(config.compilation_cache_dir)
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     mesh_lib.check_batch(
@@ -86,6 +90,7 @@ def open_inputs(config: FinetuneConfig, start: Start) -> Setup:
             f"the content of {name} differs between processes; give every process the"
             " same files",
         )
+    print(compilation_cache.enable(config.compilation_cache_dir, workdir), flush=True)
     placed = model_lib.place(teacher) if teacher else None
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 

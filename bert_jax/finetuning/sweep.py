@@ -38,7 +38,7 @@ def sweep(
       Interrupted: when the run was interrupted and a checkpoint is saved.
     """
     began = time.monotonic()
-    setup = inputs.open_inputs(config, start)
+    setup = inputs.open_inputs(config, start, workdir)
     multihost.make_shared("workdir", workdir)
     multihost.agree("workdir", lambda: settings.take(workdir, setup, start))
     print(report.describe(setup, start, workdir), flush=True)

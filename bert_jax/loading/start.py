@@ -44,13 +44,23 @@ def open_inputs(config: ExperimentConfig, is_begun: bool) -> tuple[Corpus, Start
     return corpus, initialize.read(source, config, corpus.tokenizer)
 
 
+def first_step(saved_step: int, start: Start) -> int:
+    """Returns the number of steps that the state of a run has when it starts.
+
+    Args:
+      saved_step: the step of the run's own newest checkpoint, 0 if there is none.
+      start: from `open_inputs`.
+    """
+    return start.step if isinstance(start, Branch) and not saved_step else saved_step
+
+
 def first_state(
     init: Callable[[], TrainState],
     start: Start,
     corpus: Corpus,
     mesh: jax.sharding.Mesh,
-) -> tuple[int, Position, TrainState]:
-    """Returns the step, data position and state that a new run starts from.
+) -> tuple[Position, TrainState]:
+    """Returns the data position and the state that a new run starts from.
 
     Args:
       init: initializes a state with random weights.
@@ -60,9 +70,9 @@ def first_state(
     """
     if isinstance(start, Branch):
         state = start.restore(jax.eval_shape(init), mesh)
-        return start.step, start.position, state
+        return start.position, state
     state = init()
     if start is not None:
         params = parameters.place(state.params, start.arrays)
         state = dataclasses.replace(state, params=params)
-    return 0, Position(corpus.sha256), state
+    return Position(corpus.sha256), state

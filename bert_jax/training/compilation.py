@@ -1,7 +1,5 @@
 """Compiles the train step of each phase, one phase ahead of its use."""
 
-import os
-import tempfile
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
@@ -9,11 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import sharding
-from bert_jax.errors import ConfigError
 from bert_jax.training import step as step_lib
 
 Compiled = jax.stages.Compiled
@@ -72,7 +68,8 @@ class CompiledSteps:
         Args:
           config: the phases determine the shapes of batches.
           train_step: from `jit`.
-          state: the state that the steps take; only its shapes are kept.
+          state: the state that the steps take, or its shapes, dtypes and shardings,
+            which is all that is kept.
           mesh: the mesh of the run.
         """
         self._config, self._train_step, self._mesh = config, train_step, mesh
@@ -108,29 +105,3 @@ class CompiledSteps:
         return compile_phase(
             self._config, self._train_step, self._state, self._mesh, phase_index
         )
-
-
-def enable_cache(compilation_cache_dir: str) -> None:
-    """Makes JAX cache compiled programs in a directory; "" does nothing.
-
-    Cached programs are run as code, so other users must not be able to write to the
-    directory.
-
-    Raises:
-      ConfigError: when the directory cannot be written to.
-    """
-    if compilation_cache_dir:
-        directory = os.path.expanduser(compilation_cache_dir)
-        try:
-            storage.make_directory(directory)
-            if storage.is_remote(directory):
-                storage.write(f"{directory}/.writable", b"")
-            else:
-                tempfile.TemporaryFile(dir=directory).close()
-        except OSError as error:
-            raise ConfigError(
-                f"config.compilation_cache_dir={directory!r}: {error.strerror}; give a"
-                " writable directory, or '' to disable the cache"
-            ) from None
-        jax.config.update("jax_compilation_cache_dir", directory)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -72,6 +72,20 @@ def init_state(
     return graphdef, init
 
 
+def abstract_state(
+    init: Callable[[], TrainState], mesh: jax.sharding.Mesh
+) -> TrainState:
+    """Returns the shapes, dtypes and shardings of the state that `init` makes."""
+
+    def on_mesh(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        # jax.eval_shape gives scalars no sharding.
+        spec = x.sharding.spec if x.sharding else jax.P()
+        sharding = jax.NamedSharding(mesh, spec)
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    return jax.tree.map(on_mesh, jax.eval_shape(init))
+
+
 def run_keys(config: ExperimentConfig) -> tuple[jax.Array, jax.Array]:
     """Returns the PRNG keys of weight initialization and of dropout."""
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))

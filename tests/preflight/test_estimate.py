@@ -41,6 +41,19 @@ def test_seconds_are_cycles_at_the_clock_and_bytes_at_the_rates():
     assert found["step_seconds"] == pytest.approx(sum(seconds.values()))
 
 
+def test_a_pallas_kernel_takes_the_time_of_its_flops():
+    kernel = """\
+  %k = f32[1024] custom-call(%a), custom_call_target="tpu_custom_call", \
+backend_config={"cost_estimate":{"flops":"197000000000","transcendentals":"0"}}
+}
+"""
+    text = PROGRAM.removesuffix("}\n") + kernel
+    found = phase_estimate(text=text)
+    assert found["operations_without_estimate"] == 2
+    written = 4096 / V5E.hbm_bytes_per_s
+    assert found["seconds"]["unestimated"] == pytest.approx(1e-3 + written)
+
+
 def test_a_program_without_estimated_cycles_has_no_estimate():
     assert phase_estimate(text="ENTRY %main (x: f32[8]) -> f32[8] {\n}") is None
     assert phase_estimate(chip=None) is None

@@ -1,7 +1,5 @@
 """Tests of bert_jax.training.compilation."""
 
-import re
-
 import jax
 import numpy as np
 import pytest
@@ -10,11 +8,9 @@ from bert_jax.checkpoint import workdir
 from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus
 from bert_jax.distributed import sharding
-from bert_jax.errors import ConfigError
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.compilation import CompiledSteps
-from tests.commands import run_well, small_run
 from tests.conftest import make_batch, make_config, use_mesh
 
 
@@ -79,34 +75,3 @@ def test_batch_shapes_equal_those_of_the_pipeline(trained):
         assert abstract[name].shape == array.shape, name
         assert abstract[name].dtype == array.dtype, name
         assert abstract[name].sharding == array.sharding, name
-
-
-def test_without_a_directory_there_is_no_cache():
-    before = jax.config.jax_compilation_cache_dir
-    compilation.enable_cache("")
-    assert jax.config.jax_compilation_cache_dir == before
-
-
-@pytest.mark.parametrize("name", ["/proc/nope", "README.md"])
-def test_a_cache_directory_that_is_not_writable_is_an_error(name):
-    before = jax.config.jax_compilation_cache_dir
-    with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
-        compilation.enable_cache(name)
-    assert jax.config.jax_compilation_cache_dir == before
-
-
-@pytest.mark.slow
-def test_a_second_run_uses_the_cache(trained, tmp_path):
-    """The cache has one file of the train step after the first and the second run.
-
-    Smaller programs are not compared: they are cached if they took a second, which
-    differs between runs on a busy machine.
-    """
-    changes = {"compilation_cache_dir": str(tmp_path / "cache")}
-    steps = []
-    for name in ("first", "second"):
-        arguments = [*small_run(trained, **changes), f"--workdir={tmp_path / name}"]
-        stdout = run_well("bert_jax.train", *arguments)
-        assert re.search(r"start:  import \d.*, first step \d", stdout)
-        steps.append(sorted((tmp_path / "cache").glob("jit_train_step-*-cache")))
-    assert len(steps[0]) == 1 and steps[0] == steps[1]

@@ -568,3 +568,20 @@ def test_gradients_of_kernels_have_gradient_reduction_dtype(changes, dtype):
         if "stablehlo.dot_general" in line and f"-> tensor<{kernel}" in line
     }
     assert found == {{"float32": "f32", "bfloat16": "bf16"}[dtype]}
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 1, 1), (2, 2, 2)])
+def test_the_abstract_state_is_that_of_the_initial_state(mesh_shape):
+    """Otherwise a step compiled for it would refuse the state, or reshard it."""
+    config = make_config(mesh__shard_optimizer=True)
+    mesh = use_mesh(*mesh_shape)
+    tx, _ = optimizer_lib.make_optimizer(config)
+    _, init = step_lib.init_state(config, tx)
+    found, state = step_lib.abstract_state(init, mesh), init()
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    for abstract, array in zip(
+        jax.tree.leaves(found), jax.tree.leaves(state), strict=True
+    ):
+        assert abstract.shape == array.shape and abstract.dtype == array.dtype
+        assert abstract.sharding == array.sharding
+        assert abstract.weak_type == array.weak_type

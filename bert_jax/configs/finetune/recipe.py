@@ -15,7 +15,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.eval_every_steps = 0  # once per epoch
     config.early_stop_evals = 0  # never stop early
     config.max_bad_steps = 10
-    config.compilation_cache_dir = ""
+    config.compilation_cache_dir = "auto"
     config.trackers = ()
 
     config.mesh = ml_collections.ConfigDict()

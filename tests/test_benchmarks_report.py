@@ -1,0 +1,167 @@
+"""Tests of benchmarks.report and benchmarks.charts."""
+
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from benchmarks import charts, report
+
+ROW = {
+    "benchmark": "train_step",
+    "case": "base 8x128 float32",
+    "value": 3.0,
+    "unit": "sequences/s",
+    "peer": "a peer",
+    "peer_value": 1.5,
+    "ratio": 2.0,
+    "spread": 0.1,
+    "repeats": 5,
+    "cpu_count": 2,
+    "versions": {"python": "3.11.7", "jax": "0.10.2"},
+}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Returns a function that writes a file of rows, to be shown on a short page."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "PAGE", tmp_path / "performance.md")
+    report.PAGE.write_text("# Page\n\n<!-- generate: results a train_step -->\n\n")
+    with report.PAGE.open("a") as page:
+        page.write("<!-- generate: peers a -->\n\n<!-- generate: others -->\n")
+
+    def write(name, *rows):
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+    return write
+
+
+def run(monkeypatch, capsys, *arguments):
+    """Runs the command; returns its exit code, stdout and stderr."""
+    monkeypatch.setattr(sys, "argv", ["report", *arguments])
+    try:
+        report.main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    return code, *capsys.readouterr()
+
+
+def test_every_committed_row_is_in_the_page(monkeypatch, capsys):
+    code, text, _ = run(monkeypatch, capsys)
+    assert code == 0 and "generate:" not in text
+    lines, num_rows = text.splitlines(), 0
+    for path in report.RESULTS.glob("*.jsonl"):
+        for row in map(json.loads, path.read_text().splitlines()):
+            values = [row["case"], report.number(row["value"])] if "case" in row else []
+            values = values or [row["topology"]]
+            found = [x for x in lines if all(value in x for value in values)]
+            assert found, row
+            num_rows += 1
+    assert num_rows > 40
+
+
+@pytest.mark.parametrize(
+    "row, reason",
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a JSON object"),
+        ({**ROW, "value": "3"}, "value='3' is not a number"),
+        ({**ROW, "ratio": "2"}, "str"),
+        ({k: v for k, v in ROW.items() if k != "unit"}, "no key 'unit'"),
+        ({**ROW, "versions": None}, "NoneType"),
+        ({**ROW, "benchmark": "tuning"}, "no key 'floor_of'"),
+        ({"topology": "v5e:2x2", "devices": 4}, "no key 'phases'"),
+    ],
+)
+def test_a_malformed_row_is_one_line_with_its_file_and_number(
+    results, monkeypatch, capsys, row, reason
+):
+    results("a", ROW, row)
+    code, stdout, stderr = run(monkeypatch, capsys)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1)
+    assert "/a.jsonl:2: " in stderr and reason in stderr and "remove the" in stderr
+
+
+def test_a_marker_without_rows_is_an_error(results, monkeypatch, capsys):
+    results("a", {**ROW, "benchmark": "new"})
+    code, _, stderr = run(monkeypatch, capsys)
+    assert code == 2 and "no row for 'a train_step'" in stderr
+
+
+def test_a_new_benchmark_and_a_new_file_get_tables(results, monkeypatch, capsys):
+    results("a", ROW, {**ROW, "benchmark": "new", "case": "case 1"})
+    results("b", {**ROW, "case": "case 2"})
+    _, text, _ = run(monkeypatch, capsys)
+    assert re.findall(r"^### (.*)", text, re.M) == ["new, a", "train_step, b"]
+    assert text.count("| case 1 |") == text.count("| case 2 |") == 1
+
+
+def test_a_device_and_versions_are_columns_if_they_differ(results):
+    results("a", ROW, {**ROW, "benchmark": "x", "device": "H200", "mfu": 0.305})
+    assert report.results("a", "train_step").endswith(
+        "\n\n2 CPU cores; Python 3.11.7, jax 0.10.2."
+    )
+    assert "MFU" not in report.results("a", "train_step")
+    both = report.results("a")
+    assert "| device |" in both and "| H200 |" in both and "| 30.5% |" in both
+
+
+def test_the_html_page_has_all_tables_and_charts(results, monkeypatch, capsys):
+    results("a", ROW, {**ROW, "benchmark": "new", "case": "a < b"})
+    output = report.RESULTS / "out"
+    code, stdout, _ = run(monkeypatch, capsys, f"--output={output}")
+    html = (output / "performance.html").read_text()
+    assert code == 0 and stdout == f"{output}/performance.html\n"
+    assert html.count("<table>") == 2 and html.count("<svg") == 1
+    assert report.peers("a") in html  # not changed by the conversion
+    assert not re.search(r"<(script|img|link)|@import", html)
+    file = output / "performance.html"
+    code, _, stderr = run(monkeypatch, capsys, f"--output={file}")
+    assert code == 2 and f"--output={file}: " in stderr
+
+
+def test_bars_have_the_lengths_of_the_ratios():
+    slow = ROW | {"benchmark": "new", "ratio": 0.5}
+    (axes,) = charts.peers([ROW, slow]).axes
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+    assert ends == [(1, 2.0), (1, 0.5)]
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    assert labels[0] == "base 8x128 float32\nagainst a peer"
+
+
+def test_shares_of_peak_are_lines_over_the_batch_size():
+    rows = [
+        {"case": f"{size} {batch}x128 bfloat16", "mfu": mfu}
+        for size, batch, mfu in [
+            ("base", 512, 0.3),
+            ("base", 256, 0.2),
+            ("base", 512, 0.29),  # the better of two rows of a batch size is shown
+            ("large", 64, 0.4),
+        ]
+    ]
+    (axes,) = charts.share_of_peak(rows).axes
+    base, large = axes.lines
+    assert base.get_label() == "base, 128 tokens, bfloat16"
+    assert base.get_xydata().tolist() == [[256, 20], [512, 30]]
+    assert large.get_xydata().tolist() == [[64, 40]]
+
+
+def test_classes_of_a_step_add_up():
+    cases = {"a": {"matmul": 1.0, "dropout": 3.0}, "b": {"matmul": 2.0, "new": 2.0}}
+    (axes,) = charts.step_classes(cases).axes
+    ends = {(bar.get_y(), bar.get_x() + bar.get_width()) for bar in axes.patches}
+    a, b = sorted({y for y, _ in ends})
+    assert {(a, 25), (a, 100), (b, 50), (b, 100)} <= ends
+
+
+def test_charts_are_well_formed_and_the_same_each_time():
+    first, second = (charts.svg(charts.peers([ROW]), 'a "b" & c') for _ in range(2))
+    assert first == second
+    image = next(iter(ElementTree.fromstring(first)))
+    assert image.get("aria-label") == 'a "b" & c' and image.get("width") is None
+    assert "against a peer" in "".join(image.itertext())
