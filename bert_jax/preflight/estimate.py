@@ -2,9 +2,9 @@
 
 Operations take the compiler's estimated cycles at the chip's clock. Collectives run one
 after another at the full rate of the data sheet. An operation without an estimate takes
-as long as writing its result; a Pallas kernel takes as long as its FLOPs at the peak rate
-if that is longer, three quarters of the cycles that benchmarks/tpu_schedule.py counts
-for attention. Waiting and the input pipeline are not included.
+as long as writing its result; a Pallas kernel takes as long as its FLOPs at the peak
+rate if that is longer, three quarters of the cycles that benchmarks/tpu_schedule.py
+counts for attention. Waiting and the input pipeline are not included.
 """
 
 from typing import Any
