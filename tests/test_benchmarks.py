@@ -2,9 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from benchmarks import tuning
+from benchmarks import sts, tuning
 from tests.commands import run_well, write_text
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
@@ -150,6 +151,51 @@ def test_features_print_a_row_for_each_combination_of_layers(source, tmp_path):
     found = {row["case"]: row for row in map(json.loads, stdout.splitlines())}
     assert all(row.keys() >= ROW for row in found.values())
     assert found["last, linear"]["value"] > found["first, linear"]["value"]
+
+
+@pytest.mark.slow
+def test_sts_prints_a_row_with_equal_vectors(source, tmp_path):
+    """Random weights give many pairs nearly the same cosine, so ranks may differ."""
+    pytest.importorskip("sentence_transformers")
+    rows = [(f"w{i} w{i % 7}", f"w{i % 5} w{i}", i % 6) for i in range(40)]
+    write_table(tmp_path / "dev.tsv", ("sentence1", "sentence2", "score"), rows)
+    stdout = run_well(
+        "benchmarks.sts", f"--model={source[0]}", f"--data={tmp_path / 'dev.tsv'}"
+    )
+    row = json.loads(stdout)
+    assert row.keys() >= ROW and "dev (40 pairs)" in row["case"]
+    assert row["pearson"] == pytest.approx(row["peer_pearson"], abs=1)
+    assert row["largest_difference"] < 1e-5 and row["max_length"] == 32
+
+
+def test_correlations_are_those_of_cosines_and_scores():
+    angles, scores = np.array([0.1, 0.5, 0.2, 0.4]), np.array([5.0, 0.0, 3.0, 1.0])
+    vectors = np.zeros((8, 2))
+    vectors[::2, 0] = 1
+    vectors[1::2] = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    spearman, pearson = sts.correlations(vectors, scores)
+    assert spearman == pytest.approx(100)
+    expected = np.corrcoef(np.cos(angles), scores)[0, 1]
+    assert pearson == pytest.approx(100 * expected) and expected < 0.98
+
+
+@pytest.mark.slow
+def test_hidden_states_prints_a_row(source, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    lines = [f"w{i} w{i % 7} nowhere" for i in range(70)]
+    (tmp_path / "texts.txt").write_text("\n\n".join(lines))
+    stdout = run_well(
+        "benchmarks.hidden_states",
+        f"--model={source[0]}",
+        f"--data={tmp_path / 'texts.txt'}",
+        "--texts=60",
+        "--length=16",
+    )
+    row = json.loads(stdout)
+    assert row.keys() >= ROW and "60 texts" in row["case"]
+    assert 0 < row["value"] == max(row["by_state"]) < 2e-5
+    assert len(row["by_state"]) == 3
 
 
 def test_held_out_data_is_not_in_the_training_set(tmp_path):
