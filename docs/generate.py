@@ -311,15 +311,26 @@ def results(name: str, *benchmarks: str) -> str:
       name: the file, without ".jsonl".
       *benchmarks: names of the benchmarks whose rows are shown; all if none.
     """
+    return _results(name, benchmarks, number)
+
+
+def exact(name: str, *benchmarks: str) -> str:
+    """Returns the table of `results` with all digits of the values."""
+    return _results(name, benchmarks, lambda x: "" if x is None else f"{x:,}")
+
+
+def _results(
+    name: str, benchmarks: tuple[str, ...], digits: Callable[[Any], str]
+) -> str:
     found = [r for r in read(name) if not benchmarks or r["benchmark"] in benchmarks]
     versions = ["Python {python}, jax {jax}".format(**row["versions"]) for row in found]
     is_one = len(set(versions)) == 1
     rows = [
         [
             row["case"],
-            f"{number(row['value'])} {row['unit']}",
+            f"{digits(row['value'])} {row['unit']}",
             row["peer"] or "",
-            number(row["peer_value"]),
+            digits(row["peer_value"]),
             number(row["ratio"]),
             "" if row["repeats"] == 1 else f"{row['spread']:.0%} of {row['repeats']}",
             _more(row),
@@ -397,6 +408,17 @@ MORE: dict[str, Callable[[Any], str]] = {
     "next_sentence_accuracy_of_the_last_steps": lambda value: (
         f"next-sentence accuracy of the last steps {value:.1%}"
     ),
+    "pearson": lambda value: f"Pearson {value}",
+    "peer_pearson": lambda value: f"its Pearson {value}",
+    "largest_difference": lambda value: f"vectors differ by at most {value:g}",
+    "max_length": lambda value: f"at most {value} tokens",
+    "by_state": lambda values: (
+        "embeddings, then layers: " + ", ".join(f"{value:.1e}" for value in values)
+    ),
+    "unigram_entropy": lambda value: f"entropy of word frequencies {value}",
+    "last_steps": lambda value: f"last 10 steps {value}",
+    "peer_last_steps": lambda value: f"its last 10 steps {value}",
+    "peer_loss_with_padding": lambda value: f"its loss with unused slots {value}",
     "worst_visit": lambda value: f"in the worst visit {value:.3f}",
 }
 
@@ -431,6 +453,7 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "config_differences": config_differences,
     "layers": layers,
     "results": results,
+    "exact": exact,
     "tuning": tuning,
     "preflight": preflight,
 }
