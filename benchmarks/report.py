@@ -150,13 +150,14 @@ def _cells(row: Row) -> list[dict[str, str]]:
 
 
 def _measured(row: Row) -> list[dict[str, str]]:
+    digits = all_digits if row["benchmark"] in EXACT else number
     return [
         {
             "case": row["case"],
             "device": _device(row),
-            "ours": f"{number(row['value'])} {row['unit']}",
+            "ours": f"{digits(row['value'])} {row['unit']}",
             "compared with": row["peer"] or "",
-            "its value": number(row["peer_value"]),
+            "its value": digits(row["peer_value"]),
             "ratio": number(row["ratio"]),
             "MFU": "" if row.get("mfu") is None else f"{row['mfu']:.1%}",
             "spread, repeats": (
@@ -217,7 +218,38 @@ def _preflight(report: Row) -> list[dict[str, str]]:
     return lines
 
 
-KINDS = {"tuning": _tuning, "preflight": _preflight}
+def _tpu_schedule(row: Row) -> list[dict[str, str]]:
+    """Returns the line of a step by the TPU compiler's final schedule."""
+
+    def millions(cycles: float) -> str:
+        return f"{cycles / 1e6:.1f} M"
+
+    classes = {
+        name: millions(scales["larger_of"]) for name, scales in row["classes"].items()
+    }
+    return [
+        {
+            "slice": row["topology"],
+            "device": "",
+            "step": row["case"],
+            "cycles, estimated": millions(row["step"]),
+            "share of peak": f"{row['share_of_peak']:.0%}",
+            "larger of bundles and bytes": millions(row["larger_of"]),
+            "its share of peak": f"{row['ideal'] / row['larger_of']:.0%}",
+            **{name: classes.get(name, "") for name in SCHEDULE_CLASSES},
+            "memory": f"{row['memory_bytes'] / 2**30:.1f} GiB",
+            "versions": _versions(row),
+        }
+    ]
+
+
+KINDS = {"tuning": _tuning, "preflight": _preflight, "tpu_schedule": _tpu_schedule}
+# Columns of the table of schedules; hlo.CLASSES without an import of JAX.
+SCHEDULE_CLASSES = (
+    *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),
+    *("optimizer", "copies"),
+)
+EXACT = ("hidden_states", "sts", "d2l")  # benchmarks whose values have all digits
 
 
 def _batch(report: Row, phase: Row) -> str:
@@ -269,6 +301,17 @@ MORE: dict[str, Callable[[Any], str]] = {
     ),
     "cpu_seconds": lambda value: f"{value:.1f} s of CPU time",
     "stages": lambda value: ", ".join(f"{k} {v:.1f} s" for k, v in value.items() if v),
+    "pearson": lambda value: f"Pearson {value}",
+    "peer_pearson": lambda value: f"its Pearson {value}",
+    "largest_difference": lambda value: f"vectors differ by at most {value:g}",
+    "max_length": lambda value: f"at most {value} tokens",
+    "by_state": lambda values: (
+        "embeddings, then layers: " + ", ".join(f"{value:.1e}" for value in values)
+    ),
+    "unigram_entropy": lambda value: f"entropy of word frequencies {value}",
+    "last_steps": lambda value: f"last 10 steps {value}",
+    "peer_last_steps": lambda value: f"its last 10 steps {value}",
+    "peer_loss_with_padding": lambda value: f"its loss with unused slots {value}",
     "worst_visit": lambda value: f"in the worst visit {value:.3f}",
 }
 
@@ -286,6 +329,10 @@ def number(value: Any) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def all_digits(value: Any) -> str:
+    return "" if value is None else f"{value:,}"
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

@@ -9,6 +9,11 @@ import statistics
 import time
 from collections.abc import Callable
 
+LIBRARIES = (
+    *("jax", "libtpu", "flax", "tensorflow", "torch", "transformers"),
+    "sentence-transformers",
+)
+
 
 def alternate(
     builders: dict[str, Callable[..., Callable[[], None]]],
@@ -71,11 +76,13 @@ def print_row(
     rates: list[float],
     peer: str | None = None,
     peer_rates: list[float] | None = None,
+    digits: int = 3,
     **more: object,
 ) -> None:
     """Prints the row of repeated measurements, optionally compared with a peer's.
 
-    The ratio is the median of the ratios of corresponding repeats.
+    The ratio is the median of the ratios of corresponding repeats. Values have
+    `digits` digits after the point.
     """
     value = statistics.median(rates)
     ratio = peer_value = None
@@ -87,10 +94,10 @@ def print_row(
     row = {
         "benchmark": benchmark,
         "case": case,
-        "value": round(value, 3),
+        "value": round(value, digits),
         "unit": unit,
         "peer": peer,
-        "peer_value": peer_value and round(peer_value, 3),
+        "peer_value": peer_value and round(peer_value, digits),
         "ratio": ratio and round(ratio, 3),
         "spread": value and round((max(rates) - min(rates)) / value, 3),
         "repeats": len(rates),
@@ -101,9 +108,9 @@ def print_row(
     print(json.dumps(row), flush=True)
 
 
-def versions(*more: str) -> dict[str, str]:
+def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("jax", "flax", "tensorflow", "torch", "transformers", *more):
+    for name in LIBRARIES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -85,7 +85,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "hbm": round(sum(each.times * each.hbm_cycles for each in found)),
         "classes": by_class(found),
         "memory_bytes": trial.total_bytes,
-        "versions": rows.versions("libtpu"),
+        "versions": rows.versions(),
     }
 
 

@@ -98,14 +98,15 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
     phase = config.phases[0]
     B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
     vocab_size = config.tokenizer.vocab_size
+    lowest = min(1000, vocab_size // 2)  # above the special tokens of BERT
     positions = [np.sort(random.permutation(T - 1)[:P] + 1) for _ in range(B)]
     batch = {
-        "input_ids": random.integers(1000, vocab_size, (B, T)),
+        "input_ids": random.integers(lowest, vocab_size, (B, T)),
         "segment_ids": np.broadcast_to(np.arange(T) >= T // 2, (B, T)),
         "position_ids": np.broadcast_to(np.arange(T), (B, T)),
         "sequence_ids": np.ones((B, T)),
         "masked_lm_positions": np.stack(positions),
-        "masked_lm_ids": random.integers(1000, vocab_size, (B, P)),
+        "masked_lm_ids": random.integers(lowest, vocab_size, (B, P)),
         "next_sentence_positions": np.zeros((B, 1)),
         "next_sentence_labels": random.integers(0, 2, (B, 1)),
     }

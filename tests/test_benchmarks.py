@@ -6,7 +6,9 @@ import shlex
 import numpy as np
 import pytest
 
-from benchmarks import blimp, tuning
+from benchmarks import blimp, d2l, d2l_torch, sts, tuning
+from bert_jax.data.tokenizers import wordpiece
+from tests import models
 from tests.commands import run, run_well, small_run, write_text
 from tests.probes import tasks
 
@@ -193,6 +195,123 @@ def test_accuracy_is_counted_by_linguistic_term():
     correct_N = np.array([True, False, True, True])
     found = blimp.by_term(["b", "b", "a", "b"], correct_N)
     assert found == {"a": 100.0, "b": 66.7}
+
+
+@pytest.mark.slow
+def test_sts_prints_a_row_with_equal_vectors(source, tmp_path):
+    """Random weights give many pairs nearly the same cosine, so ranks may differ."""
+    pytest.importorskip("sentence_transformers")
+    rows = [(f"w{i} w{i % 7}", f"w{i % 5} w{i}", i % 6) for i in range(40)]
+    write_table(tmp_path / "dev.tsv", ("sentence1", "sentence2", "score"), rows)
+    stdout = run_well(
+        "benchmarks.sts", f"--model={source[0]}", f"--data={tmp_path / 'dev.tsv'}"
+    )
+    row = json.loads(stdout)
+    assert row.keys() >= ROW and "dev (40 pairs)" in row["case"]
+    assert row["pearson"] == pytest.approx(row["peer_pearson"], abs=1)
+    assert row["largest_difference"] < 1e-5 and row["max_length"] == 32
+
+
+def test_correlations_are_those_of_cosines_and_scores():
+    angles, scores = np.array([0.1, 0.5, 0.2, 0.4]), np.array([5.0, 0.0, 3.0, 1.0])
+    vectors = np.zeros((8, 2))
+    vectors[::2, 0] = 1
+    vectors[1::2] = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    spearman, pearson = sts.correlations(vectors, scores)
+    assert spearman == pytest.approx(100)
+    expected = np.corrcoef(np.cos(angles), scores)[0, 1]
+    assert pearson == pytest.approx(100 * expected) and expected < 0.98
+
+
+@pytest.mark.slow
+def test_hidden_states_prints_a_row(source, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    lines = [f"w{i} w{i % 7} nowhere" for i in range(70)]
+    (tmp_path / "texts.txt").write_text("\n\n".join(lines))
+    stdout = run_well(
+        "benchmarks.hidden_states",
+        f"--model={source[0]}",
+        f"--data={tmp_path / 'texts.txt'}",
+        "--texts=60",
+        "--length=16",
+    )
+    row = json.loads(stdout)
+    assert row.keys() >= ROW and "60 texts" in row["case"]
+    assert 0 < row["value"] == max(row["by_state"]) < 2e-5
+    assert len(row["by_state"]) == 3
+
+
+def write_wikitext(path):
+    """Writes paragraphs of the form of WikiText-2."""
+    sentence = "The <unk> stone @-@ work of {} weighs 1 @,@ {} kg"
+    paragraphs = [
+        " . ".join(sentence.format(f"town{i % 5}", j) for j in range(3)) + " . "
+        for i in range(40)
+    ]
+    path.write_text(" = Title = \n \n " + "\n ".join(paragraphs) + "\n")
+
+
+@pytest.mark.slow
+def test_d2l_prints_rows_of_both_sides(tmp_path):
+    pytest.importorskip("torch")
+    write_wikitext(tmp_path / "wiki.tokens")
+    stdout = run_well(
+        "benchmarks.d2l",
+        f"--data={tmp_path / 'wiki.tokens'}",
+        f"--workdir={tmp_path / 'work'}",
+        "--seeds=0,1",
+        "--steps=20",
+        "--batch=16",
+        "--repeats=2",
+    )
+    found = [json.loads(line) for line in stdout.splitlines()]
+    assert [row["unit"] for row in found] == [*d2l.UNITS.values(), "pairs/s"]
+    for row in found:
+        assert row.keys() >= ROW and row["value"] > 0 and row["peer_value"] > 0
+        assert row["repeats"] == 2
+    loss = found[0]
+    assert loss["last_steps"] < loss["value"] and loss["peer_loss_with_padding"] > 0
+
+
+def test_wikitext_is_split_and_its_escapes_are_undone(tmp_path):
+    write_wikitext(tmp_path / "wiki.tokens")
+    found = list(d2l.paragraphs(tmp_path / "wiki.tokens"))
+    assert len(found) == 40
+    assert found[0][0] == f"The {d2l.UNKNOWN} stone-work of town0 weighs 1,0 kg"
+    vocab = d2l.vocabulary(d2l.count_words(found))
+    assert set(vocab) == {
+        *wordpiece.SPECIAL_TOKENS,
+        *"the stone - work of weighs 1 , 0 2 kg .".split(),
+        *(f"town{i}" for i in range(5)),
+    }
+
+
+def test_the_pairs_of_the_book_are_as_it_describes_them():
+    pytest.importorskip("torch")
+    tokenizer = models.TOKENIZER
+    encode = tokenizer.encoder()
+    texts = [[f"w{i} w{i + 1} w{i + 2}", f"w{i + 3} w{i}"] for i in range(80)]
+    pairs = d2l_torch.make_pairs(
+        [encode(sentences) for sentences in texts],
+        tokenizer,
+        32,
+        np.random.default_rng(0),
+    )
+    assert pairs.ids.shape == (80, 32) and pairs.positions.shape == (80, 5)
+    assert 25 < pairs.is_next.sum() < 55
+    assert pairs.weights.sum(axis=1).tolist() == [1] * 80  # 15% of 8 or 9 tokens
+    original = pairs.ids.copy()
+    np.put_along_axis(original, pairs.positions[:, :1], pairs.labels[:, :1], axis=1)
+    for i, row in enumerate(original):
+        first, second = encode(texts[i])
+        assert row[1:4].tolist() == first.tolist()
+        end = pairs.lengths[i] - 1
+        follows = row[5:end].tolist() == second.tolist()
+        assert follows if pairs.is_next[i] else True
+        assert pairs.segments[i].sum() == end - 4 and (row[end + 1 :] == 0).all()
+    share = (pairs.ids == tokenizer.id("[MASK]")).sum() / 80
+    assert 0.65 < share < 0.95
 
 
 def test_held_out_data_is_not_in_the_training_set(tmp_path):

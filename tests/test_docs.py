@@ -153,8 +153,9 @@ def test_the_config_reference_has_every_key_with_its_comment_and_value():
     assert "`null_threshold`" in task and "`max_label`" in task
 
 
-def test_the_performance_page_has_every_case():
-    text = generate().on_page_markdown(TEXT["performance.md"])
+def test_the_pages_of_results_have_every_case():
+    pages = TEXT["performance.md"] + TEXT["evidence.md"]
+    text = generate().on_page_markdown(pages)
     for path in (ROOT / "benchmarks/results").glob("*.jsonl"):
         for line in path.read_text().splitlines():
             row = json.loads(line)

