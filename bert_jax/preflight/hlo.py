@@ -36,6 +36,7 @@ class Instruction:
     """One HLO instruction."""
 
     name: str  # unique in the program
+    result: str  # its type, with layouts
     opcode: str  # such as "fusion"
     num_bytes: int  # of the result
     num_hbm_bytes: int  # of its arrays that are not in a core's own memory
@@ -211,6 +212,35 @@ class CompiledProgram:
         read = sum(self._results[name].num_hbm_bytes for name in operands)
         return read + instruction.num_hbm_bytes
 
+    def signature(self, instruction: Instruction) -> str:
+        """Returns a text that is equal for instructions with the same machine code.
+
+        It has the instruction and the computation that it calls, without their names
+        and metadata.
+        """
+        operands = re.findall(r"%([\w.\-]+)", instruction.text.partition(")")[0])
+        types = [self._results[name].result for name in operands]
+        called = self._body(instruction.called("calls"))
+        return "\n".join((instruction.result, instruction.opcode, *types, called))
+
+    def _body(self, computation: str) -> str:
+        """Returns the instructions of a computation with numbers for names."""
+        instructions = self._computations.get(computation, [])
+        numbers = {each.name: str(i) for i, each in enumerate(instructions)}
+
+        def anonymous(match: re.Match[str]) -> str:
+            return numbers.get(match[1], "") or self._body(match[1])
+
+        return "\n".join(
+            f"{each.result} "
+            + re.sub(
+                r"%([\w.\-]+)",
+                anonymous,
+                re.split(", (?:metadata|backend)", each.text)[0],
+            )
+            for each in instructions
+        )
+
     @functools.cached_property
     def _results(self) -> dict[str, Instruction]:
         return {
@@ -292,6 +322,7 @@ def _parse(line: str) -> Instruction | None:
     ]
     return Instruction(
         name,
+        result,
         opcode,
         num_bytes=sum(size for size, _ in sizes),
         num_hbm_bytes=sum(size for size, space in sizes if not space),

@@ -83,6 +83,12 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
             "libtpu wrote no schedules; they can be read from a process that has not"
             " used libtpu before"
         )
+    # libtpu compiles equal operations once, under the name of one of them.
+    equal = {
+        program.signature(each): cycles[each.name]
+        for each, _ in program.executed()
+        if each.name in cycles
+    }
     bytes_per_cycle = chip.hbm_bytes_per_s / chip.clock_hz
     return [
         Operation(
@@ -90,11 +96,11 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
             program.kind(each),
             times,
             each.cycles,
-            cycles.get(each.name),
+            cycles.get(each.name, equal.get(program.signature(each))),
             program.hbm_bytes(each) / bytes_per_cycle,
         )
         for each, times in program.executed()
-        if each.cycles is not None or each.name in cycles
+        if each.cycles is not None or program.signature(each) in equal
         if not program.is_collective(each)
     ]
 

@@ -66,6 +66,37 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
     assert larger.cycles == 40.0
 
 
+def test_equal_operations_have_the_bundles_of_the_one_that_was_written(tmp_path):
+    twin = """\
+%other (b: bf16[8,128]) -> bf16[8,128] {
+  %b = bf16[8,128]{1,0} parameter(0)
+  ROOT %dot.2 = bf16[8,128]{1,0} dot(%b, %b), metadata={op_name="jit(step)/layer_2/dot"}
+}
+
+ENTRY %main (p: bf16[8,128]) -> bf16[8,128] {
+"""
+    lines = """\
+  %fusion.2 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%p, %fetched), kind=kOutput, \
+calls=%other, backend_config={"estimated_cycles":"7"}
+  %slower.3 = bf16[8,128]{1,0:T(8,128)(2,1)} fusion(%fetched, %fetched), \
+kind=kOutput, calls=%other, backend_config={"estimated_cycles":"8"}
+"""
+    entry = HLO[HLO.index("ENTRY") : HLO.index("  %p = ")]
+    text = HLO.replace(entry, twin).replace(
+        "  ROOT %kernel.1", lines + "  ROOT %kernel.1"
+    )
+    for name in ("fusion.1", "kernel.1"):
+        (tmp_path / f"123-{name}-01-final_bundles.txt").write_text(BUNDLES)
+    chip = chips.chip_of("TPU v5 lite")
+    found = schedule.operations(CompiledProgram(text), str(tmp_path), chip)
+    assert {each.name: each.bundle_cycles for each in found} == {
+        "fusion.1": 33,
+        "fusion.2": 33,
+        "slower.3": None,  # its operands are in another memory
+        "kernel.1": 33,
+    }
+
+
 def test_missing_schedules_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="wrote no schedules"):
         chip = chips.chip_of("TPU v5 lite")
