@@ -6,8 +6,10 @@
 Compiles the train step and adds up its operations by class, on three scales: libtpu's
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
-bert_jax/preflight/schedule.py describes what they omit. `step` is on the estimated
-scale, with operations that have no estimate (Pallas kernels) by their bundles.
+bert_jax/preflight/schedule.py describes what they omit. In the row, `step` is on the
+estimated scale, with operations that have no estimate (Pallas kernels) by their bundles,
+`larger_of` on the last one, `hbm` the cycles of its bytes alone, and `prefetched` those
+of the bytes that are copied to and from the core's memory beside the operations.
 """
 
 import argparse
@@ -83,6 +85,9 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "share_of_peak": round(ideal / step, 3),
         "larger_of": round(sum(each.times * each.cycles for each in found)),
         "hbm": round(sum(each.times * each.hbm_cycles for each in found)),
+        "prefetched": round(
+            trial.program.prefetched_bytes / chip.hbm_bytes_per_s * chip.clock_hz
+        ),
         "classes": by_class(found),
         "memory_bytes": trial.total_bytes,
         "versions": rows.versions(),
