@@ -7,9 +7,10 @@ Compiles the train step and adds up its operations by class, on three scales: li
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
 bert_jax/preflight/schedule.py describes what they omit. In the row, `step` is on the
-estimated scale, with operations that have no estimate (Pallas kernels) by their bundles,
-`larger_of` on the last one, `hbm` the cycles of its bytes alone, and `prefetched` those
-of the bytes that are copied to and from the core's memory beside the operations.
+estimated scale, with operations that have no estimate (Pallas kernels) by their
+bundles, `larger_of` on the last one, `hbm` the cycles of its bytes alone, and
+`prefetched` those of the bytes that are copied to and from the core's memory beside the
+operations.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from benchmarks import rows
 from bert_jax import config as config_lib
@@ -45,22 +47,21 @@ def main() -> None:
     try:
         print(json.dumps(measure(args)), flush=True)
     except ConfigError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """Compiles the step, and returns the row of the benchmark."""
     with schedule.dumped() as directory:
-        devices = chips.devices(args.topology)
+        devices, chip = tpu(args.topology)
         config = make_config(args, len(devices))
         mesh = mesh_lib.make_mesh(config.mesh, devices)
         trial = compile_lib.compile_step(config, mesh, 0)
-        chip = chips.chip_of(devices[0].device_kind)
         if trial.program is None:
             raise ConfigError(
                 f"--batch={args.batch} does not fit; give a smaller batch"
             )
-        assert chip is not None  # chips.devices knows these topologies only
         found = schedule.operations(trial.program, directory, chip)
     for each in sorted(found, key=lambda each: -each.cycles * each.times)[: args.list]:
         print(dataclasses.asdict(each), file=sys.stderr)
@@ -92,6 +93,23 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "memory_bytes": trial.total_bytes,
         "versions": rows.versions(),
     }
+
+
+def tpu(topology: str) -> tuple[list[Any], chips.Chip]:
+    """Returns the devices of a TPU slice, and their specification.
+
+    Raises:
+      ConfigError: if the topology is unknown or not that of a TPU.
+    """
+    if topology == chips.LOCAL:
+        names = ", ".join(chips.EXAMPLES.values())
+        raise ConfigError(
+            f"--topology={topology} is not a TPU slice; use one of {names}"
+        )
+    devices = chips.devices(topology)
+    chip = chips.chip_of(devices[0].device_kind)
+    assert chip is not None, "CHIPS has all TPUs"
+    return devices, chip
 
 
 def by_class(found: Iterable[Operation]) -> dict[str, dict[str, int]]:

@@ -108,9 +108,12 @@ class MaskedLM:
           `values` float64[N], in nats, and `num_tokens` int64[N].
 
         Raises:
-          TypeError: if `texts` is a single string.
+          TypeError: if `texts` is not a list of strings.
         """
         options.as_parts(texts)  # refuses a single string
+        for text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"texts must be strings, not {text!r}")
         with jax.set_mesh(self._mesh):
             found = self._scorer(self._params, texts, on_batch)
         self.num_truncated += found.num_truncated

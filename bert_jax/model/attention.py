@@ -10,8 +10,8 @@ from bert_jax.distributed import sharding
 from bert_jax.model import attention_kernel
 from bert_jax.model.ops import dropout, einsum_float32, precision
 
-# Lengths of rows at which the kernel takes fewer cycles than the einsums, by
-# benchmarks/tpu_schedule.py, and for which a head's scores fit in a core's memory.
+# Lengths of rows and chips with which the kernel takes fewer cycles than the einsums by
+# benchmarks/tpu_attention.py. A head's scores of longer rows exceed a core's memory.
 KERNEL_LENGTHS = (512,)
 KERNEL_CHIPS = ("TPU v4", "TPU v5", "TPU v6", "TPU7x")  # prefixes of device kinds
 
@@ -50,7 +50,7 @@ def attention(
                 q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, seed, options
             )
         mask_B1TS = attention_mask(query_ids_BT, key_ids_BS)
-        return _by_einsums(q_BTD, k_BSD, v_BSD, mask_B1TS, num_heads, rate, seed)
+        return by_einsums(q_BTD, k_BSD, v_BSD, mask_B1TS, num_heads, rate, seed)
 
 
 def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
@@ -73,7 +73,16 @@ def _has_kernel(q_BTD: jax.Array, num_heads: int) -> bool:
     )
 
 
-def _by_einsums(q_BTD, k_BSD, v_BSD, mask_B1TS, num_heads, rate, seed):
+def by_einsums(
+    q_BTD: jax.Array,
+    k_BSD: jax.Array,
+    v_BSD: jax.Array,
+    mask_B1TS: jax.Array,
+    num_heads: int,
+    rate: float,
+    seed: jax.Array | None,
+) -> jax.Array:
+    """Returns the context [B, T, D], see `attention`; the mask is `attention_mask`."""
     q_BTNH, k_BSNH, v_BSNH = (_split_heads(x, num_heads) for x in (q_BTD, k_BSD, v_BSD))
     # Softmax is computed in float32: bfloat16 has 8 significant bits, and a row sums up
     # to 512 terms.

@@ -307,8 +307,8 @@ def dropout_seeds(
 def is_kept(folded: jax.Array, rate: float) -> jax.Array:
     """Returns whether dropout keeps elements, from fold(index) ^ fold(seed), int32.
 
-    It hashes as `mix32` does, of which the first step is `fold`. The comparison is
-    decided by the high bits, which the last step of `mix32` would not change.
+    The hash is that of `mix32`, whose first step is `fold`, without its last step: the
+    comparison depends on the high bits, which the last step does not change.
     """
     x = folded * _signed(0x7FEB352D)
     x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * _signed(0x846CA68B)

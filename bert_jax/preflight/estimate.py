@@ -1,10 +1,10 @@
 """Estimates the time of a compiled step by operation class, its MFU and its cost.
 
 Operations take the compiler's estimated cycles at the chip's clock. Collectives run one
-after another at the full rate of the data sheet. An operation without an estimate takes
-as long as writing its result; a Pallas kernel takes as long as its FLOPs at the peak
-rate if that is longer, three quarters of the cycles that benchmarks/tpu_schedule.py
-counts for attention. Waiting and the input pipeline are not included.
+after another at the full rate of the data sheet. Operations without an estimate take
+the time of writing their result at the full bandwidth, and Pallas kernels at least that
+of their FLOPs at the peak rate; for attention on v5e, this is three quarters of what
+benchmarks/tpu_attention.py finds. Waiting and the input pipeline are not included.
 """
 
 from typing import Any
@@ -36,13 +36,10 @@ def estimate(
     seconds = {name: n / chip.clock_hz for name, n in program.cycles.items()}
     send = chip.ici_bytes_per_s / 2  # the rate is the sum of both directions
     seconds["collectives"] = sum(c.seconds(send) for c in program.collectives)
-    seconds["unestimated"] = sum(
-        times
-        * max(
-            each.num_bytes / chip.hbm_bytes_per_s, each.kernel_flops / chip.peak_flops
-        )
-        for each, times in program.unestimated
-    )
+    for each, times in program.unestimated:
+        written = each.num_bytes / chip.hbm_bytes_per_s
+        computed = each.kernel_flops / chip.peak_flops
+        seconds[program.kind(each)] += times * max(written, computed)
     phase, step = config.phases[phase_index], sum(seconds.values())
     rate, hours = phase.global_batch_size / step, phase.num_steps * step / 3600
     chips = program.num_devices / chip.devices_per_chip

@@ -11,11 +11,11 @@ the compiler fetches ahead into the core's memory, whose bytes are counted apart
 
 import contextlib
 import dataclasses
-import glob
 import os
 import re
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from bert_jax.distributed.chips import Chip
 from bert_jax.errors import ConfigError
@@ -37,6 +37,7 @@ class Operation:
     """An operation of a compiled step. Cycles and bytes are those of one execution."""
 
     name: str
+    op_name: str  # the path of named scopes that it came from
     kind: str  # one of hlo.CLASSES
     times: int  # executions per step
     estimated_cycles: int | None  # by the compiler
@@ -56,10 +57,13 @@ def dumped() -> Iterator[str]:
     libtpu reads its flags when it is loaded, so it must not be loaded before.
     """
     with tempfile.TemporaryDirectory(prefix="bert_jax-schedule-") as directory:
-        flags = (f"--xla_jf_dump_to={directory}", *FLAGS)
         given = os.environ.get("LIBTPU_INIT_ARGS", "")
-        os.environ["LIBTPU_INIT_ARGS"] = " ".join((given, *flags)).strip()
-        yield directory
+        flags = (given, f"--xla_jf_dump_to={directory}", *FLAGS)
+        os.environ["LIBTPU_INIT_ARGS"] = " ".join(flags).strip()
+        try:
+            yield directory
+        finally:
+            os.environ["LIBTPU_INIT_ARGS"] = given
 
 
 def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Operation]:
@@ -74,9 +78,9 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
       ConfigError: if there are no schedules.
     """
     cycles = {
-        name_of(path): bundle_cycles(open(path).read())
-        for path in glob.glob(f"{directory}/*-final_bundles.txt")
-        if "schedule-analysis" not in path
+        name_of(path): bundle_cycles(path.read_text())
+        for path in Path(directory).glob("*-final_bundles.txt")
+        if "schedule-analysis" not in path.name
     }
     if not cycles:
         raise ConfigError(
@@ -93,6 +97,7 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
     return [
         Operation(
             each.name,
+            each.op_name,
             program.kind(each),
             times,
             each.cycles,
@@ -105,9 +110,9 @@ def operations(program: CompiledProgram, directory: str, chip: Chip) -> list[Ope
     ]
 
 
-def name_of(path: str) -> str:
+def name_of(path: Path) -> str:
     """Returns the HLO instruction of a file of bundles."""
-    name = os.path.basename(path).removesuffix("-final_bundles.txt")
+    name = path.name.removesuffix("-final_bundles.txt")
     return re.sub(r"^\d+-|-\d+$", "", name)
 
 

@@ -61,7 +61,7 @@ def _digest(found: Examples) -> str:
 
 
 class Probes:
-    """Scores parameters on small tasks; makes no change to the run."""
+    """Scores parameters on small tasks; does not change them."""
 
     def __init__(self, found: Examples, target: Target):
         """Prepares the rows of each task.

@@ -46,7 +46,9 @@ def read_probe(directory: Path, given_as: str) -> Texts:
     table = tables.read(f"tsv:{path}")
     for column in (*TEXT, LABEL):
         table.column(column)  # raises the error for a table with other columns
-    return examples.read_similarity(table, TEXT, LABEL, MAX_LABEL)
+    return examples.read_similarity(
+        table, TEXT, LABEL, MAX_LABEL, f"the highest score of {given_as}"
+    )
 
 
 def make_probe(texts: Texts, target: Target) -> Callable[[Any], float]:

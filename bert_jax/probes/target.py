@@ -37,9 +37,13 @@ class Target:
 
     @property
     def batch_size(self) -> int:
-        """Rows of a step; not more than a training step holds in memory."""
-        size = min(phase.global_batch_size for phase in self.config.phases)
-        return min(size // self.config.accumulation_steps, MAX_ROWS)
+        """Rows of a step, with at most the tokens of a microbatch of training."""
+        tokens = min(
+            phase.global_batch_size * phase.sequence_length
+            for phase in self.config.phases
+        )
+        size = tokens // self.config.accumulation_steps // self.max_length
+        return max(min(size, MAX_ROWS), 1)
 
     @property
     def dtype(self) -> jnp.dtype:

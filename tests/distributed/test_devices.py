@@ -150,6 +150,12 @@ def test_commands_of_one_process_use_the_cpu_on_a_host_of_a_slice(
             f"--input={tmp_path}/texts.txt",
             f"--output={tmp_path}/features.npz",
         ),
+        (
+            "score",
+            f"--model={output}",
+            f"--input={tmp_path}/texts.txt",
+            f"--output={tmp_path}/scores.jsonl",
+        ),
     ):
         result = run(f"bert_jax.{command[0]}", *command[1:])
         assert result.returncode == 0, result.stderr

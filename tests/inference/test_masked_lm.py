@@ -121,6 +121,8 @@ def test_an_invalid_option_is_an_error(directory):
             load(directory, **options)
     with pytest.raises(TypeError, match="not the string 'w1'"):
         load(directory).score("w1")
+    with pytest.raises(TypeError, match="texts must be strings, not \\('w1', 'w2'\\)"):
+        load(directory).score([("w1", "w2")])
 
 
 def test_a_model_without_a_masked_lm_head_is_an_error(directory, tmp_path):

@@ -62,7 +62,7 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
     per_cycle = 819e9 / chip.clock_hz
     assert fusion.hbm_cycles == pytest.approx(2 * 8 * 128 * 2 / per_cycle)
     assert fusion.cycles == 33
-    larger = schedule.Operation("x", "matmul", 1, 7, 33, 40.0)
+    larger = schedule.Operation("x", "layer/dot", "matmul", 1, 7, 33, 40.0)
     assert larger.cycles == 40.0
 
 
@@ -107,15 +107,22 @@ def test_missing_schedules_are_an_error(tmp_path):
         schedule.operations(CompiledProgram(HLO), str(tmp_path), chip)
 
 
-@pytest.mark.slow
 @pytest.mark.libtpu
-def test_attention_at_512_tokens_is_a_kernel_with_a_schedule():
-    """The kernel takes less than half of the einsums' time at this length."""
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_the_attention_kernel_takes_fewer_cycles_than_einsums(head_dim):
     found = run_anew(
-        "benchmarks.tpu_schedule", "--batch=4", "--length=512", "--layers=2"
+        "benchmarks.tpu_attention",
+        "--batch=2",
+        "--hidden=128",
+        f"--head_dim={head_dim}",
     )
+    assert found.returncode == 0, found.stderr
     row = json.loads(found.stdout)
-    attention = row["classes"]["attention"]
-    assert attention["bundles"] > 0 and row["step"] > 0
-    # One layer uses the kernel; the last one has few queries.
-    assert attention["larger_of"] < 0.4e6
+    assert row["peer_bundles"] > 0  # the einsums were read as well
+    assert 0 < row["value"] < 0.7 * row["peer_value"]
+
+
+def test_a_topology_that_is_not_a_tpus_is_one_line():
+    found = run_anew("benchmarks.tpu_schedule", "--topology=local")
+    assert found.returncode == 2 and "--topology=local" in found.stderr
+    assert "Traceback" not in found.stderr

@@ -12,9 +12,11 @@ from tests.models import TOKENIZER
 
 @pytest.mark.parametrize(
     ("sizes", "accumulation_steps", "rows"),
-    [((8,), 1, 8), ((64, 16), 4, 4), ((8192,), 1, MAX_ROWS)],
+    [((8,), 1, 4), ((64, 16), 4, 2), ((8192,), 1, MAX_ROWS), ((1,), 1, 1)],
 )
-def test_a_batch_has_at_most_the_rows_of_a_microbatch(sizes, accumulation_steps, rows):
+def test_a_batch_has_at_most_the_tokens_of_a_microbatch(
+    sizes, accumulation_steps, rows
+):
     config = make_config(accumulation_steps=accumulation_steps)
     phases = tuple(
         dataclasses.replace(config.phases[0], global_batch_size=size) for size in sizes

@@ -118,7 +118,11 @@ def read_texts(
 
 
 def read_similarity(
-    table: Table, text: Sequence[str], label: str, max_label: float
+    table: Table,
+    text: Sequence[str],
+    label: str,
+    max_label: float,
+    given_as: str = "config.task.max_label",
 ) -> Texts:
     """Converts a table to text pairs labelled with their target cosines.
 
@@ -127,6 +131,7 @@ def read_similarity(
       text: the two text columns.
       label: column of the similarity score; "" for a set without labels.
       max_label: score whose target cosine is 1.
+      given_as: what gives max_label, for error messages.
 
     Raises:
       ConfigError: if a column is missing or a label is not in [0, max_label].
@@ -138,7 +143,7 @@ def read_similarity(
         if not 0 <= value <= max_label:
             raise ConfigError(
                 f"{table.spec}, example {row + 1}, has {label}={value:g}; it must be"
-                f" between 0 and config.task.max_label={max_label:g}"
+                f" between 0 and {given_as}={max_label:g}"
             )
     return dataclasses.replace(found, labels=found.labels / np.float32(max_label))
 
