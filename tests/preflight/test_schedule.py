@@ -119,7 +119,7 @@ def test_the_attention_kernel_takes_fewer_cycles_than_einsums(head_dim):
     assert found.returncode == 0, found.stderr
     row = json.loads(found.stdout)
     assert row["peer_bundles"] > 0  # the einsums were read as well
-    assert 0 < row["value"] < 0.7 * row["peer_value"]
+    assert 0 < row["value"] < 0.85 * row["peer_value"]
 
 
 def test_a_topology_that_is_not_a_tpus_is_one_line():
