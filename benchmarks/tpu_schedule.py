@@ -7,7 +7,7 @@ Compiles the train step and adds up its operations by class, on three scales: li
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
 bert_jax/preflight/schedule.py describes what they omit. In the row, `step` is on the
-estimated scale, with operations that have no estimate (Pallas kernels) by their bundles,
+estimated scale, with operations that have no estimate (Pallas kernels) by bundles,
 `larger_of` on the last one, `hbm` the cycles of its bytes alone, and `prefetched` those
 of the bytes that are copied to and from the core's memory beside the operations.
 """
