@@ -11,6 +11,7 @@ docs/generate.py. Rows that no line names are shown by `others`.
 """
 
 import argparse
+import inspect
 import json
 import re
 import sys
@@ -18,18 +19,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import markdown  # TensorBoard brings it
+import markdown
 
+from benchmarks import report_rows
+from benchmarks.report_rows import Row
 from bert_jax.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
 PAGE = ROOT / "docs/performance.md"
 MARKER = re.compile(r"<!-- generate: (\w+) ?(.*) -->")
-Row = dict[str, Any]
-
-# Versions that tables show; a row has more.
-VERSIONS = {"python": "Python", "jax": "jax", "libtpu": "libtpu"}
 
 
 def main() -> None:
@@ -48,8 +47,25 @@ def main() -> None:
 
 
 def fill(text: str, generators: dict[str, Callable[..., str]]) -> str:
-    """Returns a page with its markers replaced."""
-    return MARKER.sub(lambda found: generators[found[1]](*found[2].split()), text)
+    """Returns a page with its markers replaced.
+
+    Raises:
+      ConfigError: if a marker has an unknown name or a wrong number of arguments, or
+        what it names has no result.
+    """
+
+    def generated(marker: re.Match[str]) -> str:
+        name, arguments = marker[1], marker[2].split()
+        if name not in generators:
+            known = ", ".join(sorted(generators))
+            raise ConfigError(f"{marker[0]}: {name!r} is not one of {known}")
+        try:
+            inspect.signature(generators[name]).bind(*arguments)
+        except TypeError as error:
+            raise ConfigError(f"{marker[0]}: {error}; change the marker") from None
+        return generators[name](*arguments)
+
+    return MARKER.sub(generated, text)
 
 
 def write_html(directory: Path) -> Path:
@@ -105,7 +121,7 @@ def _parse(line: str, where: str) -> Row:
             row = {"benchmark": "preflight"} | row
         elif not isinstance(row["value"], int | float):
             raise TypeError(f"value={row['value']!r} is not a number")
-        _cells(row)
+        report_rows.cells(row)
     except json.JSONDecodeError as error:
         reason = f"not JSON ({error.msg})"
     except KeyError as error:
@@ -132,142 +148,16 @@ def results(name: str, *benchmarks: str) -> str:
       *benchmarks: names of the benchmarks whose rows are shown; all if none.
     """
     rows = read(name, benchmarks)
-    cells = [line for row in rows for line in _cells(row)]
+    cells = [line for row in rows for line in report_rows.cells(row)]
     common = []
     for key in ("device", "versions"):
         if len({line[key] for line in cells}) == 1:
             common.append(cells[0][key])
             cells = [line | {key: ""} for line in cells]
-    heads = list(cells[0])
-    text = table(heads, [[line[head] for head in heads] for line in cells])
+    heads = list(dict.fromkeys(head for line in cells for head in line))
+    text = table(heads, [[line.get(head, "") for head in heads] for line in cells])
     below = "; ".join(filter(None, common))
     return f"{text}\n\n{below}." if below else text
-
-
-def _cells(row: Row) -> list[dict[str, str]]:
-    """Returns the lines of the table for a row: texts by the head of their column."""
-    return KINDS.get(row["benchmark"], _measured)(row)
-
-
-def _measured(row: Row) -> list[dict[str, str]]:
-    digits = all_digits if row["benchmark"] in EXACT else number
-    return [
-        {
-            "case": row["case"],
-            "device": _device(row),
-            "ours": f"{digits(row['value'])} {row['unit']}",
-            "compared with": row["peer"] or "",
-            "its value": digits(row["peer_value"]),
-            "ratio": number(row["ratio"]),
-            "MFU": "" if row.get("mfu") is None else f"{row['mfu']:.1%}",
-            "spread, repeats": (
-                ""
-                if row["repeats"] == 1
-                else f"{row['spread']:.0%} of {row['repeats']}"
-            ),
-            "more": _more(row),
-            "versions": _versions(row),
-        }
-    ]
-
-
-def _tuning(row: Row) -> list[dict[str, str]]:
-    """Returns the line of fine-tuning with and without pretraining."""
-    floor = f" ({row['floor_of']})" if row["floor_of"] else ""
-    return [
-        {
-            "task": row["case"],
-            "metric": row["unit"],
-            "device": _device(row),
-            "pretrained": number(row["value"]),
-            "random weights": number(row["peer_value"]),
-            "without a network": number(row["floor"]) + floor,
-            "learning rates": f"{row['rate']:g}, {row['peer_rate']:g}",
-            "seeds": str(row["repeats"]),
-            "versions": _versions(row),
-        }
-    ]
-
-
-def _preflight(report: Row) -> list[dict[str, str]]:
-    """Returns the lines of a report of preflight, one for each phase."""
-    lines = []
-    for phase in report["phases"]:
-        compiled, estimate = phase["compiled"], phase["estimated"]
-        seconds, gib = estimate["step_seconds"], 2**30
-        memory = compiled["memory"]["total"] / gib
-        lines.append(
-            {
-                "slice": report["topology"],
-                "device": "",
-                "sequences x tokens on a device": _batch(report, phase),
-                "memory of a device": (
-                    f"{memory:.1f} of {compiled['hbm_bytes'] / gib:.1f} GiB"
-                ),
-                "step": f"{seconds * 1000:.0f} ms",
-                "matrix products": f"{estimate['seconds']['matmul'] / seconds:.0%}",
-                "attention": f"{estimate['seconds']['attention'] / seconds:.0%}",
-                "sequences/s per chip": (
-                    f"{estimate['sequences_per_second_per_chip']:,.0f}"
-                ),
-                "MFU": f"{estimate['mfu']:.0%}",
-                "compilation": f"{compiled['seconds_to_compile']:.0f} s",
-                "versions": _versions(report),
-            }
-        )
-    return lines
-
-
-def _tpu_schedule(row: Row) -> list[dict[str, str]]:
-    """Returns the line of a step by the TPU compiler's final schedule."""
-
-    def millions(cycles: float) -> str:
-        return f"{cycles / 1e6:.1f} M"
-
-    classes = {
-        name: millions(scales["larger_of"]) for name, scales in row["classes"].items()
-    }
-    return [
-        {
-            "slice": row["topology"],
-            "device": "",
-            "step": row["case"],
-            "cycles, estimated": millions(row["step"]),
-            "share of peak": f"{row['share_of_peak']:.0%}",
-            "larger of bundles and bytes": millions(row["larger_of"]),
-            "its share of peak": f"{row['ideal'] / row['larger_of']:.0%}",
-            **{name: classes.get(name, "") for name in SCHEDULE_CLASSES},
-            "memory": f"{row['memory_bytes'] / 2**30:.1f} GiB",
-            "versions": _versions(row),
-        }
-    ]
-
-
-KINDS = {"tuning": _tuning, "preflight": _preflight, "tpu_schedule": _tpu_schedule}
-# Columns of the table of schedules; hlo.CLASSES without an import of JAX.
-SCHEDULE_CLASSES = (
-    *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),
-    *("optimizer", "copies"),
-)
-EXACT = ("hidden_states", "sts", "d2l")  # benchmarks whose values have all digits
-
-
-def _batch(report: Row, phase: Row) -> str:
-    batch = phase["global_batch_size"] // report["devices"]
-    return f"{batch} x {phase['sequence_length']}"
-
-
-def _device(row: Row) -> str:
-    device = row.get("device")
-    return device if device and device != "cpu" else f"{row['cpu_count']} CPU cores"
-
-
-def _versions(row: Row) -> str:
-    return ", ".join(
-        f"{VERSIONS[name]} {version}"
-        for name, version in row["versions"].items()
-        if name in VERSIONS
-    )
 
 
 def others() -> str:
@@ -286,55 +176,6 @@ def others() -> str:
     return "\n\n".join(tables)
 
 
-# Other numbers of a row that tables show, and how.
-MORE: dict[str, Callable[[Any], str]] = {
-    "text_share": lambda value: f"{value:.1%} of tokens are text",
-    "accuracy": lambda value: f"accuracy {value:.3f}",
-    "parameter_bytes": lambda value: f"{value / 1e6:.1f} MB of parameters",
-    "steps": lambda value: f"{value:,} steps",
-    "seconds": lambda value: f"{value:,} s",
-    "masked_lm_loss_of_the_last_steps": lambda value: (
-        f"masked-LM loss of the last steps {value:.2f} nats"
-    ),
-    "next_sentence_accuracy_of_the_last_steps": lambda value: (
-        f"next-sentence accuracy of the last steps {value:.1%}"
-    ),
-    "cpu_seconds": lambda value: f"{value:.1f} s of CPU time",
-    "stages": lambda value: ", ".join(f"{k} {v:.1f} s" for k, v in value.items() if v),
-    "pearson": lambda value: f"Pearson {value}",
-    "peer_pearson": lambda value: f"its Pearson {value}",
-    "largest_difference": lambda value: f"vectors differ by at most {value:g}",
-    "max_length": lambda value: f"at most {value} tokens",
-    "by_state": lambda values: (
-        "embeddings, then layers: " + ", ".join(f"{value:.1e}" for value in values)
-    ),
-    "unigram_entropy": lambda value: f"entropy of word frequencies {value}",
-    "last_steps": lambda value: f"last 10 steps {value}",
-    "peer_last_steps": lambda value: f"its last 10 steps {value}",
-    "peer_loss_with_padding": lambda value: f"its loss with unused slots {value}",
-    "worst_visit": lambda value: f"in the worst visit {value:.3f}",
-}
-
-
-def _more(row: Row) -> str:
-    return ", ".join(
-        words(row[key]) for key, words in MORE.items() if row.get(key) is not None
-    )
-
-
-def number(value: Any) -> str:
-    """Returns a number with three significant digits, and all digits before a point."""
-    if value is None:
-        return ""
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def all_digits(value: Any) -> str:
-    return "" if value is None else f"{value:,}"
-
-
 def table(heads: list[str], rows: list[list[str]]) -> str:
     """Returns a Markdown table without its empty columns."""
     kept = [i for i in range(len(heads)) if any(row[i] for row in rows)]
@@ -348,15 +189,22 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def peers(name: str, *benchmarks: str) -> str:
-    """Returns a chart of the rates of a file's rows relative to their peers' rates."""
+    """Returns a chart of the rates of a file's rows relative to their peers' rates.
+
+    Rows without a ratio, and those whose unit is not a rate, are left out.
+    """
     from benchmarks import charts
 
-    rows = [r for r in read(name, benchmarks) if r["ratio"] and "/s" in r["unit"]]
+    rows = [
+        row
+        for row in read(name, benchmarks)
+        if row.get("ratio") and "/s" in str(row.get("unit"))
+    ]
     cases = [(row["case"], row["peer"]) for row in rows]
     for row in rows:
         if cases.count((row["case"], row["peer"])) > 1:
-            row["case"] += f", {_versions(row)}"
-    return charts.svg(charts.peers(rows), f"Rates relative to peers, {name}")
+            row["case"] += f", {report_rows.versions(row)}"
+    return _chart(charts.peers, rows, "Rates relative to peers", name)
 
 
 def share_of_peak(name: str) -> str:
@@ -364,7 +212,7 @@ def share_of_peak(name: str) -> str:
     from benchmarks import charts
 
     rows = [r for r in read(name, ["train_step"]) if r.get("mfu") is not None]
-    return charts.svg(charts.share_of_peak(rows), f"Share of peak, {name}")
+    return _chart(charts.share_of_peak, rows, "Share of peak", name)
 
 
 def step_classes(name: str) -> str:
@@ -372,13 +220,32 @@ def step_classes(name: str) -> str:
     from benchmarks import charts
 
     cases = {
-        f"{report['topology'].partition(':')[0]}, {_batch(report, phase)}": (
+        f"{report['topology'].partition(':')[0]}, {report_rows.batch(report, phase)}": (
             phase["estimated"]["seconds"]
         )
-        for report in read(name)
+        for report in read(name, ["preflight"])
         for phase in report["phases"]
     }
-    return charts.svg(charts.step_classes(cases), f"Parts of a step, {name}")
+    return _chart(charts.step_classes, cases, "Parts of a step", name)
+
+
+def _chart(draw: Callable[[Any], Any], data: Any, title: str, name: str) -> str:
+    """Returns a chart of rows of a file as SVG.
+
+    Raises:
+      ConfigError: if there are no rows for it, or one cannot be drawn.
+    """
+    from benchmarks import charts
+
+    where = f"{RESULTS / name}.jsonl: the chart {title!r}"
+    if not data:
+        raise ConfigError(f"{where} has no rows; remove its marker from {PAGE}")
+    try:
+        return charts.svg(draw(data), f"{title}, {name}")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{where}: {error}; correct the row, or change the marker in {PAGE}"
+        ) from None
 
 
 TABLES: dict[str, Callable[..., str]] = {"results": results, "others": others}

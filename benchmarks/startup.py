@@ -66,6 +66,8 @@ def start(arguments: list[str]) -> Start:
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_jax.train", *arguments],
+        # A cache of this variable would have the programs of earlier measurements.
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": ""},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -60,6 +60,8 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
             saved_step = resume.lock_workdir(workdir, config)
+            cache = compilation_cache.enable(config.compilation_cache_dir, workdir)
+            print(cache, flush=True)  # before anything is compiled
             first_step = start_lib.first_step(saved_step, start)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
@@ -80,6 +82,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             else:
                 position, state = start_lib.first_state(init, start, corpus, mesh)
             resume.begin_workdir(workdir, config, first_step)
+            budget.record()
             if isinstance(start, start_lib.Branch):
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
@@ -107,18 +110,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         preemption.save_on_signals()
         state = train_with_rollbacks(run, state, first_step, position)
 
-        # ---- End: the last checkpoint is verified, and the results are summarized.
-        preemption.restore_ctrl_c()
-        with monitor.activity("ending"):
-            checkpoints.close()
-            multihost.agree(
-                "end",
-                lambda: overview.finish(
-                    workdir, budget.last_step, run.began, run.held_out
-                ),
-            )
-            monitor.image(budget.last_step, f"{workdir}/{report.CURVES_FILE}")
-            resume.end_workdir()
+        end(run)
         return state
 
 
@@ -140,6 +132,20 @@ def announce(
     overview.print_notes(config, notes)
     tracked = overview.tracked(config, run.mesh, run.corpus, state, run.workdir)
     run.monitor.open_trackers(config.trackers, run.workdir, first_step, tracked)
+
+
+def end(run: Run) -> None:
+    """Verifies the last checkpoint, summarizes the results and unlocks the workdir."""
+    preemption.restore_ctrl_c()
+    last_step = run.budget.last_step
+    with run.monitor.activity("ending"):
+        run.checkpoints.close()
+        multihost.agree(
+            "end",
+            lambda: overview.finish(run.workdir, last_step, run.began, run.held_out),
+        )
+        run.monitor.image(last_step, f"{run.workdir}/{report.CURVES_FILE}")
+        resume.end_workdir()
 
 
 # ---------------------------------------------------------------------------- steps
@@ -257,7 +263,6 @@ def open_inputs(
     # Unbounded: preparing a large corpus takes hours, and uses no device.
     with monitor.activity("opening the corpus", is_bounded=False):
         corpus, start = start_lib.open_inputs(config, is_begun)
-    print(compilation_cache.enable(config.compilation_cache_dir, workdir), flush=True)
     return mesh, corpus, start
 
 

@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
 from benchmarks import report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
+from bert_jax.errors import ConfigError  # noqa: E402
 
 COMMANDS = (
     "train prepare prepare_beam evaluate export finetune predict extract score"
@@ -60,7 +61,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         sys.path.insert(0, str(ROOT))
     for uri, path in PAGES.items():
         markdown = markdown.replace(f"](../{path}", f"]({uri}")
-    return report.fill(markdown, GENERATORS)
+    try:
+        return report.fill(markdown, GENERATORS)
+    except ConfigError as error:
+        from mkdocs.exceptions import PluginError
+
+        raise PluginError(str(error)) from None  # mkdocs prints it without a traceback
 
 
 # ---- Commands

@@ -80,7 +80,7 @@ def test_tokenize_prints_a_row_for_each_text(tmp_path):
 
 
 @pytest.mark.slow
-def test_startup_prints_a_row_for_a_cold_and_a_warm_start(trained):
+def test_startup_prints_a_row_for_a_cold_and_a_warm_start(trained, tmp_path):
     arguments = shlex.join(small_run(trained)[1:])
     stdout = run_well(
         "benchmarks.startup",
@@ -88,8 +88,9 @@ def test_startup_prints_a_row_for_a_cold_and_a_warm_start(trained):
         f"--corpus={trained / 'corpus'}",
         f"--arguments={arguments}",
         "--repeats=1",
-        JAX_COMPILATION_CACHE_DIR="",
+        JAX_COMPILATION_CACHE_DIR=str(tmp_path),
     )
+    assert not list(tmp_path.iterdir())  # the runs used their own cache
     cold, warm = map(json.loads, stdout.splitlines())
     assert cold.keys() >= ROW and warm.keys() >= ROW and warm["ratio"] > 0
     assert warm["cpu_seconds"] < cold["cpu_seconds"]

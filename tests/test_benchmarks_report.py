@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from benchmarks import charts, report
+from benchmarks import charts, report, report_rows
 
 ROW = {
     "benchmark": "train_step",
@@ -57,7 +57,9 @@ def test_every_committed_row_is_in_the_page(monkeypatch, capsys):
     lines, num_rows = text.splitlines(), 0
     for path in report.RESULTS.glob("*.jsonl"):
         for row in map(json.loads, path.read_text().splitlines()):
-            values = [row["case"], report.number(row["value"])] if "case" in row else []
+            values = (
+                [row["case"], report_rows.number(row["value"])] if "case" in row else []
+            )
             values = values or [row["topology"]]
             found = [x for x in lines if all(value in x for value in values)]
             assert found, row
@@ -74,6 +76,7 @@ def test_every_committed_row_is_in_the_page(monkeypatch, capsys):
         ({**ROW, "ratio": "2"}, "str"),
         ({k: v for k, v in ROW.items() if k != "unit"}, "no key 'unit'"),
         ({**ROW, "versions": None}, "NoneType"),
+        ({**ROW, "case": 8}, "case=8 is not text"),
         ({**ROW, "benchmark": "tuning"}, "no key 'floor_of'"),
         ({"topology": "v5e:2x2", "devices": 4}, "no key 'phases'"),
     ],
@@ -91,6 +94,40 @@ def test_a_marker_without_rows_is_an_error(results, monkeypatch, capsys):
     results("a", {**ROW, "benchmark": "new"})
     code, _, stderr = run(monkeypatch, capsys)
     assert code == 2 and "no row for 'a train_step'" in stderr
+
+
+@pytest.mark.parametrize(
+    "marker, reason",
+    [
+        ("pears a", "'pears' is not one of "),
+        ("peers", "missing a required argument: 'name'"),
+        ("share_of_peak a b", "too many positional arguments"),
+        ("share_of_peak a", "a.jsonl: the chart 'Share of peak': 'case 1' is not SIZE"),
+        ("peers a new", "a.jsonl: the chart 'Rates relative to peers' has no rows"),
+        ("step_classes a", "has no row for 'a preflight'"),
+    ],
+)
+def test_a_marker_that_cannot_be_replaced_is_one_line(
+    results, monkeypatch, capsys, marker, reason
+):
+    without_peer = {"peer": None, "peer_value": None, "ratio": None}
+    new = {**ROW, **without_peer, "benchmark": "new"}
+    results("a", {**ROW, "case": "case 1", "mfu": 0.3}, new)
+    report.PAGE.write_text(f"<!-- generate: {marker} -->\n")
+    code, _, stderr = run(monkeypatch, capsys, f"--output={report.RESULTS / 'out'}")
+    assert code == 2 and stderr.count("\n") == 1 and reason in stderr
+    assert f"<!-- generate: {marker} -->" in stderr or str(report.PAGE) in stderr
+
+
+def test_rows_of_other_kinds_are_in_the_table_but_not_in_the_chart_of_peers(results):
+    tuning = {**ROW, "benchmark": "tuning", "floor": 0.5, "floor_of": "", "rate": 1e-3}
+    tuning |= {"peer_rate": 3e-3, "case": "a task"}
+    del tuning["ratio"]
+    results("a", ROW, tuning)
+    table = report.results("a")
+    assert "| base 8x128 float32 |" in table and "| a task |" in table
+    chart = report.peers("a")
+    assert "against a peer" in chart and "a task" not in chart
 
 
 def test_a_new_benchmark_and_a_new_file_get_tables(results, monkeypatch, capsys):

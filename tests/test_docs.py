@@ -138,6 +138,12 @@ def test_markers_of_the_pages_are_replaced():
             assert "<!-- generate" not in hook.on_page_markdown(text), page
 
 
+def test_a_wrong_marker_ends_mkdocs_without_a_traceback():
+    exceptions = pytest.importorskip("mkdocs.exceptions")
+    with pytest.raises(exceptions.PluginError, match="generate: pears a -->: 'pears'"):
+        generate().on_page_markdown("<!-- generate: pears a -->")
+
+
 def test_the_config_reference_has_every_key_with_its_comment_and_value():
     hook = generate()
     text = hook.pretraining_keys()

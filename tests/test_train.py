@@ -1,5 +1,6 @@
 """Tests of bert_jax.train, as a command in a process of its own."""
 
+import dataclasses
 import json
 import pathlib
 import signal
@@ -12,6 +13,7 @@ from bert_jax import train
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.monitoring import goodput
+from bert_jax.training import budget, compilation_cache, resume
 from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
 from tests.runs import assert_same_bits, exact_lines, lines
@@ -247,8 +249,17 @@ def test_a_killed_streamed_run_resumes_bit_identically(streamed):
 
 
 def test_the_step_is_compiled_while_the_state_is_made(straight, tmp_path, monkeypatch):
-    """The compilation of the phase that the run starts in has started before."""
+    """The compilation of the phase that the run starts in has started before.
+
+    The compilation cache is opened in between the lock and the compilation, and a run
+    that cannot start records no time.
+    """
     events: list[Any] = []
+    lock_workdir = resume.lock_workdir
+
+    def lock(*arguments):
+        events.append("lock")
+        return lock_workdir(*arguments)
 
     def first_state(*arguments):
         events.append("state")
@@ -258,8 +269,15 @@ def test_the_step_is_compiled_while_the_state_is_made(straight, tmp_path, monkey
         CompiledSteps, "start", lambda self, phase: events.append(phase)
     )
     monkeypatch.setattr(train.start_lib, "first_state", first_state)
+    monkeypatch.setattr(resume, "lock_workdir", lock)
+    monkeypatch.setattr(
+        compilation_cache, "enable", lambda *_: events.append("cache") or ""
+    )
     config = workdir_lib.read_config(str(straight))
     assert config is not None
+    optimizer = dataclasses.replace(config.optimizer, schedule="wsd", decay_steps=0)
+    config = dataclasses.replace(config, budget_hours=1.0, optimizer=optimizer)
     with pytest.raises(KeyboardInterrupt):
         train.train(config, str(tmp_path / "run"))
-    assert events == [0, "state"]
+    assert events == ["lock", "cache", 0, "state"]
+    assert not (tmp_path / "run" / budget.RECORD_FILE).exists()

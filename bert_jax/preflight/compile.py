@@ -48,15 +48,9 @@ def compile_step(
 ) -> Trial:
     """Compiles the train step of a phase for local devices or for a topology."""
     tx, schedule = optimizer.make_optimizer(config)
-
-    def on_mesh(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        found: Any = x.sharding  # scalars have none yet
-        layout = jax.sharding.NamedSharding(mesh, found.spec if found else jax.P())
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout)
-
     with jax.set_mesh(mesh):  # a thread has its own mesh
         graphdef, init = step_lib.init_state(config, tx)
-        state = jax.tree.map(on_mesh, jax.eval_shape(init))
+        state = step_lib.abstract_state(init, mesh)
         step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
     phase = config.phases[phase_index]
     batch = sharding.abstract_batch(pipeline.batch_shapes(phase), mesh)

@@ -137,6 +137,8 @@ class Budget:
     ):
         """Continues the plan and the time of earlier calls; all processes call it.
 
+        It writes nothing: the first `record` does.
+
         Args:
           config: the config of the run.
           workdir: its workdir; process 0 records the running time there.
@@ -158,7 +160,6 @@ class Budget:
             since = time.time() - began
             self._zero = time.perf_counter() - since - record["seconds"]
             self._recorded_at = -math.inf
-            self.record()
 
     def resume(self, saved: Mapping[str, Any] | None) -> None:
         """Continues the plan of a checkpoint, None for that of a new run."""

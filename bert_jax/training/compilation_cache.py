@@ -1,7 +1,9 @@
 """Keeps compiled programs on disk for the next start: config.compilation_cache_dir.
 
 Programs in a cache are run as code. The default directory, beside the workdir, is
-therefore used only while no other user can write to it or replace it.
+therefore used only if the owners and modes of it and of all directories above it let no
+other user but root write to it or replace it. A directory that the config or JAX's
+variable names is the user's own choice, see `_check`.
 """
 
 import contextlib
@@ -24,6 +26,7 @@ AUTO = "auto"
 DIRECTORY = ".compilation_cache"
 # The libraries that compile, as far as they are installed.
 LIBRARIES = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin", "jax-cuda13-pjrt")
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH  # by a group or all users
 
 _JAX_CONFIG: Any = jax.config  # JAX defines its attributes at import time
 
@@ -32,8 +35,9 @@ def enable(compilation_cache_dir: str, workdir: str) -> str:
     """Makes JAX keep compiled programs, and returns a line that tells where.
 
     Args:
-      compilation_cache_dir: a directory; "" keeps none; "auto" is DIRECTORY in the
-        parent of the workdir, unless JAX_COMPILATION_CACHE_DIR names another one.
+      compilation_cache_dir: a directory; "" keeps none, whatever
+        JAX_COMPILATION_CACHE_DIR names; "auto" is the directory of this variable, which
+        is not checked, or else DIRECTORY in the parent of the workdir.
       workdir: the workdir of the run.
 
     Raises:
@@ -49,52 +53,72 @@ def enable(compilation_cache_dir: str, workdir: str) -> str:
     elif directory:
         directory = os.path.expanduser(directory)
         _check(directory)
+    jax.config.update("jax_compilation_cache_dir", directory or None)
     if not directory:
         return f"cache:  none{reason}"
-    jax.config.update("jax_compilation_cache_dir", directory)
-    # Also the initializers of weights: each compiles in less than a second, and all of
-    # them take several.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if not storage.is_remote(directory):
+        # Also the initializers of weights: each compiles in less than a second, and all
+        # of them take several. From a bucket, reading one may take longer.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     return f"cache:  {directory}"
 
 
 def _beside(workdir: str) -> tuple[str, str]:
     """Returns the directory for "auto", or "" and the reason why there is none.
 
-    A run does not need a cache, so that no problem with the directory is an error.
+    A run does not need a cache, so that no problem with the directory is an error. The
+    path has no links: other users could change where they lead.
     """
     if storage.is_remote(workdir):
         return "", ", because the workdir is in a bucket"
-    cache = Path(workdir).absolute().parent / DIRECTORY
+    cache = Path(os.path.realpath(Path(workdir).absolute().parent)) / DIRECTORY
     directory = cache / _digest()
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        for path in (cache, directory):
-            path.mkdir(mode=0o700, exist_ok=True)
-            if not _is_private(path):
-                return "", f", because other users can write to {path}"
-        tempfile.TemporaryFile(dir=directory).close()
+        risk = _risk_above(cache) or _risk(cache) or _risk(directory)
+        if not risk:
+            tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
-        return "", f", because {directory} cannot be written to ({error.strerror})"
-    return str(directory), ""
+        risk = f"{directory} cannot be written to ({error.strerror})"
+    return ("", f", because {risk}") if risk else (str(directory), "")
 
 
-def _is_private(path: Path) -> bool:
-    """Returns whether only this user and root can write to a directory or replace it.
+def _risk_above(path: Path) -> str:
+    """Returns how another user could replace a path without links; "" if none can.
 
-    A directory above it may be writable by a group, and by all users if it is sticky,
-    as /tmp is.
+    Every directory above must belong to this user or root. A group or all users may
+    write to it if it is sticky, as /tmp is: only owners can then rename and remove.
     """
-    found = path.lstat()  # not that of a link's target
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return False
-    above = [each.stat().st_mode for each in path.resolve().parents]
-    return all(mode & stat.S_ISVTX or not mode & stat.S_IWOTH for mode in above)
+    for directory in path.parents:
+        found = directory.lstat()
+        if found.st_uid not in (0, os.geteuid()):
+            return f"{directory} belongs to another user"
+        if found.st_mode & WRITABLE and not found.st_mode & stat.S_ISVTX:
+            return f"other users can write to {directory}"
+    return ""
+
+
+def _risk(path: Path) -> str:
+    """Makes a directory with mode 0700; returns how others may have written to it.
+
+    A directory that others can only read gets mode 0700. One that they can write to
+    keeps its mode: its programs may be theirs.
+    """
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return f"{path} is a link"
+    if found.st_uid != os.geteuid():
+        return f"{path} belongs to another user"
+    if found.st_mode & WRITABLE:
+        return f"other users can write to {path}"
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        path.chmod(0o700)
+    return ""
 
 
 def _check(directory: str) -> None:
-    """Makes a directory that the user has named.
+    """Makes a directory that the user has named; its owner may be anyone.
 
     Raises:
       ConfigError: see `enable`.

@@ -1,11 +1,13 @@
 """Tests of bert_jax.training.compilation_cache."""
 
 import os
+import pathlib
 import stat
 
 import jax
 import pytest
 
+from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.training import compilation_cache
 from tests.commands import run_well, small_run
@@ -33,16 +35,13 @@ def mode(path):
 
 
 def test_without_a_directory_there_is_no_cache():
+    jax.config.update("jax_compilation_cache_dir", "/elsewhere")  # of JAX's variable
     assert compilation_cache.enable("", "runs/a") == "cache:  none"
     assert directory_of_jax() is None
 
 
 def test_auto_is_a_private_directory_beside_the_workdir(tmp_path):
-    before = os.umask(0o002)  # other directories are writable by the group
-    try:
-        line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
-    finally:
-        os.umask(before)
+    line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
     cache = tmp_path / "runs" / ".compilation_cache"
     (directory,) = cache.iterdir()
     assert line == f"cache:  {directory}" and directory_of_jax() == str(directory)
@@ -67,29 +66,74 @@ def test_auto_is_none_if_other_users_can_write_to_it(tmp_path, bits):
     cache.chmod(bits)
     line = compilation_cache.enable("auto", str(tmp_path / "a"))
     assert line == f"cache:  none, because other users can write to {cache}"
-    assert directory_of_jax() is None
+    assert directory_of_jax() is None and mode(cache) == bits
 
 
-def test_auto_is_none_if_other_users_can_replace_it(tmp_path):
-    tmp_path.chmod(0o777)
+def test_auto_removes_the_permission_of_others_to_read(tmp_path):
+    cache = tmp_path / ".compilation_cache"
+    cache.mkdir()
+    cache.chmod(0o755)
     line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line.startswith("cache:  none, because other users can write")
-    tmp_path.chmod(0o1777)  # as /tmp: only an owner can rename or remove
-    line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line.startswith(f"cache:  {tmp_path}")
+    assert line.startswith(f"cache:  {cache}/") and mode(cache) == 0o700
 
 
-def test_auto_is_none_if_it_is_a_link_or_belongs_to_another_user(tmp_path, monkeypatch):
+@pytest.mark.parametrize("bits", [0o777, 0o775, 0o2775])
+def test_auto_is_none_if_other_users_can_replace_it(tmp_path, bits):
+    above = tmp_path / "runs"
+    (above / "b").mkdir(parents=True)
+    above.chmod(bits)
+    for workdir in (above / "a", above / "b" / "a"):
+        line = compilation_cache.enable("auto", str(workdir))
+        assert line == f"cache:  none, because other users can write to {above}"
+    assert not list(above.rglob(".compilation_cache"))
+    above.chmod(0o1777)  # as /tmp: only an owner can rename or remove
+    line = compilation_cache.enable("auto", str(above / "a"))
+    assert line.startswith(f"cache:  {above}")
+
+
+def test_auto_is_none_if_it_is_a_link(tmp_path):
     cache = tmp_path / ".compilation_cache"
     (tmp_path / "private").mkdir(mode=0o700)
     cache.symlink_to(tmp_path / "private")
     line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line.startswith("cache:  none, because other users can write")
-    cache.unlink()
-    cache.mkdir(mode=0o700)
-    user = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    assert compilation_cache.enable("auto", str(tmp_path / "a")) == line
+    assert line == f"cache:  none, because {cache} is a link"
+    assert not list((tmp_path / "private").iterdir())
+
+
+def test_auto_is_none_if_it_or_a_directory_above_belongs_to_another_user(
+    tmp_path, monkeypatch
+):
+    compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
+    jax.config.update("jax_compilation_cache_dir", None)
+    owners = {}
+    lstat = pathlib.Path.lstat
+
+    def with_owner(path):
+        fields = list(lstat(path))
+        fields[stat.ST_UID] = owners.get(path, fields[stat.ST_UID])
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(pathlib.Path, "lstat", with_owner)
+    for path in (tmp_path, tmp_path / "runs", tmp_path / "runs/.compilation_cache"):
+        owners = {path: os.geteuid() + 1}
+        line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
+        assert line == f"cache:  none, because {path} belongs to another user"
+    assert directory_of_jax() is None
+    owners = {tmp_path: 0}  # root can write anywhere
+    line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
+    assert line.startswith(f"cache:  {tmp_path}")
+
+
+def test_auto_checks_and_uses_the_directories_that_links_lead_to(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    line = compilation_cache.enable("auto", str(tmp_path / "link" / "a"))
+    assert line.startswith(f"cache:  {runs}/")
+    jax.config.update("jax_compilation_cache_dir", None)
+    runs.chmod(0o777)
+    line = compilation_cache.enable("auto", str(tmp_path / "link" / "a"))
+    assert line == f"cache:  none, because other users can write to {runs}"
 
 
 def test_auto_is_none_where_no_directory_can_be_made(tmp_path):
@@ -100,6 +144,15 @@ def test_auto_is_none_where_no_directory_can_be_made(tmp_path):
     line = compilation_cache.enable("auto", "gs://bucket/a")
     assert line == "cache:  none, because the workdir is in a bucket"
     assert directory_of_jax() is None
+
+
+def test_a_bucket_keeps_no_programs_that_compile_fast(monkeypatch):
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    assert before > 0
+    monkeypatch.setattr(storage, "write", lambda path, data: None)
+    line = compilation_cache.enable("gs://bucket/cache", "gs://bucket/a")
+    assert line == "cache:  gs://bucket/cache" and directory_of_jax() == line[8:]
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == before
 
 
 def test_other_versions_and_other_cpus_have_other_directories(monkeypatch):
