@@ -118,7 +118,7 @@ def _risk(path: Path) -> str:
 
 
 def _check(directory: str) -> None:
-    """Makes a directory that the user has named; its owner may be anyone.
+    """Makes a directory that the user has named; it may belong to another user.
 
     Raises:
       ConfigError: see `enable`.
