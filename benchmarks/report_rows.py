@@ -105,7 +105,7 @@ def _tpu_schedule(row: Row) -> list[dict[str, str]]:
             "slice": row["topology"],
             "device": "",
             "step": row["case"],
-            "cycles, estimated": millions(row["step"]),
+            "cycles, estimated": number(row["value"]),
             "share of peak": f"{row['share_of_peak']:.0%}",
             "larger of bundles and bytes": millions(row["larger_of"]),
             "its share of peak": f"{row['ideal'] / row['larger_of']:.0%}",

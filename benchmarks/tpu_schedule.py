@@ -6,7 +6,7 @@
 Compiles the train step and adds up its operations by class, on three scales: libtpu's
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
-bert_jax/preflight/schedule.py describes what they omit. In the row, `step` is on the
+bert_jax/preflight/schedule.py describes what they omit. In the row, `value` is on the
 estimated scale, with operations that have no estimate (Pallas kernels) by their
 bundles, `larger_of` on the last one, `hbm` the cycles of its bytes alone, and
 `prefetched` those of the bytes that are copied to and from the core's memory beside the
@@ -80,8 +80,8 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         f"{' packed' if args.packed else ''} dropout {args.dropout}",
         "topology": args.topology,
         "layers": config.model.num_hidden_layers,
+        "value": step,
         "unit": "cycles",
-        "step": step,
         "ideal": round(ideal),
         "share_of_peak": round(ideal / step, 3),
         "larger_of": round(sum(each.times * each.cycles for each in found)),
