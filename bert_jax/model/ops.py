@@ -298,10 +298,7 @@ def dropout_seeds(
     """
     index = jax.lax.bitcast_convert_type(row_major_index(shape, spec), jnp.uint32)
     hashed = mix32(index ^ seed[0]) ^ seed[1]
-    # Without the barrier, the compiler would repeat this for every element.
-    return jax.lax.optimization_barrier(
-        jax.lax.bitcast_convert_type(fold(hashed), jnp.int32)
-    )
+    return jax.lax.bitcast_convert_type(fold(hashed), jnp.int32)
 
 
 def is_kept(folded: jax.Array, rate: float) -> jax.Array:
