@@ -11,8 +11,8 @@ from flax import nnx
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large
 from bert_jax.distributed import sharding
+from bert_jax.model import attention, layers, ops, parameters
 from bert_jax.model import bert as bert_lib
-from bert_jax.model import layers, ops, parameters
 from bert_jax.training import losses
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -238,7 +238,8 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
         return drop(x, rate, seed)
 
     seeds = set()
-    monkeypatch.setattr(bert_lib, "dropout", record)
+    for module in (bert_lib, attention):
+        monkeypatch.setattr(module, "dropout", record)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     bert(batch, dropout_key=jax.random.key(0), dtype=F32)
     B, T, Q, N, D = 8, 16, 4 + 1, 4, 32

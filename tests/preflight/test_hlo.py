@@ -80,6 +80,8 @@ def test_a_loops_body_counts_once_per_iteration():
         "attention": 0,
         "elementwise": 0,
         "dropout": 21,
+        "head": 0,
+        "embeddings": 0,
         "optimizer": 5,
         "copies": 30,
     }
