@@ -9,19 +9,16 @@ and its bytes in HBM over the bandwidth. See bert_jax/preflight/schedule.py.
 """
 
 import argparse
-import json
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks import rows
-from benchmarks.tpu_schedule import tpu
+from benchmarks.tpu_schedule import print_row, tpu
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.errors import ConfigError
 from bert_jax.model import attention, attention_kernel
 from bert_jax.preflight import schedule
 from bert_jax.preflight.hlo import CompiledProgram
@@ -39,12 +36,7 @@ def main() -> None:
         "--head_dim", type=int, choices=attention_kernel.HEAD_DIMS, default=64
     )
     parser.add_argument("--dropout", type=float, default=0.1)
-    args = parser.parse_args()
-    try:
-        print(json.dumps(measure(args)), flush=True)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        sys.exit(error.exit_code)
+    print_row(measure, parser.parse_args())
 
 
 def measure(args: argparse.Namespace) -> dict[str, object]:

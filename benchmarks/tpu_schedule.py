@@ -18,7 +18,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks import rows
@@ -43,7 +43,13 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--layers", type=int, help="fewer layers compile faster")
     parser.add_argument("--list", type=int, default=0, help="print N operations too")
-    args = parser.parse_args()
+    print_row(measure, parser.parse_args())
+
+
+def print_row(
+    measure: Callable[[argparse.Namespace], dict[str, Any]], args: argparse.Namespace
+) -> None:
+    """Prints the row of a benchmark, or one line for an error in its arguments."""
     try:
         print(json.dumps(measure(args)), flush=True)
     except ConfigError as error:

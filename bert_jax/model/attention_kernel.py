@@ -34,7 +34,7 @@ VMEM_BYTES = 32 * 2**20  # the kernels need about 20 MiB at 512 tokens
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is fixed when the kernels are compiled."""
+    """Static options of the kernels."""
 
     head_dim: int  # one of HEAD_DIMS
     rate: float  # dropout rate of the probabilities
