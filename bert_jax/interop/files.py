@@ -124,7 +124,8 @@ def verify_digests(directory: Path) -> None:
     verified = set()
     for number, line in enumerate(lines, start=1):
         digest, separator, name = line.partition(" ")
-        if not separator or len(digest) != 64:
+        # A flipped bit of a line's end joins two lines, with an unprintable character.
+        if not separator or len(digest) != 64 or not name.isprintable():
             raise CorruptError(
                 f"{sums}:{number} is not a digest and a file; download it again"
             )

@@ -70,6 +70,14 @@ def test_nested_name_that_points_outside_is_rejected(directory, tmp_path, name):
         files.nested_file(directory, "e/d.txt")
 
 
+def test_flipped_line_end_of_the_digests_is_corruption(directory):
+    sums = directory / "SHA256SUMS"
+    files.write_digests(directory)
+    sums.write_bytes(sums.read_bytes().replace(b"\n", b"\x0e", 1))
+    with pytest.raises(CorruptError, match="SHA256SUMS:1 is not a digest and a file"):
+        files.verify_digests(directory)
+
+
 def test_link_within_the_directory_is_followed(directory):
     (directory / "c.txt").symlink_to("a.txt")
     assert files.file(directory, "c.txt").read_text() == "first"
