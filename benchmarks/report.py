@@ -1,4 +1,4 @@
-"""Makes the tables and charts of docs/performance.md from benchmarks/results.
+"""Builds the tables and charts of docs/performance.md from benchmarks/results.
 
     python -m benchmarks.report [--output=DIR]
 

@@ -1,4 +1,4 @@
-"""Makes lines of tables from rows of benchmarks/results, for benchmarks/report.py."""
+"""Converts rows of benchmarks/results to lines of tables, for benchmarks/report.py."""
 
 from collections.abc import Callable
 from typing import Any

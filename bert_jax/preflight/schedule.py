@@ -52,7 +52,7 @@ class Operation:
 
 @contextlib.contextmanager
 def dumped() -> Iterator[str]:
-    """Makes libtpu write its schedules to a directory; yields the directory.
+    """Configures libtpu to write its schedules to a directory, which it yields.
 
     libtpu reads its flags when it is loaded, so it must not be loaded before.
     """

@@ -32,7 +32,7 @@ _JAX_CONFIG: Any = jax.config  # JAX defines its attributes at import time
 
 
 def enable(compilation_cache_dir: str, workdir: str) -> str:
-    """Makes JAX keep compiled programs, and returns a line that tells where.
+    """Enables JAX's compilation cache, and returns a line with its directory.
 
     Args:
       compilation_cache_dir: a directory; "" keeps none, whatever
@@ -99,7 +99,7 @@ def _risk_above(path: Path) -> str:
 
 
 def _risk(path: Path) -> str:
-    """Makes a directory with mode 0700; returns how others may have written to it.
+    """Creates a directory with mode 0700; returns the reason not to trust it, or "".
 
     A directory that others can only read gets mode 0700. One that they can write to
     keeps its mode: its programs may be theirs.
@@ -118,7 +118,7 @@ def _risk(path: Path) -> str:
 
 
 def _check(directory: str) -> None:
-    """Makes a directory that the user has named; it may belong to another user.
+    """Creates and checks a directory that the config names.
 
     Raises:
       ConfigError: see `enable`.
