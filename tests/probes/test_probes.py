@@ -68,6 +68,7 @@ def test_evaluate_reports_the_probes_of_the_run(probed):
     assert NAMES[0] not in one and one[NAMES[1]] == found[NAMES[1]]
 
 
+@pytest.mark.slow
 def test_a_workdir_without_the_key_is_resumed_and_evaluated(trained, tmp_path):
     """As runs have written it before there were probes."""
     workdir = tmp_path / "run"

@@ -131,6 +131,7 @@ def test_a_missing_object_has_an_error_of_its_own(bucket):
     storage.remove_directory("gs://b/none")
 
 
+@pytest.mark.slow
 def test_moving_a_directory_retries_a_copy(bucket, slept, capsys):
     for name in "abc":
         storage.write(f"gs://b/from/{name}", name.encode())
