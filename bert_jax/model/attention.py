@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
 from bert_jax.model import attention_kernel
-from bert_jax.model.ops import dropout, einsum_float32, precision
+from bert_jax.model.ops import dropout, einsum, einsum_float32
 
 # Lengths of rows and chips with which the kernel takes fewer cycles than the einsums by
 # benchmarks/tpu_attention.py. A head's scores of longer rows exceed a core's memory.
@@ -92,9 +92,7 @@ def by_einsums(
     scores_BNTS = jnp.where(mask_B1TS, scores_BNTS, -1e9)
     probs_BNTS = jax.nn.softmax(scores_BNTS, axis=-1).astype(q_BTD.dtype)
     probs_BNTS = dropout(probs_BNTS, rate, seed)
-    context_BTNH = jnp.einsum(
-        "BNTS,BSNH->BTNH", probs_BNTS, v_BSNH, precision=precision(v_BSNH.dtype)
-    )
+    context_BTNH = einsum("BNTS,BSNH->BTNH", probs_BNTS, v_BSNH)
     return jnp.reshape(
         context_BTNH, q_BTD.shape, out_sharding=sharding.spec("batch", "seq", "heads")
     )

@@ -1,5 +1,8 @@
 """Tests of bert_jax.model.ops: products, embedding lookup and dropout."""
 
+import functools
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +31,7 @@ def gradients(product, q, k, weights):
     return jax.make_jaxpr(jax.grad(total, (0, 1)))(q, k), jax.grad(total, (0, 1))(q, k)
 
 
-@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2e-2)]
 )
@@ -50,9 +53,10 @@ def test_einsum_float32_equals_einsum_and_its_gradients(
 
 
 @pytest.mark.parametrize(
-    ("platform", "lowest"), [("gpu", "bfloat16"), ("tpu", "float32")]
+    ("platform", "lowest"),
+    [("cpu", "bfloat16"), ("gpu", "bfloat16"), ("tpu", "float32")],
 )
-def test_gpu_gradient_has_no_float32_factor(monkeypatch, platform, lowest):
+def test_gradient_has_no_float32_factor(monkeypatch, platform, lowest):
     monkeypatch.setattr(sharding, "platform", lambda: platform)
     program, _ = gradients(einsum_float32, *arrays("bfloat16"))
     kinds = {
@@ -80,6 +84,50 @@ def test_gpu_gradient_is_summed_over_devices_in_float32(monkeypatch):
     reduced = [line for line in program.splitlines() if " all-reduce(" in line]
     assert reduced and all("= f32[" in line for line in reduced)
     assert gradient(x, y).dtype == jnp.bfloat16
+
+
+EQUATIONS = ("BTNH,BSNH->BNTS", "BNTS,BSNH->BTNH", "BPD,VD->BPV")
+SIZES = dict(zip("BNTSHPDV", (2, 3, 24, 32, 16, 12, 16, 48), strict=True))
+
+
+@pytest.mark.parametrize("equation", [*EQUATIONS, "ni,io->no", "bni,io->bno"])
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_cpu_multiplies_bfloat16_factors_without_converting_them(equation, num_devices):
+    """Also runs the program: XLA compiles forms that it then cannot run."""
+    use_mesh(num_devices, 1, 1)
+    sizes = SIZES | dict(zip("bnio", (4, 8, 24, 32), strict=True))
+    of_x, of_y = equation.split("->")[0].split(",")
+    random = np.random.default_rng(0)
+    x, y = (
+        jnp.asarray(random.normal(size=[sizes[i] for i in term]), jnp.bfloat16)
+        for term in (of_x, of_y)
+    )
+
+    def product(x, y):
+        if equation.startswith(("n", "b")):
+            return times_kernel(x, y.astype(jnp.float32))
+        return ops.einsum(equation, x, y)
+
+    def reference(x, y):
+        return jnp.einsum(equation, x, y, preferred_element_type=jnp.float32)
+
+    def with_gradients(function, x, y):
+        out, gradients = jax.vjp(function, x, y)
+        return out, gradients(jnp.ones_like(out))
+
+    compiled = jax.jit(functools.partial(with_gradients, product)).lower(x, y).compile()
+    program = compiled.as_text() or ""
+    dots = re.findall(r" dot\(%([\w.-]+), %([\w.-]+)\)", program)
+    assert len(dots) == 3
+    for factor in {factor for factors in dots for factor in factors}:
+        assert re.search(rf"%{re.escape(factor)} = bf16\[", program), factor
+    exact = with_gradients(reference, x.astype("float32"), y.astype("float32"))
+    found = compiled(x, y)
+    for ours, theirs in zip(
+        jax.tree.leaves(found), jax.tree.leaves(exact), strict=True
+    ):
+        assert ours.dtype == jnp.bfloat16
+        np.testing.assert_allclose(ours.astype("float32"), theirs, 1e-2, 1e-2)
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (2, 3, 4)])
