@@ -11,11 +11,17 @@ estimated scale, with operations that have no estimate (Pallas kernels) by their
 bundles, `larger_of` on the last one, `hbm` the cycles of its bytes alone, and
 `prefetched` those of the bytes that are copied to and from the core's memory beside the
 operations.
+
+The compiler's own flags are read from the environment, and are part of the case:
+
+    LIBTPU_INIT_ARGS=--xla_tpu_scoped_vmem_limit_kib=98304
+        python -m benchmarks.tpu_schedule --layers=2
 """
 
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -59,6 +65,7 @@ def print_row(
 
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """Compiles the step, and returns the row of the benchmark."""
+    case = case_of(args, os.environ.get("LIBTPU_INIT_ARGS", ""))
     with schedule.dumped() as directory:
         devices, chip = tpu(args.topology)
         config = make_config(args, len(devices))
@@ -82,8 +89,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
     )
     return {
         "benchmark": "tpu_schedule",
-        "case": f"{args.size} {args.batch}x{args.length}"
-        f"{' packed' if args.packed else ''} dropout {args.dropout}",
+        "case": case,
         "topology": args.topology,
         "layers": config.model.num_hidden_layers,
         "value": step,
@@ -99,6 +105,15 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
         "memory_bytes": trial.total_bytes,
         "versions": rows.versions(),
     }
+
+
+def case_of(args: argparse.Namespace, flags: str) -> str:
+    """Returns the name of a case from the arguments and the flags of the compiler."""
+    case = f"{args.size} {args.batch}x{args.length}{' packed' if args.packed else ''}"
+    case += f" dropout {args.dropout}"
+    if args.layers:
+        case += f" {args.layers} layers"
+    return " ".join([case, *flags.split()])
 
 
 def tpu(topology: str) -> tuple[list[Any], chips.Chip]:

@@ -28,6 +28,7 @@ from bert_jax.model.ops import (
     einsum_float32,
     embedding_lookup,
     gather_positions,
+    plus_bias,
     precision,
 )
 
@@ -338,8 +339,8 @@ class BertForPreTraining(nnx.Module):
         with jax.named_scope("masked_lm_head"):
             h_BPD = ACTIVATIONS[self.activation](self.transform(x_BPD))
             h_BPD = self.transform_norm(h_BPD)
-            bias_11V = jnp.expand_dims(self.decoder_bias[...], (0, 1))
-            return self.bert.embeddings.logits(h_BPD) + bias_11V
+            logits_BPV = self.bert.embeddings.logits(h_BPD)
+            return plus_bias(logits_BPV, self.decoder_bias[...], h_BPD.dtype)
 
 
 def build(

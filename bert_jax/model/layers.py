@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.model.ops import times_kernel
+from bert_jax.model.ops import plus_bias, times_kernel
 
 
 class Linear(nnx.Module):
@@ -46,10 +46,10 @@ class Linear(nnx.Module):
                 x, (-1, shape[-1]), out_sharding=sharding.spec("batch", input_dim)
             )
         y = times_kernel(x, kernel, self._layout(x.ndim))
-        # The bias is added in float32 so that its gradient, a sum over every row of the
-        # batch, is float32 as well.
-        bias = jnp.expand_dims(self.bias[...], range(x.ndim - 1))
-        y = (y.astype(jnp.float32) + bias).astype(x.dtype)
+        # A TPU adds up the gradient of the feed-forward bias in the product that
+        # computes its terms; another product would read them again.
+        product_dtype = None if self.output_dim == "mlp" else x.dtype
+        y = plus_bias(y, self.bias[...], product_dtype)
         shape = (*shape[:-1], y.shape[-1])
         return jnp.reshape(y, shape, out_sharding=self._layout(len(shape)))
 
@@ -70,10 +70,14 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         y = x.astype(jnp.float32)
         mean = jnp.mean(y, axis=-1, keepdims=True)
-        # The variance is computed in two passes: the one-pass formula cancels when the
-        # mean is large.
         centred = y - mean
-        variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
+        if x.dtype == jnp.bfloat16:
+            # One pass over x gives both moments. The formula cancels when the mean is
+            # large, but by less than the rounding of x to 8 bits changes the variance.
+            square = jnp.mean(jnp.square(y), axis=-1, keepdims=True)
+            variance = jnp.maximum(square - jnp.square(mean), 0.0)
+        else:
+            variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         lead = range(x.ndim - 1)
         scale = jnp.expand_dims(self.scale[...], lead)
         bias = jnp.expand_dims(self.bias[...], lead)

@@ -183,6 +183,26 @@ def test_layer_norm_matches_float64_when_the_mean_is_large():
     np.testing.assert_allclose(norm(jnp.asarray(x)), exact, atol=2e-3)
 
 
+@pytest.mark.parametrize("mean", [0.0, 10.0, 100.0])
+def test_bfloat16_layer_norm_is_as_accurate_as_its_input(mean):
+    norm = layers.LayerNorm(768, 1e-12)
+    x = np.random.default_rng(0).normal(mean, 1.0, size=(16, 768)).astype(np.float32)
+    x = jnp.asarray(x, jnp.bfloat16)
+    found = np.asarray(norm(x), np.float64)
+    exact = np.asarray(x, np.float64)
+    exact -= exact.mean(axis=1, keepdims=True)
+    exact /= exact.std(axis=1, keepdims=True)
+    # Half a unit in the last of 8 bits, and a little for the one pass over x.
+    np.testing.assert_allclose(found, exact, rtol=2**-8, atol=1e-3)
+
+
+def test_bfloat16_layer_norm_of_a_constant_row_is_finite():
+    norm = layers.LayerNorm(768, 1e-12)
+    x = jnp.full((1, 768), 3.3, jnp.bfloat16)
+    gradient = jax.grad(lambda x: jnp.sum(norm(x).astype(jnp.float32) ** 2))(x)
+    assert np.isfinite(np.asarray(gradient, np.float32)).all()
+
+
 @pytest.mark.slow
 def test_bfloat16_logits_are_close_to_float32():
     config = make_config()

@@ -220,6 +220,54 @@ def test_gradient_of_a_float32_kernel_is_not_rounded_to_the_dtype_of_activations
     np.testing.assert_allclose(of_kernel, exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradient_of_a_bias_is_a_float32_sum(monkeypatch, platform, dtype):
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
+    use_mesh(2, 2, 2)
+    spec = jax.P(("data", "fsdp"), None, "tensor")
+    random = np.random.default_rng(0)
+    x, weights = (
+        jax.device_put(jnp.asarray(random.normal(size=(8, 512, 6)), dtype), spec)
+        for _ in range(2)
+    )
+    bias = jax.device_put(
+        jnp.asarray(random.normal(size=6), "float32"), jax.P("tensor")
+    )
+
+    @jax.jit
+    def both(x, bias, weights):
+        plus_bias = lambda x, bias: ops.plus_bias(x, bias, x.dtype)  # noqa: E731
+        y, gradients = jax.vjp(plus_bias, x, bias)
+        return y, *gradients(weights)
+
+    y, of_x, of_bias = both(x, bias, weights)
+    np.testing.assert_array_equal(
+        y, (x.astype("float32") + bias[None, None]).astype(dtype)
+    )
+    np.testing.assert_array_equal(of_x, weights)
+    assert of_bias.dtype == jnp.float32
+    assert jax.typeof(of_bias).sharding.spec == jax.P("tensor")
+    exact = np.asarray(weights, np.float64).sum((0, 1))
+    np.testing.assert_allclose(of_bias, exact, rtol=1e-4, atol=1e-3)
+    has_product = "dot_general" in str(jax.make_jaxpr(both)(x, bias, weights))
+    assert has_product == (platform == "tpu" and dtype == "bfloat16")
+
+
+def test_gradient_of_a_bias_is_rounded_to_a_given_dtype_on_a_tpu(monkeypatch):
+    monkeypatch.setattr(sharding, "platform", lambda: "tpu")
+    weights = np.full((3, 2), 1 + 2.0**-12, np.float32)
+
+    def of_bias(dtype):
+        _, gradients = jax.vjp(
+            lambda bias: ops.plus_bias(jnp.zeros((3, 2)), bias, dtype), jnp.zeros(2)
+        )
+        return gradients(jnp.asarray(weights))[0]
+
+    np.testing.assert_array_equal(of_bias(None), weights.sum(0))
+    np.testing.assert_array_equal(of_bias(jnp.bfloat16), 3.0)
+
+
 # ----------------------------------------------------------------- embedding lookup
 
 

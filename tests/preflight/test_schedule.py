@@ -1,9 +1,11 @@
 """Reading of libtpu's final schedules, one written by hand and a real one."""
 
+import argparse
 import json
 
 import pytest
 
+from benchmarks import tpu_schedule
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.preflight import schedule
@@ -130,3 +132,13 @@ def test_a_topology_that_is_not_a_tpus_is_one_line():
     found = run_anew("benchmarks.tpu_schedule", "--topology=local")
     assert found.returncode == 2 and "--topology=local" in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_the_case_of_a_step_names_fewer_layers_and_the_compilers_flags():
+    args = argparse.Namespace(
+        size="base", batch=64, length=128, packed=False, dropout=0.1, layers=None
+    )
+    assert tpu_schedule.case_of(args, "") == "base 64x128 dropout 0.1"
+    args.layers, args.packed = 2, True
+    case = "base 64x128 packed dropout 0.1 2 layers --a=1 --b=2"
+    assert tpu_schedule.case_of(args, " --a=1  --b=2") == case
