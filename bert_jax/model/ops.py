@@ -390,14 +390,20 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
     """
     if seed is None or rate == 0.0:
         return x
+    return keep(x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), rate, seed)
+
+
+def keep(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
+    """Zeroes the elements of x that `dropout` does, without scaling the rest."""
+    if seed is None or rate == 0.0:
+        return x
     # Two words, because a 32-bit counter is too small for a large tensor.
     half, spec = x.ndim // 2, jax.typeof(x).sharding.spec
     seeds = dropout_seeds(x.shape[:half], seed, jax.P(*spec[:half]))
     index = row_major_index(x.shape[half:], jax.P(*spec[half:]))
     trailing = (None,) * index.ndim
-    keep = is_kept(seeds[(..., *trailing)] ^ fold(index)[(None,) * half], rate)
-    scaled = x * jnp.asarray(1.0 / (1.0 - rate), x.dtype)
-    return jnp.where(keep, scaled, jnp.zeros_like(x))
+    is_kept_ = is_kept(seeds[(..., *trailing)] ^ fold(index)[(None,) * half], rate)
+    return jnp.where(is_kept_, x, jnp.zeros_like(x))
 
 
 def dropout_seeds(

@@ -1,14 +1,15 @@
-"""The choice between the attention kernel and the einsums."""
+"""The einsums against a softmax with its own gradient, and the choice of the kernel."""
 
 import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bert_jax.distributed import sharding
-from bert_jax.model import attention
+from bert_jax.model import attention, ops
 from tests.conftest import use_mesh
 
 
@@ -61,3 +62,50 @@ def test_kernel_is_used_where_it_is_faster(monkeypatch, has_kernel, case):
     )
     program = str(jax.make_jaxpr(attend)(q, *kv, query_ids, key_ids))
     assert ("pallas_call" in program) == has_kernel
+
+
+def by_softmax(q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, num_heads, rate, seed):
+    """Returns the context as Vaswani et al. 2017 define it, with JAX's gradient."""
+    q, k, v = (attention._split_heads(x, num_heads) for x in (q_BTD, k_BSD, v_BSD))
+    scores = ops.einsum_float32("BTNH,BSNH->BNTS", q, k) / q.shape[-1] ** 0.5
+    mask = attention.attention_mask(query_ids_BT, key_ids_BS)
+    weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
+    weights = ops.dropout(weights.astype(q.dtype), rate, seed)
+    return ops.einsum_float32("BNTS,BSNH->BTNH", weights, v).reshape(q_BTD.shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2e-2)]
+)
+@pytest.mark.parametrize("is_dropped", [False, True])
+@pytest.mark.parametrize("num_queries", [24, 5])
+def test_context_and_gradients_equal_those_of_a_softmax(
+    is_dropped, num_queries, dtype, tolerance
+):
+    B, S, D, num_heads = 3, 24, 32, 4
+    random = np.random.default_rng(0)
+    ids_BS = np.sort(random.integers(0, 4, (B, S)))[:, ::-1]  # 0: padding, at the end
+    layout = jax.NamedSharding(
+        use_mesh(1, 1, 1), sharding.spec("batch", "seq", "heads")
+    )
+    q, k, v, gradient = (
+        jax.device_put(
+            jnp.asarray(2 * random.normal(size=(B, length, D)), dtype), layout
+        )
+        for length in (num_queries, S, S, num_queries)
+    )
+    ids = (ids_BS[:, :num_queries], ids_BS)
+    seed = jnp.array([7, 9], jnp.uint32) if is_dropped else None
+
+    def compute(attend, *arrays):
+        context, vjp = jax.vjp(
+            lambda *x: attend(*x, *ids, num_heads, 0.4, seed), *arrays[:3]
+        )
+        return context, *vjp(arrays[3].astype(context.dtype))
+
+    found = compute(attention.attention, q, k, v, gradient)
+    exact = (x.astype(jnp.float32) for x in (q, k, v, gradient))
+    for ours, theirs in zip(found, compute(by_softmax, *exact), strict=True):
+        assert ours.dtype == dtype
+        difference = np.linalg.norm(np.asarray(ours, np.float32) - theirs)
+        assert difference <= tolerance * np.linalg.norm(theirs)

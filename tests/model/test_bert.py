@@ -250,16 +250,23 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
     """Compares the calls in order; the last layer queries the masks and [CLS] only."""
     config = with_dropout(0.25, 0.5)
     bert, calls = build(config), []
-    drop = bert_lib.dropout
+    drop, attend, seeds = bert_lib.dropout, attention.by_einsums, set()
 
-    def record(x, rate, seed):
-        calls.append((x.shape, rate))
+    def record(shape, rate, seed):
+        calls.append((shape, rate))
         seeds.add(tuple(np.asarray(seed).tolist()))
+
+    def record_drop(x, rate, seed):
+        record(x.shape, rate, seed)
         return drop(x, rate, seed)
 
-    seeds = set()
-    for module in (bert_lib, attention):
-        monkeypatch.setattr(module, "dropout", record)
+    def record_attend(q, k, v, mask_B1TS, num_heads, rate, seed):
+        B, _, T, S = mask_B1TS.shape
+        record((B, num_heads, T, S), rate, seed)
+        return attend(q, k, v, mask_B1TS, num_heads, rate, seed)
+
+    monkeypatch.setattr(bert_lib, "dropout", record_drop)
+    monkeypatch.setattr(attention, "by_einsums", record_attend)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     bert(batch, dropout_key=jax.random.key(0), dtype=F32)
     B, T, Q, N, D = 8, 16, 4 + 1, 4, 32
