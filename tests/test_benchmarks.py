@@ -39,8 +39,8 @@ def test_train_step_batch_has_pairs_of_equal_length(has_pairs):
     batch = train_step.make_batch(config)
     starts = [0, 8] if has_pairs else [0]
     assert batch["next_sentence_positions"].tolist() == [starts] * 3
-    for name, array in pipeline.batch_shapes(config.phases[0]).items():
-        assert batch[name].shape == array.shape, name
+    for name, (shape, dtype) in pipeline.batch_shapes(config.phases[0]).items():
+        assert (batch[name].shape, batch[name].dtype) == (shape, dtype), name
     assert batch["position_ids"].max() == 16 // len(starts) - 1
     assert (np.unique(batch["sequence_ids"]) == np.arange(len(starts)) + 1).all()
 
