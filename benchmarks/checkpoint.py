@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
-    args.length, args.dtype = 128, "auto"
+    args.length, args.dtype, args.packed, args.layers = 128, "auto", False, None
     workdir = tempfile.mkdtemp(prefix="bert_jax-checkpoints-")
     try:
         measure(args, workdir)

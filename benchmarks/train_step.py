@@ -1,18 +1,24 @@
 """Measures a train step in sequences/s, compared with Hugging Face BERT in PyTorch.
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
-        [--repeats=7] [--dtype=auto|float32|bfloat16] [--peer=eager|compiled|none]
+        [--packed] [--layers=N] [--repeats=7] [--dtype=auto|float32|bfloat16]
+        [--peer=eager|compiled|none] [--peer_alone]
 
 Both sides take a whole step on the same batch: forward, backward, clipping by global
 norm and AdamW, with dropout 0.1 and the masked-LM and next-sentence losses. The lower
 bound of the work is the FLOPs in the row over the machine's matrix rate. The `eager`
 peer follows the documentation of transformers; the `compiled` peer uses `torch.compile`
-and torch's fused AdamW.
+and torch's fused AdamW; both use torch's scaled dot product attention.
+
+With --packed, a row holds two pairs of half its length: the pairs of Wikipedia of at
+most 512 tokens have a mean length of 256. The peer pads each pair to a row of its own,
+and sequences/s counts pairs. --peer_alone measures the peer only.
 """
 
 import argparse
 import functools
 import importlib.util
+import statistics
 import sys
 
 import jax
@@ -39,14 +45,21 @@ def main() -> None:
     parser.add_argument("--size", choices=("base", "large"), default="base")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--packed", action="store_true", help="two pairs in a row")
+    parser.add_argument("--layers", type=int, help="fewer layers than the size has")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
     )
     parser.add_argument("--peer", choices=tuple(PEERS), default="eager")
+    parser.add_argument("--peer_alone", action="store_true")
     args = parser.parse_args()
+    if args.peer_alone and args.peer == "none":
+        parser.error("--peer_alone needs --peer=eager or --peer=compiled")
+    if args.packed and args.length % 2:
+        parser.error(f"--packed needs an even --length, not {args.length}")
     config = make_config(args)
-    builders = {"ours": our_step}
+    builders = {} if args.peer_alone else {"ours": our_step}
     if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
@@ -56,27 +69,38 @@ def main() -> None:
         is_compiled = args.peer == "compiled"
         builders["theirs"] = functools.partial(torch_step, is_compiled=is_compiled)
     seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
-    rates = {name: [args.batch / s for s in each] for name, each in seconds.items()}
     phase = config.phases[0]
+    pairs = phase.max_sequences_per_row
+    rates = {
+        name: [args.batch * pairs / s for s in each] for name, each in seconds.items()
+    }
     flops = throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase
     )
     device = jax.devices()[0]
-    median = sorted(rates["ours"])[len(rates["ours"]) // 2]
+    case = (
+        f"{args.size} {args.batch}x{args.length}{' packed' if args.packed else ''}"
+        f" {step_lib.compute_dtype(config.compute_dtype)}"
+        f"{f', {args.layers} layers' if args.layers else ''}"
+    )
+    more = {"device": device.device_kind}
+    if args.peer_alone:
+        name = f"{case}, {PEERS[args.peer]}"
+        rows.print_row("train_step", name, "sequences/s", rates["theirs"], **more)
+        return
     # A CPU has no data sheet, and a rate measured on a shared machine means little.
     has_peak = device.platform != "cpu"
-    mfu = round(median * flops / throughput.peak_flops(), 3) if has_peak else None
+    rate = statistics.median(rates["ours"]) / pairs
     rows.print_row(
         "train_step",
-        f"{args.size} {args.batch}x{args.length}"
-        f" {step_lib.compute_dtype(config.compute_dtype)}",
+        case,
         "sequences/s",
         rates["ours"],
         PEERS[args.peer],
         rates.get("theirs"),
-        device=device.device_kind,
-        gflops_per_sequence=round(flops / 1e9, 2),
-        mfu=mfu,
+        **more,
+        gflops_per_sequence=round(flops / pairs / 1e9, 2),
+        mfu=round(rate * flops / throughput.peak_flops(), 3) if has_peak else None,
     )
 
 
@@ -86,33 +110,42 @@ def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
     phase.sequence_length = args.length
     phase.global_batch_size = args.batch
     phase.max_predictions = min(phase.max_predictions, args.length // 2)
+    if args.packed:
+        phase.max_sequences_per_row = 2
     config.phases = (phase,)
+    if args.layers:
+        config.model.num_hidden_layers = args.layers
     config.data.num_streams = 1
     config.compute_dtype = args.dtype
     return config_lib.from_config_dict(config)
 
 
 def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
-    """Returns a batch of full rows of random tokens that use all mask slots."""
+    """Returns a batch of full rows of random tokens that use all mask slots.
+
+    The pairs of a row have the same length.
+    """
     random = np.random.default_rng(0)
     phase = config.phases[0]
     B, T, P = phase.global_batch_size, phase.sequence_length, phase.max_predictions
+    K = phase.max_sequences_per_row
+    pair, place = np.divmod(np.arange(T), T // K)
     vocab_size = config.tokenizer.vocab_size
     lowest = min(1000, vocab_size // 2)  # above the special tokens of BERT
     positions = [np.sort(random.permutation(T - 1)[:P] + 1) for _ in range(B)]
     batch = {
         "input_ids": random.integers(lowest, vocab_size, (B, T)),
-        "segment_ids": np.broadcast_to(np.arange(T) >= T // 2, (B, T)),
-        "position_ids": np.broadcast_to(np.arange(T), (B, T)),
-        "sequence_ids": np.ones((B, T)),
+        "segment_ids": np.broadcast_to(place >= T // K // 2, (B, T)),
+        "position_ids": np.broadcast_to(place, (B, T)),
+        "sequence_ids": np.broadcast_to(pair + 1, (B, T)),
         "masked_lm_positions": np.stack(positions),
         "masked_lm_ids": random.integers(lowest, vocab_size, (B, P)),
-        "next_sentence_positions": np.zeros((B, 1)),
-        "next_sentence_labels": random.integers(0, 2, (B, 1)),
+        "next_sentence_positions": np.broadcast_to(np.arange(K) * (T // K), (B, K)),
+        "next_sentence_labels": random.integers(0, 2, (B, K)),
     }
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
     batch["masked_lm_weights"] = np.ones((B, P), np.float32)
-    batch["next_sentence_weights"] = np.ones((B, 1), np.float32)
+    batch["next_sentence_weights"] = np.ones((B, K), np.float32)
     return batch
 
 
@@ -165,12 +198,20 @@ def torch_step(
         model = torch.compile(model)
     labels = np.full_like(batch["input_ids"], -100)
     np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
+    num_pairs, length = batch["next_sentence_labels"].size, labels.shape[1]
+
+    def padded(array: np.ndarray, padding: int) -> np.ndarray:
+        """Returns a row of the full length for each pair."""
+        of_pairs = array.reshape(num_pairs, -1)
+        right = length - of_pairs.shape[1]
+        return np.pad(of_pairs, ((0, 0), (0, right)), constant_values=padding)
+
     inputs = {
-        "input_ids": batch["input_ids"],
-        "token_type_ids": batch["segment_ids"],
-        "attention_mask": batch["sequence_ids"],
-        "labels": labels,
-        "next_sentence_label": batch["next_sentence_labels"][:, 0],
+        "input_ids": padded(batch["input_ids"], 0),
+        "token_type_ids": padded(batch["segment_ids"], 0),
+        "attention_mask": padded(batch["sequence_ids"] > 0, 0),
+        "labels": padded(labels, -100),
+        "next_sentence_label": batch["next_sentence_labels"].ravel(),
     }
     inputs = {
         name: torch.tensor(array, dtype=torch.long, device=device)

@@ -1,12 +1,14 @@
 """Benchmarks run and print rows; their numbers are not checked."""
 
+import argparse
 import json
 import shlex
 
 import numpy as np
 import pytest
 
-from benchmarks import blimp, d2l, d2l_torch, sts, tuning
+from benchmarks import blimp, d2l, d2l_torch, gpu_sweep, sts, train_step, tuning
+from bert_jax.data.batches import pipeline
 from bert_jax.data.tokenizers import wordpiece
 from tests import models
 from tests.commands import run, run_well, small_run, write_text
@@ -26,6 +28,54 @@ def test_train_step_prints_a_row():
     )
     row = json.loads(stdout)
     assert row.keys() >= ROW and row["value"] > 0 and row["mfu"] is None
+
+
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_train_step_batch_has_pairs_of_equal_length(has_pairs):
+    args = argparse.Namespace(
+        size="base", batch=3, length=16, dtype="auto", packed=has_pairs, layers=1
+    )
+    config = train_step.make_config(args)
+    batch = train_step.make_batch(config)
+    starts = [0, 8] if has_pairs else [0]
+    assert batch["next_sentence_positions"].tolist() == [starts] * 3
+    for name, (shape, dtype) in pipeline.batch_shapes(config.phases[0]).items():
+        assert (batch[name].shape, batch[name].dtype) == (shape, dtype), name
+    assert batch["position_ids"].max() == 16 // len(starts) - 1
+    assert (np.unique(batch["sequence_ids"]) == np.arange(len(starts)) + 1).all()
+
+
+@pytest.mark.slow
+def test_gpu_sweep_prints_a_row_for_each_set_of_flags_and_batch():
+    stdout = run_well(
+        "benchmarks.gpu_sweep",
+        "--cases=base 16 packed",
+        "--batches=2,4",
+        "--layers=1",
+        "--repeats=1",
+        "--no_peer",
+    )
+    found = [json.loads(line) for line in stdout.splitlines()]
+    assert len(found) == 5 and all(row.keys() >= ROW for row in found)
+    flags = [row["xla_flags"] for row in found]
+    assert flags[:4] == list(gpu_sweep.FLAGS.values()) and flags[4] in flags[:4]
+    assert [row["case"].split()[1] for row in found] == ["2x16"] * 4 + ["4x16"]
+
+
+def test_gpu_sweep_continues_after_a_measurement_that_fails():
+    done = run(
+        "benchmarks.gpu_sweep", "--cases=base 16", "--batches=2", "--case_minutes=0.001"
+    )
+    assert done.returncode == 0 and not done.stdout
+    lines = [line for line in done.stderr.splitlines() if "took more than" in line]
+    assert len(lines) == len(gpu_sweep.FLAGS) + 1  # and the peer
+
+
+def test_gpu_sweep_compares_the_best_rates():
+    ours = {"benchmark": "train_step", "case": "base 2x16 bfloat16", "value": 3.0}
+    row = gpu_sweep.compared(ours, {"case": "base 4x16 bfloat16, peer", "value": 2.0})
+    assert (row["case"], row["ratio"]) == ("base 2x16 bfloat16", 1.5)
+    assert (row["peer"], row["peer_value"]) == ("base 4x16 bfloat16, peer", 2.0)
 
 
 @pytest.mark.slow
