@@ -105,7 +105,12 @@ class Checkpoints:
         self.seconds_to_save = 0.0
         self._manager = _Manager(
             self.directory,
-            item_names=("state", "meta"),
+            item_handlers={
+                # Compression saves 8% of the bytes of a state, and takes twice the CPU
+                # time of all the rest of a save.
+                "state": ocp.PyTreeCheckpointHandler(use_compression=False),
+                "meta": ocp.JsonCheckpointHandler(),
+            },
             options=ocp.CheckpointManagerOptions(
                 preservation_policy=_preservation(config, ranking) if config else None,
                 create=config is not None,
