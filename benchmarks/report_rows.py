@@ -1,5 +1,6 @@
 """Converts rows of benchmarks/results to lines of tables, for benchmarks/report.py."""
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,28 @@ def _tuning(row: Row) -> list[dict[str, str]]:
     ]
 
 
+def _tuning_parity(row: Row) -> list[dict[str, str]]:
+    """Returns the line of fine-tuning compared with a loop over transformers."""
+
+    def scores(values: list[float]) -> str:
+        each = ", ".join(f"{value:.3f}" for value in values)
+        return f"{statistics.mean(values):.3f} ({each})"
+
+    floor = f" ({row['floor_of']})" if row["floor_of"] else ""
+    return [
+        {
+            "task": row["case"],
+            "metric": row["unit"],
+            "device": device(row),
+            "bert_jax": scores(row["scores"]),
+            row["peer"]: scores(row["peer_scores"]),
+            "without a network": number(row["floor"]) + floor,
+            "learning rate": f"{row['rate']:g}",
+            "versions": versions(row),
+        }
+    ]
+
+
 def _preflight(report: Row) -> list[dict[str, str]]:
     """Returns the lines of a report of preflight, one for each phase."""
     lines = []
@@ -116,13 +139,23 @@ def _tpu_schedule(row: Row) -> list[dict[str, str]]:
     ]
 
 
-KINDS = {"tuning": _tuning, "preflight": _preflight, "tpu_schedule": _tpu_schedule}
+KINDS = {
+    "tuning": _tuning,
+    "tuning_parity": _tuning_parity,
+    "preflight": _preflight,
+    "tpu_schedule": _tpu_schedule,
+}
 # Columns of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (
     *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),
     *("optimizer", "copies"),
 )
-EXACT = ("hidden_states", "sts", "d2l")  # benchmarks whose values have all digits
+EXACT = (
+    "hidden_states",
+    "sts",
+    "d2l",
+    "tuning_losses",
+)  # benchmarks whose values have all digits
 
 
 def batch(report: Row, phase: Row) -> str:
@@ -164,6 +197,9 @@ MORE: dict[str, Callable[[Any], str]] = {
     "max_length": lambda value: f"at most {value} tokens",
     "by_state": lambda values: (
         "embeddings, then layers: " + ", ".join(f"{value:.1e}" for value in values)
+    ),
+    "by_step": lambda values: (
+        "steps 1 to 20: " + ", ".join(f"{value:.0e}" for value in values)
     ),
     "unigram_entropy": lambda value: f"entropy of word frequencies {value}",
     "last_steps": lambda value: f"last 10 steps {value}",

@@ -293,6 +293,39 @@ def test_hidden_states_prints_a_row(source, tmp_path):
     assert len(row["by_state"]) == 3
 
 
+@pytest.mark.slow
+def test_tuning_parity_prints_rows_of_both_sides(source, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(320)]
+    for name in ("train", "dev"):
+        path = tmp_path / "data" / "glue" / "SST-2" / f"{name}.tsv"
+        write_table(path, ("sentence", "label"), sentences)
+    work = tmp_path / "work"
+    command = [
+        "benchmarks.tuning_parity",
+        f"--model={source[0]}",
+        f"--data={tmp_path / 'data'}",
+        f"--workdir={work}",
+        "--tasks=sst2",
+        "--seeds=0,1",
+        "--length=16",
+    ]
+    found = list(map(json.loads, run_well(*command, "--repeats=2").splitlines()))
+    assert [row["benchmark"] for row in found] == [
+        *("tuning_losses", "tuning_parity", "tuning_step")
+    ]
+    assert all(row.keys() >= ROW and row["value"] > 0 for row in found)
+    losses, scores, steps = found
+    assert losses["value"] == max(losses["by_step"]) < 1e-5
+    assert len(losses["by_step"]) == 20 and steps["repeats"] == 2
+    assert len(scores["scores"]) == len(scores["peer_scores"]) == 2
+    (work / "sst2" / "seed1" / "peer.json").write_text('{"accuracy": 0.125}')
+    _, resumed = map(json.loads, run_well(*command, "--repeats=0").splitlines())
+    assert resumed["scores"] == scores["scores"]
+    assert resumed["peer_scores"] == [scores["peer_scores"][0], 0.125]
+
+
 def write_wikitext(path):
     """Writes paragraphs of the form of WikiText-2."""
     sentence = "The <unk> stone @-@ work of {} weighs 1 @,@ {} kg"

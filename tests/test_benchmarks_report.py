@@ -202,3 +202,12 @@ def test_charts_are_well_formed_and_the_same_each_time():
     image = next(iter(ElementTree.fromstring(first)))
     assert image.get("aria-label") == 'a "b" & c' and image.get("width") is None
     assert "against a peer" in "".join(image.itertext())
+
+
+def test_a_comparison_of_fine_tuning_shows_the_score_of_every_seed(results):
+    row = {**ROW, "benchmark": "tuning_parity", "unit": "f1", "rate": 3e-4}
+    row |= {"scores": [0.5, 0.75, 0.7], "peer_scores": [0.6, 0.7, 0.8]}
+    results("a", row | {"floor": 0.25, "floor_of": "chance"})
+    table = report.results("a")
+    assert "| 0.650 (0.500, 0.750, 0.700) | 0.700 (0.600, 0.700, 0.800) |" in table
+    assert "| 0.25 (chance) |" in table and "| a peer |" in table

