@@ -8,7 +8,9 @@ configs/d2l.py, the book's side the PyTorch loop of d2l_torch.py. Both read the 
 paragraphs with the same vocabulary: the words of BERT's tokenizer that occur at least 5
 times. Prints a row for each of: masked-LM loss per masked word and next-sentence loss
 and accuracy, which are means over all steps, and pairs/s of the training step on one
-batch, timed in alternation, without the input pipeline.
+batch, timed in alternation, without the input pipeline. Losses do not depend on the
+load of the machine, and rates do: --repeats=0 trains without timing, and --seeds= times
+without training.
 """
 
 import argparse
@@ -52,15 +54,24 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workdir", type=Path)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        compare(args, args.workdir or Path(scratch))
-
-
-def compare(args: argparse.Namespace, workdir: Path) -> None:
-    """Runs both sides with every seed and prints the rows."""
     found = list(paragraphs(args.data))
     counts = count_words(found)
     tokenizer = wordpiece.WordPiece(vocabulary(counts), lowercase=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        if args.seeds:
+            compare(args, args.workdir or Path(scratch), found, counts, tokenizer)
+    if args.repeats:
+        time_steps(len(tokenizer.vocab), args)
+
+
+def compare(
+    args: argparse.Namespace,
+    workdir: Path,
+    found: list[list[str]],
+    counts: collections.Counter[str],
+    tokenizer: wordpiece.WordPiece,
+) -> None:
+    """Runs both sides with every seed and prints the rows."""
     write(workdir, found, tokenizer)
     ours: list[dict[str, float]] = []
     theirs: list[dict[str, float]] = []
@@ -84,7 +95,6 @@ def compare(args: argparse.Namespace, workdir: Path) -> None:
         rows.print_row(
             "d2l", f"{title}, {case}", unit, values[0], PEER, values[1], **more
         )
-    time_steps(len(tokenizer.vocab), args)
 
 
 def time_steps(vocab_size: int, args: argparse.Namespace) -> None:

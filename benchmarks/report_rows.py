@@ -139,11 +139,32 @@ def _tpu_schedule(row: Row) -> list[dict[str, str]]:
     ]
 
 
+def _speedrun(row: Row) -> list[dict[str, str]]:
+    """Returns the line of an entry of a speedrun."""
+    return [
+        {
+            "time": f"{number(row['value'])} s",
+            "change": row["case"],
+            "track": row["track"],
+            "date": row["date"],
+            "device": device(row),
+            "steps": number(row["steps"]),
+            "held-out loss": f"{row['masked_lm_loss']:.3f}",
+            "target": f"{row['target']:.3f}",
+            "seeds": ", ".join(map(str, row["seeds"])),
+            "corpus": f"`{row['corpus']}`",
+            "log": f"`{row['log']}`",
+            "versions": versions(row),
+        }
+    ]
+
+
 KINDS = {
     "tuning": _tuning,
     "tuning_parity": _tuning_parity,
     "preflight": _preflight,
     "tpu_schedule": _tpu_schedule,
+    "speedrun": _speedrun,
 }
 # Columns of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (

@@ -24,7 +24,7 @@ from typing import Annotated, Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
-from benchmarks import report  # noqa: E402
+from benchmarks import budgets, report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from bert_jax.errors import ConfigError  # noqa: E402
 
@@ -310,5 +310,6 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "finetuning_keys": finetuning_keys,
     "config_differences": config_differences,
     "layers": layers,
+    "budgets": budgets.budgets,
     **report.GENERATORS,
 }

@@ -77,6 +77,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.phases = (
         ml_collections.ConfigDict(
             {
+                # With 500, the held-out loss on the documentation of Python 3.11 was
+                # 5.19 after 600 steps of the second phase; with 1,000, it is 4.67
+                # after 400 (unigram entropy: 6.02).
                 "num_steps": 1000,
                 "sequence_length": 16,
                 "global_batch_size": 128,
@@ -104,7 +107,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.optimizer.schedule = "linear"
     config.optimizer.schedule_by_phase = True  # new positions need a high rate
     config.optimizer.reset_moments_by_phase = False
-    config.optimizer.learning_rate = 2e-3  # 5.83 in the trial above; with 1e-3: 5.91
+    # 5.83 in the trial on books above; with 1e-3: 5.91. A rate that stays high keeps
+    # the model on the plateau: with a constant 3e-3 and a first phase of 700 steps, the
+    # loss on the documentation was 5.27 after 1,400 steps instead of 4.67.
+    config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 60  # 5% of a phase
     config.optimizer.decay_steps = 0  # for schedule wsd
     config.optimizer.weight_decay = 0.01
