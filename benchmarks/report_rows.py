@@ -116,7 +116,39 @@ def _tpu_schedule(row: Row) -> list[dict[str, str]]:
     ]
 
 
-KINDS = {"tuning": _tuning, "preflight": _preflight, "tpu_schedule": _tpu_schedule}
+def _loss_curve(row: Row) -> list[dict[str, str]]:
+    """Returns the line of a variant of benchmarks.time_to_loss."""
+    steps = row["curves"][0]["steps"][-1]
+
+    def last(metric: str) -> str:
+        return ", ".join(f"{curve[metric][-1]:.3f}" for curve in row["curves"])
+
+    at_common = ", ".join(f"{loss:.3f}" for loss in row["losses_at_common"])
+    return [
+        {
+            "variant": row["case"],
+            "device": device(row),
+            "step": f"{1000 * row['step_seconds']:.0f} ms",
+            "pairs in a step": f"{row['pairs']:.1f}",
+            "text": f"{row['text_share']:.0%} of tokens",
+            "steps": f"{steps:,}",
+            "time of the steps": f"{steps * row['step_seconds']:.0f} s",
+            "held-out masked-LM loss of each seed": last("masked_lm_loss"),
+            "next-sentence accuracy": last("next_sentence_accuracy"),
+            "masked-LM loss after equal time": (
+                f"{at_common} after {row['common_seconds']:.0f} s"
+            ),
+            "versions": versions(row),
+        }
+    ]
+
+
+KINDS = {
+    "tuning": _tuning,
+    "preflight": _preflight,
+    "tpu_schedule": _tpu_schedule,
+    "loss_curve": _loss_curve,
+}
 # Columns of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (
     *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),
