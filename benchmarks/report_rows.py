@@ -134,7 +134,10 @@ def _loss_curve(row: Row) -> list[dict[str, str]]:
             "steps": f"{steps:,}",
             "time of the steps": f"{steps * row['step_seconds']:.0f} s",
             "held-out masked-LM loss of each seed": last("masked_lm_loss"),
-            "next-sentence accuracy": last("next_sentence_accuracy"),
+            "next-sentence accuracy": (
+                f"{last('next_sentence_accuracy')} (majority"
+                f" {row['next_sentence_majority']:.3f})"
+            ),
             "masked-LM loss after equal time": (
                 f"{at_common} after {row['common_seconds']:.0f} s"
             ),

@@ -148,8 +148,7 @@ def train_torch(run: Path, seed: int, args: argparse.Namespace) -> Curve:
     """Trains the PyTorch loop on the batches of "faithful" and evaluates it."""
     ours = args.workdir / "faithful" / f"seed{seed}"
     curve("faithful", seed, args)
-    config = read_config(str(ours))
-    assert config is not None, "the run has a curve"
+    config = config_of(ours)
     steps = time_to_loss_torch.train(config, args.workdir / "exported", run, args.every)
     opened = run_lib.open_run(str(ours), None)
     return evaluate(
@@ -209,6 +208,27 @@ def held_out_config(config: ExperimentConfig) -> ExperimentConfig:
     return dataclasses.replace(config, phases=(phase,))
 
 
+def next_sentence_majority(args: argparse.Namespace) -> float:
+    """Returns the share of the more frequent label of the held-out pairs."""
+    config = held_out_config(first_config(args.variants[0], args))
+    batches = evaluation.eval_batches(corpus_lib.read(config), config, 0)
+    majority = evaluation.next_sentence_majority(batches)
+    assert majority is not None, "every row has a pair"
+    return majority
+
+
+def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
+    """Returns the config of a variant's run with the first seed."""
+    ours = "faithful" if variant == TORCH else variant
+    return config_of(args.workdir / ours / f"seed{args.seeds.split(',')[0]}")
+
+
+def config_of(run: Path) -> ExperimentConfig:
+    config = read_config(str(run))
+    assert config is not None, "the run has a curve"
+    return config
+
+
 # ---- Time
 
 
@@ -229,12 +249,9 @@ class Timed:
 
 def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
     """Times the steps of all variants in alternation, each on a batch of its own."""
-    seed = int(args.seeds.split(",")[0])
     builders, shapes = {}, {}
     for variant in args.variants:
-        ours = "faithful" if variant == TORCH else variant
-        config = read_config(str(args.workdir / ours / f"seed{seed}"))
-        assert config is not None, "the run has a curve"
+        config = first_config(variant, args)
         batches = list(itertools.islice(training_batches(config), 50))
         shapes[variant] = (
             float(np.mean([b["next_sentence_weights"].sum() for b in batches])),
@@ -304,6 +321,7 @@ def print_rows(
         for name, runs in curves.items()
         for found in runs
     )
+    majority = next_sentence_majority(args)
     for name, runs in curves.items():
         step = timed[name]
         rows.print_row(
@@ -315,6 +333,7 @@ def print_rows(
             step_seconds=round(step.seconds, 4),
             pairs=round(step.pairs, 1),
             text_share=round(step.text_share, 3),
+            next_sentence_majority=round(majority, 3),
             common_seconds=round(common, 1),
             losses_at_common=[
                 round(loss_at(common / step.seconds, found), 3) for found in runs

@@ -201,6 +201,7 @@ def test_loss_curves_are_lines_over_seconds(results):
         "step_seconds": 0.5,
         "pairs": 14.0,
         "text_share": 0.96,
+        "next_sentence_majority": 0.55,
         "common_seconds": 8.0,
         "losses_at_common": [5.7, 5.6],
         "curves": [curve, {**curve, "masked_lm_loss": [6.0, 5.4]}],
