@@ -53,7 +53,7 @@ def follow_base(config: ml_collections.ConfigDict) -> None:
     config.model.attention_probs_dropout_prob = 0.1
     config.phases = config.phases[-1:]
     (phase,) = config.phases
-    phase.num_steps = 600
+    phase.num_steps = 1000
     phase.sequence_length = LENGTH
     phase.global_batch_size = 14
     phase.max_predictions = 20
@@ -61,7 +61,7 @@ def follow_base(config: ml_collections.ConfigDict) -> None:
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule = "constant"
     config.optimizer.schedule_by_phase = False
-    config.optimizer.warmup_steps = 6  # 1% of the steps
+    config.optimizer.warmup_steps = 10  # 1% of the steps
 
 
 # ---- The choices of configs/base_modern.py
@@ -88,7 +88,7 @@ def drop_nothing(config: ml_collections.ConfigDict) -> None:
 def change_optimizer(config: ml_collections.ConfigDict) -> None:
     config.optimizer.name = "adamw"
     config.optimizer.beta2 = 0.98
-    config.optimizer.warmup_steps = 36  # 6% of the steps
+    config.optimizer.warmup_steps = 60  # 6% of the steps
 
 
 Changes = tuple[Callable[[ml_collections.ConfigDict], None], ...]
