@@ -133,7 +133,8 @@ def _loss_curve(row: Row) -> list[dict[str, str]]:
             "text": f"{row['text_share']:.0%} of tokens",
             "steps": f"{steps:,}",
             "time of the steps": f"{steps * row['step_seconds']:.0f} s",
-            "held-out masked-LM loss of each seed": last("masked_lm_loss"),
+            "held-out masked-LM loss": f"{number(row['value'])} nats",
+            "loss of each seed": last("masked_lm_loss"),
             "next-sentence accuracy": (
                 f"{last('next_sentence_accuracy')} (majority"
                 f" {row['next_sentence_majority']:.3f})"
