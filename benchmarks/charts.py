@@ -109,6 +109,26 @@ def step_classes(cases: dict[str, dict[str, float]]) -> Figure:
     return figure
 
 
+def loss_curves(rows: Sequence[Row]) -> Figure:
+    """Draws the held-out loss over the seconds of training: a line for each seed.
+
+    Args:
+      rows: rows of benchmarks.time_to_loss, "loss_curve".
+    """
+    figure, axes = _figure(3.2)
+    for i, row in enumerate(rows):
+        for seed, curve in enumerate(row["curves"]):
+            seconds = [steps * row["step_seconds"] for steps in curve["steps"]]
+            label = None if seed else row["case"]  # one for all seeds
+            losses = curve["masked_lm_loss"]
+            axes.plot(seconds, losses, ".-", color=f"C{i}", label=label, linewidth=1)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("seconds of training steps")
+    axes.set_ylabel("held-out masked-LM loss, nats")
+    _place_legend(axes)
+    return figure
+
+
 def batch_of(case: str) -> tuple[str, int]:
     """Splits "base 512x128 bfloat16" into ("base, 128 tokens, bfloat16", 512).
 

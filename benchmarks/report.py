@@ -229,6 +229,14 @@ def step_classes(name: str) -> str:
     return _chart(charts.step_classes, cases, "Parts of a step", name)
 
 
+def loss_curves(name: str) -> str:
+    """Returns a chart of the held-out loss over time of the loss_curve rows."""
+    from benchmarks import charts
+
+    rows = read(name, ["loss_curve"])
+    return _chart(charts.loss_curves, rows, "Held-out loss over time", name)
+
+
 def _chart(draw: Callable[[Any], Any], data: Any, title: str, name: str) -> str:
     """Returns a chart of rows of a file as SVG.
 
@@ -253,6 +261,7 @@ CHARTS: dict[str, Callable[..., str]] = {
     "peers": peers,
     "share_of_peak": share_of_peak,
     "step_classes": step_classes,
+    "loss_curves": loss_curves,
 }
 GENERATORS = TABLES | CHARTS
 

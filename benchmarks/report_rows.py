@@ -159,12 +159,44 @@ def _speedrun(row: Row) -> list[dict[str, str]]:
     ]
 
 
+def _loss_curve(row: Row) -> list[dict[str, str]]:
+    """Returns the line of a variant of benchmarks.time_to_loss."""
+    steps = row["curves"][0]["steps"][-1]
+
+    def last(metric: str) -> str:
+        return ", ".join(f"{curve[metric][-1]:.3f}" for curve in row["curves"])
+
+    at_common = ", ".join(f"{loss:.3f}" for loss in row["losses_at_common"])
+    return [
+        {
+            "variant": row["case"],
+            "device": device(row),
+            "step": f"{1000 * row['step_seconds']:.0f} ms",
+            "pairs in a step": f"{row['pairs']:.1f}",
+            "text": f"{row['text_share']:.0%} of tokens",
+            "steps": f"{steps:,}",
+            "time of the steps": f"{steps * row['step_seconds']:.0f} s",
+            "held-out masked-LM loss": f"{number(row['value'])} nats",
+            "loss of each seed": last("masked_lm_loss"),
+            "next-sentence accuracy": (
+                f"{last('next_sentence_accuracy')} (majority"
+                f" {row['next_sentence_majority']:.3f})"
+            ),
+            "masked-LM loss after equal time": (
+                f"{at_common} after {row['common_seconds']:.0f} s"
+            ),
+            "versions": versions(row),
+        }
+    ]
+
+
 KINDS = {
     "tuning": _tuning,
     "tuning_parity": _tuning_parity,
     "preflight": _preflight,
     "tpu_schedule": _tpu_schedule,
     "speedrun": _speedrun,
+    "loss_curve": _loss_curve,
 }
 # Columns of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (

@@ -7,9 +7,22 @@ import shlex
 import numpy as np
 import pytest
 
-from benchmarks import blimp, d2l, d2l_torch, gpu_sweep, sts, train_step, tuning
+from benchmarks import (
+    blimp,
+    d2l,
+    d2l_torch,
+    gpu_sweep,
+    sts,
+    time_to_loss,
+    train_step,
+    tuning,
+    variants,
+)
+from benchmarks import time_to_loss_torch as peer
+from bert_jax.configs import base, base_modern
 from bert_jax.data.batches import pipeline
 from bert_jax.data.tokenizers import wordpiece
+from bert_jax.errors import ConfigError
 from tests import models
 from tests.commands import run, run_well, small_run, write_text
 from tests.probes import tasks
@@ -410,3 +423,126 @@ def test_held_out_data_is_not_in_the_training_set(tmp_path):
     train, dev = tuning.articles(tmp_path, tmp_path, num_held_out=2)
     read = [json.load(open(spec.removeprefix("squad:"))) for spec in (train, dev)]
     assert [each["data"] for each in read] == [found[:7], found[7:]]
+
+
+@pytest.mark.slow
+def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
+    """Without dropout and with one optimizer, both sides take the same steps."""
+    pytest.importorskip("torch")
+    write_text(tmp_path / "a.txt")
+    changes = {
+        "tokenizer.vocab_size": 120,
+        "model.hidden_size": 32,
+        "model.intermediate_size": 64,
+        "model.hidden_dropout_prob": 0.0,
+        "model.attention_probs_dropout_prob": 0.0,
+        "optimizer.name": "adamw",
+        "data.validation_fraction": 0.1,
+        "eval.num_sequences": 64,
+        "phases[0].num_steps": 20,
+        # The run's own evaluation then has the rows of the benchmark's.
+        "phases[0].global_batch_size": time_to_loss.HELD_OUT_ROWS,
+        "phases[0].max_predictions": 19,
+    }
+    stdout = run_well(
+        "benchmarks.time_to_loss",
+        f"--sources=text:{tmp_path}/*.txt",
+        f"--workdir={tmp_path / 'work'}",
+        "--variants=torch,faithful",
+        "--every=10",
+        "--repeats=2",
+        *(f"--config.{key}={value}" for key, value in changes.items()),
+    )
+    theirs, ours, seconds = map(json.loads, stdout.splitlines())
+    assert [row["benchmark"] for row in (ours, seconds)] == [
+        "loss_curve",
+        "time_to_loss",
+    ]
+    assert seconds.keys() >= ROW and seconds["value"] > 0 and seconds["ratio"] > 0
+    (our_curve,), (their_curve,) = ours["curves"], theirs["curves"]
+    assert our_curve["steps"] == their_curve["steps"] == [10, 20]
+    for name in time_to_loss.NAMES:
+        np.testing.assert_allclose(our_curve[name], their_curve[name], atol=2e-3)
+    assert our_curve["masked_lm_loss"][0] > our_curve["masked_lm_loss"][1]
+    log = tmp_path / "work" / "faithful" / "seed0" / "metrics.jsonl"
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    (own,) = [line["eval_masked_lm_loss"] for line in logged if "eval_loss" in line]
+    assert own == pytest.approx(our_curve["masked_lm_loss"][1], abs=1e-4)
+
+
+CURVE = {"steps": [10, 20, 30], "masked_lm_loss": [6.0, 5.0, 5.5]}
+
+
+def test_steps_to_a_loss_are_interpolated_to_its_first_crossing():
+    steps = {loss: time_to_loss.steps_to(loss, CURVE) for loss in (6.5, 5.25, 5.0, 4.0)}
+    assert steps == {6.5: 10, 5.25: 17.5, 5.0: 20, 4.0: float("inf")}
+    assert time_to_loss.loss_at(12, CURVE) == 5.8
+
+
+def test_a_loss_that_a_run_does_not_reach_is_an_error():
+    curves = {
+        "faithful": [CURVE],
+        "packed": [{**CURVE, "masked_lm_loss": [6, 5.314, 6]}],
+    }
+    flags = ["--sources=text:a", "--workdir=b"]
+    parsed = time_to_loss.parse(flags)
+    assert time_to_loss.targets(curves, parsed) == [5.32]
+    parsed = time_to_loss.parse([*flags, "--losses=5.5,5.2"])
+    with pytest.raises(ConfigError, match=r"--losses=5.5,5.2: .* 5.314; give losses"):
+        time_to_loss.targets(curves, parsed)
+
+
+@pytest.mark.parametrize(
+    "flag, reason",
+    [
+        ("--variants=faithful,old", "'old' is not one of torch, faithful, packed"),
+        ("--variants=start", "'start' is not one of torch"),
+        ("--seed=1", "--seed=1 is not a flag"),
+    ],
+)
+def test_flags_of_time_to_loss_that_are_wrong(capsys, flag, reason):
+    with pytest.raises(SystemExit) as end:
+        time_to_loss.parse(["--sources=text:a", "--workdir=b", flag])
+    assert end.value.code == 2 and reason in capsys.readouterr().err
+
+
+def test_variants_make_the_choices_of_the_configs():
+    """Each choice has a variant of its own, and "modern" has all of them."""
+    pairs = (
+        ("packed", lambda config: config.phases[0].max_sequences_per_row),
+        ("more_masks", lambda config: config.data.masked_lm_prob),
+        ("no_dropout", lambda config: config.model.hidden_dropout_prob),
+        ("no_dropout", lambda config: config.model.attention_probs_dropout_prob),
+        ("optimizer", lambda config: config.optimizer.name),
+    )
+    faithful, modern = (variants.get_config(name) for name in ("faithful", "modern"))
+    for name, choice in pairs:
+        assert choice(faithful) == choice(base.get_config())
+        alone = choice(variants.get_config(name))
+        assert (
+            choice(modern)
+            == alone
+            == choice(base_modern.get_config())
+            != choice(faithful)
+        )
+    assert modern.optimizer == variants.get_config("optimizer").optimizer
+    assert modern.optimizer.beta2 == base_modern.get_config().optimizer.beta2
+    assert faithful.optimizer.learning_rate == modern.optimizer.learning_rate
+    assert faithful.phases[0].num_steps == modern.phases[0].num_steps
+
+
+def test_labels_of_the_peer_are_at_the_masked_positions():
+    pytest.importorskip("torch")
+    batch = {
+        "input_ids": np.array([[2, 4, 7, 3, 0]]),
+        "segment_ids": np.zeros((1, 5), int),
+        "sequence_ids": np.array([[1, 1, 1, 1, 0]]),
+        "masked_lm_positions": np.array([[1, 2, 0]]),
+        "masked_lm_ids": np.array([[9, 7, 0]]),
+        "masked_lm_weights": np.array([[1.0, 1.0, 0.0]]),
+        "next_sentence_labels": np.array([[1]]),
+    }
+    found = peer.inputs(batch)
+    assert found["labels"].tolist() == [[-100, 9, 7, -100, -100]]
+    assert found["attention_mask"].tolist() == [[1, 1, 1, 1, 0]]
+    assert found["next_sentence_label"].tolist() == [1]

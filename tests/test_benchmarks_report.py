@@ -188,6 +188,35 @@ def test_shares_of_peak_are_lines_over_the_batch_size():
     assert large.get_xydata().tolist() == [[64, 40]]
 
 
+def test_loss_curves_are_lines_over_seconds(results):
+    curve = {
+        "steps": [10, 20],
+        "masked_lm_loss": [6.0, 5.5],
+        "next_sentence_accuracy": [0.5, 0.6],
+    }
+    row = {
+        **ROW,
+        "benchmark": "loss_curve",
+        "case": "packed",
+        "step_seconds": 0.5,
+        "pairs": 14.0,
+        "text_share": 0.96,
+        "next_sentence_majority": 0.55,
+        "common_seconds": 8.0,
+        "losses_at_common": [5.7, 5.6],
+        "curves": [curve, {**curve, "masked_lm_loss": [6.0, 5.4]}],
+    }
+    (axes,) = charts.loss_curves([row]).axes
+    first, second = axes.lines
+    assert first.get_label() == "packed" and second.get_label().startswith("_")
+    assert first.get_xydata().tolist() == [[5, 6], [10, 5.5]]
+    assert second.get_xydata().tolist() == [[5, 6], [10, 5.4]]
+    results("a", row)
+    assert "held-out masked-LM loss, nats" in report.loss_curves("a")
+    table = report.results("a")
+    assert "5.500, 5.400" in table and "5.700, 5.600 after 8 s" in table
+
+
 def test_classes_of_a_step_add_up():
     cases = {"a": {"matmul": 1.0, "dropout": 3.0}, "b": {"matmul": 2.0, "new": 2.0}}
     (axes,) = charts.step_classes(cases).axes

@@ -1,0 +1,380 @@
+"""Measures the time in which variants of a recipe reach a held-out loss.
+
+    python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR
+        [--variants=faithful,packed] [--seeds=0,1] [--losses=5.5,5.3] [--every=100]
+        [--repeats=15] [--config.KEY=VALUE ...]
+
+SOURCE is one of config.data.sources, for example text:books/*.txt. The variants are
+those of benchmarks/variants.py and "torch", a PyTorch loop over the batches of
+"faithful", see time_to_loss_torch.py; the first one is the peer of the others. Each is
+trained by bert_jax.train from the same weights, and every checkpoint is evaluated on
+the same held-out rows of one pair, masked at 15%. The same command resumes an
+interrupted benchmark, and variants with other names or seeds share the workdir.
+--config.KEY=VALUE changes all runs.
+
+The seconds of a step are the median of repeats in alternation with the other variants,
+on one batch, without the input pipeline. A time to a loss is the number of steps to it,
+interpolated between checkpoints, times these seconds. Losses by step do not depend on
+the load of the machine: --repeats=0 trains only. Without --losses, the loss is the
+lowest that all runs reach.
+
+Prints a row "loss_curve" for each variant, with the losses by step, and a row
+"time_to_loss" for each variant and loss. Values are medians over the seeds.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import math
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import rows, time_to_loss_torch, train_step, variants
+from bert_jax.checkpoint.workdir import read_config
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.errors import ConfigError
+from bert_jax.loading import run as run_lib
+from bert_jax.training import evaluation
+
+START, TORCH = "start", "torch"
+HELD_OUT_ROWS = 32
+EVERY = ("every_steps", "keep_every_steps")
+NAMES = ("masked_lm_loss", "next_sentence_loss", "next_sentence_accuracy")
+# Held-out metrics by name, and the steps after which they were evaluated as "steps".
+Curve = dict[str, list[float]]
+
+
+def main() -> None:
+    args = parse(sys.argv[1:])
+    try:
+        compare(args)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], allow_abbrev=False
+    )
+    parser.add_argument("--sources", required=True, help="separated by commas")
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--variants", default="faithful,packed")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--losses", default="", help="targets, separated by commas")
+    parser.add_argument("--every", type=int, default=100, help="steps of a checkpoint")
+    parser.add_argument("--repeats", type=int, default=15)
+    args, args.overrides = parser.parse_known_args(arguments)
+    unknown = [flag for flag in args.overrides if not flag.startswith("--config.")]
+    if unknown:
+        parser.error(
+            f"{unknown[0]} is not a flag; changes of a config are --config.KEY"
+        )
+    args.variants = args.variants.split(",")
+    known = [TORCH, *variants.VARIANTS]
+    for name in args.variants:
+        if name not in known or name == START:
+            known.remove(START)
+            parser.error(f"--variants: {name!r} is not one of {', '.join(known)}")
+    return args
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Trains the variants, times their steps and prints the rows."""
+    train_start(args)
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    curves = {
+        name: [curve(name, seed, args) for seed in seeds] for name in args.variants
+    }
+    if args.repeats:
+        print_rows(curves, time_steps(args), args)
+
+
+# ---- Training
+
+
+def train_start(args: argparse.Namespace) -> None:
+    """Trains the weights from which all variants continue, and exports them."""
+    if (args.workdir / "exported" / "config.json").exists():
+        return
+    run_train(args.workdir / START, START, args, *args.overrides)
+    command = [sys.executable, "-m", "bert_jax.export"]
+    flags = [f"--workdir={args.workdir / START}", f"--output={args.workdir}/exported"]
+    subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
+
+
+def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
+    """Trains and evaluates a variant, or reads the results of an earlier call."""
+    run = args.workdir / variant / f"seed{seed}"
+    results = run / "curve.json"
+    if not results.exists():
+        if variant == TORCH:
+            found = train_torch(run, seed, args)
+        else:
+            train_variant(run, variant, seed, args)
+            found = evaluate_run(run)
+        results.write_text(json.dumps(found))
+    return json.loads(results.read_text())
+
+
+def train_variant(run: Path, variant: str, seed: int, args: argparse.Namespace) -> None:
+    flags = [f"--config.checkpoint.{key}={args.every}" for key in EVERY]
+    flags += [f"--config.seed={seed}", f"--config.init_from={args.workdir / START}"]
+    run_train(run, variant, args, *flags, *args.overrides)
+
+
+def run_train(run: Path, variant: str, args: argparse.Namespace, *flags: str) -> None:
+    command = [
+        *(sys.executable, "-m", "bert_jax.train"),
+        f"--config={variants.__file__}:{variant}",
+        f"--workdir={run}",
+        f"--config.data.sources={tuple(args.sources.split(','))}",
+        f"--config.data.corpus_dir={args.workdir / 'corpus'}",
+    ]
+    subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
+
+
+def train_torch(run: Path, seed: int, args: argparse.Namespace) -> Curve:
+    """Trains the PyTorch loop on the batches of "faithful" and evaluates it."""
+    ours = args.workdir / "faithful" / f"seed{seed}"
+    curve("faithful", seed, args)
+    config = config_of(ours)
+    steps = time_to_loss_torch.train(config, args.workdir / "exported", run, args.every)
+    opened = run_lib.open_run(str(ours), None)
+    return evaluate(
+        opened,
+        {
+            step: lambda path=path: time_to_loss_torch.read(path, opened)
+            for step, path in steps.items()
+        },
+    )
+
+
+# ---- Evaluation
+
+
+def evaluate_run(run: Path) -> Curve:
+    """Evaluates all checkpoints of a run of bert_jax.train."""
+    opened = run_lib.open_run(str(run), None)
+    directory = run / "checkpoints"
+    steps = sorted(
+        int(path.name) for path in directory.iterdir() if path.name.isdigit()
+    )
+    return evaluate(
+        opened,
+        {
+            step: lambda step=step: run_lib.open_run(str(run), step).params
+            for step in steps
+        },
+    )
+
+
+def evaluate(run: run_lib.Run, params_by_step: dict[int, Callable[[], Any]]) -> Curve:
+    """Returns the held-out metrics by step.
+
+    Args:
+      run: an opened run with the model and the corpus.
+      params_by_step: a function that reads the parameters, for each step.
+    """
+    batches = evaluation.eval_batches(run.corpus, held_out_config(run.config), 0)
+    found: Curve = {"steps": [], **{name: [] for name in NAMES}}
+    for step, read in sorted(params_by_step.items()):
+        metrics = evaluation.evaluate(run.eval_step, read(), batches, run.mesh, 1)
+        found["steps"].append(step)
+        for name in NAMES:
+            found[name].append(round(metrics[name], 4))
+    return found
+
+
+def held_out_config(config: ExperimentConfig) -> ExperimentConfig:
+    """Returns a config whose held-out batches are the same for all variants."""
+    (phase,) = config.phases
+    phase = dataclasses.replace(
+        phase,
+        global_batch_size=HELD_OUT_ROWS,
+        max_sequences_per_row=1,
+        max_predictions=round(phase.sequence_length * config.eval.masked_lm_prob),
+    )
+    return dataclasses.replace(config, phases=(phase,))
+
+
+def next_sentence_majority(args: argparse.Namespace) -> float:
+    """Returns the share of the more frequent label of the held-out pairs."""
+    config = held_out_config(first_config(args.variants[0], args))
+    batches = evaluation.eval_batches(corpus_lib.read(config), config, 0)
+    majority = evaluation.next_sentence_majority(batches)
+    assert majority is not None, "every row has a pair"
+    return majority
+
+
+def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
+    """Returns the config of a variant's run with the first seed."""
+    ours = "faithful" if variant == TORCH else variant
+    return config_of(args.workdir / ours / f"seed{args.seeds.split(',')[0]}")
+
+
+def config_of(run: Path) -> ExperimentConfig:
+    config = read_config(str(run))
+    assert config is not None, "the run has a curve"
+    return config
+
+
+# ---- Time
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """The step of a variant.
+
+    Attributes:
+      seconds: median seconds of a step.
+      pairs: mean number of pairs in a batch.
+      text_share: share of the tokens of a batch that are not padding.
+    """
+
+    seconds: float
+    pairs: float
+    text_share: float
+
+
+def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
+    """Times the steps of all variants in alternation, each on a batch of its own."""
+    builders, shapes = {}, {}
+    for variant in args.variants:
+        config = first_config(variant, args)
+        batches = list(itertools.islice(training_batches(config), 50))
+        shapes[variant] = (
+            float(np.mean([b["next_sentence_weights"].sum() for b in batches])),
+            float(np.mean([b["sequence_ids"] > 0 for b in batches])),
+        )
+        if variant == TORCH:
+            start = args.workdir / "exported"
+            builders |= time_to_loss_torch.builders(config, batches[0], start)
+        else:
+            step = functools.partial(train_step.our_step, config, batches[0])
+            builders[variant] = step
+    seconds = rows.alternate(builders, (), args.repeats)
+    medians = {name: statistics.median(found) for name, found in seconds.items()}
+    print(f"seconds of a step: {medians}", file=sys.stderr)
+    return {
+        variant: Timed(
+            # The peer has the number of threads that suits it best.
+            min(s for name, s in medians.items() if name.startswith(variant)),
+            *shapes[variant],
+        )
+        for variant in args.variants
+    }
+
+
+def training_batches(config: ExperimentConfig):
+    return pipeline.batches(
+        corpus_lib.read(config),
+        config,
+        split="train",
+        seed=config.seed,
+        phase_index=0,
+        first_step=0,
+    )
+
+
+def steps_to(loss: float, found: Curve) -> float:
+    """Returns the number of steps to a loss, interpolated between evaluations.
+
+    It is infinite if the loss is not reached, and the first evaluation's if that one
+    is lower already.
+    """
+    steps, losses = found["steps"], found["masked_lm_loss"]
+    if losses[0] <= loss:
+        return steps[0]
+    for i in range(1, len(steps)):
+        if losses[i] <= loss:
+            share = (losses[i - 1] - loss) / (losses[i - 1] - losses[i])
+            return steps[i - 1] + share * (steps[i] - steps[i - 1])
+    return math.inf
+
+
+def loss_at(step: float, found: Curve) -> float:
+    """Returns the masked-LM loss after a number of steps, interpolated."""
+    return float(np.interp(step, found["steps"], found["masked_lm_loss"]))
+
+
+# ---- Rows
+
+
+def print_rows(
+    curves: dict[str, list[Curve]], timed: dict[str, Timed], args: argparse.Namespace
+) -> None:
+    reference = args.variants[0]
+    # The time that all variants have trained for.
+    common = min(
+        found["steps"][-1] * timed[name].seconds
+        for name, runs in curves.items()
+        for found in runs
+    )
+    majority = next_sentence_majority(args)
+    for name, runs in curves.items():
+        step = timed[name]
+        rows.print_row(
+            "loss_curve",
+            name,
+            "nats",
+            [found["masked_lm_loss"][-1] for found in runs],
+            time_to_loss_torch.NAME if name == TORCH else None,
+            step_seconds=round(step.seconds, 4),
+            pairs=round(step.pairs, 1),
+            text_share=round(step.text_share, 3),
+            next_sentence_majority=round(majority, 3),
+            common_seconds=round(common, 1),
+            losses_at_common=[
+                round(loss_at(common / step.seconds, found), 3) for found in runs
+            ],
+            curves=runs,
+        )
+    for loss in targets(curves, args):
+        seconds = {
+            name: [steps_to(loss, found) * timed[name].seconds for found in runs]
+            for name, runs in curves.items()
+        }
+        for name in args.variants[1:]:
+            rows.print_row(
+                "time_to_loss",
+                f"{name}, to {loss:g} nats",
+                "s",
+                seconds[name],
+                reference,
+                seconds[reference],
+            )
+
+
+def targets(curves: dict[str, list[Curve]], args: argparse.Namespace) -> list[float]:
+    """Returns the losses whose times are compared.
+
+    Raises:
+      ConfigError: if a run does not reach one of --losses.
+    """
+    lowest = max(
+        min(found["masked_lm_loss"]) for runs in curves.values() for found in runs
+    )
+    if not args.losses:
+        return [math.ceil(lowest * 100) / 100]
+    found = [float(loss) for loss in args.losses.split(",")]
+    if min(found) < lowest:
+        raise ConfigError(
+            f"--losses={args.losses}: a run's lowest held-out loss is {lowest:.3f};"
+            " give losses that all runs reach, or train for more steps"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()

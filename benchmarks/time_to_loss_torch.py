@@ -1,0 +1,155 @@
+"""A PyTorch training loop around transformers' BertForPreTraining.
+
+The peer of benchmarks.time_to_loss: it starts from the same weights, reads the same
+batches, and has the same dropout, learning rates, weight decay and clipping. AdamW is
+torch's, with bias correction.
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.tokenizers import wordpiece
+from bert_jax.interop import huggingface_read
+from bert_jax.loading import initialize
+from bert_jax.loading import run as run_lib
+from bert_jax.model import parameters
+from bert_jax.training import optimizer
+
+NAME = "transformers BertForPreTraining in a PyTorch loop"
+NOT_DECAYED = ("bias", "LayerNorm.weight")
+
+
+class Trainer:
+    """The model and its optimizer."""
+
+    def __init__(self, config: ExperimentConfig, start: Path):
+        """Initializes the model.
+
+        Args:
+          config: the config of a run of bert_jax.train with one pair in a row.
+          start: a directory in the format of transformers with the first weights.
+        """
+        import torch
+        import transformers
+
+        torch.manual_seed(config.seed)
+        self.model = transformers.BertForPreTraining.from_pretrained(
+            start,
+            hidden_dropout_prob=config.model.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.model.attention_probs_dropout_prob,
+        )
+        self.model.train()
+        named = list(self.model.named_parameters())
+        decayed = [p for name, p in named if not name.endswith(NOT_DECAYED)]
+        others = [p for name, p in named if name.endswith(NOT_DECAYED)]
+        rate = config.optimizer
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": decayed, "weight_decay": rate.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ],
+            lr=rate.learning_rate,
+            betas=(rate.beta1, rate.beta2),
+            eps=rate.epsilon,
+            fused=True,
+        )
+        self._clip_norm = rate.clip_norm
+        schedule = optimizer.make_schedule(config)
+        self._rates = np.asarray(jax.vmap(schedule)(np.arange(config.num_steps)))
+        self._steps = 0
+
+    def step(self, batch: dict[str, Any]) -> None:
+        """Takes a training step on the result of `inputs`."""
+        import torch
+
+        for group in self._adamw.param_groups:
+            group["lr"] = float(self._rates[self._steps])
+        self.model(**batch).loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
+        self._adamw.step()
+        self._adamw.zero_grad()
+        self._steps += 1
+
+
+def inputs(batch: pipeline.Batch) -> dict[str, Any]:
+    """Returns a batch of rows of one pair as the arguments of BertForPreTraining."""
+    import torch
+
+    labels = np.full_like(batch["input_ids"], -100)
+    row, slot = np.nonzero(batch["masked_lm_weights"])
+    positions = batch["masked_lm_positions"][row, slot]
+    labels[row, positions] = batch["masked_lm_ids"][row, slot]
+    arrays = {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch["segment_ids"],
+        "attention_mask": batch["sequence_ids"],
+        "labels": labels,
+        "next_sentence_label": batch["next_sentence_labels"][:, 0],
+    }
+    return {name: torch.tensor(x, dtype=torch.long) for name, x in arrays.items()}
+
+
+def train(
+    config: ExperimentConfig, start: Path, directory: Path, every: int
+) -> dict[int, Path]:
+    """Trains on the batches of a run and saves the model after every `every` steps.
+
+    Returns:
+      The directory of the saved model, by step.
+    """
+    trainer = Trainer(config, start)
+    batches = pipeline.batches(
+        corpus_lib.read(config),
+        config,
+        split="train",
+        seed=config.seed,
+        phase_index=0,
+        first_step=0,
+    )
+    saved: dict[int, Path] = {}
+    for step in range(1, config.num_steps + 1):
+        trainer.step(inputs(next(batches)))
+        if step % every == 0:
+            saved[step] = directory / str(step)
+            trainer.model.save_pretrained(saved[step])
+    return saved
+
+
+def read(directory: Path, run: run_lib.Run) -> Any:
+    """Returns the weights of a saved model as parameters of an opened run."""
+    names = initialize.parameter_shapes(run.config)
+    file = wordpiece.WordPiece.FILE
+    source = huggingface_read.open_source(directory, names, file)
+    return parameters.place(run.params, source.read())
+
+
+def builders(
+    config: ExperimentConfig, batch: pipeline.Batch, start: Path
+) -> dict[str, Callable[[], Callable[[], None]]]:
+    """Returns builders for `rows.alternate`, with 1, 2, 4, ... threads."""
+    counts = [2**i for i in range((os.cpu_count() or 1).bit_length())]
+    return {
+        f"torch, {count} threads": functools.partial(
+            make_step, config, batch, start, count
+        )
+        for count in counts
+    }
+
+
+def make_step(
+    config: ExperimentConfig, batch: pipeline.Batch, start: Path, num_threads: int
+) -> Callable[[], None]:
+    import torch
+
+    torch.set_num_threads(num_threads)
+    trainer = Trainer(config, start)
+    return functools.partial(trainer.step, inputs(batch))

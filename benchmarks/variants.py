@@ -1,0 +1,103 @@
+"""The recipes that benchmarks.time_to_loss compares, as configs of bert_jax.train.
+
+    python -m bert_jax.train --config=benchmarks/variants.py:modern --workdir=DIR
+
+All have the model and vocabulary of configs/tiny.py and rows of 128 tokens. Nine
+documents of ten draw a target length from 2 to 125 tokens, so that rows of one pair
+have much padding, as in a corpus of short texts. "faithful" makes the choices of
+configs/base.py, "modern" those of configs/base_modern.py, and each other variant is
+"faithful" with one of the modern choices. The learning rate is constant after warmup:
+the loss after a step then does not depend on the length of the run.
+
+"start" trains the weights from which all of them continue, with the phases of
+configs/tiny.py, rows of 16 and then 64 tokens: in longer rows alone, a model of this
+size stays long on the plateau at the unigram entropy.
+"""
+
+from collections.abc import Callable
+
+import ml_collections
+
+from bert_jax.configs import tiny
+from bert_jax.errors import ConfigError
+
+LENGTH = 128
+
+
+def get_config(variant: str = "faithful") -> ml_collections.ConfigDict:
+    """Returns the config of a variant.
+
+    Raises:
+      ConfigError: if there is no such variant.
+    """
+    if variant not in VARIANTS:
+        known = ", ".join(VARIANTS)
+        raise ConfigError(f"variant {variant!r} is not one of {known}")
+    config = tiny.get_config()
+    config.model.max_position_embeddings = LENGTH
+    for change in VARIANTS[variant]:
+        change(config)
+    return config
+
+
+def shorten(config: ml_collections.ConfigDict) -> None:
+    for phase, num_steps in zip(config.phases, (600, 1000), strict=True):
+        phase.num_steps = num_steps
+
+
+def follow_base(config: ml_collections.ConfigDict) -> None:
+    """Sets the choices of configs/base.py; its beta2 needs more steps than these."""
+    config.data.short_seq_prob = 0.9
+    config.data.masked_lm_prob = 0.15
+    config.model.hidden_dropout_prob = 0.1
+    config.model.attention_probs_dropout_prob = 0.1
+    config.phases = config.phases[-1:]
+    (phase,) = config.phases
+    phase.num_steps = 1000
+    phase.sequence_length = LENGTH
+    phase.global_batch_size = 14
+    phase.max_predictions = 20
+    config.eval.every_steps = phase.num_steps
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule = "constant"
+    config.optimizer.schedule_by_phase = False
+    config.optimizer.warmup_steps = 10  # 1% of the steps
+
+
+# ---- The choices of configs/base_modern.py
+
+
+def pack(config: ml_collections.ConfigDict) -> None:
+    (phase,) = config.phases
+    phase.max_sequences_per_row = 4
+    phase.max_predictions += 2  # the number of masks is rounded for each pair
+    # As many pairs in a step as in 14 rows of one pair, where a packed row has 1.54.
+    phase.global_batch_size = 9
+
+
+def mask_more(config: ml_collections.ConfigDict) -> None:
+    config.data.masked_lm_prob = 0.3
+    config.phases[0].max_predictions *= 2
+
+
+def drop_nothing(config: ml_collections.ConfigDict) -> None:
+    config.model.hidden_dropout_prob = 0.0
+    config.model.attention_probs_dropout_prob = 0.0
+
+
+def change_optimizer(config: ml_collections.ConfigDict) -> None:
+    config.optimizer.name = "adamw"
+    config.optimizer.beta2 = 0.98
+    config.optimizer.warmup_steps = 60  # 6% of the steps
+
+
+Changes = tuple[Callable[[ml_collections.ConfigDict], None], ...]
+VARIANTS: dict[str, Changes] = {
+    "start": (shorten,),
+    "faithful": (follow_base,),
+    "packed": (follow_base, pack),
+    "more_masks": (follow_base, mask_more),
+    "no_dropout": (follow_base, drop_nothing),
+    "optimizer": (follow_base, change_optimizer),
+    "modern": (follow_base, pack, mask_more, drop_nothing, change_optimizer),
+}
