@@ -37,6 +37,8 @@ ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 JOIN_SECS = 300  # hosts of a pod start minutes apart
 HEARTBEAT_SECS = 30  # a process without a heartbeat for this long is considered lost
+# A single process would lose itself when its machine sleeps: JAX aborts it.
+ALONE_HEARTBEAT_SECS = 365 * 24 * 3600
 SHUTDOWN_SECS = 60  # how long the processes wait for each other at the end of a run
 # How long a file written on one host may take to appear on the others, despite caches.
 SHARED_SECS = 60
@@ -81,7 +83,8 @@ def join() -> None:
     except ValueError as error:
         if "coordinator_address should be defined" not in str(error):
             raise
-        jax.distributed.initialize(**_one_process(), **limits)
+        alone = {"heartbeat_timeout_seconds": ALONE_HEARTBEAT_SECS}
+        jax.distributed.initialize(**_one_process(), **limits | alone)
     if num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()

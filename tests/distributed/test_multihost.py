@@ -59,6 +59,34 @@ def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     ]
 
 
+def test_a_single_process_survives_a_suspension():
+    """JAX aborts a process that has not reported for its limit, also a single one."""
+    program = """
+        from bert_jax.distributed import multihost
+        multihost.HEARTBEAT_SECS = 2
+        multihost.join()
+        print("joined", flush=True)
+        input()
+        print("resumed", flush=True)
+        multihost.time.sleep(3)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        cwd=ROOT,
+        env=ENV,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "joined\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    process.send_signal(signal.SIGCONT)
+    stdout, stderr = process.communicate("\n", timeout=60)
+    assert (process.returncode, stdout) == (0, "resumed\n"), stderr
+
+
 def test_processes_agree_and_only_process_0_prints(tmp_path):
     program = f"""
         seen = pathlib.Path("{tmp_path}") / "order"
