@@ -83,8 +83,8 @@ def join() -> None:
     except ValueError as error:
         if "coordinator_address should be defined" not in str(error):
             raise
-        alone = {"heartbeat_timeout_seconds": ALONE_HEARTBEAT_SECS}
-        jax.distributed.initialize(**_one_process(), **limits | alone)
+        limits["heartbeat_timeout_seconds"] = ALONE_HEARTBEAT_SECS
+        jax.distributed.initialize(**_one_process(), **limits)
     if num_processes() == 1:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()
