@@ -28,9 +28,10 @@ class Case:
     ("has_kernel", "case"),
     [
         (True, Case()),
-        (True, Case(kind="TPU7x")),
+        (True, Case(kind="TPU v6 lite")),
         (True, Case(tensor=2)),
         (False, Case(kind="TPU v3")),
+        (False, Case(kind="TPU7x")),
         (False, Case(kind="NVIDIA H200")),
         (False, Case(kind="cpu")),
         (False, Case(dtype="float32")),
