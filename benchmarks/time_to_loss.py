@@ -40,7 +40,6 @@ import numpy as np
 from benchmarks import rows, time_to_loss_torch, train_step, variants
 from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import run as run_lib
@@ -252,7 +251,7 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
     builders, shapes = {}, {}
     for variant in args.variants:
         config = first_config(variant, args)
-        batches = list(itertools.islice(training_batches(config), 50))
+        batches = list(itertools.islice(time_to_loss_torch.batches(config), 50))
         shapes[variant] = (
             float(np.mean([b["next_sentence_weights"].sum() for b in batches])),
             float(np.mean([b["sequence_ids"] > 0 for b in batches])),
@@ -274,17 +273,6 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
         )
         for variant in args.variants
     }
-
-
-def training_batches(config: ExperimentConfig):
-    return pipeline.batches(
-        corpus_lib.read(config),
-        config,
-        split="train",
-        seed=config.seed,
-        phase_index=0,
-        first_step=0,
-    )
 
 
 def steps_to(loss: float, found: Curve) -> float:

@@ -7,7 +7,7 @@ torch's, with bias correction.
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,18 @@ def inputs(batch: pipeline.Batch) -> dict[str, Any]:
     return {name: torch.tensor(x, dtype=torch.long) for name, x in arrays.items()}
 
 
+def batches(config: ExperimentConfig) -> Iterator[pipeline.Batch]:
+    """Returns the training batches of a run of one phase, from the first step."""
+    return pipeline.batches(
+        corpus_lib.read(config),
+        config,
+        split="train",
+        seed=config.seed,
+        phase_index=0,
+        first_step=0,
+    )
+
+
 def train(
     config: ExperimentConfig, start: Path, directory: Path, every: int
 ) -> dict[int, Path]:
@@ -107,17 +119,10 @@ def train(
       The directory of the saved model, by step.
     """
     trainer = Trainer(config, start)
-    batches = pipeline.batches(
-        corpus_lib.read(config),
-        config,
-        split="train",
-        seed=config.seed,
-        phase_index=0,
-        first_step=0,
-    )
+    training_batches = batches(config)
     saved: dict[int, Path] = {}
     for step in range(1, config.num_steps + 1):
-        trainer.step(inputs(next(batches)))
+        trainer.step(inputs(next(training_batches)))
         if step % every == 0:
             saved[step] = directory / str(step)
             trainer.model.save_pretrained(saved[step])

@@ -71,7 +71,7 @@ def pack(config: ml_collections.ConfigDict) -> None:
     (phase,) = config.phases
     phase.max_sequences_per_row = 4
     phase.max_predictions += 2  # the number of masks is rounded for each pair
-    # As many pairs in a step as in 14 rows of one pair, where a packed row has 1.54.
+    # A packed row has 1.54 pairs on average: 9 rows have as many as 14 unpacked ones.
     phase.global_batch_size = 9
 
 

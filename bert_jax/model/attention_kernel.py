@@ -1,11 +1,11 @@
 """Attention as one Pallas kernel each way, for whole rows on TPUs.
 
-The scores of a head, float32[T, S], stay in the core's memory (VMEM). With einsums they
-are written to HBM once and read five times, which takes most of the time at 512 tokens.
-The backward kernel computes them again. Both kernels read and write [B, T, D] as the
-projections do: a block of 128 lanes holds 128 / H heads, and the product of the keys
-with queries whose other lanes are 0 is the scores of one head, so nothing is sliced or
-transposed.
+The scores of a head, float32[T, S], stay in the core's memory (VMEM), and the backward
+kernel computes them again. With einsums, arrays of this shape are written to HBM and
+read again, which takes 37% of the cycles at 512 tokens on a v5e. Both kernels read and
+write [B, T, D] as the projections do: a block of 128 lanes holds 128 / H heads, and the
+product of the keys with queries whose other lanes are 0 is the scores of one head, so
+nothing is sliced or transposed.
 
 The vector unit limits the forward kernel, and so it computes the scaled exponential as
 a power of 2, divides after the product with the values, and finds dropout's bits (those
