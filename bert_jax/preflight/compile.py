@@ -121,4 +121,6 @@ def largest_batch(
         tried[rows] = compile_(rows)
         (n, before), (m, last) = list(tried.items())[-2:]
         slope = (last.total_bytes - before.total_bytes) / (m - n)
-        guess = m + (limit - last.total_bytes) / slope if slope > 0 else m / 2
+        # The slope between two rejected programs may be negative.
+        halfway = (best + m) / 2
+        guess = m + (limit - last.total_bytes) / slope if slope > 0 else halfway

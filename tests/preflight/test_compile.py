@@ -59,6 +59,18 @@ def test_small_batches_are_searched_by_single_sequences(wanted, best):
     assert len(compile_.tried) <= 1 + compile_lib.MAX_SEARCH
 
 
+def test_memory_of_rejected_programs_may_decrease_with_their_batch():
+    """The memory of a step on a v5e, scaled; 1,600 rows take more than 1,680."""
+    seen = {8192: 80_000, 1024: 2_940, 1680: 10_160, 1600: 10_560}
+
+    def compile_(sequences):
+        total = seen.get(sequences, 7 * sequences)
+        return linear_compiler(0, fixed=total)(sequences)
+
+    found = compile_lib.largest_batch(compile_(8192), HBM, compile_)
+    assert found.sequences == 1312 and found.fits
+
+
 def test_the_batch_is_halved_if_all_guesses_are_too_large():
     compile_ = linear_compiler((HBM - 500) / 3.5, early=0.0)  # always just too large
     found = compile_lib.largest_batch(compile_(64), HBM, compile_)
