@@ -81,16 +81,16 @@ def step_classes(cases: dict[str, dict[str, float]]) -> Figure:
     """Draws where the time of a step goes as stacked bars.
 
     Args:
-      cases: seconds by class of operation, by the name of the case.
+      cases: cycles by class of operation, by the name of the case.
     """
     figure, axes = _figure(0.4 * len(cases))
-    classes = dict.fromkeys(kind for seconds in cases.values() for kind in seconds)
+    classes = dict.fromkeys(kind for cycles in cases.values() for kind in cycles)
     left = [0.0] * len(cases)
     for i, kind in enumerate(classes):
-        total = [sum(seconds.values()) for seconds in cases.values()]
+        total = [sum(cycles.values()) for cycles in cases.values()]
         shares = [
-            100 * seconds.get(kind, 0.0) / whole
-            for seconds, whole in zip(cases.values(), total, strict=True)
+            100 * cycles.get(kind, 0.0) / whole
+            for cycles, whole in zip(cases.values(), total, strict=True)
         ]
         color = f"C{i}"
         axes.barh(range(len(cases)), shares, 0.7, left, color=color, label=kind)
@@ -104,7 +104,7 @@ def step_classes(cases: dict[str, dict[str, float]]) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_formatter("{x:g}%")
-    axes.set_xlabel("share of the estimated step")
+    axes.set_xlabel("share of the step, by the larger of bundles and bytes")
     _place_legend(axes)
     return figure
 

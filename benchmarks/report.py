@@ -216,15 +216,14 @@ def share_of_peak(name: str) -> str:
 
 
 def step_classes(name: str) -> str:
-    """Returns a chart of the classes of operations in preflight's estimated step."""
+    """Returns a chart of the classes of operations in the steps of tpu_schedule."""
     from benchmarks import charts
 
     cases = {
-        f"{report['topology'].partition(':')[0]}, {report_rows.batch(report, phase)}": (
-            phase["estimated"]["seconds"]
-        )
-        for report in read(name, ["preflight"])
-        for phase in report["phases"]
+        f"{row['topology'].partition(':')[0]}, {row['case']}": {
+            kind: scales["larger_of"] for kind, scales in row["classes"].items()
+        }
+        for row in read(name, ["tpu_schedule"])
     }
     return _chart(charts.step_classes, cases, "Parts of a step", name)
 

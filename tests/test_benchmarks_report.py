@@ -104,7 +104,7 @@ def test_a_marker_without_rows_is_an_error(results, monkeypatch, capsys):
         ("share_of_peak a b", "too many positional arguments"),
         ("share_of_peak a", "a.jsonl: the chart 'Share of peak': 'case 1' is not SIZE"),
         ("peers a new", "a.jsonl: the chart 'Rates relative to peers' has no rows"),
-        ("step_classes a", "has no row for 'a preflight'"),
+        ("step_classes a", "has no row for 'a tpu_schedule'"),
     ],
 )
 def test_a_marker_that_cannot_be_replaced_is_one_line(
@@ -223,6 +223,15 @@ def test_classes_of_a_step_add_up():
     ends = {(bar.get_y(), bar.get_x() + bar.get_width()) for bar in axes.patches}
     a, b = sorted({y for y, _ in ends})
     assert {(a, 25), (a, 100), (b, 50), (b, 100)} <= ends
+
+
+def test_the_chart_of_a_step_has_the_chip_and_the_classes_of_its_schedule(results):
+    classes = {"matmul": {"larger_of": 3.0}, "dropout": {"larger_of": 1.0}}
+    row = {"benchmark": "tpu_schedule", "case": "base 64x128", "topology": "v5e:2x2"}
+    row |= {"value": 5, "larger_of": 4, "ideal": 2, "share_of_peak": 0.4}
+    results("a", row | {"classes": classes, "memory_bytes": 1, "versions": {}})
+    chart = report.step_classes("a")
+    assert "v5e, base 64x128" in chart and "75%" in chart and "dropout" in chart
 
 
 def test_charts_are_well_formed_and_the_same_each_time():
