@@ -81,13 +81,14 @@ def print_row(
 ) -> None:
     """Prints the row of repeated measurements, optionally compared with a peer's.
 
-    The ratio is the median of the ratios of corresponding repeats. Values have
-    `digits` digits after the point.
+    The ratio is the median of the ratios of corresponding repeats; there is none if the
+    peer has a zero. Values have `digits` digits after the point.
     """
     value = statistics.median(rates)
     ratio = peer_value = None
     if peer_rates:
         peer_value = statistics.median(peer_rates)
+    if peer_rates and all(peer_rates):
         ratio = statistics.median(
             ours / theirs for ours, theirs in zip(rates, peer_rates, strict=True)
         )

@@ -74,13 +74,17 @@ def mrpc(data: Path, _: Path) -> tuple[str, str]:
 
 
 def of_tuning(
-    name: str, config: Callable[[], Any], learning_rate: float, **changes: Any
+    name: str,
+    config: Callable[[], Any],
+    learning_rate: float,
+    num_rows: int = 1_280,
+    **changes: Any,
 ) -> Case:
     """Returns a task of tuning.py; changes have __ for dots."""
     task = tuning.TASKS[name]
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     floor = task.floor, task.floor_of
-    return Case(config, task.data, learning_rate, 1_280, *floor, changes)
+    return Case(config, task.data, learning_rate, num_rows, *floor, changes)
 
 
 CASES = {
@@ -88,7 +92,8 @@ CASES = {
     "cola": of_tuning(
         "cola",
         lambda: glue.get_config("cola"),
-        3e-4,
+        1e-4,
+        num_rows=2_560,
         task__glue=(),
         data__header=("source", "label", "star", "sentence"),
     ),
@@ -113,7 +118,7 @@ CASES = {
             "task.text": ("#1 String", "#2 String"),
         },
     ),
-    "wnut17": of_tuning("wnut17", wnut17.get_config, 3e-4),
+    "wnut17": of_tuning("wnut17", wnut17.get_config, 2e-4),
     "squad": Case(
         squad1.get_config,
         functools.partial(tuning.articles, num_held_out=1),

@@ -12,6 +12,7 @@ from benchmarks import (
     d2l,
     d2l_torch,
     gpu_sweep,
+    rows,
     sts,
     time_to_loss,
     train_step,
@@ -28,6 +29,12 @@ from tests.commands import run, run_well, small_run, write_text
 from tests.probes import tasks
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
+
+
+def test_a_peer_that_scores_zero_has_no_ratio(capsys):
+    rows.print_row("a", "case 1", "matthews", [0.1, 0.2], "a peer", [0.0, 0.1])
+    row = json.loads(capsys.readouterr().out)
+    assert (row["peer_value"], row["ratio"]) == (0.05, None)
 
 
 @pytest.mark.slow
