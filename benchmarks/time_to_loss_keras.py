@@ -8,6 +8,9 @@ next-sentence loss, so this trains the masked LM alone, and the weights of the p
 and of the next-sentence head stay those of the start. keras-hub has one dropout rate;
 the head of its masked LM has an exact GELU and an epsilon of 1e-5 in LayerNorm. AdamW
 is Keras', with bias correction.
+
+tensorflow-text, which keras-hub requires, has 200 MB and is used by tokenizers only.
+Therefore keras-hub is not in requirements-parity.txt.
 """
 
 import functools

@@ -589,6 +589,13 @@ def test_variants_make_the_choices_of_the_configs():
     assert faithful.phases[0].num_steps == modern.phases[0].num_steps
 
 
+def test_the_equal_of_the_keras_peer_differs_in_the_weight_of_one_loss():
+    faithful, equal = (variants.get_config(name) for name in ("faithful", "masked_lm"))
+    assert equal.loss_weights.next_sentence == 0 != faithful.loss_weights.next_sentence
+    equal.loss_weights = faithful.loss_weights
+    assert equal == faithful
+
+
 def test_labels_of_the_torch_peer_are_at_the_masked_positions():
     pytest.importorskip("torch")
     batch = {
