@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 LIBRARIES = (
     *("jax", "libtpu", "flax", "tensorflow", "torch", "transformers"),
-    "sentence-transformers",
+    *("sentence-transformers", "keras", "keras-hub"),
 )
 
 

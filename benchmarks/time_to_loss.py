@@ -5,12 +5,13 @@
         [--repeats=15] [--config.KEY=VALUE ...]
 
 SOURCE is one of config.data.sources, for example text:books/*.txt. The variants are
-those of benchmarks/variants.py and "torch", a PyTorch loop over the batches of
-"faithful", see time_to_loss_torch.py; the first one is the peer of the others. Each is
-trained by bert_jax.train from the same weights, and every checkpoint is evaluated on
-the same held-out rows of one pair, masked at 15%. The same command resumes an
-interrupted benchmark, and variants with other names or seeds share the workdir.
---config.KEY=VALUE changes all runs.
+those of benchmarks/variants.py, trained by bert_jax.train, and two peers that read the
+batches of "faithful": "torch", a PyTorch loop, and "keras", which needs keras-hub; see
+time_to_loss_torch.py and time_to_loss_keras.py. The rows compare the first variant with
+the others. All start from the same weights, and every checkpoint is evaluated on the
+same held-out rows of one pair, masked at 15%. The same command resumes an interrupted
+benchmark, and variants with other names or seeds share the workdir. --config.KEY=VALUE
+changes all runs.
 
 The seconds of a step are the median of repeats in alternation with the other variants,
 on one batch, without the input pipeline. A time to a loss is the number of steps to it,
@@ -25,6 +26,7 @@ Prints a row "loss_curve" for each variant, with the losses by step, and a row
 import argparse
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import json
 import math
@@ -37,7 +39,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import rows, time_to_loss_torch, train_step, variants
+from benchmarks import (
+    rows,
+    time_to_loss_keras,
+    time_to_loss_peer,
+    time_to_loss_torch,
+    train_step,
+    variants,
+)
 from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -45,7 +54,8 @@ from bert_jax.errors import ConfigError
 from bert_jax.loading import run as run_lib
 from bert_jax.training import evaluation
 
-START, TORCH = "start", "torch"
+PEERS = {"torch": time_to_loss_torch, "keras": time_to_loss_keras}
+START = "start"
 HELD_OUT_ROWS = 32
 EVERY = ("every_steps", "keep_every_steps")
 NAMES = ("masked_lm_loss", "next_sentence_loss", "next_sentence_accuracy")
@@ -80,11 +90,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             f"{unknown[0]} is not a flag; changes of a config are --config.KEY"
         )
     args.variants = args.variants.split(",")
-    known = [TORCH, *variants.VARIANTS]
+    known = [*PEERS, *variants.VARIANTS]
     for name in args.variants:
         if name not in known or name == START:
             known.remove(START)
             parser.error(f"--variants: {name!r} is not one of {', '.join(known)}")
+        peer = PEERS.get(name)
+        if peer and not importlib.util.find_spec(peer.PACKAGE):
+            parser.error(f"--variants: {name!r} needs {peer.PACKAGE}: {peer.INSTALL}")
     return args
 
 
@@ -117,8 +130,8 @@ def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
     run = args.workdir / variant / f"seed{seed}"
     results = run / "curve.json"
     if not results.exists():
-        if variant == TORCH:
-            found = train_torch(run, seed, args)
+        if variant in PEERS:
+            found = train_peer(variant, run, seed, args)
         else:
             train_variant(run, variant, seed, args)
             found = evaluate_run(run)
@@ -143,18 +156,20 @@ def run_train(run: Path, variant: str, args: argparse.Namespace, *flags: str) ->
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
 
 
-def train_torch(run: Path, seed: int, args: argparse.Namespace) -> Curve:
-    """Trains the PyTorch loop on the batches of "faithful" and evaluates it."""
+def train_peer(name: str, run: Path, seed: int, args: argparse.Namespace) -> Curve:
+    """Trains a peer on the batches of "faithful" and evaluates it."""
     ours = args.workdir / "faithful" / f"seed{seed}"
     curve("faithful", seed, args)
-    config = config_of(ours)
-    steps = time_to_loss_torch.train(config, args.workdir / "exported", run, args.every)
+    peer, start = PEERS[name], args.workdir / "exported"
+    saved = time_to_loss_peer.train(
+        peer.Trainer, config_of(ours), start, run, args.every
+    )
     opened = run_lib.open_run(str(ours), None)
     return evaluate(
         opened,
         {
-            step: lambda path=path: time_to_loss_torch.read(path, opened)
-            for step, path in steps.items()
+            step: functools.partial(peer.read, directory, opened)
+            for step, directory in saved.items()
         },
     )
 
@@ -218,7 +233,7 @@ def next_sentence_majority(args: argparse.Namespace) -> float:
 
 def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
     """Returns the config of a variant's run with the first seed."""
-    ours = "faithful" if variant == TORCH else variant
+    ours = "faithful" if variant in PEERS else variant
     return config_of(args.workdir / ours / f"seed{args.seeds.split(',')[0]}")
 
 
@@ -251,14 +266,14 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
     builders, shapes = {}, {}
     for variant in args.variants:
         config = first_config(variant, args)
-        batches = list(itertools.islice(time_to_loss_torch.batches(config), 50))
+        batches = list(itertools.islice(time_to_loss_peer.batches(config), 50))
         shapes[variant] = (
             float(np.mean([b["next_sentence_weights"].sum() for b in batches])),
             float(np.mean([b["sequence_ids"] > 0 for b in batches])),
         )
-        if variant == TORCH:
+        if variant in PEERS:
             start = args.workdir / "exported"
-            builders |= time_to_loss_torch.builders(config, batches[0], start)
+            builders |= PEERS[variant].builders(config, batches[0], start)
         else:
             step = functools.partial(train_step.our_step, config, batches[0])
             builders[variant] = step
@@ -267,7 +282,7 @@ def time_steps(args: argparse.Namespace) -> dict[str, Timed]:
     print(f"seconds of a step: {medians}", file=sys.stderr)
     return {
         variant: Timed(
-            # The peer has the number of threads that suits it best.
+            # A peer has the number of threads or the backend that suits it best.
             min(s for name, s in medians.items() if name.startswith(variant)),
             *shapes[variant],
         )
@@ -317,7 +332,7 @@ def print_rows(
             name,
             "nats",
             [found["masked_lm_loss"][-1] for found in runs],
-            time_to_loss_torch.NAME if name == TORCH else None,
+            PEERS[name].NAME if name in PEERS else None,
             step_seconds=round(step.seconds, 4),
             pairs=round(step.pairs, 1),
             text_share=round(step.text_share, 3),

@@ -1,43 +1,33 @@
 """A PyTorch training loop around transformers' BertForPreTraining.
 
-The peer of benchmarks.time_to_loss: it starts from the same weights, reads the same
+A peer of benchmarks.time_to_loss: it starts from the same weights, reads the same
 batches, and has the same dropout, learning rates, weight decay and clipping. AdamW is
 torch's, with bias correction.
 """
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
+from benchmarks import time_to_loss_peer
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.data.tokenizers import wordpiece
-from bert_jax.interop import huggingface_read
-from bert_jax.loading import initialize
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
-from bert_jax.training import optimizer
 
 NAME = "transformers BertForPreTraining in a PyTorch loop"
+PACKAGE, INSTALL = "torch", "pip install -r requirements-parity.txt"
 NOT_DECAYED = ("bias", "LayerNorm.weight")
 
 
 class Trainer:
-    """The model and its optimizer."""
+    """The model and its optimizer; see time_to_loss_peer.Trainer."""
 
     def __init__(self, config: ExperimentConfig, start: Path):
-        """Initializes the model.
-
-        Args:
-          config: the config of a run of bert_jax.train with one pair in a row.
-          start: a directory in the format of transformers with the first weights.
-        """
         import torch
         import transformers
 
@@ -63,21 +53,25 @@ class Trainer:
             fused=True,
         )
         self._clip_norm = rate.clip_norm
-        schedule = optimizer.make_schedule(config)
-        self._rates = np.asarray(jax.vmap(schedule)(np.arange(config.num_steps)))
-        self._steps = 0
+        self._rates = iter(time_to_loss_peer.learning_rates(config).tolist())
+
+    def train(self, batch: pipeline.Batch) -> None:
+        self.step(inputs(batch))
 
     def step(self, batch: dict[str, Any]) -> None:
         """Takes a training step on the result of `inputs`."""
         import torch
 
+        rate = next(self._rates)
         for group in self._adamw.param_groups:
-            group["lr"] = float(self._rates[self._steps])
+            group["lr"] = rate
         self.model(**batch).loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm)
         self._adamw.step()
         self._adamw.zero_grad()
-        self._steps += 1
+
+    def save(self, directory: Path) -> None:
+        self.model.save_pretrained(directory)
 
 
 def inputs(batch: pipeline.Batch) -> dict[str, Any]:
@@ -98,43 +92,10 @@ def inputs(batch: pipeline.Batch) -> dict[str, Any]:
     return {name: torch.tensor(x, dtype=torch.long) for name, x in arrays.items()}
 
 
-def batches(config: ExperimentConfig) -> Iterator[pipeline.Batch]:
-    """Returns the training batches of a run of one phase, from the first step."""
-    return pipeline.batches(
-        corpus_lib.read(config),
-        config,
-        split="train",
-        seed=config.seed,
-        phase_index=0,
-        first_step=0,
-    )
-
-
-def train(
-    config: ExperimentConfig, start: Path, directory: Path, every: int
-) -> dict[int, Path]:
-    """Trains on the batches of a run and saves the model after every `every` steps.
-
-    Returns:
-      The directory of the saved model, by step.
-    """
-    trainer = Trainer(config, start)
-    training_batches = batches(config)
-    saved: dict[int, Path] = {}
-    for step in range(1, config.num_steps + 1):
-        trainer.step(inputs(next(training_batches)))
-        if step % every == 0:
-            saved[step] = directory / str(step)
-            trainer.model.save_pretrained(saved[step])
-    return saved
-
-
 def read(directory: Path, run: run_lib.Run) -> Any:
     """Returns the weights of a saved model as parameters of an opened run."""
-    names = initialize.parameter_shapes(run.config)
-    file = wordpiece.WordPiece.FILE
-    source = huggingface_read.open_source(directory, names, file)
-    return parameters.place(run.params, source.read())
+    arrays = time_to_loss_peer.read_arrays(directory, run.config)
+    return parameters.place(run.params, arrays)
 
 
 def builders(

@@ -6,8 +6,9 @@ All have the model and vocabulary of configs/tiny.py and rows of 128 tokens. Nin
 documents of ten draw a target length from 2 to 125 tokens, so that rows of one pair
 have much padding, as in a corpus of short texts. "faithful" makes the choices of
 configs/base.py, "modern" those of configs/base_modern.py, and each other variant is
-"faithful" with one of the modern choices. The learning rate is constant after warmup:
-the loss after a step then does not depend on the length of the run.
+"faithful" with one of the modern choices, except for "masked_lm": it is "faithful"
+without the next-sentence loss, as the "keras" peer is. The learning rate is constant
+after warmup: the loss after a step then does not depend on the length of the run.
 
 "start" trains the weights from which all of them continue, with the phases of
 configs/tiny.py, rows of 16 and then 64 tokens: in longer rows alone, a model of this
@@ -64,6 +65,10 @@ def follow_base(config: ml_collections.ConfigDict) -> None:
     config.optimizer.warmup_steps = 10  # 1% of the steps
 
 
+def leave_out_next_sentence(config: ml_collections.ConfigDict) -> None:
+    config.loss_weights.next_sentence = 0.0  # the pairs and batches stay the same
+
+
 # ---- The choices of configs/base_modern.py
 
 
@@ -95,6 +100,7 @@ Changes = tuple[Callable[[ml_collections.ConfigDict], None], ...]
 VARIANTS: dict[str, Changes] = {
     "start": (shorten,),
     "faithful": (follow_base,),
+    "masked_lm": (follow_base, leave_out_next_sentence),
     "packed": (follow_base, pack),
     "more_masks": (follow_base, mask_more),
     "no_dropout": (follow_base, drop_nothing),

@@ -1,9 +1,14 @@
 """Benchmarks run and print rows; their numbers are not checked."""
 
 import argparse
+import concurrent.futures
+import importlib.util
 import json
+import multiprocessing
 import shlex
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,17 +20,21 @@ from benchmarks import (
     rows,
     sts,
     time_to_loss,
+    time_to_loss_keras,
+    time_to_loss_torch,
     train_step,
     tuning,
     variants,
 )
-from benchmarks import time_to_loss_torch as peer
 from bert_jax.configs import base, base_modern
 from bert_jax.data.batches import pipeline
 from bert_jax.data.tokenizers import wordpiece
 from bert_jax.errors import ConfigError
+from bert_jax.model import parameters
+from bert_jax.training import losses, optimizer, step
 from tests import models
 from tests.commands import run, run_well, small_run, write_text
+from tests.conftest import make_batch, make_config
 from tests.probes import tasks
 
 ROW = {"benchmark", "case", "value", "unit", "peer", "peer_value", "ratio", "spread"}
@@ -433,9 +442,18 @@ def test_held_out_data_is_not_in_the_training_set(tmp_path):
 
 
 @pytest.mark.slow
-def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
+@pytest.mark.parametrize(
+    "peer, next_sentence, names",
+    [
+        ("torch", 1.0, time_to_loss.NAMES),
+        ("keras", 0.0, time_to_loss.NAMES[:1]),  # it has the masked LM only
+    ],
+)
+def test_time_to_loss_prints_rows_and_its_peer_learns_alike(
+    tmp_path, peer, next_sentence, names
+):
     """Without dropout and with one optimizer, both sides take the same steps."""
-    pytest.importorskip("torch")
+    pytest.importorskip(time_to_loss.PEERS[peer].PACKAGE)
     write_text(tmp_path / "a.txt")
     changes = {
         "tokenizer.vocab_size": 120,
@@ -444,6 +462,7 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
         "model.hidden_dropout_prob": 0.0,
         "model.attention_probs_dropout_prob": 0.0,
         "optimizer.name": "adamw",
+        "loss_weights.next_sentence": next_sentence,
         "data.validation_fraction": 0.1,
         "eval.num_sequences": 64,
         "phases[0].num_steps": 20,
@@ -453,7 +472,7 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
         "benchmarks.time_to_loss",
         f"--sources=text:{tmp_path}/*.txt",
         f"--workdir={tmp_path / 'work'}",
-        "--variants=torch,faithful",
+        f"--variants={peer},faithful",
         "--every=10",
         "--repeats=2",
         *(f"--config.{key}={value}" for key, value in changes.items()),
@@ -466,7 +485,7 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(tmp_path):
     assert seconds.keys() >= ROW and seconds["value"] > 0 and seconds["ratio"] > 0
     (our_curve,), (their_curve,) = ours["curves"], theirs["curves"]
     assert our_curve["steps"] == their_curve["steps"] == [10, 20]
-    for name in time_to_loss.NAMES:
+    for name in names:
         np.testing.assert_allclose(our_curve[name], their_curve[name], atol=2e-3)
     assert our_curve["masked_lm_loss"][1] < 0.5 * np.log(120)  # it learned
 
@@ -496,8 +515,8 @@ def test_a_loss_that_a_run_does_not_reach_is_an_error():
 @pytest.mark.parametrize(
     "flag, reason",
     [
-        ("--variants=faithful,old", "'old' is not one of torch, faithful, packed"),
-        ("--variants=start", "'start' is not one of torch"),
+        ("--variants=faithful,old", "'old' is not one of torch, keras, faithful"),
+        ("--variants=start", "'start' is not one of torch, keras"),
         ("--seed=1", "--seed=1 is not a flag"),
     ],
 )
@@ -505,6 +524,51 @@ def test_flags_of_time_to_loss_that_are_wrong(capsys, flag, reason):
     with pytest.raises(SystemExit) as end:
         time_to_loss.parse(["--sources=text:a", "--workdir=b", flag])
     assert end.value.code == 2 and reason in capsys.readouterr().err
+
+
+def test_a_peer_that_is_not_installed_is_named_with_its_command(capsys, monkeypatch):
+    monkeypatch.setattr(time_to_loss_keras, "PACKAGE", "no_such_package")
+    with pytest.raises(SystemExit) as end:
+        time_to_loss.parse(["--sources=text:a", "--workdir=b", "--variants=keras"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert "'keras' needs no_such_package: pip install keras-hub==" in error
+
+
+def keras_loss_and_weights(config, start, batch):
+    jax.config.update("jax_numpy_rank_promotion", "allow")  # Keras relies on it
+    trainer = time_to_loss_keras.Trainer(config, start)
+    loss = trainer.model.test_on_batch(**time_to_loss_keras.inputs(batch))
+    return float(loss), trainer.weights()
+
+
+def test_the_keras_peer_has_our_loss_and_weights(source):
+    if not importlib.util.find_spec("keras_hub"):
+        pytest.skip("needs keras-hub")
+    directory, arrays = source
+    config = make_config()
+    batch = make_batch(config)
+    # Another backend of Keras may be in use in this process.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as process:
+        found, weights = process.submit(
+            keras_loss_and_weights, config, directory, batch
+        ).result()
+    models.assert_same(weights, arrays)
+    tx, _ = optimizer.make_optimizer(config)
+    graphdef, init = step.init_state(config, tx)
+    params = parameters.place(init().params, arrays)
+    sums = losses.loss_sums(
+        graphdef, params, batch, False, dropout_key=None, dtype=jnp.dtype("float32")
+    )
+    ours = sums["masked_lm_loss"] / batch["masked_lm_weights"].sum()
+    np.testing.assert_allclose(found, ours, atol=1e-4)
+
+
+def test_the_keras_peer_has_one_dropout_rate():
+    config = make_config(model__hidden_dropout_prob=0.2)
+    with pytest.raises(ConfigError, match=r"hidden_dropout_prob=0.2 and .* one rate"):
+        time_to_loss_keras.dropout(config)
 
 
 def test_variants_make_the_choices_of_the_configs():
@@ -532,7 +596,14 @@ def test_variants_make_the_choices_of_the_configs():
     assert faithful.phases[0].num_steps == modern.phases[0].num_steps
 
 
-def test_labels_of_the_peer_are_at_the_masked_positions():
+def test_the_equal_of_the_keras_peer_differs_in_the_weight_of_one_loss():
+    faithful, equal = (variants.get_config(name) for name in ("faithful", "masked_lm"))
+    assert equal.loss_weights.next_sentence == 0 != faithful.loss_weights.next_sentence
+    equal.loss_weights = faithful.loss_weights
+    assert equal == faithful
+
+
+def test_labels_of_the_torch_peer_are_at_the_masked_positions():
     pytest.importorskip("torch")
     batch = {
         "input_ids": np.array([[2, 4, 7, 3, 0]]),
@@ -543,7 +614,7 @@ def test_labels_of_the_peer_are_at_the_masked_positions():
         "masked_lm_weights": np.array([[1.0, 1.0, 0.0]]),
         "next_sentence_labels": np.array([[1]]),
     }
-    found = peer.inputs(batch)
+    found = time_to_loss_torch.inputs(batch)
     assert found["labels"].tolist() == [[-100, 9, 7, -100, -100]]
     assert found["attention_mask"].tolist() == [[1, 1, 1, 1, 0]]
     assert found["next_sentence_label"].tolist() == [1]

@@ -1,0 +1,108 @@
+"""The training loop of the peers of benchmarks.time_to_loss.
+
+A peer is a module with these names:
+
+    NAME: its description in a row.
+    PACKAGE, INSTALL: the module that it needs, and the command that installs it.
+    Trainer(config, start): a model and its optimizer, see `Trainer`.
+    read(directory, run): returns saved weights as parameters of an opened run.
+    builders(config, batch, start): returns builders of steps for `rows.alternate`.
+"""
+
+import concurrent.futures
+import multiprocessing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from bert_jax.config import ExperimentConfig
+from bert_jax.data.batches import pipeline
+from bert_jax.data.corpus import corpus as corpus_lib
+from bert_jax.data.tokenizers import wordpiece
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.interop import huggingface_read
+from bert_jax.loading import initialize
+from bert_jax.training import optimizer
+
+
+class Trainer(Protocol):
+    """A model and its optimizer.
+
+    It begins with the weights of a directory in the format of transformers, and follows
+    the config of a run of bert_jax.train with one pair in a row.
+    """
+
+    def train(self, batch: pipeline.Batch) -> None:
+        """Takes a training step on a batch."""
+        ...
+
+    def save(self, directory: Path) -> None:
+        """Writes the weights into a new directory."""
+        ...
+
+
+def train(
+    make: Callable[[ExperimentConfig, Path], Trainer],
+    config: ExperimentConfig,
+    start: Path,
+    directory: Path,
+    every: int,
+) -> dict[int, Path]:
+    """Trains on the batches of a run and saves the weights after every `every` steps.
+
+    This runs in a process of its own, to which the peer's threads, memory and
+    environment variables are confined.
+
+    Returns:
+      The directory of the saved weights, by step.
+    """
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as process:
+        return process.submit(_train, make, config, start, directory, every).result()
+
+
+def _train(
+    make: Callable[[ExperimentConfig, Path], Trainer],
+    config: ExperimentConfig,
+    start: Path,
+    directory: Path,
+    every: int,
+) -> dict[int, Path]:
+    trainer = make(config, start)
+    saved: dict[int, Path] = {}
+    training_batches = batches(config)
+    for step in range(1, config.num_steps + 1):
+        trainer.train(next(training_batches))
+        if step % every == 0:
+            saved[step] = directory / str(step)
+            trainer.save(saved[step])
+    return saved
+
+
+def batches(config: ExperimentConfig) -> Iterator[pipeline.Batch]:
+    """Returns the training batches of a run of one phase, from the first step."""
+    return pipeline.batches(
+        corpus_lib.read(config),
+        config,
+        split="train",
+        seed=config.seed,
+        phase_index=0,
+        first_step=0,
+    )
+
+
+def learning_rates(config: ExperimentConfig) -> np.ndarray:
+    """Returns the learning rate of each step of a run."""
+    schedule = optimizer.make_schedule(config)
+    return np.asarray(jax.vmap(schedule)(np.arange(config.num_steps)))
+
+
+def read_arrays(directory: Path, config: ExperimentConfig) -> dict[str, np.ndarray]:
+    """Returns weights in the format of transformers by our names."""
+    with jax.set_mesh(mesh_lib.make_mesh(config.mesh)):
+        names = initialize.parameter_shapes(config)
+    file = wordpiece.WordPiece.FILE
+    return huggingface_read.open_source(directory, names, file).read()
