@@ -166,6 +166,7 @@ def _loss_curve(row: Row) -> list[dict[str, str]]:
     def last(metric: str) -> str:
         return ", ".join(f"{curve[metric][-1]:.3f}" for curve in row["curves"])
 
+    probes = [name for name in row["curves"][0] if name.startswith("probe/")]
     at_common = ", ".join(f"{loss:.3f}" for loss in row["losses_at_common"])
     return [
         {
@@ -185,6 +186,12 @@ def _loss_curve(row: Row) -> list[dict[str, str]]:
             "masked-LM loss after equal time": (
                 f"{at_common} after {row['common_seconds']:.0f} s"
             ),
+            **{
+                PROBES[name]: ", ".join(
+                    f"{curve[name][-1]:.1f}" for curve in row["curves"]
+                )
+                for name in probes
+            },
             "versions": versions(row),
         }
     ]
@@ -198,6 +205,8 @@ KINDS = {
     "speedrun": _speedrun,
     "loss_curve": _loss_curve,
 }
+# Columns of the results of probes; in percent.
+PROBES = {"probe/blimp": "BLiMP accuracy", "probe/stsb": "STS-B Spearman"}
 # Columns of the table of schedules; hlo.CLASSES without an import of JAX.
 SCHEDULE_CLASSES = (
     *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),

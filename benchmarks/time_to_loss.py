@@ -1,6 +1,6 @@
 """Measures the time in which variants of a recipe reach a held-out loss.
 
-    python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR
+    python -m benchmarks.time_to_loss --sources=SOURCE --workdir=DIR [--start=DIR]
         [--variants=faithful,packed] [--seeds=0,1] [--losses=5.5,5.3] [--every=100]
         [--repeats=15] [--config.KEY=VALUE ...]
 
@@ -9,9 +9,11 @@ those of benchmarks/variants.py, trained by bert_jax.train, and two peers that r
 batches of "faithful": "torch", a PyTorch loop, and "keras", which needs keras-hub; see
 time_to_loss_torch.py and time_to_loss_keras.py. The rows compare the first variant with
 the others. All start from the same weights, and every checkpoint is evaluated on the
-same held-out rows of one pair, masked at 15%. The same command resumes an interrupted
-benchmark, and variants with other names or seeds share the workdir. --config.KEY=VALUE
-changes all runs.
+same held-out rows of one pair, masked at 15%. The weights are those of the variant
+"start", or of a run of bert_jax.train in --start, whose corpus is then read too. The
+same command resumes an interrupted benchmark, and variants with other names or seeds
+share the workdir. --config.KEY=VALUE changes all runs; with --config.eval.probes, the
+probes score the last checkpoint of each.
 
 The seconds of a step are the median of repeats in alternation with the other variants,
 on one batch, without the input pipeline. A time to a loss is the number of steps to it,
@@ -47,6 +49,7 @@ from benchmarks import (
     train_step,
     variants,
 )
+from bert_jax import probes
 from bert_jax.checkpoint.workdir import read_config
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
@@ -60,6 +63,7 @@ HELD_OUT_ROWS = 32
 EVERY = ("every_steps", "keep_every_steps")
 NAMES = ("masked_lm_loss", "next_sentence_loss", "next_sentence_accuracy")
 # Held-out metrics by name, and the steps after which they were evaluated as "steps".
+# The result of a probe is a list of one.
 Curve = dict[str, list[float]]
 
 
@@ -78,6 +82,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--sources", required=True, help="separated by commas")
     parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--start", type=Path, help="run whose weights to start from")
     parser.add_argument("--variants", default="faithful,packed")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--losses", default="", help="targets, separated by commas")
@@ -116,13 +121,25 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def train_start(args: argparse.Namespace) -> None:
-    """Trains the weights from which all variants continue, and exports them."""
+    """Exports the weights from which all variants continue, after training them."""
     if (args.workdir / "exported" / "config.json").exists():
         return
-    run_train(args.workdir / START, START, args, *args.overrides)
+    if args.start is None:
+        run_train(start_of(args), START, args, *args.overrides)
     command = [sys.executable, "-m", "bert_jax.export"]
-    flags = [f"--workdir={args.workdir / START}", f"--output={args.workdir}/exported"]
+    flags = [f"--workdir={start_of(args)}", f"--output={args.workdir}/exported"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
+
+
+def start_of(args: argparse.Namespace) -> Path:
+    return args.start or args.workdir / START
+
+
+def corpus_of(args: argparse.Namespace) -> Path | str:
+    """Returns the directory of the corpus, that of --start for its vocabulary."""
+    if args.start is None:
+        return args.workdir / "corpus"
+    return config_of(args.start).data.corpus_dir
 
 
 def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
@@ -141,7 +158,7 @@ def curve(variant: str, seed: int, args: argparse.Namespace) -> Curve:
 
 def train_variant(run: Path, variant: str, seed: int, args: argparse.Namespace) -> None:
     flags = [f"--config.checkpoint.{key}={args.every}" for key in EVERY]
-    flags += [f"--config.seed={seed}", f"--config.init_from={args.workdir / START}"]
+    flags += [f"--config.seed={seed}", f"--config.init_from={start_of(args)}"]
     run_train(run, variant, args, *flags, *args.overrides)
 
 
@@ -151,7 +168,7 @@ def run_train(run: Path, variant: str, args: argparse.Namespace, *flags: str) ->
         f"--config={variants.__file__}:{variant}",
         f"--workdir={run}",
         f"--config.data.sources={tuple(args.sources.split(','))}",
-        f"--config.data.corpus_dir={args.workdir / 'corpus'}",
+        f"--config.data.corpus_dir={corpus_of(args)}",
     ]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
 
@@ -194,7 +211,7 @@ def evaluate_run(run: Path) -> Curve:
 
 
 def evaluate(run: run_lib.Run, params_by_step: dict[int, Callable[[], Any]]) -> Curve:
-    """Returns the held-out metrics by step.
+    """Returns the held-out metrics by step, and the results of probes at the last one.
 
     Args:
       run: an opened run with the model and the corpus.
@@ -207,7 +224,10 @@ def evaluate(run: run_lib.Run, params_by_step: dict[int, Callable[[], Any]]) -> 
         found["steps"].append(step)
         for name in NAMES:
             found[name].append(round(metrics[name], 4))
-    return found
+    target = probes.Target(run.config, run.corpus.tokenizer, run.graphdef, run.mesh)
+    probe = probes.Probes(probes.read(run.config.eval.probes), target)
+    last = params_by_step[max(params_by_step)]()
+    return found | {name: [round(x, 2)] for name, x in probe(last).items()}
 
 
 def held_out_config(config: ExperimentConfig) -> ExperimentConfig:
@@ -239,7 +259,8 @@ def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
 
 def config_of(run: Path) -> ExperimentConfig:
     config = read_config(str(run))
-    assert config is not None, "the run has a curve"
+    if config is None:
+        raise ConfigError(f"{run} has no config.json; give the workdir of a run")
     return config
 
 

@@ -490,6 +490,42 @@ def test_time_to_loss_prints_rows_and_its_peer_learns_alike(
     assert our_curve["masked_lm_loss"][1] < 0.5 * np.log(120)  # it learned
 
 
+@pytest.mark.slow
+def test_time_to_loss_starts_from_a_run_and_scores_its_last_checkpoint(
+    trained, tmp_path
+):
+    probes = tasks.specs(tmp_path)
+    changes = {
+        "tokenizer.vocab_size": 120,
+        "model.hidden_size": 32,
+        "model.intermediate_size": 64,
+        "model.max_position_embeddings": 32,
+        "phases[0].num_steps": 20,
+        "phases[0].sequence_length": 32,
+        "phases[0].max_predictions": 7,
+        "data.validation_fraction": 0.1,
+        "eval.num_sequences": 32,
+        "eval.probes": probes,
+    }
+    stdout = run_well(
+        "benchmarks.time_to_loss",
+        f"--sources=text:{trained}/*.txt",
+        f"--workdir={tmp_path / 'work'}",
+        f"--start={trained / 'run'}",
+        "--variants=packed",
+        "--every=10",
+        "--repeats=1",
+        *(f"--config.{key}={value}" for key, value in changes.items()),
+    )
+    (curve,) = json.loads(stdout)["curves"]
+    assert curve["steps"] == [10, 20]
+    for name in ("probe/blimp", "probe/stsb"):
+        (percent,) = curve[name]
+        assert -100 <= percent <= 100
+    config = json.loads((tmp_path / "work/packed/seed0/config.json").read_text())
+    assert config["init_from"] == str(trained / "run")
+
+
 CURVE = {"steps": [10, 20, 30], "masked_lm_loss": [6.0, 5.0, 5.5]}
 
 

@@ -193,6 +193,7 @@ def test_loss_curves_are_lines_over_seconds(results):
         "steps": [10, 20],
         "masked_lm_loss": [6.0, 5.5],
         "next_sentence_accuracy": [0.5, 0.6],
+        "probe/blimp": [52.5],
     }
     row = {
         **ROW,
@@ -215,6 +216,7 @@ def test_loss_curves_are_lines_over_seconds(results):
     assert "held-out masked-LM loss, nats" in report.loss_curves("a")
     table = report.results("a")
     assert "5.500, 5.400" in table and "5.700, 5.600 after 8 s" in table
+    assert "| BLiMP accuracy |" in table and "| 52.5, 52.5 |" in table
 
 
 def test_classes_of_a_step_add_up():
