@@ -7,7 +7,7 @@ A sentence's score is its pseudo-log-likelihood, see bert_jax/score.py. DIR of -
 has a JSON lines file for each of the 67 paradigms: the directory `data` of the GitHub
 repository alexwarstadt/blimp. With --limit, N evenly spaced pairs of each paradigm are
 scored. Prints a row with the accuracy over all pairs, and as `terms` that of each
-linguistic term. The peer is guessing.
+linguistic term. The peer is guessing, and the row is named after the model's directory.
 
 Source: Warstadt et al. 2020, BLiMP; Salazar et al. 2020, section 4.1.
 """
@@ -42,7 +42,7 @@ def main() -> None:
     seconds = time.monotonic() - begin
     rows.print_row(
         "blimp",
-        f"{len(correct_N):,} pairs",
+        f"{Path(args.model).resolve().name}, {len(correct_N):,} pairs",
         "accuracy, %",
         [percent(correct_N)],
         "chance",

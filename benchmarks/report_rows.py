@@ -267,6 +267,7 @@ MORE: dict[str, Callable[[Any], str]] = {
     "last_steps": lambda value: f"last 10 steps {value}",
     "peer_last_steps": lambda value: f"its last 10 steps {value}",
     "peer_loss_with_padding": lambda value: f"its loss with unused slots {value}",
+    "terms": lambda values: ", ".join(f"{k} {v}" for k, v in values.items()),
     "worst_visit": lambda value: f"in the worst visit {value:.3f}",
 }
 

@@ -260,7 +260,7 @@ def test_blimp_prints_a_row_with_each_term(source, tmp_path):
     command = ["benchmarks.blimp", f"--model={source[0]}"]
     stdout = run_well(*command, f"--data={tmp_path / 'data'}", "--limit=4")
     row = json.loads(stdout)
-    assert row.keys() >= ROW | {"terms"} and row["case"] == "8 pairs"
+    assert row.keys() >= ROW | {"terms"} and row["case"] == "source, 8 pairs"
     assert 0 < row["value"] <= 100 and (row["peer"], row["peer_value"]) == (
         "chance",
         50,
