@@ -5,7 +5,7 @@
 
 The recipe of configs/base.py, adapted to an hour of training. All numbers are ours,
 tuned on 48 MB of books and Wikipedia (11 million tokens). The held-out masked-LM loss
-was 3.55 nats at the end (unigram entropy: 6.34), and the next-sentence accuracy 95%.
+was 3.56 nats at the end (unigram entropy: 6.34), and the next-sentence accuracy 96%.
 """
 
 import ml_collections
@@ -30,7 +30,7 @@ def get_config() -> ml_collections.ConfigDict:
     config.model.initializer_range = 0.06
     config.model.max_position_embeddings = 64
 
-    first, second = config.phases  # about 12,500 tokens per second
+    first, second = config.phases  # about 13,900 tokens per second
     first.num_steps = 16_500
     first.sequence_length = 32
     first.global_batch_size = 64
