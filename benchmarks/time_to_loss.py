@@ -126,6 +126,8 @@ def train_start(args: argparse.Namespace) -> None:
         return
     if args.start is None:
         run_train(start_of(args), START, args, *args.overrides)
+    else:
+        config_of(args.start)  # raises if it is not a run
     command = [sys.executable, "-m", "bert_jax.export"]
     flags = [f"--workdir={start_of(args)}", f"--output={args.workdir}/exported"]
     subprocess.run([*command, *flags], check=True, stdout=sys.stderr)
@@ -258,6 +260,11 @@ def first_config(variant: str, args: argparse.Namespace) -> ExperimentConfig:
 
 
 def config_of(run: Path) -> ExperimentConfig:
+    """Returns the config of a run.
+
+    Raises:
+      ConfigError: if there is no run in this directory.
+    """
     config = read_config(str(run))
     if config is None:
         raise ConfigError(f"{run} has no config.json; give the workdir of a run")

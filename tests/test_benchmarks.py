@@ -562,6 +562,13 @@ def test_flags_of_time_to_loss_that_are_wrong(capsys, flag, reason):
     assert end.value.code == 2 and reason in capsys.readouterr().err
 
 
+def test_a_start_that_is_not_a_run_is_an_error(tmp_path):
+    flags = [f"--{name}={tmp_path / name}" for name in ("workdir", "start")]
+    args = time_to_loss.parse(["--sources=text:a", *flags])
+    with pytest.raises(ConfigError, match=r"start has no config.json; give the work"):
+        time_to_loss.train_start(args)
+
+
 def test_a_peer_that_is_not_installed_is_named_with_its_command(capsys, monkeypatch):
     monkeypatch.setattr(time_to_loss_keras, "PACKAGE", "no_such_package")
     with pytest.raises(SystemExit) as end:
