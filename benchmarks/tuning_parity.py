@@ -100,7 +100,8 @@ CASES = {
     "stsb": of_tuning(
         "stsb",
         lambda: glue.get_config("stsb"),
-        1e-4,
+        5e-5,
+        num_rows=2_560,
         task__glue=(),
         task__label="score",
         metric="pearson",
