@@ -119,7 +119,7 @@ CASES = {
             "task.text": ("#1 String", "#2 String"),
         },
     ),
-    "wnut17": of_tuning("wnut17", wnut17.get_config, 2e-4),
+    "wnut17": of_tuning("wnut17", wnut17.get_config, 3e-4),
     "squad": Case(
         squad1.get_config,
         functools.partial(tuning.articles, num_held_out=1),
