@@ -180,7 +180,7 @@ def train_peer(name: str, run: Path, seed: int, args: argparse.Namespace) -> Cur
     ours = args.workdir / "faithful" / f"seed{seed}"
     curve("faithful", seed, args)
     peer, start = PEERS[name], args.workdir / "exported"
-    saved = time_to_loss_peer.train(
+    saved = time_to_loss_peer.train_apart(
         peer.Trainer, config_of(ours), start, run, args.every
     )
     opened = run_lib.open_run(str(ours), None)

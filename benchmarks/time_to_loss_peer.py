@@ -13,7 +13,7 @@ import concurrent.futures
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -44,6 +44,16 @@ class Trainer(Protocol):
         ...
 
 
+def train_apart(*arguments: Any) -> dict[int, Path]:
+    """Runs `train` in a process of its own.
+
+    The peer's threads, memory and environment variables are confined to it.
+    """
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as process:
+        return process.submit(train, *arguments).result()
+
+
 def train(
     make: Callable[[ExperimentConfig, Path], Trainer],
     config: ExperimentConfig,
@@ -53,24 +63,9 @@ def train(
 ) -> dict[int, Path]:
     """Trains on the batches of a run and saves the weights after every `every` steps.
 
-    This runs in a process of its own, to which the peer's threads, memory and
-    environment variables are confined.
-
     Returns:
       The directory of the saved weights, by step.
     """
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, context) as process:
-        return process.submit(_train, make, config, start, directory, every).result()
-
-
-def _train(
-    make: Callable[[ExperimentConfig, Path], Trainer],
-    config: ExperimentConfig,
-    start: Path,
-    directory: Path,
-    every: int,
-) -> dict[int, Path]:
     trainer = make(config, start)
     saved: dict[int, Path] = {}
     training_batches = batches(config)
