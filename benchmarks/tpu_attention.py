@@ -19,7 +19,7 @@ from benchmarks.tpu_schedule import print_row, tpu
 from bert_jax.config import MeshConfig
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.model import attention, attention_kernel
+from bert_jax.model import attention, attention_kernel_tpu
 from bert_jax.preflight import schedule
 from bert_jax.preflight.hlo import CompiledProgram
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument(
-        "--head_dim", type=int, choices=attention_kernel.HEAD_DIMS, default=64
+        "--head_dim", type=int, choices=attention_kernel_tpu.HEAD_DIMS, default=64
     )
     parser.add_argument("--dropout", type=float, default=0.1)
     print_row(measure, parser.parse_args())
@@ -74,11 +74,11 @@ def compile_both(args: argparse.Namespace, device: jax.Device) -> str:
     one = MeshConfig(data=1, fsdp=1, tensor=1, shard_optimizer=False)
     mesh = mesh_lib.make_mesh(one, [device])
     num_heads = args.hidden // args.head_dim
-    options = attention_kernel.Options(args.head_dim, args.dropout)
+    options = attention_kernel_tpu.Options(args.head_dim, args.dropout)
 
     def by_kernel(q, k, v, ids, seed):
         with jax.named_scope(KERNEL):
-            return attention_kernel.attend(q, k, v, ids, ids, seed, options)
+            return attention_kernel_tpu.attend(q, k, v, ids, ids, seed, options)
 
     def by_einsums(q, k, v, ids, seed):
         with jax.named_scope(EINSUMS):

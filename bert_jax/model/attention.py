@@ -7,19 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
-from bert_jax.model import attention_kernel
+from bert_jax.model import attention_kernel_gpu, attention_kernel_tpu, gpu
 from bert_jax.model.ops import einsum, einsum_float32, keep
 
-# Lengths of rows and chips with which the kernel takes fewer cycles than the einsums by
-# benchmarks/tpu_attention.py. A head's scores of longer rows exceed a core's memory.
-KERNEL_LENGTHS = (512,)
-KERNEL_CHIPS = ("TPU v4", "TPU v5", "TPU v6")  # prefixes of device kinds
+# Prefixes of the kinds of TPUs, and lengths of rows, with which the kernel takes fewer
+# cycles than the einsums by benchmarks/tpu_attention.py. A head's scores of longer rows
+# exceed a core's memory.
+TPUS = ("TPU v4", "TPU v5", "TPU v6")
+TPU_LENGTHS = (512,)
 
 
 def attention(
-    q_BTD: jax.Array,
-    k_BSD: jax.Array,
-    v_BSD: jax.Array,
+    projections: tuple[jax.Array, ...],
     query_ids_BT: jax.Array,
     key_ids_BS: jax.Array,
     num_heads: int,
@@ -33,8 +32,8 @@ def attention(
     code, where only keys are masked; nothing reads its context.
 
     Args:
-      q_BTD, k_BSD, v_BSD: the projections, in one dtype; head n holds the lanes
-        [n * H, (n + 1) * H) of D.
+      projections: queries [B, T, D], keys and values [B, S, D], or one array
+        [B, T, 3D] of all; head n holds the lanes [n * H, (n + 1) * H) of D.
       query_ids_BT, key_ids_BS: int32, the number of the token's pair in its row, from
         1; 0 for padding.
       num_heads: number of heads.
@@ -42,11 +41,21 @@ def attention(
       seed: uint32[2], or None for no dropout.
     """
     with jax.named_scope("attention"):
-        if q_BTD.shape == k_BSD.shape and _has_kernel(q_BTD, num_heads):
-            options = attention_kernel.Options(
-                q_BTD.shape[2] // num_heads, 0.0 if seed is None else rate
+        rate = 0.0 if seed is None else rate
+        head_dim = projections[0].shape[2] * len(projections) // (3 * num_heads)
+        is_square = query_ids_BT.shape == key_ids_BS.shape
+        has_kernel = head_dim in attention_kernel_gpu.HEAD_DIMS
+        if is_square and has_kernel and gpu.has_kernels(projections[0]):
+            options = attention_kernel_gpu.Options(head_dim, rate)
+            return attention_kernel_gpu.attend(
+                projections, query_ids_BT, key_ids_BS, seed, options
             )
-            return attention_kernel.attend(
+        if len(projections) == 1:
+            projections = tuple(jnp.split(projections[0], 3, axis=-1))
+        q_BTD, k_BSD, v_BSD = projections
+        if is_square and _has_tpu_kernel(q_BTD, head_dim):
+            options = attention_kernel_tpu.Options(head_dim, rate)
+            return attention_kernel_tpu.attend(
                 q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, seed, options
             )
         mask_B1TS = attention_mask(query_ids_BT, key_ids_BS)
@@ -60,16 +69,15 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
     return mask_BTS[:, None]
 
 
-def _has_kernel(q_BTD: jax.Array, num_heads: int) -> bool:
-    """Returns whether attention_kernel.py can compute this, and does so faster."""
-    head_dim = q_BTD.shape[2] // num_heads
+def _has_tpu_kernel(q_BTD: jax.Array, head_dim: int) -> bool:
+    """Returns whether attention_kernel_tpu.py computes this, and does so faster."""
     _, _, width = jax.typeof(q_BTD).sharding.shard_shape(q_BTD.shape)
     return (
-        sharding.device_kind().startswith(KERNEL_CHIPS)
+        sharding.device_kind().startswith(TPUS)
         and q_BTD.dtype == jnp.bfloat16
-        and q_BTD.shape[1] in KERNEL_LENGTHS
-        and head_dim in attention_kernel.HEAD_DIMS
-        and width % attention_kernel.LANES == 0
+        and q_BTD.shape[1] in TPU_LENGTHS
+        and head_dim in attention_kernel_tpu.HEAD_DIMS
+        and width % attention_kernel_tpu.LANES == 0
     )
 
 

@@ -21,8 +21,15 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
+from bert_jax.model import gpu
 from bert_jax.model.attention import attention
-from bert_jax.model.layers import LayerNorm, Linear
+from bert_jax.model.layers import (
+    LayerNorm,
+    Linear,
+    add_and_norm,
+    can_join,
+    joined,
+)
 from bert_jax.model.ops import (
     dropout,
     einsum_float32,
@@ -37,10 +44,6 @@ from bert_jax.model.ops import (
 REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,
     "matmuls": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-ACTIVATIONS = {
-    "gelu_new": lambda x: jax.nn.gelu(x, approximate=True),
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
 }
 
 
@@ -72,7 +75,8 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         out = sharding.spec("batch", "seq", "replicated")
         word_VD = _replicated(self.word[...])
-        position_LD = _replicated(self.position[...])
+        # Positions are less than T; other rows would only add to the gradient's cost.
+        position_LD = _replicated(self.position[...])[: input_ids_BT.shape[1]]
         segment_2D = _replicated(self.segment[...])
         # The table has two rows, so a product with one-hot rows has a cheap gradient;
         # the gradient of a gather is a scatter of B * T rows onto two.
@@ -117,21 +121,32 @@ class SelfAttention(nnx.Module):
     def __call__(
         self,
         x_BTD: jax.Array,
-        x_BSD: jax.Array,
+        x_BSD: jax.Array | None,
         ids: tuple[jax.Array, jax.Array],
         seed: jax.Array | None,
     ) -> jax.Array:
-        """Returns [B, T, D], attention from the queries x_BTD to the tokens x_BSD."""
+        """Returns [B, T, D], attention from the queries x_BTD to the tokens x_BSD.
+
+        If x_BSD is None, they are the same.
+        """
         context_BTD = attention(
-            self.query(x_BTD),
-            self.key(x_BSD),
-            self.value(x_BSD),
+            self._projections(x_BTD, x_BSD),
             *ids,
             self.num_heads,
             self.dropout_rate,
             seed,
         )
         return self.output(context_BTD)
+
+    def _projections(
+        self, x_BTD: jax.Array, x_BSD: jax.Array | None
+    ) -> tuple[jax.Array, ...]:
+        """Returns queries, keys and values, for the kernel of a GPU as one array."""
+        linears = self.query, self.key, self.value
+        if x_BSD is None and gpu.has_kernels(x_BTD) and can_join(linears):
+            return (joined(linears, x_BTD),)
+        x_BSD = x_BTD if x_BSD is None else x_BSD
+        return self.query(x_BTD), self.key(x_BSD), self.value(x_BSD)
 
 
 class Layer(nnx.Module):
@@ -151,7 +166,7 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x_BTD: jax.Array,
-        x_BSD: jax.Array,
+        x_BSD: jax.Array | None,
         ids: tuple[jax.Array, jax.Array],
         seeds: jax.Array | None,
     ) -> jax.Array:
@@ -159,7 +174,7 @@ class Layer(nnx.Module):
 
         Args:
           x_BTD: the layer's input at the query positions.
-          x_BSD: the layer's input at all positions of the row.
+          x_BSD: the layer's input at all positions of the row; None if it is x_BTD.
           ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
           seeds: uint32[3, 2] for the three dropouts, or None for no dropout.
         """
@@ -167,11 +182,10 @@ class Layer(nnx.Module):
             (None,) * 3 if seeds is None else seeds
         )
         y_BTD = self.attention(x_BTD, x_BSD, ids, probs_seed)
-        y_BTD = dropout(y_BTD, self.dropout_rate, attention_seed)
-        x_BTD = self.attention_norm(x_BTD + y_BTD)
-        h_BTF = ACTIVATIONS[self.activation](self.intermediate(x_BTD))
-        y_BTD = dropout(self.output(h_BTF), self.dropout_rate, output_seed)
-        return self.output_norm(x_BTD + y_BTD)
+        rate = self.dropout_rate
+        x_BTD = add_and_norm(self.attention_norm, x_BTD, y_BTD, rate, attention_seed)
+        y_BTD = self.output(self.intermediate.activated(x_BTD, self.activation))
+        return add_and_norm(self.output_norm, x_BTD, y_BTD, rate, output_seed)
 
 
 class Bert(nnx.Module):
@@ -262,7 +276,7 @@ class Bert(nnx.Module):
         ids_BT = batch["sequence_ids"]
         for layer, seeds in zip(self.layers[:-1], layer_seeds[:-1], strict=True):
             with jax.named_scope("layer"):
-                x_BTD = _with_remat(layer, remat)(x_BTD, x_BTD, (ids_BT, ids_BT), seeds)
+                x_BTD = _with_remat(layer, remat)(x_BTD, None, (ids_BT, ids_BT), seeds)
                 states.append(x_BTD)
         query_BTD, query_ids = x_BTD, ids_BT
         if positions_BQ is not None:
@@ -270,7 +284,9 @@ class Bert(nnx.Module):
             query_ids = gather_positions(ids_BT, positions_BQ)
         with jax.named_scope("last_layer"):
             last = _with_remat(self.layers[-1], remat)
-            states.append(last(query_BTD, x_BTD, (query_ids, ids_BT), layer_seeds[-1]))
+            all_BTD = None if positions_BQ is None else x_BTD
+            ids = query_ids, ids_BT
+            states.append(last(query_BTD, all_BTD, ids, layer_seeds[-1]))
         return states
 
     def pool(self, x_BKD: jax.Array) -> jax.Array:
@@ -337,7 +353,7 @@ class BertForPreTraining(nnx.Module):
     def masked_lm(self, x_BPD: jax.Array) -> jax.Array:
         """Returns float32[B, P, V] logits of gathered hidden states."""
         with jax.named_scope("masked_lm_head"):
-            h_BPD = ACTIVATIONS[self.activation](self.transform(x_BPD))
+            h_BPD = self.transform.activated(x_BPD, self.activation)
             h_BPD = self.transform_norm(h_BPD)
             logits_BPV = self.bert.embeddings.logits(h_BPD)
             return plus_bias(logits_BPV, self.decoder_bias[...], h_BPD.dtype)

@@ -1,11 +1,43 @@
-"""The Linear and LayerNorm modules."""
+"""Linear layers, the GELU, and layer normalization."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.model.ops import plus_bias, times_kernel
+from bert_jax.model import gelu_kernel_gpu, gpu, norm_kernel_gpu
+from bert_jax.model.ops import dropout, plus_bias, times_kernel
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def gelu(x: jax.Array, approximate: bool) -> jax.Array:
+    """Returns x times the normal distribution's CDF at x, or its tanh approximation.
+
+    Only x is stored for the gradient; on a GPU, JAX's rule stores a second array of its
+    size. The schedule of a TPU is the same with either.
+    """
+    return jax.nn.gelu(x, approximate)
+
+
+def _gelu_forward(x, approximate):
+    return gelu(x, approximate), x
+
+
+def _gelu_backward(approximate, x, gradient):
+    # Otherwise XLA would compute both passes at once, and store their common terms.
+    x = jax.lax.optimization_barrier(x)
+    _, vjp = jax.vjp(lambda x: jax.nn.gelu(x, approximate), x)
+    return vjp(gradient)
+
+
+gelu.defvjp(_gelu_forward, _gelu_backward)
+
+ACTIVATIONS = {
+    "gelu_new": functools.partial(gelu, approximate=True),
+    "gelu": functools.partial(gelu, approximate=False),
+}
 
 
 class Linear(nnx.Module):
@@ -33,6 +65,16 @@ class Linear(nnx.Module):
             )
         )
 
+    def activated(self, x_BTD: jax.Array, activation: str) -> jax.Array:
+        """Returns the activation of the result, [B, T, output]."""
+        bias = self.bias[...]
+        (width,) = jax.typeof(bias).sharding.shard_shape(bias.shape)
+        is_wide = width % gelu_kernel_gpu.COLUMNS == 0
+        if activation == "gelu_new" and is_wide and gpu.has_kernels(x_BTD):
+            y_BTF = times_kernel(x_BTD, self.kernel[...], self._layout(3))
+            return gelu_kernel_gpu.add_and_gelu(y_BTF, bias)
+        return ACTIVATIONS[activation](self(x_BTD))
+
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x @ kernel + bias, [B, ..., input] -> [B, ..., output]."""
         shape, kernel = x.shape, self.kernel[...]
@@ -56,6 +98,27 @@ class Linear(nnx.Module):
     def _layout(self, ndim: int) -> jax.P:
         """Returns the PartitionSpec of a result with `ndim` dims."""
         return sharding.spec("batch", *["replicated"] * (ndim - 2), self.output_dim)
+
+
+def can_join(linears: tuple[Linear, ...]) -> bool:
+    """Returns whether the outputs of the Linears are not sharded, see `joined`."""
+    kernel = linears[0].kernel[...]
+    return jax.typeof(kernel).sharding.shard_shape(kernel.shape)[1] == kernel.shape[1]
+
+
+def joined(linears: tuple[Linear, ...], x_BTD: jax.Array) -> jax.Array:
+    """Returns the results of several Linears, [B, T, output] each, as one array.
+
+    One product reads the input once, and the gradients of the input are summed inside
+    one product.
+    """
+    # A kernel is not sharded over its outputs, but may name a mesh axis of size 1.
+    whole = jax.P(jax.typeof(linears[0].kernel[...]).sharding.spec[0], None)
+    kernels = [jax.reshard(each.kernel[...], whole) for each in linears]
+    biases = [jax.reshard(each.bias[...], jax.P(None)) for each in linears]
+    out = sharding.spec("batch", "seq", "replicated")
+    y = times_kernel(x_BTD, jnp.concatenate(kernels, axis=1), out)
+    return plus_bias(y, jnp.concatenate(biases))
 
 
 class LayerNorm(nnx.Module):
@@ -83,3 +146,19 @@ class LayerNorm(nnx.Module):
         bias = jnp.expand_dims(self.bias[...], lead)
         y = centred * jax.lax.rsqrt(variance + self.eps) * scale + bias
         return y.astype(x.dtype)
+
+
+def add_and_norm(
+    norm: LayerNorm,
+    x_BTD: jax.Array,
+    y_BTD: jax.Array,
+    rate: float,
+    seed: jax.Array | None,
+) -> jax.Array:
+    """Returns the norm of x + dropout(y), [B, T, D]; see `ops.dropout`."""
+    is_wide = x_BTD.shape[-1] % norm_kernel_gpu.MIN_WIDTH == 0
+    if is_wide and gpu.has_kernels(x_BTD):
+        options = norm_kernel_gpu.Options(norm.eps, 0.0 if seed is None else rate)
+        weights = norm.scale[...], norm.bias[...]
+        return norm_kernel_gpu.add_and_norm(x_BTD, y_BTD, *weights, seed, options)
+    return norm(x_BTD + dropout(y_BTD, rate, seed))

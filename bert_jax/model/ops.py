@@ -158,6 +158,8 @@ def plus_bias(
 ) -> jax.Array:
     """Returns x + bias, added in float32 and rounded to the dtype of x.
 
+    On a GPU, the bias is rounded to the dtype of x first.
+
     The gradient of the bias, a sum over every row of the batch, is float32.
 
     Args:
@@ -174,6 +176,9 @@ def plus_bias(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _plus_bias(x: jax.Array, bias: jax.Array, product_dtype: jnp.dtype) -> jax.Array:
     bias = jnp.expand_dims(bias, range(x.ndim - 1))
+    if sharding.platform() == "gpu":
+        # cuBLAS adds a bias of the result's dtype to the float32 sums of the product.
+        return x + bias.astype(x.dtype)
     return (x.astype(jnp.float32) + bias).astype(x.dtype)
 
 

@@ -265,7 +265,8 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
         record((B, num_heads, T, S), rate, seed)
         return attend(q, k, v, mask_B1TS, num_heads, rate, seed)
 
-    monkeypatch.setattr(bert_lib, "dropout", record_drop)
+    for module in (bert_lib, layers):
+        monkeypatch.setattr(module, "dropout", record_drop)
     monkeypatch.setattr(attention, "by_einsums", record_attend)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     bert(batch, dropout_key=jax.random.key(0), dtype=F32)

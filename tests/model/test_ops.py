@@ -220,7 +220,7 @@ def test_gradient_of_a_float32_kernel_is_not_rounded_to_the_dtype_of_activations
     np.testing.assert_allclose(of_kernel, exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+@pytest.mark.parametrize("platform", ["cpu", "tpu", "gpu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gradient_of_a_bias_is_a_float32_sum(monkeypatch, platform, dtype):
     monkeypatch.setattr(sharding, "platform", lambda: platform)
@@ -242,8 +242,9 @@ def test_gradient_of_a_bias_is_a_float32_sum(monkeypatch, platform, dtype):
         return y, *gradients(weights)
 
     y, of_x, of_bias = both(x, bias, weights)
+    added = bias.astype(dtype).astype("float32") if platform == "gpu" else bias
     np.testing.assert_array_equal(
-        y, (x.astype("float32") + bias[None, None]).astype(dtype)
+        y, (x.astype("float32") + added[None, None]).astype(dtype)
     )
     np.testing.assert_array_equal(of_x, weights)
     assert of_bias.dtype == jnp.float32

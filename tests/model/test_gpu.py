@@ -1,0 +1,125 @@
+"""BERT with the kernels for GPUs, emulated on the CPU, and as compiled for an H100."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractDevice
+
+from bert_jax.data.batches import pipeline
+from bert_jax.distributed import mesh as mesh_lib
+from bert_jax.distributed import sharding
+from bert_jax.model import (
+    attention_kernel_gpu,
+    bert,
+    gelu_kernel_gpu,
+    norm_kernel_gpu,
+)
+from bert_jax.training import losses, optimizer
+from bert_jax.training import step as step_lib
+from tests.conftest import make_batch, make_config, use_mesh
+
+H100 = "NVIDIA H100 80GB HBM3"
+BFLOAT16 = jnp.dtype(jnp.bfloat16)
+
+
+def config_of_kernels(rate=0.0):
+    """Returns a small config for whose first layer all kernels compute."""
+    return make_config(
+        model__hidden_size=128,
+        model__num_attention_heads=2,
+        model__intermediate_size=512,
+        model__max_position_embeddings=64,
+        model__hidden_dropout_prob=rate,
+        model__attention_probs_dropout_prob=rate,
+        model__hidden_act="gelu_new",
+        phase={"sequence_length": 64, "global_batch_size": 4, "max_predictions": 8},
+    )
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """Runs the operations and the kernels that a GPU would, on the CPU."""
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    monkeypatch.setattr(sharding, "device_kind", lambda: H100)
+    for module, name in (
+        (attention_kernel_gpu, "Options"),
+        (norm_kernel_gpu, "Options"),
+        (gelu_kernel_gpu, "add_and_gelu"),
+    ):
+        function = functools.partial(getattr(module, name), interpret=True)
+        monkeypatch.setattr(module, name, function)
+
+
+def loss_and_gradients(config, mesh_shape, dtype, seed=None, remat="none"):
+    mesh = use_mesh(*mesh_shape)
+    key = None if seed is None else jax.random.key(seed)
+    graphdef, params = bert.build(
+        config.model, config.tokenizer.vocab_size, jax.random.key(0)
+    )
+    batch = sharding.place_batch(make_batch(config), mesh)
+
+    def compute(params, batch):
+        sums = losses.loss_sums(
+            graphdef, params, batch, True, dropout_key=key, dtype=dtype, remat=remat
+        )
+        return sums["masked_lm_loss"] + sums["next_sentence_loss"]
+
+    loss, gradients = jax.jit(jax.value_and_grad(compute))(params, batch)
+    leaves = [np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(gradients)]
+    return float(loss), np.concatenate(leaves)
+
+
+def test_gradients_are_as_precise_as_without_the_kernels(request):
+    config = config_of_kernels()
+    exact_loss, exact = loss_and_gradients(config, (1, 1, 1), jnp.dtype("float32"))
+    _, plain = loss_and_gradients(config, (1, 1, 1), BFLOAT16)
+    request.getfixturevalue("emulated")
+    loss, found = loss_and_gradients(config, (1, 1, 1), BFLOAT16)
+    assert not np.array_equal(found, plain)
+    assert abs(loss - exact_loss) < 1e-3 * exact_loss
+    assert np.linalg.norm(found - exact) < 1.5 * np.linalg.norm(plain - exact)
+
+
+def test_gradients_are_the_same_on_a_mesh(emulated):
+    """With the tensor axis, projections are separate products."""
+    config = config_of_kernels(0.1)
+    expected_loss, expected = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3)
+    loss, found = loss_and_gradients(config, (1, 2, 2), BFLOAT16, seed=3)
+    assert abs(loss - expected_loss) < 1e-3 * expected_loss
+    assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
+
+
+def test_gradients_are_the_same_with_remat(emulated):
+    config = config_of_kernels(0.1)
+    expected_loss, expected = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3)
+    loss, found = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3, remat="full")
+    assert abs(loss - expected_loss) < 1e-3 * expected_loss
+    assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
+
+
+def test_train_step_for_an_h100_has_the_kernels():
+    """Lowers the step for CUDA, without a GPU: it has seven kernels in each layer.
+
+    They are one of attention and two of norms each way, and one of the GELU. The last
+    layer has other lengths.
+    """
+    config = config_of_kernels(0.1)
+    device = AbstractDevice(device_kind=H100, num_cores=None, platform="gpu")
+    mesh = jax.sharding.AbstractMesh(
+        (1, 1, 1),
+        mesh_lib.AXES,
+        axis_types=(jax.sharding.AxisType.Explicit,) * 3,
+        abstract_device=device,
+    )
+    with jax.sharding.use_abstract_mesh(mesh):
+        tx, schedule = optimizer.make_optimizer(config)
+        graphdef, init = step_lib.init_state(config, tx)
+        state = step_lib.abstract_state(init, mesh)
+        batch = sharding.abstract_batch(pipeline.batch_shapes(config.phases[0]), mesh)
+        step = jax.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
+        lowered = step.trace(state, batch).lower(lowering_platforms=("cuda",))
+    num_layers = config.model.num_hidden_layers
+    assert lowered.as_text().count("__gpu$xla.gpu.triton") == 7 * (num_layers - 1)
