@@ -18,6 +18,7 @@ from bert_jax.finetuning.predictor import Predictor
 from bert_jax.loading.model import HostModel, PlacedModel
 from bert_jax.model import heads, parameters
 from bert_jax.model.heads import Head
+from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 
 
@@ -84,7 +85,7 @@ class Setup:
             self.num_steps,
             self.teacher.graphdef if self.teacher else None,
         )
-        return jax.jit(step, donate_argnums=0)
+        return compilation.jit(step)
 
     @functools.cached_property
     def predictor(self) -> Predictor:

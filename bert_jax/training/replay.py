@@ -12,6 +12,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import CorruptError
 from bert_jax.model.parameters import path_name
+from bert_jax.training import compilation
 from bert_jax.training import step as step_lib
 
 
@@ -29,7 +30,10 @@ class Replay:
           train_step: from `step.make_train_step`; its state is not donated here.
         """
         self._every_steps = config.guard.replay_every_steps
-        self._train_step = jax.jit(train_step)
+        # With the options of the steps that it checks.
+        self._train_step = jax.jit(
+            train_step, compiler_options=compilation.compiler_options()
+        )
 
     def is_due(self, step: int) -> bool:
         """Returns whether step number `step`, counted from 1, is replayed."""

@@ -75,3 +75,12 @@ def test_batch_shapes_equal_those_of_the_pipeline(trained):
         assert abstract[name].shape == array.shape, name
         assert abstract[name].dtype == array.dtype, name
         assert abstract[name].sharding == array.sharding, name
+
+
+def test_xla_options_of_a_gpu_are_those_that_xla_flags_does_not_set(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert not compilation.compiler_options()  # on a CPU
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    assert compilation.compiler_options() == {"xla_gpu_enable_triton_gemm": False}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=true")
+    assert not compilation.compiler_options()

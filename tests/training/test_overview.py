@@ -39,6 +39,16 @@ def test_describe_reports_the_sizes_and_the_start(first_step, init_from, start):
     assert f"{start}, workdir w" in text.splitlines()[-1]
 
 
+def test_describe_reports_the_options_of_xla(monkeypatch):
+    options = {"xla_a": False}
+    monkeypatch.setattr(overview.compilation, "compiler_options", lambda: options)
+    state = SimpleNamespace(params={"a": np.zeros(7)})
+    corpus = SimpleNamespace(shards={"train": []})
+    mesh = use_mesh(1, 1, 1)
+    text = overview.describe(make_config(), mesh, corpus, state, "w", 0, 20)
+    assert "tensor 1, xla_a=False\n" in text
+
+
 def test_notes_are_indented(capsys):
     overview.print_notes(make_config(), ["2 tokens are new"])
     assert "        2 tokens are new" in capsys.readouterr().out.splitlines()
