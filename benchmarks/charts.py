@@ -83,7 +83,7 @@ def step_classes(cases: dict[str, dict[str, float]]) -> Figure:
     Args:
       cases: cycles by class of operation, by the name of the case.
     """
-    figure, axes = _figure(0.4 * len(cases))
+    figure, axes = _figure(max(0.4 * len(cases), 1.2))  # room for the legend
     classes = dict.fromkeys(kind for cycles in cases.values() for kind in cycles)
     left = [0.0] * len(cases)
     for i, kind in enumerate(classes):
@@ -104,7 +104,7 @@ def step_classes(cases: dict[str, dict[str, float]]) -> Figure:
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_formatter("{x:g}%")
-    axes.set_xlabel("share of the step, by the larger of bundles and bytes")
+    axes.set_xlabel("share of the step")
     _place_legend(axes)
     return figure
 

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     args = parser.parse_args()
     args.length, args.dtype, args.packed, args.layers = 128, "auto", False, None
+    args.dropout = 0.1
     workdir = tempfile.mkdtemp(prefix="bert_jax-checkpoints-")
     try:
         measure(args, workdir)

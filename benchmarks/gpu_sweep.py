@@ -25,7 +25,7 @@ from typing import Any
 
 FLAGS = {
     "default": "",
-    "no Triton GEMM": "--xla_gpu_enable_triton_gemm=false",
+    "Triton GEMM": "--xla_gpu_enable_triton_gemm=true",
     "latency hiding": "--xla_gpu_enable_latency_hiding_scheduler=true",
     "no command buffers": "--xla_gpu_enable_command_buffer=",
 }
@@ -57,7 +57,7 @@ class Sweep:
         """
         size, length, *packed = case.split()
         command = ["benchmarks.train_step", f"--size={size}", f"--length={length}"]
-        command += [f"--batch={batch}", f"--repeats={self._args.repeats}"]
+        command += [f"--batch={batch}", f"--repeats={self._args.repeats}", "--steps=5"]
         command += ["--packed"] if packed else []
         command += [f"--layers={self._args.layers}"] if self._args.layers else []
         command += [f"--peer={peer}", *([] if peer == "none" else ["--peer_alone"])]

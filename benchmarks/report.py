@@ -216,15 +216,19 @@ def share_of_peak(name: str) -> str:
 
 
 def step_classes(name: str) -> str:
-    """Returns a chart of the classes of operations in the steps of tpu_schedule."""
+    """Returns a chart of the classes of the steps of tpu_schedule or gpu_profile.
+
+    Those of tpu_schedule are by the larger of bundles and bytes.
+    """
     from benchmarks import charts
 
-    cases = {
-        f"{row['topology'].partition(':')[0]}, {row['case']}": {
-            kind: scales["larger_of"] for kind, scales in row["classes"].items()
-        }
-        for row in read(name, ["tpu_schedule"])
-    }
+    cases = {}
+    for row in read(name, ["tpu_schedule", "gpu_profile"]):
+        if row["benchmark"] == "gpu_profile":
+            cases[f"{row['device']}, {row['case']}"] = row["classes"]
+        else:
+            classes = {kind: x["larger_of"] for kind, x in row["classes"].items()}
+            cases[f"{row['topology'].partition(':')[0]}, {row['case']}"] = classes
     return _chart(charts.step_classes, cases, "Parts of a step", name)
 
 

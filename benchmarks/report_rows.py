@@ -139,6 +139,20 @@ def _tpu_schedule(row: Row) -> list[dict[str, str]]:
     ]
 
 
+def _gpu_profile(row: Row) -> list[dict[str, str]]:
+    """Returns the line of the kernels of a step."""
+    kernels = {kind: f"{number(time)} us" for kind, time in row["classes"].items()}
+    return [
+        {
+            "case": row["case"],
+            "device": device(row),
+            "all kernels": f"{number(row['value'])} {row['unit']}",
+            **kernels,
+            "versions": versions(row),
+        }
+    ]
+
+
 def _speedrun(row: Row) -> list[dict[str, str]]:
     """Returns the line of an entry of a speedrun."""
     return [
@@ -202,6 +216,7 @@ KINDS = {
     "tuning_parity": _tuning_parity,
     "preflight": _preflight,
     "tpu_schedule": _tpu_schedule,
+    "gpu_profile": _gpu_profile,
     "speedrun": _speedrun,
     "loss_curve": _loss_curve,
 }

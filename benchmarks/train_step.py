@@ -1,12 +1,13 @@
 """Measures a train step in sequences/s, compared with Hugging Face BERT in PyTorch.
 
     python -m benchmarks.train_step [--size=base|large] [--batch=8] [--length=128]
-        [--packed] [--layers=N] [--repeats=7] [--dtype=auto|float32|bfloat16]
-        [--peer=eager|compiled|none] [--peer_alone]
+        [--packed] [--layers=N] [--dropout=0.1] [--dtype=auto|float32|bfloat16]
+        [--repeats=7] [--steps=1] [--peer=eager|compiled|none] [--peer_alone]
 
 Both sides take a whole step on the same batch: forward, backward, clipping by global
-norm and AdamW, with dropout 0.1 and the masked-LM and next-sentence losses. The lower
-bound of the work is the FLOPs in the row over the machine's matrix rate. The `eager`
+norm and AdamW, with dropout and the masked-LM and next-sentence losses. The lower bound
+of the work is the FLOPs in the row over the machine's matrix rate. A repeat is --steps
+steps: a GPU computes one while the next one is dispatched, as in a run. The `eager`
 peer follows the documentation of transformers; the `compiled` peer uses `torch.compile`
 and torch's fused AdamW; both use torch's scaled dot product attention.
 
@@ -30,7 +31,7 @@ from bert_jax.configs import base, large
 from bert_jax.distributed import host_memory, sharding
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.monitoring import throughput
-from bert_jax.training import optimizer
+from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
 
 PEERS = {
@@ -47,7 +48,9 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--packed", action="store_true", help="two pairs in a row")
     parser.add_argument("--layers", type=int, help="fewer layers than the size has")
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=1)
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
     )
@@ -59,7 +62,9 @@ def main() -> None:
     if args.packed and args.length % 2:
         parser.error(f"--packed needs an even --length, not {args.length}")
     config = make_config(args)
-    builders = {} if args.peer_alone else {"ours": our_step}
+    builders = {}
+    if not args.peer_alone:
+        builders["ours"] = functools.partial(our_step, num_steps=args.steps)
     if args.peer != "none":
         if not importlib.util.find_spec("torch"):
             sys.exit(
@@ -67,22 +72,21 @@ def main() -> None:
                 " requirements-parity.txt, or give --peer=none"
             )
         is_compiled = args.peer == "compiled"
-        builders["theirs"] = functools.partial(torch_step, is_compiled=is_compiled)
+        builders["theirs"] = functools.partial(
+            torch_step, num_steps=args.steps, is_compiled=is_compiled
+        )
     seconds = rows.alternate(builders, (config, make_batch(config)), args.repeats)
     phase = config.phases[0]
     pairs = phase.max_sequences_per_row
     rates = {
-        name: [args.batch * pairs / s for s in each] for name, each in seconds.items()
+        name: [args.batch * pairs * args.steps / s for s in each]
+        for name, each in seconds.items()
     }
     flops = throughput.train_flops_per_sequence(
         config.model, config.tokenizer.vocab_size, phase
     )
     device = jax.devices()[0]
-    case = (
-        f"{args.size} {args.batch}x{args.length}{' packed' if args.packed else ''}"
-        f" {step_lib.compute_dtype(config.compute_dtype)}"
-        f"{f', {args.layers} layers' if args.layers else ''}"
-    )
+    case = case_of(args, config)
     more = {"device": device.device_kind}
     if args.peer_alone:
         name = f"{case}, {PEERS[args.peer]}"
@@ -104,6 +108,14 @@ def main() -> None:
     )
 
 
+def case_of(args: argparse.Namespace, config: config_lib.ExperimentConfig) -> str:
+    """Returns the name of a case in rows."""
+    dtype = step_lib.compute_dtype(config.compute_dtype)
+    case = f"{args.size} {args.batch}x{args.length}{' packed' if args.packed else ''}"
+    case += f" {dtype}{f', {args.layers} layers' if args.layers else ''}"
+    return case + ("" if args.dropout else ", no dropout")
+
+
 def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
     config = {"base": base, "large": large}[args.size].get_config()
     phase = config.phases[0 if args.length <= 128 else 1]
@@ -115,6 +127,8 @@ def make_config(args: argparse.Namespace) -> config_lib.ExperimentConfig:
     config.phases = (phase,)
     if args.layers:
         config.model.num_hidden_layers = args.layers
+    config.model.hidden_dropout_prob = args.dropout
+    config.model.attention_probs_dropout_prob = args.dropout
     config.data.num_streams = 1
     config.compute_dtype = args.dtype
     return config_lib.from_config_dict(config)
@@ -149,22 +163,26 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
     return batch
 
 
-def our_step(config: config_lib.ExperimentConfig, batch: dict[str, np.ndarray]):
+def our_step(
+    config: config_lib.ExperimentConfig,
+    batch: dict[str, np.ndarray],
+    *,
+    num_steps: int = 1,
+):
     if not host_memory.has_accelerator():  # as every command does
         host_memory.keep_freed_memory()
     mesh = mesh_lib.make_mesh(config.mesh)
     jax.set_mesh(mesh)
     tx, schedule = optimizer.make_optimizer(config)
     graphdef, init = step_lib.init_state(config, tx)
-    step = jax.jit(
-        step_lib.make_train_step(config, graphdef, tx, schedule), donate_argnums=0
-    )
+    step = compilation.jit(step_lib.make_train_step(config, graphdef, tx, schedule))
     state = init()
     placed = sharding.place_batch(batch, mesh)
 
     def run() -> None:
         nonlocal state
-        state, _ = step(state, placed)
+        for _ in range(num_steps):
+            state, _ = step(state, placed)
         jax.block_until_ready(state)
 
     return run
@@ -174,6 +192,7 @@ def torch_step(
     config: config_lib.ExperimentConfig,
     batch: dict[str, np.ndarray],
     *,
+    num_steps: int,
     is_compiled: bool,
 ):
     import torch
@@ -188,6 +207,8 @@ def torch_step(
             num_attention_heads=config.model.num_attention_heads,
             intermediate_size=config.model.intermediate_size,
             hidden_act="gelu_new",
+            hidden_dropout_prob=config.model.hidden_dropout_prob,
+            attention_probs_dropout_prob=config.model.attention_probs_dropout_prob,
         )
     ).to(device)
     model.train()
@@ -218,13 +239,17 @@ def torch_step(
         for name, array in inputs.items()
     }
 
-    def run() -> None:
+    def step() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=dtype.name == "bfloat16"):
             loss = model(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         adamw.step()
         adamw.zero_grad()
+
+    def run() -> None:
+        for _ in range(num_steps):
+            step()
         if device == "cuda":
             torch.cuda.synchronize()
 

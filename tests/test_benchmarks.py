@@ -16,6 +16,7 @@ from benchmarks import (
     blimp,
     d2l,
     d2l_torch,
+    gpu_profile,
     gpu_sweep,
     rows,
     sts,
@@ -62,7 +63,13 @@ def test_train_step_prints_a_row():
 @pytest.mark.parametrize("has_pairs", [False, True])
 def test_train_step_batch_has_pairs_of_equal_length(has_pairs):
     args = argparse.Namespace(
-        size="base", batch=3, length=16, dtype="auto", packed=has_pairs, layers=1
+        size="base",
+        batch=3,
+        length=16,
+        dtype="auto",
+        packed=has_pairs,
+        layers=1,
+        dropout=0.1,
     )
     config = train_step.make_config(args)
     batch = train_step.make_batch(config)
@@ -72,6 +79,28 @@ def test_train_step_batch_has_pairs_of_equal_length(has_pairs):
         assert (batch[name].shape, batch[name].dtype) == (shape, dtype), name
     assert batch["position_ids"].max() == 16 // len(starts) - 1
     assert (np.unique(batch["sequence_ids"]) == np.arange(len(starts)) + 1).all()
+
+
+def test_gpu_profile_adds_up_kernels_by_kind():
+    found = [
+        gpu_profile.Kernel("nvjet_sm90_tst_128x128_64x6_2x1_v_bz_bias_NNT", 30.4),
+        gpu_profile.Kernel("void cublasLt::splitKreduce_kernel<32, 16>", 9.4),
+        gpu_profile.Kernel("_attention_backward", 8.0),
+        gpu_profile.Kernel("_norm_forward", 2.0),
+        gpu_profile.Kernel("loop_select_fusion_44", 1.0),
+    ]
+    assert gpu_profile.by_kind(found) == {
+        "products": 40,
+        "attention": 8,
+        "dropout, sum and norm": 2,
+        gpu_profile.OTHER: 1,
+    }
+
+
+def test_gpu_profile_needs_a_gpu():
+    done = run("benchmarks.gpu_profile")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip() == "gpu_profile needs a GPU; this is a cpu"
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_a_marker_without_rows_is_an_error(results, monkeypatch, capsys):
         ("share_of_peak a b", "too many positional arguments"),
         ("share_of_peak a", "a.jsonl: the chart 'Share of peak': 'case 1' is not SIZE"),
         ("peers a new", "a.jsonl: the chart 'Rates relative to peers' has no rows"),
-        ("step_classes a", "has no row for 'a tpu_schedule'"),
+        ("step_classes a", "has no row for 'a tpu_schedule gpu_profile'"),
     ],
 )
 def test_a_marker_that_cannot_be_replaced_is_one_line(
@@ -235,6 +235,14 @@ def test_the_chart_of_a_step_has_the_chip_and_the_classes_of_its_schedule(result
     results("a", row | {"classes": classes, "memory_bytes": 1, "versions": {}})
     chart = report.step_classes("a")
     assert "v5e, base 64x128" in chart and "75%" in chart and "dropout" in chart
+
+
+def test_the_chart_of_a_step_has_the_kernels_of_a_profile(results):
+    row = {"benchmark": "gpu_profile", "case": "base 512x128", "device": "H200"}
+    classes = {"products": 3, "attention": 1}
+    results("a", row | {"value": 4, "unit": "us", "classes": classes, "versions": {}})
+    chart = report.step_classes("a")
+    assert "H200, base 512x128" in chart and "75%" in chart and "attention" in chart
 
 
 def test_charts_are_well_formed_and_the_same_each_time():

@@ -48,6 +48,17 @@ def test_time_and_cost_follow_from_the_measured_rates(tmp_path, monkeypatch):
     assert day["cost"] == f"${hours * budgets.DOLLARS_PER_GPU_HOUR:,.2f}"
 
 
+def test_rates_are_rows_per_second_with_dropout(tmp_path, monkeypatch):
+    rates = {"64x512": 500.0, "64x512 packed": 1_100.0, "32x512": 400.0}
+    write_rates(tmp_path, monkeypatch, rates)
+    path = tmp_path / "gpu_h200.jsonl"
+    row = json.loads(path.read_text().splitlines()[0])
+    for case in ("base 64x512 bfloat16, no dropout", "base 64x512 bfloat16, a peer"):
+        more = json.dumps(row | {"case": case, "value": 9_000.0})
+        path.write_text(f"{path.read_text()}{more}\n")
+    assert budgets.gpu_rate(512) == 550
+
+
 def test_the_measured_day_fits_in_a_day():
     *_, day = lines()
     assert float(day["steps take"].removesuffix(" h")) < 24
