@@ -1,7 +1,7 @@
 """Computes what a budget of time trains, for the table of docs/recipes.md.
 
 Steps, tokens and FLOPs are those of the configs. The minutes on a GPU are those of the
-run in benchmarks/results/evidence.jsonl. The time of a plan follows from the rates in
+run in benchmarks/results/gpu_run.jsonl. The time of a plan follows from the rates in
 benchmarks/results/gpu_h200.jsonl: the rates are measured, and the plan is not.
 """
 
@@ -72,7 +72,7 @@ def laptop_budget() -> Budget:
 
 def gpu_budget() -> Budget:
     """Returns the budget of configs/gpu.py, with the steps of the measured run."""
-    (run,) = report.read("evidence", ["pretraining"])
+    (run,) = report.read("gpu_run", ["pretraining"])
     last, config = run["evaluations"][-1], gpu.get_config()
     (phase,) = config.phases
     phase.num_steps = last["step"]

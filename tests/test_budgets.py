@@ -37,7 +37,7 @@ def write_run(directory):
     last = {"step": 1_000, "seconds": 90.0, "tokens": 1, "flops": 1.0}
     last |= {"masked_lm_loss": 3.0, "next_sentence_accuracy": 0.9}
     row["evaluations"] = [last]
-    (directory / "evidence.jsonl").write_text(json.dumps(row) + "\n")
+    (directory / "gpu_run.jsonl").write_text(json.dumps(row) + "\n")
 
 
 def test_time_and_cost_follow_from_measurements(tmp_path, monkeypatch):
