@@ -83,7 +83,7 @@ def gpu_budget() -> Budget:
         config,
         last["seconds"] / 3_600,
         DOLLARS_PER_GPU_HOUR,
-        f"{run['value']:.2f} nats held out, {below:.2f} below the unigram entropy;"
+        f"{run['value']:.2f} nats held out, {below:.1f} below the unigram entropy;"
         f" {run['next_sentence_accuracy']:.0%} next-sentence accuracy; see"
         " [Evidence](evidence.md#three-minutes-on-one-gpu) (measured on 48 MB of books"
         " and Wikipedia)",
