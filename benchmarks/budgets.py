@@ -1,8 +1,8 @@
 """Computes what a budget of time trains, for the table of docs/recipes.md.
 
-Steps, tokens and FLOPs are those of the configs; the time on a GPU follows from the
-rates in benchmarks/results/gpu_h200.jsonl. The rows of that file are measured, and a
-line of the table that follows from them is a plan.
+Steps, tokens and FLOPs are those of the configs. The minutes on a GPU are those of the
+run in benchmarks/results/gpu_run.jsonl. The time of a plan follows from the rates in
+benchmarks/results/gpu_h200.jsonl: the rates are measured, and the plan is not.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import ml_collections
 
 from benchmarks import report
 from bert_jax import config as config_lib
-from bert_jax.configs import base, base_modern, laptop
+from bert_jax.configs import base_modern, gpu, laptop
 from bert_jax.monitoring import throughput
 
 # 0.74 in English Wikipedia and 0.76 in books, with the released uncased vocabulary.
@@ -30,67 +30,76 @@ class Budget:
       name: the machine and its time.
       config_name: the config in configs/.
       config: its values.
-      is_planned: whether nothing but the rate was measured.
+      hours: measured time of the steps; None for a plan, where nothing but the rate of
+        the GPU was measured.
+      hourly_cost: in dollars; None without a GPU.
       expected: the expected result, and where it comes from.
     """
 
     name: str
     config_name: str
     config: ml_collections.ConfigDict
-    is_planned: bool
+    hours: float | None
+    hourly_cost: float | None
     expected: str
 
 
 def budgets() -> str:
     """Returns a table of training budgets, as Markdown."""
-    lines = [
-        Budget(
-            "laptop, 2 CPU cores, 1 hour",
-            "laptop.py",
-            laptop.get_config(),
-            False,
-            "3.56 nats held out, 2.77 below the unigram entropy; 96% next-sentence"
-            " accuracy; BLiMP 57.4%; STS-B Spearman 52 without fine-tuning (measured on"
-            " 48 MB of books and Wikipedia, in bfloat16)",
-        ),
-        Budget(
-            "one H200, 20 minutes",
-            "base.py",
-            twenty_minutes(),
-            True,
-            shorter_run(),
-        ),
-        Budget(
-            "one H200, 24 hours",
-            "base_modern.py",
-            base_modern.get_config(),
-            True,
-            "not known; MosaicBERT, with another architecture and text, had a GLUE"
-            " average of 79.6 after 1.13 h on 8 A100 (Portes et al. 2023)",
-        ),
-    ]
+    lines = [laptop_budget(), gpu_budget(), day_budget()]
     cells = [_cells(line) for line in lines]
     return report.table(list(cells[0]), [list(line.values()) for line in cells])
 
 
-def twenty_minutes() -> ml_collections.ConfigDict:
-    """Returns configs/base.py with one phase of 20 minutes at the measured rate."""
-    config = base.get_config()
-    config.phases = config.phases[:1]
+def laptop_budget() -> Budget:
+    """Returns the budget of configs/laptop.py, at the rate of idle cores."""
+    config = laptop.get_config()
+    tokens = sum(
+        phase.num_steps * phase.global_batch_size * phase.sequence_length
+        for phase in config.phases
+    )
+    return Budget(
+        "laptop, 2 CPU cores, 1 hour",
+        "laptop.py",
+        config,
+        tokens / LAPTOP_TOKENS_PER_SECOND / 3_600,
+        None,
+        "3.56 nats held out, 2.77 below the unigram entropy; 96% next-sentence"
+        " accuracy; BLiMP 57.4%; STS-B Spearman 52 without fine-tuning (measured on"
+        " 48 MB of books and Wikipedia, in bfloat16)",
+    )
+
+
+def gpu_budget() -> Budget:
+    """Returns the budget of configs/gpu.py, with the steps of the measured run."""
+    (run,) = report.read("gpu_run", ["pretraining"])
+    last, config = run["evaluations"][-1], gpu.get_config()
     (phase,) = config.phases
-    phase.global_batch_size = 512
-    phase.num_steps = round(1_200 * gpu_rate(phase.sequence_length) / 512)
-    return config
+    phase.num_steps = last["step"]
+    below = run["peer_value"] - run["value"]
+    return Budget(
+        f"one H200, {last['seconds'] / 60:.1f} minutes",
+        "gpu.py",
+        config,
+        last["seconds"] / 3_600,
+        DOLLARS_PER_GPU_HOUR,
+        f"{run['value']:.2f} nats held out, {below:.1f} below the unigram entropy;"
+        f" {run['next_sentence_accuracy']:.0%} next-sentence accuracy; see"
+        " [Evidence](evidence.md#three-minutes-on-one-gpu) (measured on 48 MB of books"
+        " and Wikipedia)",
+    )
 
 
-def shorter_run() -> str:
-    """Returns the result of the longest measured run of `train` on the GPU."""
-    runs = [row for row in report.read("gpu_h200", ["train"]) if "seconds" in row]
-    run = max(runs, key=lambda row: row["seconds"])
-    return (
-        "not known; the model with a vocabulary of 8,000 and no dropout had a training"
-        f" loss of {run['masked_lm_loss_of_the_last_steps']:.2f} nats after"
-        f" {run['seconds'] / 60:.0f} minutes (measured)"
+def day_budget() -> Budget:
+    """Returns the plan of a day, with configs/base_modern.py."""
+    return Budget(
+        "one H200, 24 hours",
+        "base_modern.py",
+        base_modern.get_config(),
+        None,
+        DOLLARS_PER_GPU_HOUR,
+        "not known; MosaicBERT, with another architecture and text, had a GLUE"
+        " average of 79.6 after 1.13 h on 8 A100 (Portes et al. 2023)",
     )
 
 
@@ -120,20 +129,20 @@ def _cells(budget: Budget) -> dict[str, str]:
         n * throughput.train_flops_per_sequence(config.model, vocab_size, phase)
         for n, phase in zip(rows, config.phases, strict=True)
     )
-    if budget.is_planned:
+    hours, cost = budget.hours, ""
+    if hours is None:
         rates = map(gpu_rate, lengths)
         hours = sum(n / rate for n, rate in zip(rows, rates, strict=True)) / 3_600
-        cost = f"${DOLLARS_PER_GPU_HOUR * hours:,.2f}"
-    else:
-        hours, cost = tokens / LAPTOP_TOKENS_PER_SECOND / 3_600, ""
+    if budget.hourly_cost is not None:
+        cost = f"${budget.hourly_cost * hours:,.2f}"
     return {
         "budget": budget.name,
         "config": f"`{budget.config_name}`",
         "tokens": f"{tokens / 1e6:,.0f} M",
         "words": f"{tokens * WORDS_PER_TOKEN / 1e6:,.0f} M",
         "FLOPs": f"{flops:.1e}",
-        "steps take": f"{hours:.1f} h" if hours >= 2 else f"{60 * hours:.0f} min",
+        "time": f"{hours:.1f} h" if hours >= 2 else f"{60 * hours:.0f} min",
         "cost": cost,
         "expected result": budget.expected,
-        "status": "**planned**" if budget.is_planned else "measured",
+        "status": "**planned**" if budget.hours is None else "measured",
     }

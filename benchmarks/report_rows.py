@@ -211,7 +211,26 @@ def _loss_curve(row: Row) -> list[dict[str, str]]:
     ]
 
 
+def _pretraining(row: Row) -> list[dict[str, str]]:
+    """Returns the lines of a run of train, one for each evaluation."""
+    return [
+        {
+            "run": row["case"],
+            "device": device(row),
+            "step": f"{line['step']:,}",
+            "time": f"{line['seconds']:.0f} s",
+            "tokens": f"{line['tokens'] / 1e6:,.0f} M",
+            "FLOPs": f"{line['flops']:.1e}",
+            "held-out masked-LM loss": f"{line['masked_lm_loss']:.3f} nats",
+            "next-sentence accuracy": f"{line['next_sentence_accuracy']:.3f}",
+            "versions": versions(row),
+        }
+        for line in row["evaluations"]
+    ]
+
+
 KINDS = {
+    "pretraining": _pretraining,
     "tuning": _tuning,
     "tuning_parity": _tuning_parity,
     "preflight": _preflight,

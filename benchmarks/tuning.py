@@ -2,11 +2,13 @@
 
     python -m benchmarks.tuning --model=DIR --data=DIR --workdir=DIR
         [--tasks=sst2,cola] [--rates=1e-4,3e-4] [--seeds=0,1] [--length=64]
+        [--epochs=N] [--compute_dtype=auto|float32|bfloat16]
 
 Prints a row for each task, with the task's own metric on its dev set for every seed at
 the best learning rate. The value is that of the model's weights and the peer is random
-weights; `floor` is a baseline without a neural network. The same command resumes an
-interrupted benchmark. DIR of --data contains
+weights; `floor` is a baseline without a neural network. The row is named after the
+task and the model's directory. The same command resumes an interrupted benchmark. DIR
+of --data contains
 
     glue/SST-2, glue/CoLA, glue/STS-B   train.tsv and dev.tsv of GLUE
     wnut17, codah, goemotions           the files that configs/finetune names
@@ -152,6 +154,8 @@ def main() -> None:
     parser.add_argument("--rates", default="1e-4,3e-4")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--epochs", type=int, help="instead of the task's own number")
+    parser.add_argument("--compute_dtype", default="auto")
     args = parser.parse_args()
     for name in args.tasks.split(","):
         compare(name, args)
@@ -160,6 +164,7 @@ def main() -> None:
 def compare(name: str, args: argparse.Namespace) -> None:
     """Fine-tunes one task from pretrained and random weights, and prints its row."""
     task = TASKS[name]
+    num_epochs = args.epochs or task.num_epochs
     made = args.workdir / "data"
     made.mkdir(parents=True, exist_ok=True)
     train, dev = task.data(args.data.resolve(), made.resolve())
@@ -170,7 +175,8 @@ def compare(name: str, args: argparse.Namespace) -> None:
         f"--config.data.dev=('{dev}',)",
         "--config.data.test=()",
         f"--config.sequence_length={args.length}",
-        f"--config.recipe.num_epochs={task.num_epochs}",
+        f"--config.compute_dtype={args.compute_dtype}",
+        f"--config.recipe.num_epochs={num_epochs}",
         f"--config.recipe.learning_rates=({args.rates},)",
         "--config.recipe.group_by_length=True",
         "--sweep",
@@ -187,7 +193,7 @@ def compare(name: str, args: argparse.Namespace) -> None:
     random = tune(args.workdir / name / "random", [*flags, "--from_scratch"], seeds)
     rows.print_row(
         "tuning",
-        f"{name}, {task.num_epochs} epochs",
+        f"{name}, {num_epochs} epochs, {Path(args.model).resolve().name}",
         pretrained.metric,
         pretrained.values,
         "random weights",

@@ -92,7 +92,7 @@ CASES = {
     "cola": of_tuning(
         "cola",
         lambda: glue.get_config("cola"),
-        1e-4,
+        5e-5,
         num_rows=2_560,
         task__glue=(),
         data__header=("source", "label", "star", "sentence"),
@@ -109,8 +109,8 @@ CASES = {
     "mrpc": Case(
         lambda: glue.get_config("mrpc"),
         mrpc,
-        1e-4,
-        640,
+        5e-5,
+        1_280,
         0.799,
         "always a paraphrase",
         {
@@ -119,7 +119,7 @@ CASES = {
             "task.text": ("#1 String", "#2 String"),
         },
     ),
-    "wnut17": of_tuning("wnut17", wnut17.get_config, 3e-4),
+    "wnut17": of_tuning("wnut17", wnut17.get_config, 5e-4, num_rows=2_560),
     "squad": Case(
         squad1.get_config,
         functools.partial(tuning.articles, num_held_out=1),

@@ -162,6 +162,19 @@ def test_input_pipeline_prints_a_row_for_each_case():
 
 
 @pytest.mark.slow
+def test_pretraining_prints_a_row_with_each_evaluation(trained):
+    stdout = run_well("benchmarks.pretraining", f"--workdir={trained / 'run'}")
+    row = json.loads(stdout)
+    assert row.keys() >= ROW and row["case"] == "run" and 0 < row["ratio"]
+    last = row["evaluations"][-1]
+    assert row["value"] == last["masked_lm_loss"] == row["logged_loss"]
+    assert last["step"] == 20 and last["tokens"] == 20 * 16 * 32
+    assert 0 < last["seconds"] < 1_500 and last["flops"] > last["tokens"]
+    none = run("benchmarks.pretraining", f"--workdir={trained}")
+    assert none.returncode == 2 and str(trained) in none.stderr
+
+
+@pytest.mark.slow
 def test_epoch_rows_prints_a_row_for_each_case():
     stdout = run_well(
         "benchmarks.epoch_rows",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import budgets, report
-from bert_jax.configs import base_modern
+from bert_jax.configs import base_modern, gpu
 
 
 def lines():
@@ -27,24 +27,36 @@ def write_rates(directory, monkeypatch, rates):
         json.dumps(row | {"case": f"base {case} bfloat16", "value": value}) + "\n"
         for case, value in rates.items()
     )
-    run = {"benchmark": "train", "case": "base", "value": 4_000.0, "seconds": 480}
-    run |= {"masked_lm_loss_of_the_last_steps": 2.5}
-    (directory / "gpu_h200.jsonl").write_text(text + json.dumps(row | run) + "\n")
+    (directory / "gpu_h200.jsonl").write_text(text)
 
 
-def test_time_and_cost_follow_from_the_measured_rates(tmp_path, monkeypatch):
+def write_run(directory):
+    """Writes the row of a run of configs/gpu.py with 1,000 steps."""
+    row = {"benchmark": "pretraining", "case": "gpu", "value": 3.0, "peer_value": 6.25}
+    row |= {"next_sentence_accuracy": 0.9, "cpu_count": 16, "versions": {}}
+    last = {"step": 1_000, "seconds": 90.0, "tokens": 1, "flops": 1.0}
+    last |= {"masked_lm_loss": 3.0, "next_sentence_accuracy": 0.9}
+    row["evaluations"] = [last]
+    (directory / "gpu_run.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_time_and_cost_follow_from_measurements(tmp_path, monkeypatch):
     rates = {"8x128": 2_000.0, "512x128": 4_000.0, "128x512": 500.0}
     write_rates(tmp_path, monkeypatch, rates)
+    write_run(tmp_path)
     laptop, minutes, day = lines()
-    assert laptop["status"] == "measured" and laptop["cost"] == ""
-    assert minutes["status"] == day["status"] == "**planned**"
-    assert minutes["steps take"] == "20 min" and minutes["cost"] == "$1.33"
-    assert "2.50 nats after 8 minutes (measured)" in minutes["expected result"]
-    assert minutes["tokens"] == f"{1_200 * 4_000 * 128 / 1e6:,.0f} M"
+    assert laptop["status"] == minutes["status"] == "measured"
+    assert laptop["cost"] == "" and minutes["cost"] == "$0.10"  # of 90 s
+    assert minutes["budget"] == "one H200, 1.5 minutes" and minutes["time"] == "2 min"
+    (phase,) = gpu.get_config().phases
+    tokens = 1_000 * phase.global_batch_size * phase.sequence_length
+    assert minutes["tokens"] == f"{tokens / 1e6:,.0f} M"
+    assert "3.00 nats held out, 3.2 below" in minutes["expected result"]
+    assert day["status"] == "**planned**"
     first, second = base_modern.get_config().phases
     hours = first.num_steps * first.global_batch_size / 4_000 / 3_600
     hours += second.num_steps * second.global_batch_size / 500 / 3_600
-    assert day["steps take"] == f"{hours:.1f} h"
+    assert day["time"] == f"{hours:.1f} h"
     assert day["cost"] == f"${hours * budgets.DOLLARS_PER_GPU_HOUR:,.2f}"
 
 
@@ -61,10 +73,11 @@ def test_rates_are_rows_per_second_with_dropout(tmp_path, monkeypatch):
 
 def test_the_measured_day_fits_in_a_day():
     *_, day = lines()
-    assert float(day["steps take"].removesuffix(" h")) < 24
+    assert float(day["time"].removesuffix(" h")) < 24
 
 
 def test_a_length_without_a_rate_is_an_error(tmp_path, monkeypatch):
     write_rates(tmp_path, monkeypatch, {"512x128": 4_000.0})
+    write_run(tmp_path)
     with pytest.raises(ValueError):
         budgets.budgets()
