@@ -72,7 +72,7 @@ def laptop_budget() -> Budget:
 
 def gpu_budget() -> Budget:
     """Returns the budget of configs/gpu.py, with the steps of the measured run."""
-    (run,) = report.read("gpu_run", ["pretraining"])
+    run, blimp = report.read("gpu_run", ["pretraining", "blimp"])
     last, config = run["evaluations"][-1], gpu.get_config()
     (phase,) = config.phases
     phase.num_steps = last["step"]
@@ -84,9 +84,9 @@ def gpu_budget() -> Budget:
         last["seconds"] / 3_600,
         DOLLARS_PER_GPU_HOUR,
         f"{run['value']:.2f} nats held out, {below:.1f} below the unigram entropy;"
-        f" {run['next_sentence_accuracy']:.0%} next-sentence accuracy; see"
-        " [Evidence](evidence.md#three-minutes-on-one-gpu) (measured on 48 MB of books"
-        " and Wikipedia)",
+        f" {run['next_sentence_accuracy']:.0%} next-sentence accuracy; BLiMP"
+        f" {blimp['value']:.1f}%; see [Evidence](evidence.md#three-minutes-on-one-gpu)"
+        " (measured on 48 MB of books and Wikipedia)",
     )
 
 

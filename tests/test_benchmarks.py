@@ -252,10 +252,15 @@ def test_tuning_and_compact_print_rows(source, tmp_path):
         "--tasks=sst2,stsb",
         "--rates=1e-3,3e-3",
         "--length=16",
+        "--epochs=3",
+        "--compute_dtype=float32",
     ]
     stdout = run_well("benchmarks.tuning", *command)
     sst2, stsb = map(json.loads, stdout.splitlines())
     assert sst2.keys() >= ROW | {"floor", "rate", "peer_rate"}
+    assert sst2["case"] == "sst2, 3 epochs, source"
+    record = tmp_path / "work" / "sst2" / "pretrained" / "finetune.json"
+    assert '"compute_dtype": "float32"' in record.read_text()
     assert (sst2["unit"], stsb["unit"]) == ("accuracy", "pearson")
     assert sst2["value"] > 0.9 and sst2["peer"] == "random weights"
     trained_on = (tmp_path / "work" / "data" / "stsb_train.tsv").read_text()

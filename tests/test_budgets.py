@@ -31,13 +31,17 @@ def write_rates(directory, monkeypatch, rates):
 
 
 def write_run(directory):
-    """Writes the row of a run of configs/gpu.py with 1,000 steps."""
+    """Writes the rows of a run of configs/gpu.py with 1,000 steps."""
     row = {"benchmark": "pretraining", "case": "gpu", "value": 3.0, "peer_value": 6.25}
     row |= {"next_sentence_accuracy": 0.9, "cpu_count": 16, "versions": {}}
     last = {"step": 1_000, "seconds": 90.0, "tokens": 1, "flops": 1.0}
     last |= {"masked_lm_loss": 3.0, "next_sentence_accuracy": 0.9}
     row["evaluations"] = [last]
-    (directory / "gpu_run.jsonl").write_text(json.dumps(row) + "\n")
+    blimp = {"benchmark": "blimp", "case": "gpu", "value": 66.6, "unit": "%"}
+    blimp |= {"peer": None, "peer_value": None, "ratio": None, "spread": 0.0}
+    blimp |= {"repeats": 1, "cpu_count": 2, "versions": {}}
+    text = json.dumps(row) + "\n" + json.dumps(blimp) + "\n"
+    (directory / "gpu_run.jsonl").write_text(text)
 
 
 def test_time_and_cost_follow_from_measurements(tmp_path, monkeypatch):
@@ -52,6 +56,7 @@ def test_time_and_cost_follow_from_measurements(tmp_path, monkeypatch):
     tokens = 1_000 * phase.global_batch_size * phase.sequence_length
     assert minutes["tokens"] == f"{tokens / 1e6:,.0f} M"
     assert "3.00 nats held out, 3.2 below" in minutes["expected result"]
+    assert "BLiMP 66.6%" in minutes["expected result"]
     assert day["status"] == "**planned**"
     first, second = base_modern.get_config().phases
     hours = first.num_steps * first.global_batch_size / 4_000 / 3_600
