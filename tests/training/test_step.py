@@ -163,9 +163,10 @@ def test_remat_computes_more():
         for remat in ("none", "matmuls", "full")
     }
     # "full" adds a fourth pass over the layers, of which XLA merges some products with
-    # those of the first one; "matmuls" repeats attention only.
+    # those of the first one; "matmuls" repeats attention and norms. Without remat, the
+    # GELU is computed again too.
     assert 1.1 < flops["full"] / flops["none"] < 1.4
-    assert 1.005 < flops["matmuls"] / flops["none"] < flops["full"] / flops["none"]
+    assert 1.002 < flops["matmuls"] / flops["none"] < flops["full"] / flops["none"]
 
 
 @pytest.mark.slow
