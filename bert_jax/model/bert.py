@@ -75,8 +75,10 @@ class Embeddings(nnx.Module):
     ) -> jax.Array:
         out = sharding.spec("batch", "seq", "replicated")
         word_VD = _replicated(self.word[...])
-        # Positions are less than T; other rows would only add to the gradient's cost.
-        position_LD = _replicated(self.position[...])[: input_ids_BT.shape[1]]
+        position_LD = _replicated(self.position[...])
+        if sharding.platform() == "gpu":
+            # The gradient is a product with one-hot rows, whose other columns are 0.
+            position_LD = position_LD[: position_ids_BT.shape[1]]
         segment_2D = _replicated(self.segment[...])
         # The table has two rows, so a product with one-hot rows has a cheap gradient;
         # the gradient of a gather is a scatter of B * T rows onto two.
