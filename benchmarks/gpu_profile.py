@@ -1,8 +1,8 @@
-"""Measures where the time of a train step goes on one GPU, by kind of kernel.
+"""Measures the time of the kernels of a train step on one GPU, by kind of kernel.
 
     python -m benchmarks.gpu_profile [--size=base|large] [--batch=512] [--length=128]
-        [--packed] [--layers=N] [--dropout=0.1] [--steps=3] [--list=0]
-        >> benchmarks/results/gpu.jsonl
+        [--packed] [--layers=N] [--dropout=0.1] [--dtype=auto|float32|bfloat16]
+        [--steps=3] [--list=0] >> benchmarks/results/gpu.jsonl
 
 Runs the step of train_step.py under JAX's profiler, and prints a row with the
 microseconds of a step in each kind of kernel. --list prints the slowest N kernels on
@@ -42,12 +42,7 @@ class Kernel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=("base", "large"), default="base")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--packed", action="store_true", help="two pairs in a row")
-    parser.add_argument("--layers", type=int, help="fewer layers than the size has")
-    parser.add_argument("--dropout", type=float, default=0.1)
+    train_step.add_case_arguments(parser, batch=512)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--list", type=int, default=0, help="kernels on stderr")
     args = parser.parse_args()
@@ -55,7 +50,6 @@ def main() -> None:
     if device.platform != "gpu":
         print(f"gpu_profile needs a GPU; this is a {device.platform}", file=sys.stderr)
         sys.exit(2)
-    args.dtype = "bfloat16"
     config = train_step.make_config(args)
     run = train_step.our_step(config, train_step.make_batch(config))
     run()  # compiles

@@ -43,17 +43,9 @@ PEERS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=("base", "large"), default="base")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--packed", action="store_true", help="two pairs in a row")
-    parser.add_argument("--layers", type=int, help="fewer layers than the size has")
-    parser.add_argument("--dropout", type=float, default=0.1)
+    add_case_arguments(parser, batch=8)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument(
-        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
-    )
     parser.add_argument("--peer", choices=tuple(PEERS), default="eager")
     parser.add_argument("--peer_alone", action="store_true")
     args = parser.parse_args()
@@ -105,6 +97,19 @@ def main() -> None:
         **more,
         gflops_per_sequence=round(flops / pairs / 1e9, 2),
         mfu=round(rate * flops / throughput.peak_flops(), 3) if has_peak else None,
+    )
+
+
+def add_case_arguments(parser: argparse.ArgumentParser, batch: int) -> None:
+    """Adds the arguments that `make_config` and `case_of` read."""
+    parser.add_argument("--size", choices=("base", "large"), default="base")
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--packed", action="store_true", help="two pairs in a row")
+    parser.add_argument("--layers", type=int, help="fewer layers than the size has")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16"), default="auto"
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_jax.distributed import sharding
 from bert_jax.model import attention
+from tests.conftest import use_mesh
 
 B, T, D = 4, 128, 256
 SEED = np.array([5, 6], np.uint32)
@@ -49,3 +50,28 @@ def with_gradients(attend, *arrays, **options):
 def masked(q, k, v, gradient, ids):
     """Removes the gradient of padding queries, which nothing reads."""
     return q, k, v, jnp.where(ids[:, :, None] > 0, gradient, jnp.zeros_like(gradient))
+
+
+def assert_other_pairs_change_no_bit(by_kernel):
+    q, k, v, gradient, ids = inputs(rows=2)
+    is_second = np.asarray(ids)[:, :, None] == 2
+    only_second = jnp.where(is_second, gradient, jnp.zeros_like(gradient))
+    seed = jnp.asarray(SEED)
+    found = with_gradients(by_kernel, q, k, v, only_second, ids, seed)
+    others = [jnp.where(is_second, x, jnp.flip(x, 1) * 3) for x in (q, k, v)]
+    changed = with_gradients(by_kernel, *others, only_second, ids, seed)
+    for x, y in zip(found, changed, strict=True):
+        np.testing.assert_array_equal(x * is_second, y * is_second)
+    for x in found[1:]:  # and other pairs get no gradient
+        np.testing.assert_array_equal(x * ~is_second, 0)
+
+
+def assert_same_on_mesh(by_kernel, mesh_shape):
+    """Each device drops the probabilities of its own rows and heads."""
+    *arrays, ids = inputs()
+    use_mesh(1, 1, 1)
+    expected = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
+    use_mesh(*mesh_shape)
+    found = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(x, y)

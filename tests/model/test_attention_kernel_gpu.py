@@ -9,6 +9,8 @@ from tests.conftest import use_mesh
 from tests.model.attention_inputs import (
     ATTEND,
     SEED,
+    assert_other_pairs_change_no_bit,
+    assert_same_on_mesh,
     by_einsums,
     inputs,
     masked,
@@ -56,27 +58,10 @@ def test_one_array_of_projections_gives_the_same_bits():
 
 
 def test_other_pairs_and_padding_change_no_bit():
-    q, k, v, gradient, ids = inputs(rows=2)
     use_mesh(1, 1, 1)
-    is_second = np.asarray(ids)[:, :, None] == 2
-    only_second = jnp.where(is_second, gradient, jnp.zeros_like(gradient))
-    seed = jnp.asarray(SEED)
-    found = with_gradients(by_kernel, q, k, v, only_second, ids, seed)
-    others = [jnp.where(is_second, x, jnp.flip(x, 1) * 3) for x in (q, k, v)]
-    changed = with_gradients(by_kernel, *others, only_second, ids, seed)
-    for x, y in zip(found, changed, strict=True):
-        np.testing.assert_array_equal(x * is_second, y * is_second)
-    for x in found[1:]:  # and other pairs get no gradient
-        np.testing.assert_array_equal(x * ~is_second, 0)
+    assert_other_pairs_change_no_bit(by_kernel)
 
 
 @pytest.mark.parametrize("mesh_shape", [(2, 2, 1), (1, 2, 2)])
 def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
-    """Each device drops the probabilities of its own rows and heads."""
-    *arrays, ids = inputs()
-    use_mesh(1, 1, 1)
-    expected = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
-    use_mesh(*mesh_shape)
-    found = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
-    for x, y in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same_on_mesh(by_kernel, mesh_shape)

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from bert_jax.model import attention_kernel_tpu
-from tests.conftest import use_mesh
 from tests.model.attention_inputs import (
     ATTEND,
     SEED,
     T,
+    assert_other_pairs_change_no_bit,
+    assert_same_on_mesh,
     by_einsums,
     inputs,
     masked,
@@ -56,29 +57,12 @@ def test_padding_query_attends_to_all_tokens_of_an_unpacked_row():
 
 
 def test_other_pairs_and_padding_change_no_bit():
-    q, k, v, gradient, ids = inputs()
-    q, k, v, gradient = masked(q, k, v, gradient, ids)
-    is_second = np.asarray(ids)[:, :, None] == 2
-    only_second = jnp.where(is_second, gradient, jnp.zeros_like(gradient))
-    seed = jnp.asarray(SEED)
-    found = with_gradients(by_kernel, q, k, v, only_second, ids, seed)
-    others = [jnp.where(is_second, x, jnp.flip(x, 1) * 3) for x in (q, k, v)]
-    changed = with_gradients(by_kernel, *others, only_second, ids, seed)
-    for x, y in zip(found, changed, strict=True):
-        np.testing.assert_array_equal(x * is_second, y * is_second)
-    for x in found[1:]:  # and other pairs get no gradient
-        np.testing.assert_array_equal(x * ~is_second, 0)
+    assert_other_pairs_change_no_bit(by_kernel)
 
 
 @pytest.mark.parametrize("mesh_shape", [(2, 2, 1), (1, 2, 2)])
 def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
-    """Each device drops the probabilities of its own rows and heads."""
-    *arrays, ids = inputs()
-    expected = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
-    use_mesh(*mesh_shape)
-    found = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
-    for x, y in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(x, y)
+    assert_same_on_mesh(by_kernel, mesh_shape)
 
 
 def test_rows_are_dropped_independently():
