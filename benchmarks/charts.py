@@ -57,13 +57,15 @@ def share_of_peak(rows: Sequence[Row]) -> Figure:
     for row in rows:
         name, batch = batch_of(row["case"])
         points.setdefault(name, {}).setdefault(batch, []).append(row["mfu"])
-    for name, by_batch in points.items():
+    for i, (name, by_batch) in enumerate(points.items()):
+        # Lines may be close, so their texts alternate between the left and the right.
+        side, ha = (-8, "right") if i % 2 else (8, "left")
         batches = sorted(by_batch)
         best = [100 * max(by_batch[batch]) for batch in batches]
         axes.plot(batches, best, "o-", label=name)
         for batch, share in zip(batches, best, strict=True):
-            offset = dict(xytext=(0, 6), textcoords="offset points", ha="center")
-            axes.annotate(f"{share:.0f}%", (batch, share), **offset)
+            offset = dict(xytext=(side, 0), textcoords="offset points", ha=ha)
+            axes.annotate(f"{share:.0f}%", (batch, share), va="center", **offset)
     used = sorted({batch for by_batch in points.values() for batch in by_batch})
     axes.set_xscale("log", base=2)
     axes.set_xticks(used, [f"{batch:,}" for batch in used])
