@@ -151,7 +151,9 @@ def make_batch(config: config_lib.ExperimentConfig) -> dict[str, np.ndarray]:
     pair, place = np.divmod(np.arange(T), T // K)
     vocab_size = config.tokenizer.vocab_size
     lowest = min(1000, vocab_size // 2)  # above the special tokens of BERT
-    positions = [np.sort(random.permutation(T - 1)[:P] + 1) for _ in range(B)]
+    # Not [CLS], whose state the next-sentence head reads.
+    words = np.flatnonzero(place)
+    positions = [np.sort(random.permutation(words)[:P]) for _ in range(B)]
     batch = {
         "input_ids": random.integers(lowest, vocab_size, (B, T)),
         "segment_ids": np.broadcast_to(place >= T // K // 2, (B, T)),

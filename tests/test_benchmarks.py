@@ -75,6 +75,7 @@ def test_train_step_batch_has_pairs_of_equal_length(has_pairs):
     batch = train_step.make_batch(config)
     starts = [0, 8] if has_pairs else [0]
     assert batch["next_sentence_positions"].tolist() == [starts] * 3
+    assert not np.isin(batch["masked_lm_positions"], starts).any()  # as in a corpus
     for name, (shape, dtype) in pipeline.batch_shapes(config.phases[0]).items():
         assert (batch[name].shape, batch[name].dtype) == (shape, dtype), name
     assert batch["position_ids"].max() == 16 // len(starts) - 1

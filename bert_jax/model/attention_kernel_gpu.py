@@ -6,6 +6,9 @@ einsums, arrays of this shape are written to memory and read several times: 40% 
 bytes of a BERT-base layer at 128 tokens, by the program that XLA compiles. Both kernels
 read and write heads as lanes of the projections, so nothing is transposed.
 
+Blocks of queries and keys without a common pair are skipped: half of them in a row of
+two pairs.
+
 Dropout's bits are those of `ops.dropout`, computed from the index. Sums have a
 fixed order, so a step has the same bits each time.
 
@@ -25,9 +28,10 @@ from jax.experimental.pallas import triton
 
 from bert_jax.model import ops
 
-HEAD_DIMS = (64,)  # others have not run on a GPU
+HEAD_DIMS = (32, 64)  # for 128, other blocks would be needed
 MASKED = -1e9
 NUM_STAGES = 3  # loads of the next blocks overlap with the products of one
+PADDING = 2**30  # number of the pair of a padding key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +63,11 @@ class Options:
     def scale(self) -> float:
         return self.head_dim**-0.5
 
+    @property
+    def unit(self) -> float:
+        """Factor of unscaled scores in exponents of 2."""
+        return self.scale * math.log2(math.e)
+
 
 def attend(
     projections: tuple[jax.Array, ...],
@@ -70,13 +79,14 @@ def attend(
     """Returns the context [B, T, D] of each query within its own pair.
 
     It is that of `attention.attention`, except for padding queries of a row of several
-    pairs: they attend to the first pair only. Nothing reads their context, and its
+    pairs: they attend to the last pair only. Nothing reads their context, and its
     gradient must be 0.
 
     Args:
       projections: bfloat16 queries, keys and values, each [B, T, D], or one array
         [B, T, 3D] of all. T is a multiple of gpu.MIN_LENGTH.
       query_ids_BT, key_ids_BT: int32, the number of the token's pair, 0 for padding.
+        Each number of a query is also one of a key.
       seed: uint32[2] of the dropout, or None if options.rate is 0.
       options: fixed options.
     """
@@ -86,8 +96,10 @@ def attend(
     seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
     seeds_BN = ops.dropout_seeds((B, num_heads), seed, jax.P(rows, heads))
     # Padding has another number as a key than as a query, so nothing attends to it.
-    query_ids_BT = jnp.maximum(query_ids_BT, 1)
-    key_ids_BT = jnp.where(key_ids_BT > 0, key_ids_BT, -1)
+    last_B1 = jnp.max(key_ids_BT, axis=1, keepdims=True)
+    query_ids_BT = jnp.where(query_ids_BT > 0, query_ids_BT, last_B1)
+    padding_B1 = jnp.where(last_B1 > 0, PADDING, 0)
+    key_ids_BT = jnp.where(key_ids_BT > 0, key_ids_BT, padding_B1)
     return _attend(options, projections, (query_ids_BT, key_ids_BT, seeds_BN))
 
 
@@ -103,67 +115,83 @@ def _attend(
 def _attend_forward(options, projections, ids):
     rows, _, heads = jax.typeof(projections[0]).sharding.spec
 
-    def outputs(projections, num_heads):
-        B, T, _ = projections[0].shape
-        context = (B, T, num_heads * options.head_dim), projections[0].dtype
-        return context, ((B, num_heads, T), jnp.float32)
+    def on_one_device(projections, ids):
+        (query_ids_BT, key_ids_BT, seeds_BN), (B, T, _) = ids, projections[0].shape
+        R, S = FORWARD.of_row(T)
+        keys_BQ2 = _ranges(_share_pairs(query_ids_BT, R, key_ids_BT, S))
+        width = seeds_BN.shape[1] * options.head_dim
+        return _run(
+            functools.partial(_attention_forward, options, len(projections)),
+            (*seeds_BN.shape, T // R),
+            FORWARD.warps,
+            (*projections, *ids, keys_BQ2),
+            (
+                jax.ShapeDtypeStruct((B, T, width), projections[0].dtype),
+                jax.ShapeDtypeStruct((*seeds_BN.shape, T), jnp.float32),
+            ),
+            options.interpret,
+        )
 
     specs = jax.P(rows, None, heads), jax.P(rows, heads, None)
-    out_BTD, log_BNT = _call(
-        functools.partial(_attention_forward, options),
-        FORWARD.R,
-        FORWARD.warps,
-        projections,
-        ids,
-        outputs,
-        specs,
-        options.interpret,
-    )
+    out_BTD, log_BNT = _on_each_device(on_one_device, specs)(projections, ids)
     return out_BTD, (projections, ids, out_BTD, log_BNT)
 
 
 def _attend_backward(options, saved, gradient_BTD):
-    projections, ids, *others = saved
+    projections, ids, out_BTD, log_BNT = saved
 
-    def outputs(projections, _):
-        return tuple((x.shape, x.dtype) for x in projections)
+    def on_one_device(projections, ids, *others):
+        (query_ids_BT, key_ids_BT, seeds_BN), (B, T, _) = ids, projections[0].shape
+        R, S = BACKWARD.of_row(T)
+        queries_BK2 = _ranges(_share_pairs(key_ids_BT, S, query_ids_BT, R))
+        block = jnp.arange(T // R)[None, None]
+        is_read_BKQ = (queries_BK2[..., :1] <= block) & (block < queries_BK2[..., 1:])
+        keys_BQ2 = _ranges(is_read_BKQ.swapaxes(1, 2))
+        out = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in projections]
+        if S < T:  # sums of the queries' gradients over blocks of keys
+            width = seeds_BN.shape[1] * options.head_dim
+            out.append(jax.ShapeDtypeStruct((B, T, width), jnp.float32))
+        return _run(
+            functools.partial(_attention_backward, options, len(projections)),
+            seeds_BN.shape,
+            BACKWARD.warps,
+            (*projections, *ids, *others, queries_BK2, keys_BQ2),
+            tuple(out),
+            options.interpret,
+        )[: len(projections)]
 
-    gradients = _call(
-        functools.partial(_attention_backward, options),
-        BACKWARD.S,
-        BACKWARD.warps,
-        projections,
-        (*ids, *others, gradient_BTD),
-        outputs,
-        tuple(jax.typeof(x).sharding.spec for x in projections),
-        options.interpret,
-    )
+    specs = tuple(jax.typeof(x).sharding.spec for x in projections)
+    run = _on_each_device(on_one_device, specs)
+    gradients = run(projections, ids, out_BTD, log_BNT, gradient_BTD)
     return gradients, (None,) * len(ids)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _call(
+def _on_each_device(
+    function: Callable[..., tuple[jax.Array, ...]], out_specs: tuple[jax.P, ...]
+) -> Callable[..., tuple[jax.Array, ...]]:
+    # Pallas gives no axes along which its results vary, so they are not checked.
+    return jax.shard_map(function, out_specs=out_specs, check_vma=False)
+
+
+def _run(
     kernel: Callable[..., None],
-    block_size: int,
+    grid: tuple[int, ...],
     num_warps: int,
-    projections: tuple[jax.Array, ...],
-    inputs: tuple[jax.Array, ...],
-    outputs: Callable[[tuple[jax.Array, ...], int], tuple[tuple[Any, Any], ...]],
-    out_specs: tuple[jax.P, ...],
+    arrays: tuple[jax.Array, ...],
+    out_shapes: tuple[jax.ShapeDtypeStruct, ...],
     interpret: bool,
 ) -> tuple[jax.Array, ...]:
-    """Runs a kernel on each device's rows and heads.
+    """Runs a kernel, which gets references to the whole row of each array.
 
     Args:
-      kernel: computes one block of one head of a row, from the number of projections
-        and references to the whole row of each array.
-      block_size: queries or keys of a program.
+      kernel: computes for one head of one row, or for a block of its queries.
+      grid: number of rows, heads and blocks.
       num_warps: warps of a program.
-      projections, inputs: inputs of the kernel; inputs[2] are the seeds [B, N].
-      outputs: returns shapes and dtypes on a device, from the projections and N.
-      out_specs: PartitionSpecs of the outputs.
+      arrays: inputs of the kernel.
+      out_shapes: shapes and dtypes of the outputs.
       interpret: whether to emulate the kernel.
     """
 
@@ -171,137 +199,161 @@ def _call(
         zeros = (0,) * (x.ndim - 1)
         return pl.BlockSpec((1, *x.shape[1:]), lambda row, *_: (row, *zeros))
 
-    def on_one_device(
-        projections: tuple[jax.Array, ...], inputs: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, ...]:
-        (B, T, _), num_heads = projections[0].shape, inputs[2].shape[1]
-        arrays = *projections, *inputs
-        made = [jax.ShapeDtypeStruct(*x) for x in outputs(projections, num_heads)]
-        return pl.pallas_call(
-            functools.partial(kernel, len(projections)),
-            grid=(B, num_heads, T // math.gcd(block_size, T)),
-            in_specs=list(map(whole_row, arrays)),
-            out_specs=tuple(map(whole_row, made)),
-            out_shape=tuple(made),
-            compiler_params=triton.CompilerParams(
-                num_warps=num_warps, num_stages=NUM_STAGES
-            ),
-            interpret=interpret,
-        )(*arrays)
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=list(map(whole_row, arrays)),
+        out_specs=tuple(map(whole_row, out_shapes)),
+        out_shape=out_shapes,
+        compiler_params=triton.CompilerParams(
+            num_warps=num_warps, num_stages=NUM_STAGES
+        ),
+        interpret=interpret,
+    )(*arrays)
 
-    # Pallas gives no axes along which its results vary, so they are not checked.
-    run = jax.shard_map(on_one_device, out_specs=out_specs, check_vma=False)
-    return run(projections, inputs)
+
+def _share_pairs(
+    ids_BT: jax.Array, size: int, other_ids_BT: jax.Array, other_size: int
+) -> jax.Array:
+    """Returns bool[B, T // size, T // other_size], whether blocks may share a pair.
+
+    They do not if all numbers of pairs of one are below those of the other.
+    """
+
+    def bounds(ids_BT: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
+        ids = ids_BT.reshape(ids_BT.shape[0], -1, size)
+        return ids.min(axis=2), ids.max(axis=2)
+
+    low, high = (x[:, :, None] for x in bounds(ids_BT, size))
+    other_low, other_high = (x[:, None, :] for x in bounds(other_ids_BT, other_size))
+    return (low <= other_high) & (other_low <= high)
+
+
+def _ranges(share_BXY: jax.Array) -> jax.Array:
+    """Returns int32[B, X, 2], the first True of Y and the position after the last."""
+    Y = share_BXY.shape[2]
+    first = jnp.argmax(share_BXY, axis=2)
+    end = Y - jnp.argmax(share_BXY[:, :, ::-1], axis=2)
+    return jnp.stack([first, end], axis=2).astype(jnp.int32)
 
 
 def _attention_forward(options, num_projections, *refs):
-    projections, (query_ids, key_ids, seeds, out_ref, log_ref) = (
+    """Computes the context of a block of queries of one head."""
+    projections, (query_ids, key_ids, seeds, keys_Q2, out_ref, log_ref) = (
         refs[:num_projections],
         refs[num_projections:],
     )
     q_TH, k_TH, v_TH = _heads(options, projections, 3 // num_projections)
     (out_TH,), T = _heads(options, (out_ref,)), out_ref.shape[1]
     R, S = FORWARD.of_row(T)
-    head, first = pl.program_id(1), pl.program_id(2) * R
-    queries = pl.ds(first, R)
+    head, block = pl.program_id(1), pl.program_id(2)
+    queries = pl.ds(block * R, R)
     q_RH, ids_R, seed = q_TH[queries], query_ids[0, queries], seeds[0, head]
 
     def add_keys(i, sums):
         context_RH, max_R, sum_R = sums
         keys = pl.ds(i * S, S)
-        scores_RS = _scores(q_RH, k_TH[keys], ids_R, key_ids[0, keys])
+        k_SH, v_SH, ids_S = k_TH[keys], v_TH[keys], key_ids[0, keys]
+        scores_RS = _scores(q_RH, k_SH, ids_R, ids_S)
         new_max_R = jnp.maximum(max_R, jnp.max(scores_RS, axis=1))
-        kept_RS = power_RS = _power(options, scores_RS - new_max_R[:, None])
-        shrink_R = _power(options, max_R - new_max_R)
+        kept_RS = power_RS = _power(
+            options, scores_RS, new_max_R[:, None] * options.unit
+        )
+        shrink_R = _power(options, max_R, new_max_R * options.unit)
         if options.rate:
-            index_RS = _iota((R, S), 0, first) * T + _iota((R, S), 1, i * S)
-            is_kept_RS = ops.is_kept(ops.fold(index_RS) ^ seed, options.rate)
+            query_R1, key_1S = _iota((R, 1), block * R), _iota((1, S), i * S)
+            is_kept_RS = _is_kept(query_R1, key_1S, T, seed, options.rate)
             kept_RS = jnp.where(is_kept_RS, power_RS, 0.0)
         context_RH = context_RH * shrink_R[:, None]
-        context_RH += _dot(kept_RS.astype(q_RH.dtype), v_TH[keys])
+        context_RH += _dot(kept_RS.astype(q_RH.dtype), v_SH)
         return context_RH, new_max_R, sum_R * shrink_R + jnp.sum(power_RS, axis=1)
 
-    context_RH = jnp.zeros(q_RH.shape, jnp.float32)
-    sums = context_RH, jnp.full(R, 2 * MASKED), jnp.zeros(R)
-    context_RH, max_R, sum_R = _for(T // S, add_keys, sums)
+    sums = jnp.zeros(q_RH.shape, jnp.float32), jnp.full(R, 2 * MASKED), jnp.zeros(R)
+    context_RH, max_R, sum_R = _for(keys_Q2, block, T // S, add_keys, sums)
     context_RH = context_RH / ((1.0 - options.rate) * sum_R)[:, None]
     out_TH[queries] = context_RH.astype(out_ref.dtype)
-    # The logarithm of the sum, in the unit of the scores.
-    unit = math.log2(math.e) * options.scale
-    log_ref[0, head, queries] = max_R + jnp.log2(sum_R) * (1 / unit)
+    log_ref[0, head, queries] = max_R * options.unit + jnp.log2(sum_R)
 
 
 def _attention_backward(options, num_projections, *refs):
-    """Computes the gradients of the keys of a block, then of the queries there.
+    """Computes the gradients of the queries, keys and values of one head.
 
-    Those of keys are sums over blocks of queries, and the reverse. If one block has all
-    keys, one loop computes both.
+    Those of a block of keys are summed over blocks of queries in registers. Those of
+    queries are summed over blocks of keys in memory, in the same order each time.
     """
-    projections, (query_ids, key_ids, seeds, out_ref, log_ref, gradient_ref) = (
-        refs[:num_projections],
-        refs[num_projections:-num_projections],
+    inputs = num_projections + 8
+    query_ids, key_ids, seeds, out_ref, log_ref, gradient_ref, queries_K2, keys_Q2 = (
+        refs[num_projections:inputs]
     )
-    q_TH, k_TH, v_TH = _heads(options, projections, 3 // num_projections)
-    dq_TH, dk_TH, dv_TH = _heads(options, refs[-num_projections:], 3 // num_projections)
+    parts = 3 // num_projections
+    q_TH, k_TH, v_TH = _heads(options, refs[:num_projections], parts)
+    gradients = refs[inputs : inputs + num_projections]
+    dq_TH, dk_TH, dv_TH = _heads(options, gradients, parts)
     out_TH, gradient_TH = _heads(options, (out_ref, gradient_ref))
+    dq_sum_TH = _heads(options, refs[inputs + num_projections :])
     T, H = out_ref.shape[1], options.head_dim
     R, S = BACKWARD.of_row(T)
-    head, first = pl.program_id(1), pl.program_id(2) * S
+    head = pl.program_id(1)
     seed, dtype = seeds[0, head], gradient_ref.dtype
     scale, keep_rate = options.scale, 1.0 - options.rate
-    own = pl.ds(first, S)
 
-    def gradients(query, num_queries, key, num_keys):
-        """Returns the kept probabilities and the gradient of the scores, [S, R].
+    def for_keys(j, _):
+        keys = pl.ds(j * S, S)
+        k_SH, v_SH, ids_S = k_TH[keys], v_TH[keys], key_ids[0, keys]
 
-        Rows are keys, so that the first factors of the keys' sums are not transposed.
-        The gradient is too large by 1 / keep_rate.
-        """
-        shape = num_keys, num_queries
-        queries, keys = pl.ds(query, num_queries), pl.ds(key, num_keys)
-        gradient_RH = gradient_TH[queries]
-        scores_SR = _scores(
-            k_TH[keys], q_TH[queries], key_ids[0, keys], query_ids[0, queries]
-        )
-        kept_SR = probs_SR = _power(
-            options, scores_SR - log_ref[0, head, queries][None, :]
-        )
-        if options.rate:
-            index_SR = _iota(shape, 1, query) * T + _iota(shape, 0, key)
-            is_kept_SR = ops.is_kept(ops.fold(index_SR) ^ seed, options.rate)
-            kept_SR = jnp.where(is_kept_SR, probs_SR, 0.0)
-        # The sum over keys of a probability times its gradient is that over lanes of
-        # the context times its gradient.
-        float32 = jnp.float32
-        product_RH = out_TH[queries].astype(float32) * gradient_RH.astype(float32)
-        dot_R = jnp.sum(product_RH, axis=1) * keep_rate
-        dkept_SR = _dot(v_TH[keys], gradient_RH.T)
-        dscores_SR = kept_SR * dkept_SR - probs_SR * dot_R[None, :]
-        return kept_SR.astype(dtype), dscores_SR.astype(dtype)
+        # Rows of blocks [S, R] are keys, so that the first factors of the keys' sums
+        # are not transposed.
+        def add_queries(i, sums):
+            dk_SH, dv_SH = sums
+            queries = pl.ds(i * R, R)
+            q_RH, gradient_RH, out_RH = (
+                q_TH[queries],
+                gradient_TH[queries],
+                out_TH[queries],
+            )
+            scores_SR = _scores(k_SH, q_RH, ids_S, query_ids[0, queries])
+            log_1R = log_ref[0, head, queries][None, :]
+            kept_SR = probs_SR = _power(options, scores_SR, log_1R)
+            if options.rate:
+                query_1R, key_S1 = _iota((1, R), i * R), _iota((S, 1), j * S)
+                is_kept_SR = _is_kept(query_1R, key_S1, T, seed, options.rate)
+                kept_SR = jnp.where(is_kept_SR, probs_SR, 0.0)
+            # The sum over keys of a probability times its gradient is that over lanes
+            # of the context times its gradient.
+            product_RH = out_RH.astype(jnp.float32) * gradient_RH.astype(jnp.float32)
+            dot_R = jnp.sum(product_RH, axis=1) * keep_rate
+            dkept_SR = _dot(v_SH, gradient_RH.T)
+            # Too large by 1 / keep_rate, as are all gradients until they are stored.
+            dscores_SR = (kept_SR * dkept_SR - probs_SR * dot_R[None, :]).astype(dtype)
+            dv_SH += _dot(kept_SR.astype(dtype), gradient_RH)
+            dk_SH += _dot(dscores_SR, q_RH)
+            add_dq(i, j, _dot(dscores_SR.T, k_SH))
+            return dk_SH, dv_SH
 
-    def add_queries(i, sums):
-        dk_SH, dv_SH = sums
-        queries = pl.ds(i * R, R)
-        kept_SR, dscores_SR = gradients(i * R, R, first, S)
-        dv_SH += _dot(kept_SR, gradient_TH[queries])
-        dk_SH += _dot(dscores_SR, q_TH[queries])
+        zeros_SH = jnp.zeros((S, H), jnp.float32)
+        sums = _for(queries_K2, j, T // R, add_queries, (zeros_SH, zeros_SH))
+        dk_TH[keys] = (sums[0] * (scale / keep_rate)).astype(dtype)
+        dv_TH[keys] = (sums[1] * (1.0 / keep_rate)).astype(dtype)
+        if S < T and not options.interpret:
+            triton.debug_barrier()  # other threads read dq_sum_TH for the next block
+
+    def add_dq(i, j, dq_RH):
+        """Adds the gradient from a block of keys; the last one stores the result."""
+        queries, factor = pl.ds(i * R, R), scale / keep_rate
         if S == T:
-            store_dq(queries, _dot(dscores_SR.T, k_TH[own]))
-        return dk_SH, dv_SH
+            dq_TH[queries] = (dq_RH * factor).astype(dtype)
+            return
+        sum_RH, everywhere = dq_sum_TH[0].at(queries), jnp.ones((R, H), bool)
+        is_first, is_last = keys_Q2[0, i, 0] == j, keys_Q2[0, i, 1] == j + 1
+        dq_RH += triton.load(sum_RH, mask=everywhere & ~is_first, other=0.0)
+        triton.store(sum_RH, dq_RH, mask=everywhere & ~is_last)
+        dq_RH = (dq_RH * factor).astype(dtype)
+        triton.store(dq_TH.at(queries), dq_RH, mask=everywhere & is_last)
 
-    def add_keys(i, dq_SH):
-        _, dscores_RS = gradients(first, S, i * R, R)
-        return dq_SH + _dot(dscores_RS.T, k_TH[pl.ds(i * R, R)])
-
-    def store_dq(queries, dq_RH):
-        dq_TH[queries] = (dq_RH * (scale / keep_rate)).astype(dtype)
-
-    zeros_SH = jnp.zeros((S, H), jnp.float32)
-    dk_SH, dv_SH = _for(T // R, add_queries, (zeros_SH, zeros_SH))
-    dk_TH[own] = (dk_SH * (scale / keep_rate)).astype(dtype)
-    dv_TH[own] = (dv_SH * (1.0 / keep_rate)).astype(dtype)
-    if S < T:
-        store_dq(own, _for(T // R, add_keys, zeros_SH))
+    if S == T:
+        for_keys(0, None)
+    else:
+        jax.lax.fori_loop(0, T // S, for_keys, None)
 
 
 class _Head:
@@ -310,6 +362,10 @@ class _Head:
     def __init__(self, ref: Any, start: Any, head_dim: int):
         self._ref = ref
         self._lanes = pl.ds(start, head_dim)
+
+    def at(self, rows: Any) -> Any:
+        # Emulation of masked loads requires that all indices are arrays.
+        return self._ref.at[jnp.int32(0), rows, self._lanes]
 
     def __getitem__(self, rows: Any) -> jax.Array:
         return self._ref[0, rows, self._lanes]
@@ -328,11 +384,13 @@ def _heads(options: Options, refs: tuple[Any, ...], parts: int = 1) -> list[_Hea
     ]
 
 
-def _for(num_steps: int, step: Callable[[Any, Any], Any], sums: Any) -> Any:
-    """Runs a loop of a fixed number of steps; one step needs none."""
-    if num_steps == 1:
+def _for(
+    ranges: Any, block: Any, num_blocks: int, step: Callable[[Any, Any], Any], sums: Any
+) -> Any:
+    """Runs a loop over the range of other blocks of a block; one block needs none."""
+    if num_blocks == 1:
         return step(0, sums)
-    return jax.lax.fori_loop(0, num_steps, step, sums)
+    return jax.lax.fori_loop(ranges[0, block, 0], ranges[0, block, 1], step, sums)
 
 
 def _scores(x_RH, y_SH, x_ids_R, y_ids_S):
@@ -341,13 +399,23 @@ def _scores(x_RH, y_SH, x_ids_R, y_ids_S):
     return jnp.where(is_own_RS, _dot(x_RH, y_SH.T), MASKED)
 
 
-def _power(options, scores):
-    """Returns the exponential of the scaled scores."""
-    return jnp.exp2(scores * (options.scale * math.log2(math.e)))
+def _power(options, scores, log):
+    """Returns the exponential of the scaled scores, divided by 2**log."""
+    return jnp.exp2(scores * options.unit - log)  # a single multiply-add
 
 
-def _iota(shape: tuple[int, int], dim: int, start: Any) -> jax.Array:
+def _iota(shape: tuple[int, int], start: Any) -> jax.Array:
+    dim = shape.index(max(shape))
     return start + jax.lax.broadcasted_iota(jnp.int32, shape, dim)
+
+
+def _is_kept(query, key, T: int, seed, rate: float) -> jax.Array:
+    """Returns what `ops.keep` does with the weights [T, T] of a head."""
+    if T & (T - 1):
+        return ops.is_kept(ops.fold(query * T + key) ^ seed, rate)
+    # The bits of a key and of the start of a query's row do not overlap: one operation
+    # for each weight instead of five.
+    return ops.is_kept(ops.fold(query * T) ^ seed ^ key, rate)
 
 
 def _dot(x: jax.Array, y: jax.Array) -> jax.Array:

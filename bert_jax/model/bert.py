@@ -73,29 +73,33 @@ class Embeddings(nnx.Module):
         seed: jax.Array | None,
         dtype: jnp.dtype,
     ) -> jax.Array:
-        out = sharding.spec("batch", "seq", "replicated")
         word_VD = _replicated(self.word[...])
         position_LD = _replicated(self.position[...])
         if sharding.platform() == "gpu":
             # The gradient is a product with one-hot rows, whose other columns are 0.
             position_LD = position_LD[: position_ids_BT.shape[1]]
+        x_BTD = (
+            embedding_lookup(word_VD, input_ids_BT)
+            + embedding_lookup(position_LD, position_ids_BT)
+            + self._of_segments(segment_ids_BT)
+        )
+        return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
+
+    def _of_segments(self, segment_ids_BT: jax.Array) -> jax.Array:
+        """Returns float32[B, T, D], the embedding of each token's segment."""
         segment_2D = _replicated(self.segment[...])
+        if sharding.platform() == "gpu":
+            return embedding_lookup(segment_2D, segment_ids_BT)
         # The table has two rows, so a product with one-hot rows has a cheap gradient;
         # the gradient of a gather is a scatter of B * T rows onto two.
         one_hot_BT2 = jax.nn.one_hot(segment_ids_BT, len(segment_2D), dtype=jnp.float32)
-        segment_BTD = jnp.einsum(
+        return jnp.einsum(
             "BTs,sD->BTD",
             one_hot_BT2,
             segment_2D,
             precision=precision(segment_2D.dtype),
-            out_sharding=out,
+            out_sharding=sharding.spec("batch", "seq", "replicated"),
         )
-        x_BTD = (
-            embedding_lookup(word_VD, input_ids_BT)
-            + embedding_lookup(position_LD, position_ids_BT)
-            + segment_BTD
-        )
-        return dropout(self.norm(x_BTD).astype(dtype), self.dropout_rate, seed)
 
     def logits(self, x_BPD: jax.Array) -> jax.Array:
         """Returns float32[B, P, V], the product of x_BPD and the word embeddings."""

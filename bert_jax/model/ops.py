@@ -188,7 +188,12 @@ def _plus_bias_forward(x, bias, product_dtype):
 
 def _plus_bias_backward(product_dtype, bias, gradient):
     rows = tuple(range(gradient.ndim - 1))
-    if sharding.platform() != "tpu" or product_dtype == jnp.float32:
+    platform, is_rounded = sharding.platform(), product_dtype != gradient.dtype
+    # A GPU reads float32 logits for the gradient of each factor of their product, and
+    # rounds that; a sum of float32 would read them once more.
+    if product_dtype == jnp.float32 or not (
+        platform == "tpu" or (platform == "gpu" and is_rounded)
+    ):
         return gradient, jnp.sum(gradient.astype(jnp.float32), axis=rows)
     spec = jax.typeof(gradient).sharding.spec
 
@@ -315,16 +320,28 @@ def _backward(saved, gradient_BTD):
 
 
 def _by_product(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:
-    """Returns [size, D], the sum of the rows of each id, by a product."""
-    one_hot_BTR = jax.nn.one_hot(ids_BT, size, dtype=rows_BTD.dtype)
-    out = sharding.spec("replicated", "replicated")
-    return jnp.einsum(
-        "BTR,BTD->RD",
+    """Returns [size, D], the sum of the rows of each id, by a product.
+
+    The three pieces of a float32 number have 8 significant bits each, so their
+    products with one-hot rows are exact in bfloat16. A GPU multiplies float32 factors
+    outside of its matrix units: in 0.3 ms of a step of BERT-base with 512 rows of 128
+    tokens, and in four times that with rows of 512 by the number of FLOPs.
+    """
+    one_hot_BTR = jax.nn.one_hot(ids_BT, size, dtype=jnp.bfloat16)
+    pieces, rest_BTD = [], rows_BTD.astype(jnp.float32)
+    for _ in range(3):
+        # The compiler may remove a cast to bfloat16 and back, but not this rounding.
+        piece_BTD = jax.lax.reduce_precision(rest_BTD, exponent_bits=8, mantissa_bits=7)
+        pieces.append(piece_BTD.astype(jnp.bfloat16))
+        rest_BTD -= piece_BTD
+    sums_R3D = jnp.einsum(
+        "BTR,BTpD->RpD",
         one_hot_BTR,
-        rows_BTD,
-        precision=precision(rows_BTD.dtype),
-        out_sharding=out,
+        jnp.stack(pieces, axis=2),
+        preferred_element_type=jnp.float32,
+        out_sharding=sharding.spec("replicated", "replicated", "replicated"),
     )
+    return jnp.sum(sums_R3D, axis=1)
 
 
 def _by_sorting(ids_BT: jax.Array, rows_BTD: jax.Array, size: int) -> jax.Array:

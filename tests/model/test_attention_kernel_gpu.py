@@ -25,22 +25,38 @@ def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, is_joined=False):
 
 
 # A row of 64 tokens is one block, one of 128 is one block of keys in the backward
-# kernel and two in the forward one, and longer ones have several blocks in both.
-@pytest.mark.parametrize("length", [64, 128, 192])
+# kernel and two in the forward one, and longer ones have several blocks in both. The
+# dropout of rows whose length is not a power of 2 is computed in another way.
+@pytest.mark.parametrize("length", [64, 128, 192, 256])
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 @pytest.mark.parametrize("is_joined", [False, True])
 def test_kernels_equal_einsums(length, rate, is_joined):
     *arrays, ids = inputs(rows=3, length=length)
+    assert_equal_to_einsums(arrays, ids, rate, is_joined=is_joined)
+
+
+def test_kernels_equal_einsums_for_heads_of_32():
+    *arrays, ids = inputs(rows=3, length=256)
+    assert_equal_to_einsums(arrays, ids, 0.1, head_dim=32)
+
+
+def test_kernels_equal_einsums_for_pairs_in_any_order():
+    """Some blocks of a range then have no common pair, and some queries are apart."""
+    *arrays, ids = inputs(rows=3, length=256)
+    order = np.random.default_rng(3).permutation(8)
+    ids = ids.reshape(3, 8, 32)[:, order].reshape(3, 256)
+    assert_equal_to_einsums(arrays, ids, 0.1)
+
+
+def assert_equal_to_einsums(arrays, ids, rate, **options):
     ids = ids.at[2].set(0)  # a row of padding only
     arrays = masked(*arrays, ids)
     use_mesh(1, 1, 1)
     seed = jnp.asarray(SEED) if rate else None
-    options = {"rate": rate}
-    found = with_gradients(
-        by_kernel, *arrays, ids, seed, is_joined=is_joined, **options
-    )
+    found = with_gradients(by_kernel, *arrays, ids, seed, rate=rate, **options)
+    options.pop("is_joined", None)
     exact = [x.astype(jnp.float32) for x in arrays]
-    expected = with_gradients(by_einsums, *exact, ids, seed, **options)
+    expected = with_gradients(by_einsums, *exact, ids, seed, rate=rate, **options)
     is_real = np.asarray(ids)[:, :, None] > 0
     for name, x, y in zip(ATTEND, found, expected, strict=True):
         error = np.linalg.norm((x - y) * is_real) / np.linalg.norm(y * is_real)
@@ -55,6 +71,21 @@ def test_one_array_of_projections_gives_the_same_bits():
     joined = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED), is_joined=True)
     for x, y in zip(separate, joined, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+def test_blocks_without_a_common_pair_are_not_read():
+    """An operation with an infinite key or value gives NaN, even if it is masked."""
+    *arrays, ids = inputs(rows=2, length=512)
+    is_second = jnp.arange(512)[None, :] >= 256
+    ids = jnp.where(is_second, 2, jnp.ones_like(ids))
+    q, k, v, gradient = (
+        jnp.where(is_second[:, :, None], jnp.full_like(x, jnp.inf), x) for x in arrays
+    )
+    use_mesh(1, 1, 1)
+    found = with_gradients(by_kernel, q, k, v, gradient, ids, jnp.asarray(SEED))
+    for name, x in zip(ATTEND, found, strict=True):
+        assert np.isfinite(x[:, :256]).all(), name
+        assert not np.isfinite(x[:, 256:]).any(), name
 
 
 def test_other_pairs_and_padding_change_no_bit():
