@@ -1,13 +1,14 @@
-"""BERT of 8 layers of 512, 30 million parameters, for minutes on one GPU.
+"""BERT of 12 layers of 512, 43 million parameters, for minutes on one GPU.
 
     python -m bert_jax.train --config=configs/gpu.py --workdir=DIR
         --config.data.sources="('files:my_books/*.txt',)"
 
 The recipe of configs/base.py, adapted to a few minutes of training; the clock ends it,
 see config.budget_hours. All numbers are ours. On 48 MB of books and Wikipedia (11
-million tokens), one NVIDIA H200 took 6,767 steps in 3 min 24 s. The held-out masked-LM
-loss was 2.60 nats at the end (unigram entropy: 6.34), and the next-sentence accuracy
-98%. The text was read 37 times, and the loss on it was 2.25: use more text if you can.
+million tokens), one NVIDIA H200 took 4,519 steps in 3 min 34 s. The held-out masked-LM
+loss was 2.57 nats at the end (unigram entropy: 6.34), and the next-sentence accuracy
+97%. The text was read 25 times, and the loss on it was 0.1 below the held-out one; 8
+layers without dropout read it 37 times, with a loss 0.35 below, and had 2.60 nats.
 """
 
 import ml_collections
@@ -16,8 +17,8 @@ from bert_jax.configs import sizes
 
 
 def get_config() -> ml_collections.ConfigDict:
-    config = sizes.get_config("medium")
-    config.budget_hours = 205 / 3_600
+    config = sizes.get_config("12,512")
+    config.budget_hours = 215 / 3_600
     config.compute_dtype = "bfloat16"
     config.log_every_steps = 50  # the plan of the last step is as exact as a line
     config.data.sources = ("tfds:wikipedia/20230601.simple#text",)
@@ -28,12 +29,10 @@ def get_config() -> ml_collections.ConfigDict:
     config.data.masked_lm_prob = 0.2
     config.tokenizer.vocab_size = 8_000
 
-    config.model.hidden_dropout_prob = 0.0
-    config.model.attention_probs_dropout_prob = 0.0
-    config.model.initializer_range = 0.044  # about 1 / sqrt(512), as in laptop.py
+    config.model.initializer_range = 0.03
     config.model.max_position_embeddings = 64
 
-    first, _ = config.phases  # 2.2 to 2.5 million tokens per second
+    first, _ = config.phases  # 1.4 to 1.6 million tokens per second
     first.num_steps = 1_000_000  # more than there is time for
     first.sequence_length = 64
     first.global_batch_size = 1_024
@@ -41,8 +40,9 @@ def get_config() -> ml_collections.ConfigDict:
     config.phases = (first,)
 
     config.optimizer.name = "adamw"  # with bias correction
-    config.optimizer.learning_rate = 6e-4
-    config.optimizer.warmup_steps = 500
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.weight_decay = 0.1
+    config.optimizer.warmup_steps = 600
     config.optimizer.schedule = "wsd"
     config.optimizer.schedule_by_phase = False
     config.optimizer.beta2 = 0.98
