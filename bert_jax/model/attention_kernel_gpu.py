@@ -28,7 +28,7 @@ from jax.experimental.pallas import triton
 
 from bert_jax.model import ops
 
-HEAD_DIMS = (32, 64)  # for 128, other blocks would be needed
+HEAD_DIMS = (32, 64)  # those of 128 need other blocks
 MASKED = -1e9
 NUM_STAGES = 3  # loads of the next blocks overlap with the products of one
 PADDING = 2**30  # number of the pair of a padding key
@@ -95,7 +95,8 @@ def attend(
     rows, _, heads = jax.typeof(projections[0]).sharding.spec
     seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
     seeds_BN = ops.dropout_seeds((B, num_heads), seed, jax.P(rows, heads))
-    # Padding has another number as a key than as a query, so nothing attends to it.
+    # Padding has another number as a key than as a query, so nothing attends to it,
+    # except in a row of padding only: there all attend to all.
     last_B1 = jnp.max(key_ids_BT, axis=1, keepdims=True)
     query_ids_BT = jnp.where(query_ids_BT > 0, query_ids_BT, last_B1)
     padding_B1 = jnp.where(last_B1 > 0, PADDING, 0)
@@ -230,10 +231,14 @@ def _share_pairs(
 
 
 def _ranges(share_BXY: jax.Array) -> jax.Array:
-    """Returns int32[B, X, 2], the first True of Y and the position after the last."""
+    """Returns int32[B, X, 2], the first True of Y and the position after the last.
+
+    If none is True, as for a block of keys that is all padding, both are 0.
+    """
     Y = share_BXY.shape[2]
     first = jnp.argmax(share_BXY, axis=2)
     end = Y - jnp.argmax(share_BXY[:, :, ::-1], axis=2)
+    end = jnp.where(jnp.any(share_BXY, axis=2), end, 0)
     return jnp.stack([first, end], axis=2).astype(jnp.int32)
 
 
@@ -290,7 +295,7 @@ def _attention_backward(options, num_projections, *refs):
     gradients = refs[inputs : inputs + num_projections]
     dq_TH, dk_TH, dv_TH = _heads(options, gradients, parts)
     out_TH, gradient_TH = _heads(options, (out_ref, gradient_ref))
-    dq_sum_TH = _heads(options, refs[inputs + num_projections :])
+    dq_sums = _heads(options, refs[inputs + num_projections :])  # if S < T
     T, H = out_ref.shape[1], options.head_dim
     R, S = BACKWARD.of_row(T)
     head = pl.program_id(1)
@@ -335,7 +340,7 @@ def _attention_backward(options, num_projections, *refs):
         dk_TH[keys] = (sums[0] * (scale / keep_rate)).astype(dtype)
         dv_TH[keys] = (sums[1] * (1.0 / keep_rate)).astype(dtype)
         if S < T and not options.interpret:
-            triton.debug_barrier()  # other threads read dq_sum_TH for the next block
+            triton.debug_barrier()  # other threads read dq_sums for the next keys
 
     def add_dq(i, j, dq_RH):
         """Adds the gradient from a block of keys; the last one stores the result."""
@@ -343,7 +348,7 @@ def _attention_backward(options, num_projections, *refs):
         if S == T:
             dq_TH[queries] = (dq_RH * factor).astype(dtype)
             return
-        sum_RH, everywhere = dq_sum_TH[0].at(queries), jnp.ones((R, H), bool)
+        sum_RH, everywhere = dq_sums[0].at(queries), jnp.ones((R, H), bool)
         is_first, is_last = keys_Q2[0, i, 0] == j, keys_Q2[0, i, 1] == j + 1
         dq_RH += triton.load(sum_RH, mask=everywhere & ~is_first, other=0.0)
         triton.store(sum_RH, dq_RH, mask=everywhere & ~is_last)
@@ -387,7 +392,7 @@ def _heads(options: Options, refs: tuple[Any, ...], parts: int = 1) -> list[_Hea
 def _for(
     ranges: Any, block: Any, num_blocks: int, step: Callable[[Any, Any], Any], sums: Any
 ) -> Any:
-    """Runs a loop over the range of other blocks of a block; one block needs none."""
+    """Adds up over the blocks in ranges[0, block], without a loop if there is one."""
     if num_blocks == 1:
         return step(0, sums)
     return jax.lax.fori_loop(ranges[0, block, 0], ranges[0, block, 1], step, sums)
@@ -414,7 +419,7 @@ def _is_kept(query, key, T: int, seed, rate: float) -> jax.Array:
     if T & (T - 1):
         return ops.is_kept(ops.fold(query * T + key) ^ seed, rate)
     # The bits of a key and of the start of a query's row do not overlap: one operation
-    # for each weight instead of five.
+    # for each weight instead of four.
     return ops.is_kept(ops.fold(query * T) ^ seed ^ key, rate)
 
 

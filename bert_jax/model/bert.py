@@ -88,7 +88,7 @@ class Embeddings(nnx.Module):
     def _of_segments(self, segment_ids_BT: jax.Array) -> jax.Array:
         """Returns float32[B, T, D], the embedding of each token's segment."""
         segment_2D = _replicated(self.segment[...])
-        if sharding.platform() == "gpu":
+        if sharding.platform() == "gpu":  # where the lookup's gradient is a product
             return embedding_lookup(segment_2D, segment_ids_BT)
         # The table has two rows, so a product with one-hot rows has a cheap gradient;
         # the gradient of a gather is a scatter of B * T rows onto two.

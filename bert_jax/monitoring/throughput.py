@@ -48,8 +48,8 @@ def train_flops_per_sequence(
     Each token and layer takes 8 D^2 for query, key, value and output, 4 D F for the
     feed-forward layer, and 4 T D for attention scores and context. The last layer
     computes keys and values for every token, and the rest only for the P + K positions
-    that the heads read. A packed row counts its full T x T attention, because that is
-    what is computed.
+    that the heads read. A packed row counts its full T x T attention, although the
+    kernels for GPUs skip blocks of it.
     """
     D, F, L = model.hidden_size, model.intermediate_size, model.num_hidden_layers
     T, P = phase.sequence_length, phase.max_predictions

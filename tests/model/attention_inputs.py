@@ -66,9 +66,9 @@ def assert_other_pairs_change_no_bit(by_kernel):
         np.testing.assert_array_equal(x * ~is_second, 0)
 
 
-def assert_same_on_mesh(by_kernel, mesh_shape):
+def assert_same_on_mesh(by_kernel, mesh_shape, length=T):
     """Each device drops the probabilities of its own rows and heads."""
-    *arrays, ids = inputs()
+    *arrays, ids = inputs(length=length)
     use_mesh(1, 1, 1)
     expected = with_gradients(by_kernel, *arrays, ids, jnp.asarray(SEED))
     use_mesh(*mesh_shape)

@@ -41,11 +41,22 @@ def test_kernels_equal_einsums_for_heads_of_32():
 
 
 def test_kernels_equal_einsums_for_pairs_in_any_order():
-    """Some blocks of a range then have no common pair, and some queries are apart."""
-    *arrays, ids = inputs(rows=3, length=256)
-    order = np.random.default_rng(3).permutation(8)
-    ids = ids.reshape(3, 8, 32)[:, order].reshape(3, 256)
+    """A block of another pair, or of padding, is between two blocks of one pair."""
+    *arrays, ids = inputs(rows=3, length=512)
+    blocks = jnp.asarray([[1, 2, 1, 3], [2, 0, 2, 0], [0, 0, 0, 0]])
+    ids = jnp.repeat(blocks, 128, axis=1).at[:, -9:].set(0)
     assert_equal_to_einsums(arrays, ids, 0.1)
+
+
+@pytest.mark.parametrize("size", [64, 128])
+def test_ranges_of_blocks_skip_padding_and_other_pairs(size):
+    ids = jnp.repeat(jnp.asarray([[1, 1, 2, 0]]), 128, axis=1)
+    keys = jnp.where(ids > 0, ids, attention_kernel_gpu.PADDING)
+    queries = jnp.where(ids > 0, ids, 2)
+    share = attention_kernel_gpu._share_pairs(keys, 128, queries, size)
+    n = 128 // size
+    expected = [[0, 2 * n], [0, 2 * n], [2 * n, 4 * n], [0, 0]]
+    assert attention_kernel_gpu._ranges(share)[0].tolist() == expected
 
 
 def assert_equal_to_einsums(arrays, ids, rate, **options):
@@ -93,6 +104,7 @@ def test_other_pairs_and_padding_change_no_bit():
     assert_other_pairs_change_no_bit(by_kernel)
 
 
+@pytest.mark.parametrize("length", [128, 256])
 @pytest.mark.parametrize("mesh_shape", [(2, 2, 1), (1, 2, 2)])
-def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
-    assert_same_on_mesh(by_kernel, mesh_shape)
+def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape, length):
+    assert_same_on_mesh(by_kernel, mesh_shape, length)

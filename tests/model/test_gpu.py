@@ -25,17 +25,21 @@ H100 = "NVIDIA H100 80GB HBM3"
 BFLOAT16 = jnp.dtype(jnp.bfloat16)
 
 
-def config_of_kernels(rate=0.0):
+def config_of_kernels(rate=0.0, length=64):
     """Returns a small config for whose first layer all kernels compute."""
     return make_config(
         model__hidden_size=128,
         model__num_attention_heads=2,
         model__intermediate_size=512,
-        model__max_position_embeddings=64,
+        model__max_position_embeddings=length,
         model__hidden_dropout_prob=rate,
         model__attention_probs_dropout_prob=rate,
         model__hidden_act="gelu_new",
-        phase={"sequence_length": 64, "global_batch_size": 4, "max_predictions": 8},
+        phase={
+            "sequence_length": length,
+            "global_batch_size": 4,
+            "max_predictions": 8,
+        },
     )
 
 
@@ -100,13 +104,14 @@ def test_gradients_are_the_same_with_remat(emulated):
     assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
 
 
-def test_train_step_for_an_h100_has_the_kernels():
+@pytest.mark.parametrize("length", [64, 256])
+def test_train_step_for_an_h100_has_the_kernels(length):
     """Lowers the step for CUDA, without a GPU: it has seven kernels in each layer.
 
     They are one of attention and two of norms each way, and one of the GELU. The last
-    layer has other lengths.
+    layer has other lengths. In rows of 256 tokens, a head has two blocks of keys.
     """
-    config = config_of_kernels(0.1)
+    config = config_of_kernels(0.1, length)
     device = AbstractDevice(device_kind=H100, num_cores=None, platform="gpu")
     mesh = jax.sharding.AbstractMesh(
         (1, 1, 1),

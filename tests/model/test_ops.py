@@ -255,8 +255,9 @@ def test_gradient_of_a_bias_is_a_float32_sum(monkeypatch, platform, dtype):
     assert has_product == (platform == "tpu" and dtype == "bfloat16")
 
 
-def test_gradient_of_a_bias_is_rounded_to_a_given_dtype_on_a_tpu(monkeypatch):
-    monkeypatch.setattr(sharding, "platform", lambda: "tpu")
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_gradient_of_a_bias_is_rounded_to_a_given_dtype(monkeypatch, platform):
+    monkeypatch.setattr(sharding, "platform", lambda: platform)
     weights = np.full((3, 2), 1 + 2.0**-12, np.float32)
 
     def of_bias(dtype):
@@ -320,6 +321,18 @@ def test_gpu_gradient_is_the_same_without_scatter_add(
     np.testing.assert_allclose(plain, exact, atol=1e-5)
     np.testing.assert_allclose(found, exact, atol=1e-5)
     assert np.all(found[ROWS - 1] == 0)  # the row that is never looked up
+
+
+def test_gpu_gradient_of_distinct_ids_has_all_bits(monkeypatch):
+    """The three pieces of a float32 number add up to it."""
+    mesh = use_mesh(1, 1, 1)
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    random = np.random.default_rng(0)
+    table = jnp.zeros((ROWS, WIDTH))
+    weights = random.normal(size=(2, ROWS // 2, WIDTH)).astype(np.float32)
+    ids = random.permutation(ROWS).reshape(2, -1).astype(np.int32)
+    _, found = lookup_gradient(table, ids, weights, mesh)
+    np.testing.assert_array_equal(found[ids], weights)
 
 
 def test_embedding_lookup_returns_the_rows(table_and_ids):
