@@ -56,7 +56,9 @@ def _tuning(row: Row) -> list[dict[str, str]]:
             "pretrained": number(row["value"]),
             "random weights": number(row["peer_value"]),
             "without a network": number(row["floor"]) + floor,
-            "learning rates": f"{row['rate']:g}, {row['peer_rate']:g}",
+            "learning rates": ", ".join(
+                f"{rate:g}" for rate in (row["rate"], row["peer_rate"]) if rate
+            ),
             "seeds": str(row["repeats"]),
             "versions": versions(row),
         }

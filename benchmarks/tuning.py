@@ -2,7 +2,7 @@
 
     python -m benchmarks.tuning --model=DIR --data=DIR --workdir=DIR
         [--tasks=sst2,cola] [--rates=1e-4,3e-4] [--seeds=0,1] [--length=64]
-        [--epochs=N] [--compute_dtype=auto|float32|bfloat16]
+        [--epochs=N] [--compute_dtype=auto|float32|bfloat16] [--pretrained_only]
 
 Prints a row for each task, with the task's own metric on its dev set for every seed at
 the best learning rate. The value is that of the model's weights and the peer is random
@@ -156,6 +156,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--epochs", type=int, help="instead of the task's own number")
     parser.add_argument("--compute_dtype", default="auto")
+    parser.add_argument(
+        "--pretrained_only",
+        action="store_true",
+        help="do not fine-tune from random weights",
+    )
     args = parser.parse_args()
     for name in args.tasks.split(","):
         compare(name, args)
@@ -190,16 +195,18 @@ def compare(name: str, args: argparse.Namespace) -> None:
         ]
     seeds = [int(seed) for seed in args.seeds.split(",")]
     pretrained = tune(args.workdir / name / "pretrained", flags, seeds)
-    random = tune(args.workdir / name / "random", [*flags, "--from_scratch"], seeds)
+    random = None
+    if not args.pretrained_only:
+        random = tune(args.workdir / name / "random", [*flags, "--from_scratch"], seeds)
     rows.print_row(
         "tuning",
         f"{name}, {num_epochs} epochs, {Path(args.model).resolve().name}",
         pretrained.metric,
         pretrained.values,
-        "random weights",
-        random.values,
+        "random weights" if random else None,
+        random.values if random else None,
         rate=pretrained.rate,
-        peer_rate=random.rate,
+        peer_rate=random.rate if random else None,
         floor=task.floor,
         floor_of=task.floor_of,
     )

@@ -264,6 +264,9 @@ def test_tuning_and_compact_print_rows(source, tmp_path):
     assert '"compute_dtype": "float32"' in record.read_text()
     assert (sst2["unit"], stsb["unit"]) == ("accuracy", "pearson")
     assert sst2["value"] > 0.9 and sst2["peer"] == "random weights"
+    only_one_side = *command[:3], "--tasks=sst2", *command[4:], "--pretrained_only"
+    row = json.loads(run_well("benchmarks.tuning", *only_one_side))
+    assert (row["value"], row["peer"], row["peer_rate"]) == (sst2["value"], None, None)
     trained_on = (tmp_path / "work" / "data" / "stsb_train.tsv").read_text()
     assert trained_on.count("\n") == 1 + 22  # without the pairs of the dev set
 
