@@ -189,7 +189,7 @@ def _run(
 
     Args:
       kernel: computes for one head of one row, or for a block of its queries.
-      grid: number of rows, heads and blocks.
+      grid: number of rows, of heads and, in the forward kernel, of blocks.
       num_warps: warps of a program.
       arrays: inputs of the kernel.
       out_shapes: shapes and dtypes of the outputs.
@@ -311,11 +311,8 @@ def _attention_backward(options, num_projections, *refs):
         def add_queries(i, sums):
             dk_SH, dv_SH = sums
             queries = pl.ds(i * R, R)
-            q_RH, gradient_RH, out_RH = (
-                q_TH[queries],
-                gradient_TH[queries],
-                out_TH[queries],
-            )
+            q_RH, out_RH = q_TH[queries], out_TH[queries]
+            gradient_RH = gradient_TH[queries]
             scores_SR = _scores(k_SH, q_RH, ids_S, query_ids[0, queries])
             log_1R = log_ref[0, head, queries][None, :]
             kept_SR = probs_SR = _power(options, scores_SR, log_1R)
