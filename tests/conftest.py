@@ -82,6 +82,11 @@ def bucket(monkeypatch):
         yield bucket
 
 
+def slow(*values):
+    """Returns the values of a case of a test that is marked as slow."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def make_config(**changes) -> config_lib.ExperimentConfig:
     """Returns a very small config; keys with __ for dots: model__hidden_size=32."""
     config = one_phase.get_config()

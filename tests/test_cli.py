@@ -12,6 +12,7 @@ import bert_jax
 from bert_jax import cli, errors
 from bert_jax.configs import tiny
 from tests.commands import run, run_code, run_well, start
+from tests.conftest import slow
 
 
 @pytest.mark.parametrize(
@@ -23,16 +24,8 @@ from tests.commands import run, run_code, run_well, start
             ["--config=configs/sizes.py:4,250"],
             "--config=configs/sizes.py:4,250: '4,250' is not a valid model",
         ),
-        pytest.param(
-            ["--config=configs/tiny.py:4"],
-            "takes 0 positional arguments",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["--config=configs/tiny.py", "extra"],
-            "unexpected argument 'extra'",
-            marks=pytest.mark.slow,
-        ),
+        slow(["--config=configs/tiny.py:4"], "takes 0 positional arguments"),
+        slow(["--config=configs/tiny.py", "extra"], "unexpected argument 'extra'"),
         (["--config=configs/tiny.py", "--workdri=x"], "workdri"),
         (["--config.seed=abc", "--config", "configs/tiny.py"], "of type int"),
         (["--config=finetune/glue:rte"], "--config is a fine-tuning config"),
@@ -46,15 +39,9 @@ from tests.commands import run, run_code, run_well, start
             "checkpoints to disks and",
         ),
         (["--config=configs/tiny.py", "--workdir=s4://b/r"], "s4:// is not supported"),
-        pytest.param(
-            ["--config=configs/tiny.py", "--workdir=README.md"],
-            "is a file",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            ["--config=configs/tiny.py", "--workdir=README.md/x"],
-            "README.md is a file",
-            marks=pytest.mark.slow,
+        slow(["--config=configs/tiny.py", "--workdir=README.md"], "is a file"),
+        slow(
+            ["--config=configs/tiny.py", "--workdir=README.md/x"], "README.md is a file"
         ),
         (["--config=configs/tiny.py", "--workdir=" + "x" * 300], "File name too long"),
         (["--config=a.py", "--config=b.py"], "--config=b.py is invalid: already def"),
@@ -71,10 +58,9 @@ from tests.commands import run, run_code, run_well, start
             ["--config=configs/tiny.py", "--config.optimiser.learning_rat=1"],
             "the nearest is --config.optimizer.learning_rate",
         ),
-        pytest.param(
+        slow(
             ["--config=configs/tiny.py", "--config.zzz=1"],
             "--config.zzz is not a config key; the keys are in configs/tiny.py",
-            marks=pytest.mark.slow,
         ),
         (
             ["--config=configs/tiny.py", "--config.data=abc"],
@@ -106,25 +92,14 @@ def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
-        pytest.param(
-            "import nonesuch",
-            ["--config=FILE"],
-            "No module named 'nonesuch'",
-            marks=pytest.mark.slow,
-        ),
+        slow("import nonesuch", ["--config=FILE"], "No module named 'nonesuch'"),
         ("x = 1", ["--config", "FILE"], "no attribute 'get_config'"),
-        pytest.param(
-            "def get_config():\n  return 1 / 0",
-            ["--config=FILE"],
-            "division by zero",
-            marks=pytest.mark.slow,
+        slow(
+            "def get_config():\n  return 1 / 0", ["--config=FILE"], "division by zero"
         ),
         ("open('/nonesuch')", ["--config", "FILE"], "No such file or directory"),
-        pytest.param(
-            "def get_config():\n  return {}",
-            ["--config=FILE"],
-            "return a ConfigDict",
-            marks=pytest.mark.slow,
+        slow(
+            "def get_config():\n  return {}", ["--config=FILE"], "return a ConfigDict"
         ),
         (
             "def get_config():\n  pass",
@@ -188,7 +163,7 @@ def test_a_file_of_the_user_takes_precedence_over_a_shipped_config(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "--config is missing", marks=pytest.mark.slow),
+        slow([], "--config is missing"),
         (["--workers=0"], "--workers=0 is invalid: 0 is not a positive"),
     ],
 )
@@ -298,7 +273,7 @@ def test_a_key_is_compared_as_a_whole_and_by_its_last_part(key, nearest):
         cli._check_key(f"config.{key}", tiny.get_config(), "tiny")
 
 
-@pytest.mark.parametrize("number", ["SIGINT", "SIGALRM"])
+@pytest.mark.parametrize("number", ["SIGINT", slow("SIGALRM")])
 def test_ctrl_c_is_not_swallowed_by_a_callback_of_the_garbage_collector(number):
     """Python prints and drops an exception raised in such a callback; JAX has one."""
     program = f"""if True:

@@ -4,6 +4,7 @@ import pytest
 import tokenizers
 
 from tests.commands import run, run_well, small_run, write_text
+from tests.conftest import slow
 
 
 def test_documents_of_one_sentence_each_are_an_error(tmp_path):
@@ -36,8 +37,8 @@ def test_a_vocabulary_without_mask_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param("sentencepiece_unigram", marks=pytest.mark.slow),
-        pytest.param("sentencepiece_bpe", marks=pytest.mark.slow),
+        slow("sentencepiece_unigram"),
+        slow("sentencepiece_bpe"),
     ],
 )
 def test_sentencepiece_from_text_to_export(tmp_path, kind):

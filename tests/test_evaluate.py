@@ -8,6 +8,7 @@ import pytest
 
 from bert_jax.data.corpus import corpus as corpus_lib
 from tests.commands import ENV, run, run_well
+from tests.conftest import slow
 
 
 def test_prints_one_json_object_with_the_metrics_of_training(trained):
@@ -67,10 +68,8 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "--workdir is missing", marks=pytest.mark.slow),
-        pytest.param(
-            ["--workdir=/nonexistent"], "has no config.json", marks=pytest.mark.slow
-        ),
+        slow([], "--workdir is missing"),
+        slow(["--workdir=/nonexistent"], "has no config.json"),
         (["--workdir=RUN", "--step=7"], "of step 7; available steps: 10, 20"),
     ],
 )

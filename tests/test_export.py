@@ -14,6 +14,7 @@ from bert_jax.lazy_tensorflow import tf
 from bert_jax.loading import run as run_lib
 from bert_jax.model import parameters
 from tests.commands import run, run_well
+from tests.conftest import slow
 from tests.interop.test_huggingface_write import LINES
 
 
@@ -69,9 +70,9 @@ def test_every_file_except_the_card_has_a_digest(trained, tmp_path):
     ("format_", "dtype"),
     [
         (huggingface_write, "bfloat16"),
-        pytest.param(google_tf1, "float32", marks=pytest.mark.slow),
-        pytest.param(huggingface_write, "float32", marks=pytest.mark.slow),
-        pytest.param(google_tf1, "bfloat16", marks=pytest.mark.slow),
+        slow(google_tf1, "float32"),
+        slow(huggingface_write, "float32"),
+        slow(google_tf1, "bfloat16"),
     ],
 )
 def test_an_export_is_read_back_in_its_dtype(trained, tmp_path, format_, dtype):
@@ -136,6 +137,7 @@ def test_an_existing_output_is_an_error(tmp_path):
         export.export(str(tmp_path), f"{tmp_path}/checkpoints/7", "huggingface")
 
 
+@pytest.mark.slow
 def test_an_upload_that_failed_is_repeated(trained, bucket):
     workdir = str(trained / "run")
     storage.write("gs://b/run/checkpoints/1/file", b"")

@@ -53,6 +53,7 @@ def test_jsonl_and_npz_have_the_same_token_features(directory, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.jsonl", "a.npz"]
 
 
+@pytest.mark.slow
 def test_pooled_features_are_one_vector_per_text(directory, tmp_path):
     flags = {"pooling": "mean", "layers": "sum_all", "max_length": 8}
     run_well("bert_jax.extract", *command(directory, tmp_path / "a.npz", **flags))
@@ -84,6 +85,7 @@ def test_a_linear_layer_tags_words_by_their_features(directory, tmp_path):
     assert tagger.score(features, tags) > 0.95
 
 
+@pytest.mark.slow
 def test_int8_weights_report_the_difference(directory, tmp_path):
     stdout = run_well(
         "bert_jax.extract",

@@ -93,6 +93,7 @@ def test_token_ids_equal_those_of_transformers(directory, texts):
     assert [ids.tolist() for ids in encode(texts)] == expected
 
 
+@pytest.mark.slow
 def test_an_export_has_the_bits_of_the_original(directory, run, tmp_path):
     config, params, tokenizer = run
     huggingface_write.write(tmp_path, params, config, tokenizer)

@@ -16,6 +16,7 @@ from bert_jax.monitoring import goodput
 from bert_jax.training import budget, compilation_cache, resume
 from bert_jax.training.compilation import CompiledSteps
 from tests.commands import run, run_well, small_run, start, write_text
+from tests.conftest import slow
 from tests.runs import assert_same_bits, exact_lines, lines
 
 
@@ -136,32 +137,18 @@ def wait_for_line(process, beginning: str) -> None:
     ("changes", "message"),
     [
         ({"mesh.data": 3}, "config.mesh (data=3, fsdp=1, tensor=1) does not fit"),
-        pytest.param(
-            {"phases[0].global_batch_size": 12, "mesh.data": 8},
-            "try 8 or 16",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        slow({"phases[0].global_batch_size": 12, "mesh.data": 8}, "try 8 or 16"),
+        slow(
             {"mesh.data": 1, "mesh.fsdp": 1, "mesh.tensor": 8},
             "config.mesh.tensor=8 must divide config.model.num_attention_heads=2",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
+        slow(
             {"mesh.shard_optimizer": True, "model.hidden_size": 36},
             "mesh.data * mesh.fsdp=8 to divide config.model.hidden_size=36",
-            marks=pytest.mark.slow,
         ),
         ({"data.sources": "('text:nothing/*.txt',)"}, "no file matches"),
-        pytest.param(
-            {"data.sources": "('web:x',)"},
-            "'web:x'; a source is one of",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            {"tokenizer.vocab_size": 130},
-            "config.tokenizer.vocab_size=130",
-            marks=pytest.mark.slow,
-        ),
+        slow({"data.sources": "('web:x',)"}, "'web:x'; a source is one of"),
+        slow({"tokenizer.vocab_size": 130}, "config.tokenizer.vocab_size=130"),
         ({"optimizer.learning_rat": 1}, "--config.optimizer.learning_rate"),
         ({"seed": "abc"}, "--config.seed=abc is invalid: it must be of type int"),
     ],
@@ -213,6 +200,7 @@ def streamed(tmp_path_factory) -> list[str]:
     return [*small_run(directory, **changes), f"--workdir={directory}/run"]
 
 
+@pytest.mark.slow
 def test_batches_of_streamed_text_are_shown(streamed):
     config = streamed[:-1]
     shown = run_well("bert_jax.inspect_batch", *config, "--step=7", "--rows=1")

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import minilm
 from bert_jax.finetuning import run as tuning
+from tests.conftest import slow
 from tests.finetuning import labelled
 from tests.runs import lines
 
@@ -19,9 +20,9 @@ from benchmarks import tuning_parity, tuning_parity_torch  # noqa: E402
 
 KINDS = (
     "regression",
-    "question_answering",
-    pytest.param("classification", marks=pytest.mark.slow),
-    pytest.param("tagging", marks=pytest.mark.slow),
+    slow("question_answering"),
+    slow("classification"),
+    slow("tagging"),
 )
 
 

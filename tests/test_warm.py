@@ -5,14 +5,15 @@ import signal
 import pytest
 
 from tests.commands import run, run_anew
+from tests.conftest import slow
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("bert_jax.evaluate", "--no_such_flag=1"),
-        pytest.param(("bert_jax.evaluate", "--version"), marks=pytest.mark.slow),
-        pytest.param(("bert_jax.evaluate",), marks=pytest.mark.slow),
+        slow(("bert_jax.evaluate", "--version")),
+        slow(("bert_jax.evaluate",)),
     ],
 )
 def test_outputs_and_exit_codes_are_those_of_a_new_interpreter(arguments):

@@ -18,7 +18,7 @@ from bert_jax.errors import ConfigError, CorruptError, StorageError
 from bert_jax.phases import Position, Skip
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
-from tests.conftest import make_config, use_mesh
+from tests.conftest import make_config, slow, use_mesh
 
 
 def new_state(config):
@@ -28,9 +28,7 @@ def new_state(config):
     return init
 
 
-@pytest.mark.parametrize(
-    "mesh_shape", [pytest.param((1, 1, 1), marks=pytest.mark.slow), (2, 2, 2)]
-)
+@pytest.mark.parametrize("mesh_shape", [slow((1, 1, 1)), (2, 2, 2)])
 def test_restored_state_equals_the_saved_one_on_any_mesh(tmp_path, mesh_shape):
     config = make_config()
     use_mesh(4, 1, 1)
@@ -125,13 +123,9 @@ def save_all(workdir, config, losses, ranking=None) -> None:
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
-        pytest.param({"checkpoint__keep": 2}, [5, 6], marks=pytest.mark.slow),
-        ({"checkpoint__keep": 1, "checkpoint__keep_every_steps": 2}, [2, 4, 6]),
-        pytest.param(
-            {"checkpoint__keep": 1, "checkpoint__keep_best": 1},
-            [3, 6],
-            marks=pytest.mark.slow,
-        ),
+        slow({"checkpoint__keep": 2}, [5, 6]),
+        slow({"checkpoint__keep": 1, "checkpoint__keep_every_steps": 2}, [2, 4, 6]),
+        slow({"checkpoint__keep": 1, "checkpoint__keep_best": 1}, [3, 6]),
         ({"checkpoint__keep": 1, "checkpoint__keep_best": 2}, [2, 3, 6]),
     ],
 )

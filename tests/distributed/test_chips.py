@@ -10,7 +10,7 @@ from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
 from bert_jax.preflight import hlo
 from bert_jax.preflight.hlo import CompiledProgram
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 
 SMALL = {
     "v2": "v2:2x2",
@@ -21,7 +21,7 @@ SMALL = {
     "v6e": "v6e:1x1",
     "tpu7x": "tpu7x:2x2x1",
 }
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name != "v5e"]
+SLOW = [slow(name) for name in SMALL if name != "v5e"]
 
 
 def test_local_devices_are_those_of_jax():

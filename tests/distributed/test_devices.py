@@ -9,6 +9,7 @@ import pytest
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from tests.commands import ENV, run
+from tests.conftest import slow
 
 BUSY = (
     "Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process"
@@ -17,9 +18,7 @@ BUSY = (
 )
 
 
-@pytest.mark.parametrize(
-    "platform", ["tpu", pytest.param("cuda", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("platform", ["tpu", slow("cuda")])
 def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch, platform):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", platform)
     result = run(

@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
 from tests.commands import ENV, ROOT
+from tests.conftest import slow
 
 
 def start(program: str, num_processes: int) -> list[subprocess.Popen]:
@@ -59,6 +60,7 @@ def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_single_process_survives_a_suspension():
     """JAX aborts a process that has not reported for its limit, also a single one."""
     program = """
@@ -168,7 +170,7 @@ def test_check_same_error_has_both_values():
     assert "corpora differ (process 1: digest 1, process 0: digest 0)" in second[2]
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("victim", [0, slow(1)])
 def test_process_with_a_lost_peer_exits_with_76(victim):
     program = """
         print("ready", file=sys.stderr, flush=True)
@@ -192,11 +194,7 @@ def test_process_with_a_lost_peer_exits_with_76(victim):
     ("victim", "waits"),
     [
         (1, "multihost_utils.process_allgather(np.ones(1))"),
-        pytest.param(
-            0,
-            "multihost.agree('never', lambda: time.sleep(300))",
-            marks=pytest.mark.slow,
-        ),
+        slow(0, "multihost.agree('never', lambda: time.sleep(300))"),
     ],
 )
 def test_process_that_waits_for_a_lost_peer_prints_one_line(victim, waits):
@@ -276,7 +274,7 @@ os.close(1), os.close(2)
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 76
 
 
-@pytest.mark.parametrize("process_id", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("process_id", [0, slow(1)])
 @pytest.mark.slow
 def test_join_exits_with_76_if_a_process_is_missing(process_id):
     program = (

@@ -14,7 +14,7 @@ from bert_jax.finetuning import distillation
 from bert_jax.finetuning.config import DistillConfig
 from bert_jax.model import heads
 from bert_jax.model.heads import Outputs
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 from tests.finetuning import tuned
 
 CONFIG = DistillConfig(
@@ -48,11 +48,7 @@ def loss(kind, student, teacher, batch, **changes) -> float:
     "kind",
     [
         "tagging",
-        *(
-            pytest.param(k, marks=pytest.mark.slow)
-            for k in heads.KINDS
-            if k != "tagging"
-        ),
+        *(slow(k) for k in heads.KINDS if k != "tagging"),
     ],
 )
 def test_loss_and_gradient_are_zero_for_a_copy_of_the_teacher(kind):

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from bert_jax.finetuning import outcome
 from bert_jax.loading import model as model_lib
@@ -36,6 +37,7 @@ def test_every_set_has_its_predictions(tmp_path):
     assert by_number == ["index\tprediction", "0\t1", "1\t1", "2\t0"]
 
 
+@pytest.mark.slow
 def test_a_model_replaces_an_older_one_and_no_other_directory(tmp_path):
     setup = labelled.make_setup(tmp_path)
     params = jax.jit(lambda: setup.build(jax.random.key(0))[1])()

@@ -15,6 +15,7 @@ from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
 from tests.commands import ENV, ROOT
+from tests.conftest import slow
 from tests.finetuning import labelled
 from tests.runs import assert_same_metrics, lines
 
@@ -63,9 +64,7 @@ def test_the_best_parameters_are_kept(straight):
     assert found == result.metrics
 
 
-@pytest.mark.parametrize(
-    "stop", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 11, 24))]
-)
+@pytest.mark.parametrize("stop", [8, *(slow(n) for n in (1, 11, 24))])
 def test_an_interrupted_run_resumes_bit_identically(
     stop, straight, tmp_path, monkeypatch
 ):
@@ -152,6 +151,7 @@ def test_a_run_without_improvement_stops_early(tmp_path, monkeypatch):
     assert result.best_step == 8
 
 
+@pytest.mark.slow
 def test_a_diverged_run_ends_and_is_reported(tmp_path, capsys):
     setup = labelled.make_setup(tmp_path, max_bad_steps=3)
     bad = setup.encoder.arrays["bert.embeddings.word"].copy()

@@ -114,6 +114,7 @@ def test_the_step_does_not_depend_on_the_mesh(mesh):
     assert_near(found, take_step("classification", batch, **changes))
 
 
+@pytest.mark.slow
 def test_a_non_finite_step_leaves_parameters_unchanged():
     batch = tuned.make_batch("classification")
     before = parameters.by_name(tuned.build("classification")[2])

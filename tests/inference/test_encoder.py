@@ -8,7 +8,7 @@ from bert_jax import inference
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
 from tests.commands import run_code
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 from tests.finetuning import tuned
 from tests.inference.test_features import TEXTS, TOKENIZER, directory
 
@@ -54,11 +54,7 @@ THEIRS = {
     "layers",
     [
         "concat_last_four",
-        *(
-            pytest.param(layers, marks=pytest.mark.slow)
-            for layers in inference.LAYERS
-            if layers != "concat_last_four"
-        ),
+        *(slow(name) for name in inference.LAYERS if name != "concat_last_four"),
     ],
 )
 def test_every_combination_of_layers_equals_transformers(layers, directory):
@@ -75,6 +71,7 @@ def test_every_combination_of_layers_equals_transformers(layers, directory):
     assert means.dtype == firsts.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_a_model_saved_by_transformers_has_the_same_features(directory, tmp_path):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.BertModel.from_pretrained(directory)
@@ -123,6 +120,7 @@ def test_bfloat16_and_int8_change_features_little(directory):
         assert (cosines > 0.98).all() and not np.array_equal(found, exact)
 
 
+@pytest.mark.slow
 def test_a_large_mesh_gives_the_same_features(directory):
     expected = load(directory).features(MIXED)
     use_mesh(4, 1, 2)

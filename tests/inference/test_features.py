@@ -65,6 +65,7 @@ def test_pooled_features_are_the_mean_and_cls_of_the_tokens(directory):
         np.testing.assert_allclose(other.values, tokens.values[0], atol=5e-6)
 
 
+@pytest.mark.slow
 def test_features_do_not_depend_on_other_texts(directory):
     extractor = make(directory, max_length=32)  # gives two row lengths
     together = extractor(TEXTS)
@@ -76,6 +77,7 @@ def test_features_do_not_depend_on_other_texts(directory):
     assert [len(features.ids) for features in together] == [13, 32, 3, 6, 10, 18]
 
 
+@pytest.mark.slow
 def test_features_do_not_depend_on_the_mesh(directory):
     expected = make(directory)(TEXTS)
     use_mesh(4, 1, 1)

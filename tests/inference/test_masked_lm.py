@@ -76,6 +76,7 @@ def test_scores_equal_transformers(directory):
     assert model.num_truncated == 1
 
 
+@pytest.mark.slow
 def test_a_score_does_not_depend_on_the_batch_or_the_mesh(directory):
     expected = load(directory, batch_size=3).score(TEXTS).values
     (alone,) = load(directory).score(TEXTS[:1]).values

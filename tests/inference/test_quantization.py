@@ -70,6 +70,7 @@ def test_words_without_a_token_do_not_count_in_the_cosine():
         assert f"2 texts have cosines {expected}" in words
 
 
+@pytest.mark.slow
 def test_float32_weights_are_released_after_the_comparison(directory):
     use_mesh(1, 1, 1)
     model = inference.load(directory)

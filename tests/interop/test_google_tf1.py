@@ -15,7 +15,7 @@ from bert_jax.loading import initialize
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
 from tests import numpy_bert
-from tests.conftest import make_batch, make_config
+from tests.conftest import make_batch, make_config, slow
 from tests.models import TOKENIZER, VOCAB
 
 V, D, F = len(VOCAB), 32, 64
@@ -93,9 +93,7 @@ def read(path):
     return initialize.read(initialize.open_source(config), config, TOKENIZER)
 
 
-@pytest.mark.parametrize(
-    "hidden_act", ["gelu_new", pytest.param("gelu", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("hidden_act", ["gelu_new", slow("gelu")])
 def test_logits_of_a_tf1_checkpoint_equal_those_of_numpy(source, hidden_act):
     directory, variables = source
     config = make_config(model__hidden_act=hidden_act)
@@ -290,54 +288,18 @@ def more_layers(directory):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        pytest.param(
-            flip_a_bit,
-            "model.ckpt-20 is corrupt .*Checksum does not match",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            flip_a_bit_of_the_index, "model.ckpt-20 is corrupt", marks=pytest.mark.slow
-        ),
-        pytest.param(truncate, "model.ckpt-20 is corrupt", marks=pytest.mark.slow),
+        slow(flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
+        slow(flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
+        slow(truncate, "model.ckpt-20 is corrupt"),
         (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        pytest.param(
-            forge_a_shape,
-            r"model.ckpt-20 is corrupt \(a forged index\)",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            link_the_index_elsewhere,
-            "is a link to .*outside of its directory",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            another_vocab_size,
-            "vocab_size=1000000000, but its table has 97",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            quantise,
-            "'bert/pooler/dense/bias' as int8; save it as one of float64",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            link_the_data_elsewhere,
-            "is a link to .*outside of its directory",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            remove_the_config, "but no bert_config.json; use", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            another_activation,
-            "has hidden_act='relu'; only 'gelu' is supported",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            more_layers,
-            r"num_hidden_layers=2 \(the model has 1000000000000\)",
-            marks=pytest.mark.slow,
-        ),
+        slow(forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
+        slow(link_the_index_elsewhere, "is a link to .*outside of its directory"),
+        slow(another_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        slow(quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
+        slow(link_the_data_elsewhere, "is a link to .*outside of its directory"),
+        slow(remove_the_config, "but no bert_config.json; use"),
+        slow(another_activation, "has hidden_act='relu'; only 'gelu' is supported"),
+        slow(more_layers, r"num_hidden_layers=2 \(the model has 1000000000000\)"),
     ],
 )
 def test_broken_checkpoint_is_rejected(source, harm, message):

@@ -10,6 +10,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.interop import push
 from tests import fake_hub
 from tests.commands import run, run_well
+from tests.conftest import slow
 
 FILES = {"README.md": b"---\ntags:\n- bert\n---\n", "config.json": b"{}"}
 FILES["model.safetensors"] = bytes(range(256)) * 100
@@ -69,15 +70,9 @@ def test_a_branch_has_its_own_tags(hub, directory):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ({"POST /api/models/.*/commit": [403]}, "the token has no permission .403: "),
-        pytest.param(
-            *({"POST /api/models/.*/tag": [404]}, "does not exist"),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *({"POST /api/repos/create": [500]}, "the Hub answers 500"),
-            marks=pytest.mark.slow,
-        ),
+        slow({"POST /api/models/.*/commit": [403]}, "the token has no permission .403"),
+        slow({"POST /api/models/.*/tag": [404]}, "does not exist"),
+        slow({"POST /api/repos/create": [500]}, "the Hub answers 500"),
     ],
 )
 def test_a_failed_push_says_how_to_push_again(hub, directory, tmp_path, fault, message):

@@ -15,7 +15,7 @@ from bert_jax.data.tokenizers import wordpiece
 from bert_jax.loading import initialize
 from bert_jax.model import bert, parameters
 from tests.commands import run, run_well, small_run
-from tests.conftest import make_config, use_mesh
+from tests.conftest import make_config, slow, use_mesh
 from tests.models import (
     TOKENIZER,
     VOCAB,
@@ -90,17 +90,11 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
     ("init_from", "changes", "message"),
     [
         ("nothing", {}, "config.init_from='nothing' does not exist; use"),
-        pytest.param(
-            "~nouser/model",
-            {},
-            "config.init_from='~nouser/model' is not a",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
+        slow("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
+        slow(
             "RUN",
             {},
             "config.tokenizer.vocab_file='' would train a new vocabulary; set it",
-            marks=pytest.mark.slow,
         ),
         (
             "RUN",

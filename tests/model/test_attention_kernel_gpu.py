@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import attention_kernel_gpu
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 from tests.model.attention_inputs import (
     ATTEND,
     SEED,
@@ -32,14 +32,15 @@ def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, is_joined=False):
 # A row of 64 tokens is one block, one of 128 is one block of keys in the backward
 # kernel and two in the forward one, and longer ones have several blocks in both. The
 # dropout of rows whose length is not a power of 2 is computed in another way.
-@pytest.mark.parametrize("length", [64, 128, 192, 256])
-@pytest.mark.parametrize("rate", [0.0, 0.1])
-@pytest.mark.parametrize("is_joined", [False, True])
+@pytest.mark.parametrize("length", [64, slow(128), 192, slow(256)])
+@pytest.mark.parametrize("rate", [slow(0.0), 0.1])
+@pytest.mark.parametrize("is_joined", [slow(False), True])
 def test_kernels_equal_einsums(length, rate, is_joined):
     *arrays, ids = inputs(rows=3, length=length)
     assert_equal_to_einsums(arrays, ids, rate, is_joined=is_joined)
 
 
+@pytest.mark.slow
 def test_kernels_equal_einsums_for_heads_of_32():
     *arrays, ids = inputs(rows=3, length=256)
     assert_equal_to_einsums(arrays, ids, 0.1, head_dim=32)
@@ -80,7 +81,7 @@ def assert_equal_to_einsums(arrays, ids, rate, **options):
         assert np.isfinite(x).all(), name
 
 
-@pytest.mark.parametrize("length", [128, 256])
+@pytest.mark.parametrize("length", [128, slow(256)])
 def test_one_array_of_projections_is_the_same(length):
     *arrays, ids = inputs(rows=2, length=length)
     use_mesh(1, 1, 1)
@@ -109,7 +110,7 @@ def test_other_pairs_and_padding_change_no_bit():
     assert_other_pairs_change_no_bit(by_kernel)
 
 
-@pytest.mark.parametrize("length", [128, 256])
-@pytest.mark.parametrize("mesh_shape", [(2, 2, 1), (1, 2, 2)])
+@pytest.mark.parametrize("length", [128, slow(256)])
+@pytest.mark.parametrize("mesh_shape", [slow((2, 2, 1)), (1, 2, 2)])
 def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape, length):
     assert_same_on_mesh(by_kernel, mesh_shape, length, ROUNDING)

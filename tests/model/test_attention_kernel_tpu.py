@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import attention_kernel_tpu
+from tests.conftest import slow
 from tests.model.attention_inputs import (
     ATTEND,
     SEED,
@@ -25,7 +26,7 @@ def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
 
 
 @pytest.mark.parametrize("head_dim", attention_kernel_tpu.HEAD_DIMS)
-@pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.parametrize("rate", [slow(0.0), 0.1])
 def test_kernels_equal_einsums(head_dim, rate):
     *arrays, ids = inputs()
     arrays = masked(*arrays, ids)
@@ -65,6 +66,7 @@ def test_context_and_gradients_are_the_same_on_every_mesh(mesh_shape):
     assert_same_on_mesh(by_kernel, mesh_shape)
 
 
+@pytest.mark.slow
 def test_rows_are_dropped_independently():
     q, k, v, _, _ = (x[:1] for x in inputs())
     q, k, v = (jnp.tile(x, (2, 1, 1)) for x in (q, k, v))

@@ -87,6 +87,7 @@ def test_padding_does_not_change_real_tokens():
     )
 
 
+@pytest.mark.slow
 def test_every_token_attends_to_every_real_token_and_to_no_padding():
     """Takes the gradient of one output token with respect to all input tokens."""
     config = make_config(phase={"global_batch_size": 1})
@@ -124,6 +125,7 @@ def test_pairs_of_one_row_do_not_attend_to_each_other():
     np.testing.assert_allclose(together[0, T // 2 :], apart[1, half], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_states_at_positions_equal_those_of_the_whole_row():
     config = make_config()
     bert = with_random_vectors(build(config))
@@ -214,6 +216,7 @@ def test_bfloat16_logits_are_close_to_float32():
     np.testing.assert_allclose(rough, exact, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_gradient_of_a_frequent_token_is_accurate_in_bfloat16():
     """Sums thousands of equal tokens; a bfloat16 sum would stop growing."""
     config = make_config(
@@ -246,6 +249,7 @@ def with_dropout(hidden=0.0, attention=0.0, **changes):
     )
 
 
+@pytest.mark.slow
 def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monkeypatch):
     """Compares the calls in order; the last layer queries the masks and [CLS] only."""
     config = with_dropout(0.25, 0.5)

@@ -87,6 +87,7 @@ def test_gradients_are_as_precise_as_without_the_kernels(request):
     assert np.linalg.norm(found - exact) < 1.5 * np.linalg.norm(plain - exact)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_on_a_mesh(emulated):
     """With the tensor axis, projections are separate products."""
     config = config_of_kernels(0.1)
@@ -96,6 +97,7 @@ def test_gradients_are_the_same_on_a_mesh(emulated):
     assert np.linalg.norm(found - expected) < 0.01 * np.linalg.norm(expected)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_with_remat(emulated):
     config = config_of_kernels(0.1)
     expected_loss, expected = loss_and_gradients(config, (1, 1, 1), BFLOAT16, seed=3)

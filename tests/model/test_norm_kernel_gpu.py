@@ -7,7 +7,7 @@ import pytest
 
 from bert_jax.distributed import sharding
 from bert_jax.model import layers, norm_kernel_gpu, ops
-from tests.conftest import use_mesh
+from tests.conftest import slow, use_mesh
 
 EPS = 1e-12
 NAMES = ("norm", "x", "y", "scale", "bias")
@@ -54,7 +54,7 @@ def with_gradients(function, x, y, gradient, scale, bias, rate):
 
 
 # 768 and 192 are not powers of 2.
-@pytest.mark.parametrize("width", [768, 512, 192])
+@pytest.mark.parametrize("width", [slow(768), slow(512), 192])
 @pytest.mark.parametrize("rate", [0.0, 0.1])
 def test_kernel_equals_operations(width, rate):
     inputs = arrays(use_mesh(1, 1, 1), width)

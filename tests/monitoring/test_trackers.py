@@ -266,6 +266,7 @@ def test_a_tracker_that_cannot_be_opened_prints_a_line_and_does_not_delay_the_en
     assert error.endswith("\n" + NOT_SENT.format(name="unknown", secs=2))
 
 
+@pytest.mark.slow
 def test_trackers_are_closed_at_the_same_time(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(trackers, "CLOSE_SECS", 3.0)
     opened = [TrackerWriter(name, str(tmp_path), 0, {}) for name in ("x", "y", "z")]

@@ -13,7 +13,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.preflight import compile as compile_lib
 from bert_jax.preflight import hlo
 from bert_jax.preflight.hlo import CompiledProgram
-from tests.conftest import make_config, use_mesh
+from tests.conftest import make_config, slow, use_mesh
 
 MIB = 2**20
 
@@ -261,7 +261,7 @@ def tpu_program(topology="v5e:2x2", **changes):
 @pytest.mark.libtpu
 @pytest.mark.parametrize(
     ("topology", "num_devices", "most"),
-    [("v5e:2x2", 4, 2), pytest.param("tpu7x:2x2x1", 8, 5, marks=pytest.mark.slow)],
+    [("v5e:2x2", 4, 2), slow("tpu7x:2x2x1", 8, 5)],
 )
 def test_the_tpus_compiler_reduces_each_gradient_once_and_nothing_else(
     topology, num_devices, most

@@ -36,6 +36,7 @@ def probed(trained, tmp_path_factory):
     return directory / "run", specs
 
 
+@pytest.mark.slow
 def test_probes_change_no_bit_of_a_run(trained, probed):
     workdir, _ = probed
     for step in (10, 20):

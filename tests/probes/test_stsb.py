@@ -10,7 +10,7 @@ from bert_jax.interop import huggingface_write
 from bert_jax.model import bert
 from bert_jax.probes import stsb
 from bert_jax.probes.target import Target
-from tests.conftest import make_config, use_mesh
+from tests.conftest import make_config, slow, use_mesh
 from tests.models import TOKENIZER, VOCAB
 
 PAIRS = [(f"w{i} w{i + 3} w1", f"w{i} w{3 * i}", i * 7 % 11 / 2) for i in range(25)]
@@ -24,7 +24,7 @@ def texts(tmp_path):
     return stsb.read_probe(tmp_path, "config.eval.probes")
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 1)])
+@pytest.mark.parametrize("mesh", [(1, 1, 1), slow((2, 2, 1))])
 def test_the_correlation_of_cosines_and_labels(mesh, texts, tmp_path):
     devices = use_mesh(*mesh)
     config = make_config()

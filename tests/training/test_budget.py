@@ -159,6 +159,7 @@ def test_a_decay_takes_a_few_steps_if_there_is_no_time_left():
     assert optimizer.decay_factor(plan.progress_at(plan.last_step - 1)) < 0.03
 
 
+@pytest.mark.slow
 def test_the_factor_scales_the_update_without_a_new_program():
     config = make_config(**WSD, optimizer__warmup_steps=0, phase=MANY)
     tx, schedule = optimizer.make_optimizer(config)

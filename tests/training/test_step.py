@@ -15,16 +15,12 @@ from bert_jax.distributed import sharding
 from bert_jax.training import losses as losses_lib
 from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import step as step_lib
-from tests.conftest import make_batch, make_config, use_mesh
+from tests.conftest import make_batch, make_config, slow, use_mesh
 
 DROPOUT = {
     "model__hidden_dropout_prob": 0.1,
     "model__attention_probs_dropout_prob": 0.1,
 }
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @functools.cache
@@ -64,7 +60,7 @@ def train(config, mesh_shape, batches):
     "mesh_shape",
     [
         (2, 2, 2),
-        pytest.param((1, 4, 1), marks=pytest.mark.slow),
+        slow((1, 4, 1)),
     ],
 )
 def test_sharded_equals_unsharded(mesh_shape):
@@ -120,11 +116,9 @@ def test_every_mesh_computes_the_losses_of_one_device(
 @pytest.mark.parametrize(
     ("mesh_shape", "changes"),
     [
-        pytest.param((1, 1, 1), {"remat": "matmuls"}, marks=pytest.mark.slow),
+        slow((1, 1, 1), {"remat": "matmuls"}),
         ((8, 1, 1), {"mesh__shard_optimizer": True}),
-        pytest.param(
-            (2, 2, 2), {"mesh__shard_optimizer": True}, marks=pytest.mark.slow
-        ),
+        slow((2, 2, 2), {"mesh__shard_optimizer": True}),
     ],
 )
 @pytest.mark.slow
@@ -303,6 +297,7 @@ def test_a_step_that_is_not_finite_changes_only_the_counts(poison, changes):
     assert sum(changed) > len(changed) / 2
 
 
+@pytest.mark.slow
 def test_a_small_model_overfits_one_batch():
     config = make_config(optimizer__learning_rate=1e-2, phase={"num_steps": 80})
     _, losses = train(config, (1, 1, 1), [make_batch(config)] * 80)
@@ -548,7 +543,7 @@ def test_float32_products_are_not_rounded_on_any_platform(monkeypatch, name, pla
     ("changes", "dtype"),
     [
         slow({}, "float32"),
-        ({"gradient_reduction_dtype": "bfloat16"}, "bfloat16"),
+        slow({"gradient_reduction_dtype": "bfloat16"}, "bfloat16"),
         slow(
             {"gradient_reduction_dtype": "bfloat16", "accumulation_steps": 2}, "float32"
         ),

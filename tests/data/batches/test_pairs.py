@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from bert_jax.data.batches import pairs
+from tests.conftest import slow
 
 MIN_P = 1e-4  # of a two-sample test; seeds are fixed, so it passes or fails for good
 
@@ -153,7 +154,7 @@ def observe(documents, drawn, max_num_tokens):
 
 @pytest.mark.parametrize(
     "short_seq_prob",
-    [0.1, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))],
+    [0.1, *(slow(p) for p in (0.0, 1.0))],
 )
 def test_distributions_equal_those_of_the_released_procedure(short_seq_prob):
     length = 64

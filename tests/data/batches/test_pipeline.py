@@ -26,6 +26,7 @@ from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
 from tests.commands import ROOT
+from tests.conftest import slow
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
 KEYS = {
@@ -402,9 +403,7 @@ def test_the_rows_of_all_hosts_are_the_global_batch(four_shards, split):
 
 
 @pytest.mark.parametrize("num_streams", [1, 2, 4])
-@pytest.mark.parametrize(
-    "num_hosts", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 12))]
-)
+@pytest.mark.parametrize("num_hosts", [3, *(slow(n) for n in (6, 12))])
 def test_hosts_that_do_not_divide_the_streams_share_them(
     four_shards, num_hosts, num_streams
 ):
@@ -465,9 +464,7 @@ def test_two_hundred_steps_include_epochs_and_packed_rows(
     assert set(packed) == {1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    "num_hosts", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8, 16))]
-)
+@pytest.mark.parametrize("num_hosts", [4, *(slow(n) for n in (1, 2, 8, 16))])
 def test_batches_do_not_depend_on_the_number_of_hosts(
     sixteen_shards, two_hundred_steps, num_hosts
 ):
@@ -479,9 +476,7 @@ def test_batches_do_not_depend_on_the_number_of_hosts(
     assert_equal(together, two_hundred_steps[137:])
 
 
-@pytest.mark.parametrize(
-    "num_hosts", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8, 16))]
-)
+@pytest.mark.parametrize("num_hosts", [2, *(slow(n) for n in (4, 8, 16))])
 @pytest.mark.slow
 def test_batches_do_not_depend_on_the_number_of_hosts_from_the_start(
     sixteen_shards, two_hundred_steps, num_hosts
@@ -517,7 +512,7 @@ def excerpt(ids, tokens, starts, position_of):
     )
 
 
-@pytest.mark.parametrize("phase_index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("phase_index", [slow(0), 1])
 @pytest.mark.slow
 def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index):
     """The tokens are the reference, because each is unique in the corpus."""
@@ -549,6 +544,7 @@ def test_origins_identify_the_documents_of_segments(sixteen_shards, phase_index)
             assert tuple(found) == origin.segments
 
 
+@pytest.mark.slow
 def test_origins_of_an_epoch_contain_each_row_once(four_shards):
     made = four_shards
     sizes = [sum(stream.rows) for stream in made.streams()]
@@ -691,11 +687,11 @@ def test_masks_follow_the_config(four_shards):
 @pytest.mark.parametrize(
     ("num_spare", "ngram_max", "max_sequences_per_row"),
     [
-        pytest.param(0, 1, 1, marks=pytest.mark.slow),
+        slow(0, 1, 1),
         (2**15, 1, 1),  # ids and marks need four bytes
         (0, 3, 1),
-        pytest.param(0, 1, 4, marks=pytest.mark.slow),
-        pytest.param(0, 1, 32, marks=pytest.mark.slow),
+        slow(0, 1, 4),
+        slow(0, 1, 32),
     ],
 )
 def test_words_of_ideographs_are_masked_whole(
@@ -992,9 +988,7 @@ if len(sys.argv) > 3:
 """
 
 
-@pytest.mark.parametrize(
-    "arguments", [["20"], pytest.param(["3", "7"], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("arguments", [["20"], slow(["3", "7"])])
 @pytest.mark.slow
 def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, arguments):
     """Running threads must not block the exit of the interpreter."""

@@ -33,6 +33,7 @@ from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests import fake_hub
 from tests.commands import ROOT
+from tests.conftest import slow
 from tests.corpora import (
     WORDS,
     all_text,
@@ -90,6 +91,7 @@ def test_the_corpus_contains_the_documents_of_the_source(source):
     assert sorted(places(found)) == sorted(set(map(tuple, documents)))
 
 
+@pytest.mark.slow
 def test_parquet_and_compressed_json_lines_make_the_same_files(source, tmp_path):
     config, documents = source
     texts = ["\n".join(document) for document in documents]
@@ -120,7 +122,7 @@ def test_parquet_and_compressed_json_lines_make_the_same_files(source, tmp_path)
     [
         (4, build.SMALL_BYTES),
         *(  # runs and shards are written by processes
-            pytest.param(number, 0, marks=pytest.mark.slow) for number in (2, 4)
+            slow(number, 0) for number in (2, 4)
         ),
     ],
 )
@@ -375,6 +377,7 @@ def runs_of(config):
     return directory, encoding.id_dtype(tokenizers.load(config.tokenizer), config.data)
 
 
+@pytest.mark.slow
 def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
     source, tmp_path, monkeypatch, capsys
 ):
@@ -417,6 +420,7 @@ def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     assert "unfinished" not in files(config.data.corpus_dir)
 
 
+@pytest.mark.slow
 def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
     source, monkeypatch
 ):
@@ -449,7 +453,7 @@ CHANGES = {
     [
         ("vocabulary", -3),
         *(
-            pytest.param(name, count, marks=pytest.mark.slow)
+            slow(name, count)
             for name in CHANGES
             for count in (9, -3)
             if (name, count) != ("vocabulary", -3)
@@ -471,10 +475,10 @@ def test_work_for_other_inputs_is_not_reused(source, monkeypatch, name, count):
     "values",
     [
         {"num_shards": 4},
-        pytest.param({"validation_fraction": 0.4}, marks=pytest.mark.slow),
+        slow({"validation_fraction": 0.4}),
     ],
 )
-@pytest.mark.parametrize("count", [pytest.param(9, marks=pytest.mark.slow), -3])
+@pytest.mark.parametrize("count", [slow(9), -3])
 def test_runs_are_reused_for_other_shards(source, monkeypatch, values, count):
     config, _ = source
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
@@ -619,7 +623,7 @@ def num_batches(monkeypatch, config):
     return list(found.values())
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("num_workers", [slow(1), 2])
 @pytest.mark.slow
 def test_bad_lines_are_reported_together_and_only_their_files_are_encoded_again(
     five_files, tmp_path, monkeypatch, num_workers
@@ -664,6 +668,7 @@ def test_bad_json_lines_are_reported_together(source, tmp_path, monkeypatch):
     check_resumes(config, monkeypatch, 1)
 
 
+@pytest.mark.slow
 def test_a_file_added_or_removed_after_an_error(five_files, tmp_path, monkeypatch):
     config = changed(five_files, "data", num_shards=200, num_streams=1)
     counts = num_batches(monkeypatch, changed(config, "data", num_shards=2))
@@ -730,6 +735,7 @@ def test_merging_runs_first_makes_the_same_files(source, monkeypatch, num_worker
     assert made(config, num_workers) == expected
 
 
+@pytest.mark.slow
 def test_after_correcting_a_file_the_runs_merged_with_it_are_written_again(
     five_files, tmp_path, monkeypatch
 ):
@@ -764,6 +770,7 @@ def test_a_bad_line_found_during_vocabulary_training_is_reported_with_the_others
     fails_at_once(config, "^2 lines or files of config.data.sources cannot be read")
 
 
+@pytest.mark.slow
 def test_when_the_vocabulary_changes_with_the_text_everything_is_encoded_again(
     source, monkeypatch
 ):
@@ -814,9 +821,7 @@ def test_one_document_is_an_error_that_suggests_files(tmp_path):
     check_fails(config, "1 training document.*write files:GLOB")
 
 
-@pytest.mark.parametrize(
-    "small_bytes", [pytest.param(0, marks=pytest.mark.slow), build.SMALL_BYTES]
-)
+@pytest.mark.parametrize("small_bytes", [slow(0), build.SMALL_BYTES])
 def test_cleaning_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Changes are counted once even if the text is read twice to train a vocabulary."""
     monkeypatch.setattr(build, "SMALL_BYTES", small_bytes)

@@ -19,6 +19,7 @@ from bert_jax import storage
 from bert_jax.data.corpus import build, corpus, segments, streamed
 from bert_jax.errors import ConfigError, CorruptError, StorageError
 from tests import fake_hub
+from tests.conftest import slow
 from tests.corpora import (
     all_text,
     changed,
@@ -71,9 +72,7 @@ def elsewhere(config, name, **data):
     return changed(config, "data", corpus_dir=directory, **data)
 
 
-@pytest.mark.parametrize(
-    "weights", [(), pytest.param((0.5, 2.5), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("weights", [(), slow((0.5, 2.5))])
 def test_one_shard_equals_that_of_a_prepared_corpus(source, weights):
     one = {"num_shards": 1, "num_streams": 1, "source_weights": weights}
     found = make(elsewhere(source, f"one{weights}", **one))

@@ -206,6 +206,7 @@ class TinyBertSampled(tfds.core.GeneratorBasedBuilder):
             yield i, {"text": f"{line}\n{line}"}
 
 
+@pytest.mark.slow
 def test_a_dataset_is_sampled_in_slices(tfds_directory, sample):  # noqa: F811
     spec = "tfds:tiny_bert_sampled:train"
     everything, (sampled,) = sample(100 * KB, spec)
