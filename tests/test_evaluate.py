@@ -81,6 +81,7 @@ def test_errors_are_one_line(trained, arguments, message):
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_platforms_other_than_the_requested_one_are_not_used(trained, monkeypatch):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
     result = run("bert_jax.evaluate", f"--workdir={trained / 'run'}")

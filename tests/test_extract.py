@@ -63,6 +63,7 @@ def test_pooled_features_are_one_vector_per_text(directory, tmp_path):
     assert set(row) == {"text", "features"} and len(row["features"]) == 32
 
 
+@pytest.mark.slow
 def test_a_linear_layer_tags_words_by_their_features(directory, tmp_path):
     """The weights of the model are random."""
     random, read = np.random.default_rng(0), {}

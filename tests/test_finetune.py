@@ -133,6 +133,7 @@ def test_the_written_model_has_the_reported_metrics(swept):
     assert found == dev
 
 
+@pytest.mark.slow
 def test_transformers_reads_the_same_logits(swept):
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

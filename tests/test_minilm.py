@@ -76,6 +76,7 @@ def run(directory):
     return config, parameters.place(params, weights.arrays), tokenizer
 
 
+@pytest.mark.slow
 def test_every_hidden_state_equals_that_of_transformers(directory, texts):
     ((inputs, ours_EBTD, theirs_EBTD),) = hidden_states.compute(directory, texts, 64)
     assert ours_EBTD.shape == (7, 50, 64, 384)

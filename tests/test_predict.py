@@ -9,10 +9,13 @@ import pytest
 from bert_jax import inference
 from bert_jax.inference import quantization
 from tests.commands import ENV, ROOT, run, run_well
+from tests.conftest import slow
 from tests.inference.test_tuned import KIND_INPUTS, write
 
 
-@pytest.mark.parametrize("kind", ["tagging", "question_answering", "similarity"])
+@pytest.mark.parametrize(
+    "kind", [slow("tagging"), "question_answering", slow("similarity")]
+)
 def test_each_line_has_the_result_of_the_api(kind, tmp_path):
     write(tmp_path, kind)
     inputs = KIND_INPUTS[kind]

@@ -35,6 +35,7 @@ def test_the_output_has_a_line_for_each_text_in_order(directory, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["scores.jsonl"]
 
 
+@pytest.mark.slow
 def test_a_workdir_is_scored(trained, tmp_path):
     (tmp_path / "lines.txt").write_text("The river follows the stone.\n")
     run_well(

@@ -97,6 +97,7 @@ def test_a_killed_run_resumes_bit_identically(straight, text):
     assert exact_lines(workdir) == exact_lines(straight)
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_not_changed(straight, text):
     before = lines(straight)
     stdout = run_well("bert_jax.train", *small_run(text), f"--workdir={straight}")

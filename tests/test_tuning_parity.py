@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import minilm
 from bert_jax.finetuning import run as tuning
-from tests.conftest import slow
 from tests.finetuning import labelled
 from tests.runs import lines
 
@@ -18,12 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from benchmarks import tuning_parity, tuning_parity_torch  # noqa: E402
 
-KINDS = (
-    "regression",
-    slow("question_answering"),
-    slow("classification"),
-    slow("tagging"),
-)
+KINDS = ("regression", "question_answering", "classification", "tagging")
 
 
 def make_setup(directory, kind, **more):
@@ -33,6 +27,7 @@ def make_setup(directory, kind, **more):
     return labelled.make_setup(directory, kind=kind, **rates, **recipe, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_metrics_of_a_run_equal_those_of_transformers(kind, tmp_path):
     setup = make_setup(tmp_path, kind, log_every_steps=1, recipe__num_epochs=3)

@@ -5,17 +5,17 @@ import signal
 import pytest
 
 from tests.commands import run, run_anew
-from tests.conftest import slow
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ("bert_jax.evaluate", "--no_such_flag=1"),
-        slow(("bert_jax.evaluate", "--version")),
-        slow(("bert_jax.evaluate",)),
+        ("bert_jax.evaluate", "--version"),
+        ("bert_jax.evaluate",),
     ],
 )
+@pytest.mark.slow
 def test_outputs_and_exit_codes_are_those_of_a_new_interpreter(arguments):
     warm, new = run(*arguments), run_anew(*arguments)
     assert (warm.returncode, warm.stdout) == (new.returncode, new.stdout)

@@ -11,6 +11,7 @@ from tests.commands import run, run_well
 from tests.conftest import make_config
 
 
+@pytest.mark.slow
 def test_list_and_verify_print_every_checkpoint(tmp_path):
     config = make_config(checkpoint__keep=3)
     save_all(tmp_path, config, {10: None, 20: None, 30: None})

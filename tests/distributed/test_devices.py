@@ -34,6 +34,7 @@ def test_train_exits_if_the_platform_is_absent(tmp_path, monkeypatch, platform):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_preflight_exits_if_the_platform_is_absent(monkeypatch):
     monkeypatch.setitem(ENV, "JAX_PLATFORMS", "tpu")
     result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
@@ -182,6 +183,7 @@ def test_predict_refuses_to_open_the_tpu_of_a_slice(monkeypatch, on_a_host_of_a_
     )
 
 
+@pytest.mark.slow
 def test_preflight_refuses_to_open_the_tpu_of_a_slice(on_a_host_of_a_slice):
     result = run("bert_jax.preflight", "--config=configs/tiny.py", "--topology=local")
     (line,) = result.stderr.splitlines()

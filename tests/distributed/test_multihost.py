@@ -170,7 +170,8 @@ def test_check_same_error_has_both_values():
     assert "corpora differ (process 1: digest 1, process 0: digest 0)" in second[2]
 
 
-@pytest.mark.parametrize("victim", [0, slow(1)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_process_with_a_lost_peer_exits_with_76(victim):
     program = """
         print("ready", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from bert_jax.finetuning.data.conll import Sentences
 from bert_jax.finetuning.features import tagging as tagging_features
 from bert_jax.finetuning.predictor import Predictor
 from bert_jax.model import heads
-from tests.conftest import slow, use_mesh
+from tests.conftest import use_mesh
 from tests.finetuning import tuned
 from tests.models import TOKENIZER
 
@@ -18,7 +18,8 @@ F32 = jnp.dtype("float32")
 SENTENCES = [[f"w{i}" for i in range(n)] for n in (3, 25, 1, 17, 8)]
 
 
-@pytest.mark.parametrize("mesh", [(1, 1, 1), slow((2, 2, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(1, 1, 1), (2, 2, 2)])
 def test_logits_equal_those_of_each_row_alone(mesh):
     """Logits of positions beyond the batch's length are 0."""
     devices = use_mesh(*mesh)

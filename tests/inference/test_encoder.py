@@ -8,7 +8,7 @@ from bert_jax import inference
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
 from tests.commands import run_code
-from tests.conftest import slow, use_mesh
+from tests.conftest import use_mesh
 from tests.finetuning import tuned
 from tests.inference.test_features import TEXTS, TOKENIZER, directory
 
@@ -50,13 +50,8 @@ THEIRS = {
 }
 
 
-@pytest.mark.parametrize(
-    "layers",
-    [
-        "concat_last_four",
-        *(slow(name) for name in inference.LAYERS if name != "concat_last_four"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("layers", inference.LAYERS)
 def test_every_combination_of_layers_equals_transformers(layers, directory):
     model = load(directory)
     tokens = model.features(MIXED, layers=layers, pooling="none")

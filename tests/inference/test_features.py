@@ -96,6 +96,7 @@ def test_tokens_have_character_offsets(directory):
     assert [TOKENIZER.vocab[i] for i in empty.ids] == ["[CLS]", "[UNK]", "[SEP]"]
 
 
+@pytest.mark.slow
 def test_words_have_the_features_of_their_first_tokens(directory):
     texts = [("bad  \x00 cab\x00deaf",), ("",), (" " + "bad " * 20,)]
     words = make(directory, pooling="words", max_length=32)(texts)

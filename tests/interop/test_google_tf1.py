@@ -291,7 +291,7 @@ def more_layers(directory):
         slow(flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
         slow(flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
         slow(truncate, "model.ckpt-20 is corrupt"),
-        (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
+        slow(remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
         slow(forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
         slow(link_the_index_elsewhere, "is a link to .*outside of its directory"),
         slow(another_vocab_size, "vocab_size=1000000000, but its table has 97"),

@@ -29,6 +29,7 @@ def branch_of(run_dir, step: int, **changes):
     return dataclasses.replace(config, optimizer=optimizer, phases=(phase,), **changes)
 
 
+@pytest.mark.slow
 def test_a_branch_continues_with_the_bits_of_its_source(trained, tmp_path):
     changes = STEPS | {"branch_from": f"{trained / 'run'}@10", "eval.every_steps": 10}
     workdir = tmp_path / "branch"

@@ -251,6 +251,7 @@ NOT_SENT = (
 )
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_be_opened_prints_a_line_and_does_not_delay_the_end(
     tmp_path, monkeypatch, capfd
 ):

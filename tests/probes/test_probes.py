@@ -49,6 +49,7 @@ def test_probes_change_no_bit_of_a_run(trained, probed):
         ]
 
 
+@pytest.mark.slow
 def test_results_are_in_the_lines_of_evaluations(probed):
     workdir, _ = probed
     found = results(workdir)
@@ -59,6 +60,7 @@ def test_results_are_in_the_lines_of_evaluations(probed):
         assert -100 <= correlation <= 100
 
 
+@pytest.mark.slow
 def test_evaluate_reports_the_probes_of_the_run(probed):
     workdir, specs = probed
     found = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))

@@ -37,6 +37,7 @@ def test_the_second_process_gets_the_name_of_the_first():
     assert second.acquire() is None and storage.names(DIRECTORY) == ["2"]
 
 
+@pytest.mark.slow
 def test_a_late_renewal_of_a_released_lock_takes_it_from_nobody():
     first, second, third = (Lease(DIRECTORY, print) for _ in range(3))
     assert first.acquire() is None
@@ -67,6 +68,7 @@ def test_the_lock_of_another_host_is_taken_when_it_expires(capsys):
     assert "waiting up to 1 s for the lock of process" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_lock_of_another_container_with_this_host_name_expires():
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
@@ -94,6 +96,7 @@ def test_a_lock_that_is_renewed_or_taken_is_not_taken():
     assert taken[0] is None and taken[1]
 
 
+@pytest.mark.slow
 def test_it_is_renewed_until_another_process_takes_it(bucket):
     lost = []
     lock = Lease(DIRECTORY, lost.append)

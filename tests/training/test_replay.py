@@ -11,6 +11,7 @@ from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
 
 
+@pytest.mark.slow
 def test_a_repeated_step_gives_the_same_bits():
     config = make_config(model__hidden_dropout_prob=0.1, guard__replay_every_steps=3)
     use_mesh(2, 1, 2)

@@ -464,7 +464,8 @@ def test_two_hundred_steps_include_epochs_and_packed_rows(
     assert set(packed) == {1, 2, 3}
 
 
-@pytest.mark.parametrize("num_hosts", [4, *(slow(n) for n in (1, 2, 8, 16))])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_hosts", [1, 2, 4, 8, 16])
 def test_batches_do_not_depend_on_the_number_of_hosts(
     sixteen_shards, two_hundred_steps, num_hosts
 ):

@@ -86,6 +86,7 @@ def test_batches_do_not_depend_on_the_first_step(config):
         assert_equal(batches(config, first, 1030 - first), straight[first - 990 :])
 
 
+@pytest.mark.slow
 def test_batches_do_not_depend_on_processes(config, two_processes, monkeypatch):  # noqa: F811
     corpus = build.find_corpus(config)
     assert corpus.stream.num_workers == corpus.num_loading == 2

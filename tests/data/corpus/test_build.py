@@ -710,6 +710,7 @@ def test_too_large_a_shard_is_an_error_before_any_shard_is_written(source, monke
     check_resumes(config, monkeypatch, 0)
 
 
+@pytest.mark.slow
 def test_a_large_held_out_set_gets_several_shards(source, monkeypatch):
     config, documents = source
     one = places(build.prepare(elsewhere(config, "one"), 1))
@@ -751,6 +752,7 @@ def test_after_correcting_a_file_the_runs_merged_with_it_are_written_again(
     assert files(config.data.corpus_dir) == made(elsewhere(config, "straight"))
 
 
+@pytest.mark.slow
 def test_a_scratch_directory_elsewhere(source, tmp_path):
     config, _ = source
     expected = made(elsewhere(config, "straight"))
@@ -803,6 +805,7 @@ def test_a_sampled_vocabulary_is_kept_when_little_of_the_text_changes(
     assert len(encoded_batches(monkeypatch, config)) == counts[2]
 
 
+@pytest.mark.slow
 def test_runs_are_kept_if_a_retrained_vocabulary_is_equal(
     five_files, tmp_path, monkeypatch
 ):

@@ -140,6 +140,7 @@ def two_processes(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_replaced(source, two_processes, monkeypatch):
     monkeypatch.setattr(streamed, "KEPT_BYTES", 0)
     found = corpus.read(source)
