@@ -59,7 +59,7 @@ def laptop_budget() -> Budget:
         for phase in config.phases
     )
     return Budget(
-        "laptop, 2 CPU cores, 1 hour",
+        "laptop, 2 CPU cores, within 1 hour",
         "laptop.py",
         config,
         tokens / LAPTOP_TOKENS_PER_SECOND / 3_600,
@@ -97,7 +97,7 @@ def gpu_budget() -> Budget:
 def day_budget() -> Budget:
     """Returns the plan of a day, with configs/base_modern.py."""
     return Budget(
-        "one H200, 24 hours",
+        "one H200, within 24 hours",
         "base_modern.py",
         base_modern.get_config(),
         None,
