@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import datetime
 import json
+import re
 import shlex
 import shutil
 import statistics
@@ -60,7 +61,7 @@ def main() -> None:
     for seed in map(int, _SEEDS.value):
         run = Run(config, track, target, workdir / f"seed{seed}")
         results.append(run.result([*shared, f"--config.seed={seed}"], corpus.sha256))
-    name = f"{datetime.date.today()}_{_TRACK.value}_{cli.config_name(_CONFIG)}.log"
+    name = log_name(_TRACK.value, cli.config_name(_CONFIG), change)
     write_log(Path(_LOGS.value) / name, change, config, results)
     last = results[-1]
     rows.print_row(
@@ -191,6 +192,12 @@ def run_command(name: str, *arguments: str) -> str:
 
 def counted_seconds(line: dict[str, Any]) -> float:
     return sum(line[part] for part in COUNTED)
+
+
+def log_name(track: str, config_name: str, change: str) -> str:
+    """Returns the file name of an entry's log, which differs between changes."""
+    words = re.sub(r"[^a-z0-9]+", "-", change.lower()).strip("-")[:80]
+    return f"{datetime.date.today()}_{track}_{config_name}_{words}.log"
 
 
 def write_log(

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from benchmarks import speedrun as command
 from benchmarks import speedrun_tracks
 from bert_jax import config as config_lib
 from bert_jax.configs import base_modern, tiny
@@ -145,3 +146,9 @@ def test_a_run_that_ends_above_the_target_is_an_error(small):
 def test_a_change_must_be_named(small):
     result = speedrun(small, 0)
     assert result.returncode == 2 and "--change is missing" in result.stderr
+
+
+def test_two_entries_of_one_config_and_day_have_two_logs():
+    first, second = (command.log_name("cpu", "tiny", x) for x in ("Rate 3e-3", "a/b"))
+    assert first.endswith("_cpu_tiny_rate-3e-3.log")
+    assert second.endswith("_cpu_tiny_a-b.log")
