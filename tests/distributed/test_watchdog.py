@@ -23,6 +23,7 @@ def run(program: str) -> subprocess.CompletedProcess:
     )
 
 
+@pytest.mark.slow
 def test_hang_exits_with_76_and_dumps_all_stacks():
     started = time.monotonic()
     result = run("""

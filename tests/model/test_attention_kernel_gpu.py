@@ -46,6 +46,7 @@ def test_kernels_equal_einsums_for_heads_of_32():
     assert_equal_to_einsums(arrays, ids, 0.1, head_dim=32)
 
 
+@pytest.mark.slow
 def test_kernels_equal_einsums_for_pairs_in_any_order():
     """A block of another pair, or of padding, is between two blocks of one pair."""
     *arrays, ids = inputs(rows=3, length=512)

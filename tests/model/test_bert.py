@@ -360,6 +360,7 @@ def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
     assert_dropped(found, whole, 0.25)
 
 
+@pytest.mark.slow
 def test_pretraining_heads_have_no_dropout():
     """With dropout on, the logits are a function of the last states."""
     config = with_dropout(0.25, 0.25)

@@ -128,6 +128,7 @@ def test_the_attention_kernels_compile_for_other_sizes_of_heads(head_dim):
     assert row["bundles"] > 0 and row["peer_bundles"] > 0
 
 
+@pytest.mark.slow
 def test_a_topology_that_is_not_a_tpus_is_one_line():
     found = run_anew("benchmarks.tpu_schedule", "--topology=local")
     assert found.returncode == 2 and "--topology=local" in found.stderr

@@ -28,6 +28,7 @@ def made(tmp_path_factory):
     return config, build.find_corpus(config)
 
 
+@pytest.mark.slow
 def test_the_loss_has_the_weights_of_training(made):
     config, corpus = made
     mesh = use_mesh(2, 1, 1)

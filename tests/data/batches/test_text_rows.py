@@ -43,6 +43,7 @@ def cut_by_tokenizers(a, b, most):
     return np.array([[row.count(3), row.count(4)] for row in ids])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [5, 12, 29, 30, 70])
 def test_truncation_differs_from_hugging_face_as_the_model_card_states(most):
     """The difference is one token, see `PAIRS` in the model card."""

@@ -432,6 +432,7 @@ def test_a_shard_that_was_removed_after_it_was_finished_is_written_again(
     assert made(config, 1) == expected
 
 
+@pytest.mark.slow
 def test_a_trained_vocabulary_is_not_trained_again(source, monkeypatch):
     config = trains(source[0])
     expected = made(elsewhere(config, "straight"))

@@ -99,6 +99,7 @@ def touch_slowly(path):
         pass
 
 
+@pytest.mark.slow
 def test_nothing_is_written_after_the_work_has_ended(tmp_path):
     """Cleaning up after a failure must not race with running tasks."""
 

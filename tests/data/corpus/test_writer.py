@@ -86,6 +86,7 @@ def test_the_manifest_has_one_line_per_setting_and_column(written):
     ]
 
 
+@pytest.mark.slow
 def test_a_shard_takes_under_2_kb_of_the_manifest(tmp_path):
     """Indented, a shard took 12 kB, so 100,000 shards took 1.2 GB."""
     sizes = []
