@@ -80,6 +80,7 @@ def test_the_output_reports_corpus_evaluation_and_next_commands(straight, text):
     assert f"python -m bert_jax.export --workdir={straight}" in stdout
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_bit_identically(straight, text):
     """It is killed by SIGKILL after the first checkpoint."""
     workdir = text / "killed"

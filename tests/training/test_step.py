@@ -250,13 +250,14 @@ def trees_equal(a, b) -> bool:
     return all(np.allclose(x, y, rtol=1e-4, atol=1e-8) for x, y in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "poison, changes",
     [
         (np.nan, {}),
-        slow(np.inf, {}),
-        slow(np.nan, {"accumulation_steps": 4, "mesh__shard_optimizer": True}),
-        slow(
+        (np.inf, {}),
+        (np.nan, {"accumulation_steps": 4, "mesh__shard_optimizer": True}),
+        (
             np.inf,
             {"optimizer__name": "lamb", "optimizer__reset_moments_by_phase": True},
         ),
