@@ -285,21 +285,22 @@ def more_layers(directory):
     path.write_text(json.dumps(sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        slow(flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
-        slow(flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
-        slow(truncate, "model.ckpt-20 is corrupt"),
-        slow(remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
-        slow(forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
-        slow(link_the_index_elsewhere, "is a link to .*outside of its directory"),
-        slow(another_vocab_size, "vocab_size=1000000000, but its table has 97"),
-        slow(quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
-        slow(link_the_data_elsewhere, "is a link to .*outside of its directory"),
-        slow(remove_the_config, "but no bert_config.json; use"),
-        slow(another_activation, "has hidden_act='relu'; only 'gelu' is supported"),
-        slow(more_layers, r"num_hidden_layers=2 \(the model has 1000000000000\)"),
+        (flip_a_bit, "model.ckpt-20 is corrupt .*Checksum does not match"),
+        (flip_a_bit_of_the_index, "model.ckpt-20 is corrupt"),
+        (truncate, "model.ckpt-20 is corrupt"),
+        (remove_the_data, "model.ckpt-20.data-00000-of-00001 is missing"),
+        (forge_a_shape, r"model.ckpt-20 is corrupt \(a forged index\)"),
+        (link_the_index_elsewhere, "is a link to .*outside of its directory"),
+        (another_vocab_size, "vocab_size=1000000000, but its table has 97"),
+        (quantise, "'bert/pooler/dense/bias' as int8; save it as one of float64"),
+        (link_the_data_elsewhere, "is a link to .*outside of its directory"),
+        (remove_the_config, "but no bert_config.json; use"),
+        (another_activation, "has hidden_act='relu'; only 'gelu' is supported"),
+        (more_layers, r"num_hidden_layers=2 \(the model has 1000000000000\)"),
     ],
 )
 def test_broken_checkpoint_is_rejected(source, harm, message):

@@ -10,7 +10,6 @@ from bert_jax.errors import ConfigError
 from bert_jax.interop import push
 from tests import fake_hub
 from tests.commands import run, run_well
-from tests.conftest import slow
 
 FILES = {"README.md": b"---\ntags:\n- bert\n---\n", "config.json": b"{}"}
 FILES["model.safetensors"] = bytes(range(256)) * 100
@@ -67,12 +66,13 @@ def test_a_branch_has_its_own_tags(hub, directory):
     assert repository.files("main") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        slow({"POST /api/models/.*/commit": [403]}, "the token has no permission .403"),
-        slow({"POST /api/models/.*/tag": [404]}, "does not exist"),
-        slow({"POST /api/repos/create": [500]}, "the Hub answers 500"),
+        ({"POST /api/models/.*/commit": [403]}, "the token has no permission .403"),
+        ({"POST /api/models/.*/tag": [404]}, "does not exist"),
+        ({"POST /api/repos/create": [500]}, "the Hub answers 500"),
     ],
 )
 def test_a_failed_push_says_how_to_push_again(hub, directory, tmp_path, fault, message):
