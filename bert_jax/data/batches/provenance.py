@@ -4,8 +4,7 @@ import bisect
 import dataclasses
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.batches import pipeline
-from bert_jax.data.batches.streams import make_streams
+from bert_jax.data.batches.step_rows import StepRows
 from bert_jax.data.batches.visits import Visit
 from bert_jax.data.corpus import encoding
 from bert_jax.data.corpus.corpus import Corpus
@@ -60,10 +59,9 @@ def origins(
     step: int,
 ) -> list[Origin]:
     """Returns the origin of every row of a step's global batch, in order."""
-    streams = make_streams(corpus, config, split, seed, phase_index)
-    reader = pipeline.Reader(corpus, config, phase_index, streams, len(streams))
+    rows = StepRows(corpus, config, split=split, seed=seed, phase_index=phase_index)
     found = []
-    for drawn, first, stop in reader.parts(step):
+    for drawn, first, stop in rows.parts(step, 1):
         visit = drawn.result()
         for row in range(first, stop):
             segments = tuple(
@@ -75,7 +73,7 @@ def origins(
                 if a_length
             )
             found.append(Origin(visit.shard, visit.epoch, row, segments))
-    reader.close()
+    rows.close()
     return found
 
 

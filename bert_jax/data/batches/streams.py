@@ -1,7 +1,9 @@
 """Streams: the order in which the shards of a split are read."""
 
+import bisect
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -38,13 +40,46 @@ class Stream:
 
         Only the first visit can start at a row other than 0.
         """
-        epoch, row = divmod(first_row, sum(self.rows))
+        epoch, row = divmod(first_row, self._num_rows)
+        order, ends = self._ordered(epoch)
+        start = bisect.bisect_right(ends, row)
+        row -= ends[start - 1] if start else 0
         while True:
-            for i in self.order(epoch):
-                if row < self.rows[i]:
-                    yield epoch, int(i), row
-                row = max(0, row - self.rows[i])
-            epoch += 1
+            for index in order[start:]:
+                yield epoch, index, row
+                row = 0
+            epoch, start = epoch + 1, 0
+            order, _ = self._ordered(epoch)
+
+    def parts(self, first_row: int, num_rows: int) -> Iterator[tuple[int, ...]]:
+        """Yields (epoch, index into shards, first row, row after the last) of rows."""
+        for epoch, index, row in self.visits(first_row):
+            stop = min(self.rows[index], row + num_rows)
+            yield epoch, index, row, stop
+            num_rows -= stop - row
+            if not num_rows:
+                return
+
+    def following_visit(self, row: int) -> tuple[int, int]:
+        """Returns (epoch, index into shards) of the visit after the one of a row."""
+        following = self.visits(row)
+        next(following)
+        epoch, index, _ = next(following)
+        return epoch, index
+
+    @functools.cached_property
+    def _num_rows(self) -> int:
+        return sum(self.rows)
+
+    @functools.cached_property
+    def _ordered(self) -> Callable[[int], tuple[list[int], list[int]]]:
+        """Maps an epoch to the order of its visits and to the ends of their rows."""
+
+        def ordered(epoch: int) -> tuple[list[int], list[int]]:
+            order = [i for i in self.order(epoch).tolist() if self.rows[i]]
+            return order, np.cumsum([self.rows[i] for i in order]).tolist()
+
+        return functools.lru_cache(maxsize=2)(ordered)
 
 
 def make_streams(

@@ -20,7 +20,7 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors, phases
-from bert_jax.data.batches import masking, pairs, pipeline, provenance, visits
+from bert_jax.data.batches import masking, pairs, pipeline, provenance, step_rows, visits
 from bert_jax.data.batches import streams as streams_lib
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
@@ -339,7 +339,7 @@ def test_the_number_of_steps_made_at_once_does_not_change_batches(
     host = {"host": 1, "num_hosts": 2}
     several = four_shards.batches(20, split=split, **host)
     for tokens in (1, 3 * BATCH * LENGTH):  # one step, and 6 of half the rows or 3
-        monkeypatch.setattr(pipeline, "TOKENS_AT_A_TIME", tokens)
+        monkeypatch.setattr(step_rows, "TOKENS_AT_A_TIME", tokens)
         assert_equal(four_shards.batches(20, split=split, **host), several)
 
 
