@@ -145,21 +145,16 @@ def batch_of(case: str) -> tuple[str, int]:
 
 
 def svg(figure: Figure, title: str) -> str:
-    """Returns the figure as an element of HTML; equal figures give equal text."""
+    """Returns the figure as a file of SVG; equal figures give equal text."""
     text = io.StringIO()
     # Text stays text: it can be selected and found, and the file is small.
     style = {"svg.hashsalt": "bert_jax", "svg.fonttype": "none"}
     with matplotlib.rc_context(style):
         figure.savefig(text, format="svg", metadata={"Date": None}, bbox_inches="tight")
-    _, _, image = text.getvalue().partition("<svg")
-    # Without its fixed size, the image is as wide as the page.
-    head, _, rest = image.partition(">")
-    head = re.sub(r' (width|height)="[^"]*"', "", head)
-    label = escape(title, quote=True)
-    return (
-        f'<div class="chart"><svg role="img" aria-label="{label}"{head}>'
-        f"{rest.strip()}</div>"
-    )
+    head, _, image = text.getvalue().partition("<svg")
+    label = f' role="img" aria-label="{escape(title, quote=True)}"'
+    # Trailing spaces would differ from what an editor saves.
+    return re.sub(r"[ \t]+$", "", f"{head}<svg{label}{image}", flags=re.M)
 
 
 def _figure(height: float) -> tuple[Figure, Any]:

@@ -1,25 +1,14 @@
-"""Builds the tables and charts of docs/performance.md from benchmarks/results.
+"""Makes the tables and charts of the documentation from benchmarks/results.
 
-    python -m benchmarks.report [--output=DIR]
-
-Checks every row and prints the page with its tables as Markdown. With --output, writes
-the page with its charts as DIR/performance.html, one file that refers to no other.
-
-A line `<!-- generate: NAME ARGUMENTS -->` of the page stands for the result of the
-function of that name in GENERATORS. mkdocs fills in the same lines of the site by
-docs/generate.py. Rows that no line names are shown by `others`.
+docs/generate.py writes them into the pages.
 """
 
-import argparse
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import markdown
 
 from benchmarks import report_rows
 from benchmarks.report_rows import Row
@@ -27,66 +16,33 @@ from bert_jax.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks/results"
-PAGE = ROOT / "docs/performance.md"
-MARKER = re.compile(r"<!-- generate: (\w+) ?(.*) -->")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, help="directory of performance.html")
-    args = parser.parse_args()
-    try:
-        if args.output is None:
-            tables = TABLES | dict.fromkeys(CHARTS, lambda *_: "")
-            print(fill(PAGE.read_text(), tables))
-        else:
-            print(write_html(args.output))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+BLOCK = re.compile(r"(<!-- begin: (\w+) ?([^\n]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill(text: str, generators: dict[str, Callable[..., str]]) -> str:
-    """Returns a page with its markers replaced.
+    """Returns a page with the text between its markers replaced.
+
+    Between `<!-- begin: NAME ARGUMENTS -->` and `<!-- end -->` stands the result of the
+    generator of that name.
 
     Raises:
       ConfigError: if a marker has an unknown name or a wrong number of arguments, or
         what it names has no result.
     """
 
-    def generated(marker: re.Match[str]) -> str:
-        name, arguments = marker[1], marker[2].split()
+    def replaced(block: re.Match[str]) -> str:
+        begin, name, arguments, end = block.groups()
         if name not in generators:
             known = ", ".join(sorted(generators))
-            raise ConfigError(f"{marker[0]}: {name!r} is not one of {known}")
+            raise ConfigError(f"{begin.strip()}: {name!r} is not one of {known}")
         try:
-            inspect.signature(generators[name]).bind(*arguments)
+            inspect.signature(generators[name]).bind(*arguments.split())
         except TypeError as error:
-            raise ConfigError(f"{marker[0]}: {error}; change the marker") from None
-        return generators[name](*arguments)
+            raise ConfigError(f"{begin.strip()}: {error}; change the marker") from None
+        made = generators[name](*arguments.split())
+        return f"{begin}\n{made}\n\n{end}"
 
-    return MARKER.sub(generated, text)
-
-
-def write_html(directory: Path) -> Path:
-    """Writes the page with its charts, and returns the path of the file.
-
-    Raises:
-      ConfigError: if a row is malformed, or the directory cannot be written to.
-    """
-    text = re.sub(r"\A---\n.*?\n---\n", "", PAGE.read_text(), flags=re.S)
-    body = markdown.markdown(
-        fill(text, GENERATORS), extensions=["tables", "fenced_code"]
-    )
-    path = directory / "performance.html"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        path.write_text(HTML.format(body=body))
-    except OSError as error:
-        raise ConfigError(
-            f"--output={directory}: {error.strerror}; give a directory to write to"
-        ) from None
-    return path
+    return BLOCK.sub(replaced, text)
 
 
 # ---- Rows
@@ -108,7 +64,7 @@ def read(name: str, benchmarks: Sequence[str] = ()) -> list[Row]:
     found = [row for row in rows if not benchmarks or row["benchmark"] in benchmarks]
     if not found:
         words = " ".join([name, *benchmarks])
-        raise ConfigError(f"{PAGE}: {path} has no row for {words!r}; change the marker")
+        raise ConfigError(f"{path} has no row for {words!r}; change the marker")
     return found
 
 
@@ -158,22 +114,6 @@ def results(name: str, *benchmarks: str) -> str:
     text = table(heads, [[line.get(head, "") for head in heads] for line in cells])
     below = "; ".join(filter(None, common))
     return f"{text}\n\n{below}." if below else text
-
-
-def others() -> str:
-    """Returns a table for each benchmark of each file that PAGE does not name."""
-    markers = [(m[1], *m[2].split()) for m in MARKER.finditer(PAGE.read_text())]
-    tables = []
-    for path in sorted(RESULTS.glob("*.jsonl")):
-        calls = [call for call in markers if call[:2] == ("results", path.stem)]
-        if any(len(call) == 2 for call in calls):  # shows all benchmarks
-            continue
-        shown = {benchmark for call in calls for benchmark in call[2:]}
-        for benchmark in dict.fromkeys(row["benchmark"] for row in read(path.stem)):
-            if benchmark not in shown:
-                title = f"### {benchmark}, {path.stem}"
-                tables.append(f"{title}\n\n{results(path.stem, benchmark)}")
-    return "\n\n".join(tables)
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
@@ -250,41 +190,18 @@ def _chart(draw: Callable[[Any], Any], data: Any, title: str, name: str) -> str:
 
     where = f"{RESULTS / name}.jsonl: the chart {title!r}"
     if not data:
-        raise ConfigError(f"{where} has no rows; remove its marker from {PAGE}")
+        raise ConfigError(f"{where} has no rows; remove its marker")
     try:
         return charts.svg(draw(data), f"{title}, {name}")
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{where}: {error}; correct the row, or change the marker in {PAGE}"
+            f"{where}: {error}; correct the row, or change the marker"
         ) from None
 
 
-TABLES: dict[str, Callable[..., str]] = {"results": results, "others": others}
 CHARTS: dict[str, Callable[..., str]] = {
     "peers": peers,
     "share_of_peak": share_of_peak,
     "step_classes": step_classes,
     "loss_curves": loss_curves,
 }
-GENERATORS = TABLES | CHARTS
-
-HTML = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>bert_jax: performance</title>
-<style>
-body {{ font-family: sans-serif; max-width: 75rem; margin: 2rem auto; }}
-table {{ border-collapse: collapse; font-size: 0.9rem; }}
-th, td {{ border-bottom: 1px solid #ccc; padding: 0.3rem 0.7rem; text-align: left; }}
-.chart {{ max-width: 60rem; }}
-</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-if __name__ == "__main__":
-    main()

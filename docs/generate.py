@@ -1,13 +1,19 @@
-"""Fills in the generated parts of the documentation; a hook of mkdocs.
+"""Writes the generated parts of the documentation into its pages.
 
-A line `<!-- generate: NAME ARGUMENTS -->` in a page is replaced by the Markdown that
-the function of that name in GENERATORS returns: command references from --help, config
-references from the dataclasses, and the tables and charts of benchmarks/report.py.
+    python docs/generate.py
+
+Between `<!-- begin: NAME ARGUMENTS -->` and `<!-- end -->` in a page stands the
+Markdown that the function of that name in GENERATORS returns: command references from
+--help, config references from the dataclasses, and tables of benchmarks/results. Charts
+are files of docs/charts. A test compares the pages with what this command would write.
+
+It is also a hook of mkdocs, which adds the documents of other directories to the site.
 """
 
 import ast
 import concurrent.futures
 import dataclasses
+import functools
 import importlib
 import inspect
 import os
@@ -17,11 +23,12 @@ import sys
 import tokenize
 import tomllib
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
 from benchmarks import budgets, report  # noqa: E402
@@ -56,17 +63,41 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replaces the markers of a page, and links to PAGES; called by mkdocs."""
-    if str(ROOT) not in sys.path:  # mkdocs resets it after loading a hook
-        sys.path.insert(0, str(ROOT))
+    """Replaces links to PAGES; called by mkdocs."""
     for uri, path in PAGES.items():
         markdown = markdown.replace(f"](../{path}", f"]({uri}")
-    try:
-        return report.fill(markdown, GENERATORS)
-    except ConfigError as error:
-        from mkdocs.exceptions import PluginError
+    return markdown
 
-        raise PluginError(str(error)) from None  # mkdocs prints it without a traceback
+
+def main() -> None:
+    """Writes the pages and charts that differ from what is generated."""
+    try:
+        for path, text in generated(sorted(DOCS.glob("*.md"))).items():
+            if not path.exists() or path.read_text() != text:
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(text)
+                print(path.relative_to(ROOT))
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+
+
+def generated(pages: Iterable[Path]) -> dict[Path, str]:
+    """Returns the text of pages, and of the charts in them, by path."""
+    files: dict[Path, str] = {}
+
+    def image(name: str, draw: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(draw)  # with its signature
+        def link(*arguments: str) -> str:
+            file = "_".join(dict.fromkeys([name, *arguments[:1]])) + ".svg"
+            files[DOCS / "charts" / file] = draw(*arguments)
+            return f"![{name.replace('_', ' ').capitalize()}](charts/{file})"
+
+        return link
+
+    images = {name: image(name, draw) for name, draw in report.CHARTS.items()}
+    for path in pages:
+        files[path] = report.fill(path.read_text(), GENERATORS | images)
+    return files
 
 
 # ---- Commands
@@ -311,5 +342,8 @@ GENERATORS: dict[str, Callable[..., str]] = {
     "config_differences": config_differences,
     "layers": layers,
     "budgets": budgets.budgets,
-    **report.GENERATORS,
+    "results": report.results,
 }
+
+if __name__ == "__main__":
+    main()

@@ -15,6 +15,7 @@ import pytest
 
 from tests import corpora
 from tests.commands import ROOT
+from tests.conftest import slow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 TEXT = {path.name: path.read_text() for path in PAGES}
@@ -131,17 +132,14 @@ def generate():
     return module
 
 
-def test_markers_of_the_pages_are_replaced():
-    hook = generate()
-    for page, text in TEXT.items():
-        if page != "commands.md":  # runs every command
-            assert "<!-- generate" not in hook.on_page_markdown(text), page
-
-
-def test_a_wrong_marker_ends_mkdocs_without_a_traceback():
-    exceptions = pytest.importorskip("mkdocs.exceptions")
-    with pytest.raises(exceptions.PluginError, match="generate: pears a -->: 'pears'"):
-        generate().on_page_markdown("<!-- generate: pears a -->")
+@pytest.mark.parametrize(
+    "name",
+    [slow("commands.md"), *sorted(TEXT.keys() - {"commands.md"})],  # runs commands
+)
+def test_the_generated_parts_of_a_page_are_up_to_date(name):
+    (path,) = (path for path in PAGES if path.name == name)
+    for file, text in generate().generated([path]).items():
+        assert file.read_text() == text, f"{file}: run python docs/generate.py"
 
 
 def test_the_config_reference_has_every_key_with_its_comment_and_value():
@@ -160,12 +158,14 @@ def test_the_config_reference_has_every_key_with_its_comment_and_value():
 
 
 def test_the_pages_of_results_have_every_case():
-    pages = TEXT["performance.md"] + TEXT["evidence.md"]
-    text = generate().on_page_markdown(pages)
+    text = "".join(
+        TEXT[f"{name}.md"] for name in ("performance", "evidence", "speedrun")
+    )
     for path in (ROOT / "benchmarks/results").glob("*.jsonl"):
         for line in path.read_text().splitlines():
             row = json.loads(line)
-            assert f"| {row.get('case', row.get('topology'))} |" in text
+            case = row.get("case", row.get("topology")).replace("|", "&#124;")
+            assert f"| {case} |" in text
 
 
 def test_commands_of_the_reference_are_all_commands():

@@ -20,7 +20,14 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors, phases
-from bert_jax.data.batches import masking, pairs, pipeline, provenance, step_rows, visits
+from bert_jax.data.batches import (
+    masking,
+    pairs,
+    pipeline,
+    provenance,
+    step_rows,
+    visits,
+)
 from bert_jax.data.batches import streams as streams_lib
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
