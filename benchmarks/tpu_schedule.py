@@ -6,7 +6,7 @@
 Compiles the train step and adds up its operations by class, on three scales: libtpu's
 own estimate; the bundles of the final schedule, one per cycle; and the larger of the
 bundles and the bytes in HBM over the bandwidth. None of them was compared with a TPU.
-bert_jax/preflight/schedule.py describes what they omit. In the row, `value` is on the
+tpu_bundles.py describes what they omit. In the row, `value` is on the
 estimated scale, with operations that have no estimate (Pallas kernels) by their
 bundles, `larger_of` on the last one, `hbm` the cycles of its bytes alone, and
 `prefetched` those of the bytes that are copied to and from the core's memory beside the
@@ -27,7 +27,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from benchmarks import rows
+from benchmarks import rows, tpu_bundles
+from benchmarks.tpu_bundles import Operation
 from bert_jax import config as config_lib
 from bert_jax.configs import base, large
 from bert_jax.distributed import chips
@@ -35,8 +36,6 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring import throughput
 from bert_jax.preflight import compile as compile_lib
-from bert_jax.preflight import schedule
-from bert_jax.preflight.schedule import Operation
 
 
 def main() -> None:
@@ -66,7 +65,7 @@ def print_row(
 def measure(args: argparse.Namespace) -> dict[str, object]:
     """Compiles the step, and returns the row of the benchmark."""
     case = case_of(args, os.environ.get("LIBTPU_INIT_ARGS", ""))
-    with schedule.dumped() as directory:
+    with tpu_bundles.dumped() as directory:
         devices, chip = tpu(args.topology)
         config = make_config(args, len(devices))
         mesh = mesh_lib.make_mesh(config.mesh, devices)
@@ -75,7 +74,7 @@ def measure(args: argparse.Namespace) -> dict[str, object]:
             raise ConfigError(
                 f"--batch={args.batch} does not fit; give a smaller batch"
             )
-        found = schedule.operations(trial.program, directory, chip)
+        found = tpu_bundles.operations(trial.program, directory, chip)
     for each in sorted(found, key=lambda each: -each.cycles * each.times)[: args.list]:
         print(dataclasses.asdict(each), file=sys.stderr)
     flops = args.batch * throughput.train_flops_per_sequence(

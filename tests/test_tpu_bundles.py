@@ -5,10 +5,9 @@ import json
 
 import pytest
 
-from benchmarks import tpu_schedule
+from benchmarks import tpu_bundles, tpu_schedule
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
-from bert_jax.preflight import schedule
 from bert_jax.preflight.hlo import CompiledProgram
 from tests.commands import run_anew
 
@@ -46,7 +45,7 @@ custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/attention/cal
 
 
 def test_bundles_in_a_loop_count_once_per_iteration():
-    assert schedule.bundle_cycles(BUNDLES) == 2 + 5 * (3 + 3) + 1
+    assert tpu_bundles.bundle_cycles(BUNDLES) == 2 + 5 * (3 + 3) + 1
 
 
 def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
@@ -55,7 +54,7 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
         (tmp_path / f"123-{name}-66-final_bundles.txt").write_text(BUNDLES)
         analysis = tmp_path / f"123-{name}-67-schedule-analysis_final_bundles.txt"
         analysis.write_text("")
-    fusion, kernel = schedule.operations(CompiledProgram(HLO), str(tmp_path), chip)
+    fusion, kernel = tpu_bundles.operations(CompiledProgram(HLO), str(tmp_path), chip)
     assert (fusion.name, fusion.kind, fusion.times) == ("fusion.1", "matmul", 1)
     assert (kernel.name, kernel.kind, kernel.times) == ("kernel.1", "attention", 1)
     assert (fusion.estimated_cycles, kernel.estimated_cycles) == (7, None)
@@ -64,7 +63,7 @@ def test_operations_have_the_larger_of_bundles_and_bytes(tmp_path):
     per_cycle = 819e9 / chip.clock_hz
     assert fusion.hbm_cycles == pytest.approx(2 * 8 * 128 * 2 / per_cycle)
     assert fusion.cycles == 33
-    larger = schedule.Operation("x", "layer/dot", "matmul", 1, 7, 33, 40.0)
+    larger = tpu_bundles.Operation("x", "layer/dot", "matmul", 1, 7, 33, 40.0)
     assert larger.cycles == 40.0
 
 
@@ -90,7 +89,7 @@ kind=kOutput, calls=%other, backend_config={"estimated_cycles":"8"}
     for name in ("fusion.1", "kernel.1"):
         (tmp_path / f"123-{name}-01-final_bundles.txt").write_text(BUNDLES)
     chip = chips.chip_of("TPU v5 lite")
-    found = schedule.operations(CompiledProgram(text), str(tmp_path), chip)
+    found = tpu_bundles.operations(CompiledProgram(text), str(tmp_path), chip)
     assert {each.name: each.bundle_cycles for each in found} == {
         "fusion.1": 33,
         "fusion.2": 33,
@@ -106,7 +105,7 @@ def test_copies_beside_the_operations_are_counted_apart():
 def test_missing_schedules_are_an_error(tmp_path):
     with pytest.raises(ConfigError, match="wrote no schedules"):
         chip = chips.chip_of("TPU v5 lite")
-        schedule.operations(CompiledProgram(HLO), str(tmp_path), chip)
+        tpu_bundles.operations(CompiledProgram(HLO), str(tmp_path), chip)
 
 
 def attention_row(*arguments):
