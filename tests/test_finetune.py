@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -197,6 +198,25 @@ def test_every_kind_is_fine_tuned_and_predicts(kind, tmp_path, capsys):
     assert model.head == setup.head
     assert setup.evaluate(model.params, setup.datasets.dev[0]) == result.metrics
     assert list((tmp_path / "run" / "predictions" / "dev").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [("sentence1", "sentence2"), ("sentence1",)])
+def test_embeddings_are_learned_without_scores(columns, tmp_path):
+    """From pairs of texts about the same, and from the texts alone."""
+    setup = labelled.make_setup(
+        tmp_path,
+        kind="similarity",
+        is_from_scratch=True,
+        data__train=labelled.write_positives(tmp_path / "positives.tsv", 192, 2),
+        task__positives=columns,
+        recipe__global_batch_size=16,
+    )
+    _, params = setup.build(jax.random.key(0))
+    untrained = setup.evaluate(params, setup.datasets.dev[0])
+    rate = setup.config.recipe.learning_rate
+    result = tuning.tune(setup, rate, 0, str(tmp_path / "run"))
+    assert result.metrics["spearman"] > untrained["spearman"] + 0.1, result
 
 
 @pytest.mark.slow

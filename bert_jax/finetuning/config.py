@@ -109,6 +109,11 @@ class SimilarityTask:
     text: Annotated[tuple[str, ...], Length(min=2, max=2)]  # the two text columns
     label: str  # column of the similarity score
     max_label: Positive  # score whose target cosine is 1; the target of score 0 is 0
+    # columns of the training set without scores: two of texts that belong together, or
+    # one, whose texts differ by dropout alone; the other texts of the batch are
+    # negatives. (): train on the scores
+    positives: Annotated[tuple[str, ...], Length(min=0, max=2)]
+    temperature: Positive  # divides the cosines to the positive and the negatives
 
 
 Task = TextTask | ChoiceTask | TaggingTask | QuestionTask | SimilarityTask
@@ -221,6 +226,8 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
         _check_labels(task)
     if isinstance(task, QuestionTask):
         _check_windows(task, finetune.sequence_length)
+    if isinstance(task, SimilarityTask) and task.positives:
+        _check_negatives(task, finetune)
     return finetune
 
 
@@ -287,4 +294,22 @@ def _check_windows(task: QuestionTask, sequence_length: int) -> None:
         f" hold {room} tokens of the paragraph beside a question of"
         f" config.task.max_query_length={task.max_query_length}; set"
         " config.task.stride=0 for overlapping windows",
+    )
+
+
+def _check_negatives(task: SimilarityTask, config: FinetuneConfig) -> None:
+    require(
+        config.accumulation_steps == 1,
+        "config.accumulation_steps",
+        config.accumulation_steps,
+        "must be 1 with config.task.positives, whose negatives are the other texts of"
+        " the whole batch",
+    )
+    dropout = config.dropout
+    require(
+        len(task.positives) == 2 or dropout.hidden_prob + dropout.attention_prob > 0,
+        "config.dropout.hidden_prob",
+        dropout.hidden_prob,
+        "must be above 0 with one column in config.task.positives: without dropout, the"
+        " two embeddings of a text are equal",
     )

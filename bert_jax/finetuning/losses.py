@@ -11,6 +11,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from bert_jax.finetuning.config import SimilarityTask, Task
+from bert_jax.model import heads
 from bert_jax.training.losses import weighted_cross_entropy
 
 Batch = dict[str, jax.Array]
@@ -109,6 +111,32 @@ def similarity(cosines_B: jax.Array, batch: Batch) -> SumAndCount:
     return regression(cosines_B[:, None], batch)
 
 
+def contrastive(unit_B2D: jax.Array, batch: Batch, temperature: float) -> SumAndCount:
+    """Returns the summed cross entropy in nats and the number of pairs.
+
+    The classes of a first text are the second texts of the batch, and the right one is
+    its own. The logits are cosines over the temperature.
+
+    Source: Henderson et al. 2017, "Efficient Natural Language Response Suggestion",
+    section 4.4; Gao et al. 2021, "SimCSE", equation 1.
+
+    Args:
+      unit_B2D: float32 embeddings of length 1.
+      batch: float32[B] weights. Texts of weight 0 are no classes.
+      temperature: the temperature.
+    """
+    second_BD = jax.reshard(unit_B2D[:, 1], jax.P())  # of all devices
+    cosines_BB = jnp.einsum(
+        "bd,cd->bc", unit_B2D[:, 0], second_BD, precision=jax.lax.Precision.HIGHEST
+    )
+    is_class_B = jax.reshard(batch["weights"], jax.P()) > 0
+    logits_BB = jnp.where(is_class_B, cosines_BB / temperature, -1e9)
+    weights_B = batch["weights"]
+    labels_B = jnp.arange(len(unit_B2D), out_sharding=jax.typeof(weights_B).sharding)
+    total, _ = weighted_cross_entropy(logits_BB, labels_B, weights_B)
+    return total, jnp.sum(weights_B)
+
+
 # Keyed by the kind of head, see heads.py.
 LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
     "classification": classification,
@@ -119,3 +147,11 @@ LOSSES: dict[str, Callable[[jax.Array, Batch], SumAndCount]] = {
     "multiple_choice": classification,
     "similarity": similarity,
 }
+
+
+def of_task(task: Task, outputs: heads.Outputs, batch: Batch) -> SumAndCount:
+    """Returns the loss of a task for the outputs of its head."""
+    if isinstance(task, SimilarityTask) and task.positives:
+        unit_B2D = heads.embeddings(outputs.states[-1], batch["sequence_ids"])
+        return contrastive(unit_B2D, batch, task.temperature)
+    return LOSSES[task.kind](outputs.logits, batch)

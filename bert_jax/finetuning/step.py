@@ -76,7 +76,6 @@ def make_train_step(
         train without distillation.
     """
     dtype = step_lib.compute_dtype(config.compute_dtype)
-    loss_of = losses.LOSSES[config.task.kind]
 
     def train_step(
         state: TrainState,
@@ -93,7 +92,7 @@ def make_train_step(
             outputs = model(
                 microbatch, dropout_key=key, dtype=dtype, remat=config.remat
             )
-            total, count = loss_of(outputs.logits, microbatch)
+            total, count = losses.of_task(config.task, outputs, microbatch)
             if teacher is not None:
                 teacher_model: Any = nnx.merge(teacher, teacher_params)
                 targets = teacher_model(microbatch, dropout_key=None, dtype=dtype)

@@ -77,6 +77,7 @@ def read(
     names: Sequence[str],
     *,
     has_labels: bool,
+    is_training: bool = False,
 ) -> Examples:
     """Reads a training, dev or test set.
 
@@ -98,6 +99,8 @@ def read(
     if isinstance(task, ChoiceTask):
         return examples.read_choices(table, task.text, task.choices, label)
     if isinstance(task, SimilarityTask):
+        if is_training and task.positives:
+            return examples.read_positives(table, task.positives)
         return examples.read_similarity(table, task.text, label, task.max_label)
     index = "" if has_labels else task.index
     columns = task.text, label, index

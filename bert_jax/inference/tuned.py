@@ -243,7 +243,14 @@ def _task_of(head: Head, settings: dict[str, Any], num_best: int) -> Task:
     if head.kind == "multiple_choice":
         return ChoiceTask(kind=head.kind, text=(), choices=(), label="")
     if head.kind == "similarity":
-        return SimilarityTask(kind=head.kind, text=("", ""), label="", max_label=1.0)
+        return SimilarityTask(
+            kind=head.kind,
+            text=("", ""),
+            label="",
+            max_label=1.0,
+            positives=(),
+            temperature=1.0,
+        )
     return TextTask(
         kind=head.kind,
         text=("",) * settings["num_texts"],

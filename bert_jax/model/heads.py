@@ -209,15 +209,7 @@ class BertForSimilarity(nnx.Module):
         states = self.bert.states(
             rows, dropout_key=dropout_key, dtype=dtype, remat=remat
         )
-        x_RD = mean_of_tokens(states[-1].astype(jnp.float32), rows["sequence_ids"])
-        squares_R1 = jnp.sum(x_RD * x_RD, axis=1, keepdims=True)
-        unit_RD = x_RD * jax.lax.rsqrt(jnp.maximum(squares_R1, 1e-24))
-        B, C, _ = batch["input_ids"].shape
-        unit_BCD = jnp.reshape(
-            unit_RD,
-            (B, C, unit_RD.shape[1]),
-            out_sharding=sharding.spec("batch", "replicated", "replicated"),
-        )
+        unit_BCD = embeddings(states[-1], batch["sequence_ids"])
         return Outputs(jnp.sum(unit_BCD[:, 0] * unit_BCD[:, 1], axis=1), states)
 
 
@@ -239,6 +231,28 @@ def build(
     """Initializes a model: returns its graphdef and float32 parameters on the mesh."""
     rngs = nnx.Rngs(params=key)
     return nnx.split(KINDS[head.kind](config, vocab_size, head, rngs))
+
+
+def embeddings(states_RTD: jax.Array, sequence_ids_BCT: jax.Array) -> jax.Array:
+    """Returns float32[B, C, D], the embeddings of texts by BertForSimilarity.
+
+    They have length 1.
+
+    Args:
+      states_RTD: the last states of the B * C texts.
+      sequence_ids_BCT: int32, 0 for padding.
+    """
+    B, C, T = sequence_ids_BCT.shape
+    by_row = sharding.spec("batch", "replicated")
+    ids_RT = jnp.reshape(sequence_ids_BCT, (B * C, T), out_sharding=by_row)
+    x_RD = mean_of_tokens(states_RTD.astype(jnp.float32), ids_RT)
+    squares_R1 = jnp.sum(x_RD * x_RD, axis=1, keepdims=True)
+    unit_RD = x_RD * jax.lax.rsqrt(jnp.maximum(squares_R1, 1e-24))
+    return jnp.reshape(
+        unit_RD,
+        (B, C, unit_RD.shape[1]),
+        out_sharding=sharding.spec("batch", "replicated", "replicated"),
+    )
 
 
 def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:

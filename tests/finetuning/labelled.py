@@ -61,6 +61,16 @@ def _similarity(random) -> str:
     return f"{_words(random, a, 6)}\t{_words(random, b, 6)}\t{5 * int(a == b)}\n"
 
 
+def write_positives(path: pathlib.Path, num_rows: int, seed: int) -> str:
+    """Writes pairs of texts with words of the same half; returns the spec."""
+    random, lines = np.random.default_rng(seed), ["sentence1\tsentence2\n"]
+    for _ in range(num_rows):
+        side = int(random.integers(2))
+        lines.append(f"{_words(random, side, 6)}\t{_words(random, side, 4)}\n")
+    path.write_text("".join(lines))
+    return f"tsv:{path}"
+
+
 def _multi_label(random) -> str:
     sides = [[0], [1], [0, 1]][random.integers(3)]
     text = " ".join(_words(random, side, 4) for side in sides)

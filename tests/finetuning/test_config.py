@@ -127,6 +127,21 @@ def change(name, **changes):
             "config.task.text=.* has length 1; the length must be 2",
         ),
         ("similarity", {"task__max_label": 0.0}, "config.task.max_label=0.0"),
+        ("similarity", {"task__positives": ("a", "b", "c")}, "positives=.* length 3"),
+        (
+            "similarity",
+            {"task__positives": ("a", "b"), "accumulation_steps": 2},
+            "config.accumulation_steps=2 must be 1",
+        ),
+        (
+            "similarity",
+            {
+                "task__positives": ("a",),
+                "dropout__hidden_prob": 0.0,
+                "dropout__attention_prob": 0.0,
+            },
+            "config.dropout.hidden_prob=0.0 must be above 0",
+        ),
         ("sst2", {"num_layers": -1}, "config.num_layers=-1 must be at least 0"),
         ("sst2", {"distill__states_weight": 1.0}, "config.distill.teacher='' must"),
         ("distill", {"distill__temperature": 0.0}, "config.distill.temperature=0.0"),

@@ -81,7 +81,12 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
 
     def split(spec: str, *, has_labels: bool, is_training: bool = False) -> Split:
         found: Any = task.read(
-            config.task, spec, config.data.header, names, has_labels=has_labels
+            config.task,
+            spec,
+            config.data.header,
+            names,
+            has_labels=has_labels,
+            is_training=is_training,
         )
         if isinstance(found, Questions) and not has_labels:
             # A test set hides whether questions may have no answer; the training set

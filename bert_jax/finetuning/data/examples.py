@@ -148,6 +148,21 @@ def read_similarity(
     return dataclasses.replace(found, labels=found.labels / np.float32(max_label))
 
 
+def read_positives(table: Table, columns: Sequence[str]) -> Texts:
+    """Converts a table to pairs of texts that belong together, of target cosine 1.
+
+    Args:
+      table: from `tables.read`.
+      columns: the two text columns, or one whose texts are paired with themselves.
+
+    Raises:
+      ConfigError: if a column is missing.
+    """
+    a, *b = (_texts(table, column, "config.task.positives") for column in columns)
+    labels = np.ones(len(a), np.float32)
+    return Texts(a, b[0] if b else a, labels, np.arange(len(a)), table.num_dropped)
+
+
 def read_choices(
     table: Table, text: Sequence[str], choices: Sequence[str], label: str
 ) -> Choices:
