@@ -87,7 +87,10 @@ def test_flags_and_config_keys_of_a_command_exist(words):
 def test_config_keys_in_the_text_exist():
     configs = [
         config_of(name)
-        for name in ("base", "finetune/glue:sst2", "finetune/squad2", "finetune/swag")
+        for name in (
+            *("base", "finetune/glue:sst2", "finetune/squad2", "finetune/swag"),
+            "finetune/similarity",
+        )
     ]
     found = 0
     for page, text in TEXT.items():
