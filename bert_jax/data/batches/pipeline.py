@@ -19,6 +19,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -195,7 +196,7 @@ def _dataset(
     return made.with_options(options)
 
 
-def _as_array(tensor: "tf.Tensor") -> np.ndarray:
+def _as_array(tensor: Any) -> np.ndarray:
     return np.asarray(memoryview(tensor))  # `tensor.numpy()` would copy
 
 
