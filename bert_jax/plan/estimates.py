@@ -25,8 +25,8 @@ GPU_GB = {"a100": 40, "h100": 80, "h200": 141, "l40s": 48, "l40": 48, "l4": 24}
 GPU_GB["4090"] = 24
 GPU_SHARE = 0.75  # that JAX allocates
 STATE_BYTES = 16  # of a parameter: weight, two moments and gradient
-# Activations of a layer, per token and hidden unit: 29 in configs/gpu_day.py with 64 rows
-# at a time, compiled for v5e. Without kernels, also per pair of tokens and head.
+# Activations of a layer, per token and hidden unit: 29 in configs/gpu_day.py with 64
+# rows at a time, compiled for v5e. Without kernels, also per pair of tokens and head.
 ACTIVATION_BYTES, SCORE_BYTES = 30, 4
 
 
