@@ -1,7 +1,12 @@
-"""Evaluates a checkpoint on held-out text.
+"""Evaluates a checkpoint, or a published model, on held-out text.
 
     python -m bert_jax.evaluate --workdir=DIR [--step=N] [--corpus_dir=DIR]
         [--probes=blimp:DIR,stsb:DIR]
+    python -m bert_jax.evaluate --config=configs/continue.py --config.init_from=MODEL
+        [--config.KEY=VALUE ...] [--probes=...]
+
+With --config, evaluates the model of config.init_from, before the first step of a run,
+on the corpus of the config.
 
 Prints one JSON object: step, masked_lm_loss, masked_lm_accuracy, next_sentence_loss,
 next_sentence_accuracy, unigram_entropy (of the held-out tokens, in nats; it is the
@@ -12,7 +17,9 @@ probes are probe/blimp and probe/stsb; by default the probes are those of the ru
 (config.eval.probes), and --probes= is none.
 """
 
+import contextlib
 import json
+import sys
 
 import jax
 from absl import flags
@@ -21,15 +28,15 @@ from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import run as run_lib
+from bert_jax.loading import start
+from bert_jax.loading.run import Run
 from bert_jax.training import evaluation
 
 
 def main() -> None:
-    (workdir,) = cli.require("workdir")
-    workdir = cli.directory("workdir", workdir)
     given = _PROBES.value
     chosen = None if given is None else probes.read(given, "--probes")
-    run = run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
+    run = open_initial() if _CONFIG.value else open_checkpoint()
     if chosen is None:
         key = "config.eval.probes of the run (--probes overrides it)"
         chosen = probes.read(run.config.eval.probes, key)
@@ -62,7 +69,25 @@ def main() -> None:
     print(json.dumps(result))
 
 
+def open_checkpoint() -> Run:
+    (workdir,) = cli.require("workdir")
+    workdir = cli.directory("workdir", workdir)
+    return run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
+
+
+def open_initial() -> Run:
+    for name in ("workdir", "step", "corpus_dir"):
+        if flags.FLAGS[name].value is not None:
+            raise ConfigError(f"--{name} and --config are mutually exclusive; give one")
+    config = cli.load_config(_CONFIG)
+    with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
+        run, notes = start.open_start(config)
+        print("".join(f"{note}\n" for note in notes), end="")
+    return run
+
+
 if __name__ == "__main__":
+    _CONFIG = cli.define_config()
     flags.DEFINE_string("workdir", None, "directory of a training run")
     _STEP = flags.DEFINE_integer(
         "step", None, "step of the checkpoint; default: the newest"

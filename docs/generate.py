@@ -37,7 +37,7 @@ from bert_jax.errors import ConfigError  # noqa: E402
 
 COMMANDS = (
     "train prepare prepare_beam evaluate export finetune predict extract score"
-    " checkpoint inspect_batch preflight"
+    " checkpoint inspect_batch plan preflight"
 ).split()
 # Documents outside docs/ that are pages of the site.
 PAGES = {

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax.data.corpus import corpus as corpus_lib
-from tests.commands import ENV, run, run_well
+from tests.commands import ENV, run, run_well, small_run
 from tests.conftest import slow
 
 
@@ -30,6 +30,16 @@ def test_prints_one_json_object_with_the_metrics_of_training(trained):
         assert found[name] == pytest.approx(logged[f"eval_{name}"], rel=1e-5)
     assert 0.5 <= found["next_sentence_majority"] < 1
     assert 2 < found["unigram_entropy"] < np.log(120)
+
+
+def test_a_config_evaluates_the_model_that_a_run_would_start_from(trained):
+    """The metrics before a continued run are those of the model that it continues."""
+    workdir = trained / "run"
+    arguments = small_run(trained, init_from=str(workdir))
+    result = run("bert_jax.evaluate", *arguments)
+    assert result.returncode == 0, result.stderr
+    after = json.loads(run_well("bert_jax.evaluate", f"--workdir={workdir}"))
+    assert json.loads(result.stdout) == after | {"step": 0}
 
 
 @pytest.mark.slow
@@ -71,6 +81,8 @@ def test_a_moved_corpus_is_given_by_corpus_dir(trained, tmp_path):
         slow([], "--workdir is missing"),
         slow(["--workdir=/nonexistent"], "has no config.json"),
         (["--workdir=RUN", "--step=7"], "of step 7; available steps: 10, 20"),
+        (["--config=tiny", "--workdir=RUN"], "--workdir and --config are mutually ex"),
+        (["--config=tiny"], "config.init_from='' names no model; give --config.init_"),
     ],
 )
 def test_errors_are_one_line(trained, arguments, message):

@@ -6,6 +6,7 @@ describes any TPU slice and compiles for it on any x86-64 Linux machine, without
 
 import dataclasses
 import importlib.util
+import math
 import os
 import re
 from typing import Any
@@ -28,19 +29,34 @@ EXAMPLES = {
     "v6e": "v6e:16x16",
     "tpu7x": "tpu7x:4x4x4",
 }
+KINDS = {  # keys of CHIPS
+    "v2": "TPU v2",
+    "v3": "TPU v3",
+    "v4": "TPU v4",
+    "v5e": "TPU v5 lite",
+    "v5p": "TPU v5",
+    "v6e": "TPU v6 lite",
+    "tpu7x": "TPU7x",
+}
+# Google's names count the chips of these generations, and the two cores of each chip of
+# the others: v5litepod-64 has 64 chips, v4-64 has 32.
+COUNTED_IN_CHIPS = ("v5e", "v6e")
+SLICE_NAMES = (
+    f"{', '.join(EXAMPLES.values())} (other sizes work as well, and several slices, as"
+    " in 2*v5e:16x16), or Google's names, such as v4-8, v5litepod-64, v5p-8 and v6e-16"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
     """Data-sheet numbers of one device, which is 1 / devices_per_chip of a chip."""
 
-    # The fields after devices_per_chip are given for TPUs only.
-
     peak_flops: float  # dense bfloat16 FLOP/s
+    hbm_bytes_per_s: float
     devices_per_chip: int = 1
+    # The fields below are given for TPUs only.
     flops_per_cycle: int = 0  # bfloat16, all matrix units of a device
     hbm_gib: float = 0.0  # available to a program: the smaller of two libtpu versions
-    hbm_bytes_per_s: float = 0.0
     ici_bytes_per_s: float = 0.0  # to other chips, all links, both directions
     # Host memory that libtpu was measured to take while it compiled BERT-large, which
     # has LAYERS_TO_COMPILE layers; not measured for v2 and v3.
@@ -123,10 +139,16 @@ CHIPS = {
         ici_bytes_per_s=600e9,
         gib_to_compile=5.0,
     ),
-    "NVIDIA A100": Chip(peak_flops=312e12),
-    "NVIDIA H100": Chip(peak_flops=989e12),
-    "NVIDIA H200": Chip(peak_flops=989e12),
+    "NVIDIA A100": Chip(peak_flops=312e12, hbm_bytes_per_s=1555e9),  # 80 GB: 2,039
+    "NVIDIA H100": Chip(peak_flops=989e12, hbm_bytes_per_s=3350e9),
+    "NVIDIA H200": Chip(peak_flops=989e12, hbm_bytes_per_s=4800e9),
+    "NVIDIA L40S": Chip(peak_flops=362e12, hbm_bytes_per_s=864e9),
+    "NVIDIA L40": Chip(peak_flops=181e12, hbm_bytes_per_s=864e9),
+    "NVIDIA L4": Chip(peak_flops=121e12, hbm_bytes_per_s=300e9),
+    "NVIDIA GeForce RTX 4090": Chip(peak_flops=165e12, hbm_bytes_per_s=1008e9),
 }
+GPUS = {kind.split()[-1].lower(): kind for kind in CHIPS if kind.startswith("NVIDIA")}
+_COUNT = r"(?:([1-9]\d*)\*)?"  # a number of slices or GPUs, as in 2*v5e:16x16
 
 
 def chip_of(device_kind: str) -> Chip | None:
@@ -142,9 +164,10 @@ def devices(name: str) -> list[Any]:
     """Returns the devices of a TPU slice, or of this machine.
 
     Args:
-      name: the generation and the side lengths in chips, for example v5e:16x16; several
-        slices joined by the data centre's network, for example 4*v5e:16x16; or
-        "local" for the devices of this machine.
+      name: the generation and the side lengths in chips, for example v5e:16x16, or
+        Google's name of the slice, v5litepod-256; several slices joined by the data
+        centre's network, for example 4*v5e:16x16; or "local" for the devices of this
+        machine.
 
     Raises:
       ConfigError: if there is no such slice, libtpu is not installed, or
@@ -159,25 +182,21 @@ def devices(name: str) -> list[Any]:
             )
         open_devices()
         return jax.devices()
-    match = re.fullmatch(r"(?:([1-9]\d*)\*)?((\w+):(\d+(?:x\d+)+))", name)
-    if not match or match[3] not in EXAMPLES:
-        raise ConfigError(
-            f"--topology={name} is not known; use one of"
-            f" {', '.join(EXAMPLES.values())} (other sizes work as well, and several"
-            f" slices, as in 2*v5e:16x16), or {LOCAL}"
-        )
+    found = parse_slices(name)
+    if not found:
+        raise ConfigError(f"--topology={name} is not known; use {LOCAL}, {SLICE_NAMES}")
     if not importlib.util.find_spec("libtpu"):
         raise ConfigError(
             f"--topology={name} needs the TPU compiler, libtpu, which is not installed;"
             " pip install -r requirements-tpu.txt, or use --topology=local"
         )
     _prepare_libtpu()
-    num_slices, slice_name, generation, sides = match.groups()
+    num_slices, generation, sides = found
     try:
         return topologies.get_topology_desc(
             platform="tpu",
-            topology_name=slice_name,
-            num_slices=int(num_slices or 1),
+            topology_name=f"{generation}:{sides}",
+            num_slices=num_slices,
             **_options(generation, sides),
         ).devices
     except jax.errors.JaxRuntimeError as error:
@@ -185,6 +204,59 @@ def devices(name: str) -> list[Any]:
         raise ConfigError(
             f"--topology={name}: {reason}; try {EXAMPLES[generation]}"
         ) from None
+
+
+def parse_slices(name: str) -> tuple[int, str, str] | None:
+    """Parses the name of TPU slices, see `devices`.
+
+    Returns:
+      (number of slices, generation, side lengths), which is (2, "v5e", "8x8") for both
+      2*v5e:8x8 and 2*v5litepod-64; None if there are no such slices.
+    """
+    match = re.fullmatch(_COUNT + r"(\w+)(?::(\d+(?:x\d+)+)|-(\d+))", name)
+    if not match:
+        return None
+    num_slices, generation, sides, size = match.groups()
+    generation = generation.replace("v5litepod", "v5e")
+    if generation not in EXAMPLES:
+        return None
+    sides = sides or _sides(generation, int(size))
+    return (int(num_slices or 1), generation, sides) if sides else None
+
+
+def _sides(generation: str, size: int) -> str | None:
+    """Returns the side lengths of the slice that Google names by its size, or None.
+
+    They are powers of two, as equal as possible: v4-32 is 2x2x4.
+    """
+    num_sides = EXAMPLES[generation].count("x", len(generation)) + 1
+    num_chips = size if generation in COUNTED_IN_CHIPS else size / 2
+    exponent = round(math.log2(max(num_chips, 1)))
+    least = 1 if num_sides == 2 else 4  # the chips of a host
+    if num_chips != 2**exponent or num_chips < least:
+        return None
+    sides = [2 ** ((exponent + i) // num_sides) for i in range(num_sides)]
+    return "x".join(map(str, sorted(sides, key=lambda n: n == 1)))  # 2x2x1
+
+
+def count(name: str) -> tuple[str, int] | None:
+    """Returns the kind and number of devices that a name stands for, without opening.
+
+    Args:
+      name: TPU slices, see `devices`, or NVIDIA GPUs: one of GPUS, or 8*h100.
+
+    Returns:
+      (key of CHIPS, number of devices); None if the name is not known.
+    """
+    if found := parse_slices(name):
+        num_slices, generation, sides = found
+        kind = KINDS[generation]
+        num_chips = num_slices * math.prod(map(int, sides.split("x")))
+        return kind, num_chips * CHIPS[kind].devices_per_chip
+    match = re.fullmatch(_COUNT + r"(\w+)", name)
+    if not match or match[2] not in GPUS:
+        return None
+    return GPUS[match[2]], int(match[1] or 1)
 
 
 def _options(generation: str, sides: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Opens a training run: its config, corpus, and the parameters of a checkpoint."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -32,10 +33,23 @@ class Run:
     mesh: jax.sharding.Mesh
     step: int
     phase_index: int  # the phase of the step
-    graphdef: nnx.GraphDef
-    accumulation_steps: int  # from the config, reduced to divide the rows of a device
     params: Any
-    eval_step: Callable[..., Any]
+
+    @functools.cached_property
+    def graphdef(self) -> nnx.GraphDef:
+        graphdef, _ = abstract_params(self.config)
+        return graphdef
+
+    @functools.cached_property
+    def eval_step(self) -> Callable[..., Any]:
+        return jax.jit(step_lib.make_eval_step(self.config, self.graphdef))
+
+    @property
+    def accumulation_steps(self) -> int:
+        """That of the config, reduced to divide the rows of a device."""
+        batch = self.config.phases[self.phase_index].global_batch_size
+        rows = batch // mesh_lib.batch_divisor(self.mesh)
+        return math.gcd(self.config.accumulation_steps, rows)
 
 
 def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
@@ -78,22 +92,11 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     integrity.check(workdir, step, "use --step={}")
     checkpoints.position(step, corpus.sha256)
     phase_index, _ = phases.phase_of(config, max(step - 1, 0))
-    mesh = _mesh_for(config, phase_index)
-    jax.set_mesh(mesh)
-    graphdef, like = abstract_params(config)
+    mesh = set_mesh(config, phase_index)
+    _, like = abstract_params(config)
     params = checkpoints.restore(step, {"params": like}, mesh)["params"]
     checkpoints.close()
-    return Run(
-        config=config,
-        corpus=corpus,
-        mesh=mesh,
-        step=step,
-        phase_index=phase_index,
-        graphdef=graphdef,
-        accumulation_steps=_accumulation_steps(config, phase_index, mesh),
-        params=params,
-        eval_step=jax.jit(step_lib.make_eval_step(config, graphdef)),
-    )
+    return Run(config, corpus, mesh, step, phase_index, params)
 
 
 def _check_corpus_exists(directory: str) -> None:
@@ -118,22 +121,20 @@ def abstract_params(config: ExperimentConfig) -> tuple[nnx.GraphDef, Any]:
     return graphdef, jax.eval_shape(init).params
 
 
-def _mesh_for(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
-    """Returns the run's mesh, or a data mesh whose size divides the batch."""
-    size = config.phases[phase_index].global_batch_size
+def set_mesh(config: ExperimentConfig, phase_index: int) -> jax.sharding.Mesh:
+    """Sets the run's mesh, or a data mesh whose size divides the batch."""
+    mesh = _mesh_for(config, config.phases[phase_index].global_batch_size)
+    jax.set_mesh(mesh)
+    return mesh
+
+
+def _mesh_for(config: ExperimentConfig, batch: int) -> jax.sharding.Mesh:
     try:
         mesh = mesh_lib.make_mesh(config.mesh)
-        if size % mesh_lib.batch_divisor(mesh) == 0:
+        if batch % mesh_lib.batch_divisor(mesh) == 0:
             return mesh
     except ConfigError:
         pass  # the run had another number of devices
-    num = math.gcd(size, jax.device_count())
+    num = math.gcd(batch, jax.device_count())
     data_only = MeshConfig(data=num, fsdp=1, tensor=1, shard_optimizer=False)
     return mesh_lib.make_mesh(data_only, jax.devices()[:num])
-
-
-def _accumulation_steps(
-    config: ExperimentConfig, phase_index: int, mesh: jax.sharding.Mesh
-) -> int:
-    rows = config.phases[phase_index].global_batch_size // mesh_lib.batch_divisor(mesh)
-    return math.gcd(config.accumulation_steps, rows)

@@ -8,11 +8,17 @@ import jax
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
+from bert_jax.distributed import devices
+from bert_jax.errors import ConfigError
 from bert_jax.loading import branch, initialize
+from bert_jax.loading import run as run_lib
 from bert_jax.loading.branch import Branch
 from bert_jax.loading.initialize import Weights
+from bert_jax.loading.run import Run
 from bert_jax.model import parameters
 from bert_jax.phases import Position
+from bert_jax.training import optimizer
+from bert_jax.training import step as step_lib
 from bert_jax.training.input import find_corpus
 from bert_jax.training.step import TrainState
 
@@ -42,6 +48,33 @@ def open_inputs(config: ExperimentConfig, is_begun: bool) -> tuple[Corpus, Start
         return find_corpus(config), weights
     corpus = find_corpus(config)
     return corpus, initialize.read(source, config, corpus.tokenizer)
+
+
+def open_start(config: ExperimentConfig) -> tuple[Run, tuple[str, ...]]:
+    """Opens the model that a run starts from, as the run at its first step.
+
+    Its phase is the last one, so that an evaluation can be compared with one of the
+    trained model.
+
+    Returns:
+      The run, and notes on parameters that the model lacks.
+
+    Raises:
+      ConfigError: if the config starts from random weights, or as `open_inputs`.
+    """
+    if not config.init_from and not config.branch_from:
+        raise ConfigError(
+            "config.init_from='' names no model; give --config.init_from=MODEL"
+        )
+    devices.open_local_devices()
+    phase_index = len(config.phases) - 1
+    mesh = run_lib.set_mesh(config, phase_index)
+    corpus, start = open_inputs(config, is_begun=False)
+    assert start is not None
+    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    _, state = first_state(init, start, corpus, mesh)
+    step = first_step(0, start)
+    return Run(config, corpus, mesh, step, phase_index, state.params), start.notes
 
 
 def first_step(saved_step: int, start: Start) -> int:

@@ -9,7 +9,8 @@ Needs no TPU and opens none. Compiles the train step of each phase with the TPU'
 compiler. Memory and collectives are read from the compiled program; step time, MFU,
 hours and cost are estimates. Also compiles the largest batch that fits and each kind of
 remat; --nosearch skips both if the batch fits. The exit code is 0 whether the run fits
-or not: see "fits" in the report.
+or not: see "fits" in the report. A slice may also be given by Google's name: v4-8 is
+v4:2x2x1, v5litepod-64 is v5e:8x8.
 
 With --devices, compiles nothing and needs no libtpu: checks within seconds whether the
 config can be divided over N devices of any kind, counted over all --slices.
@@ -42,7 +43,7 @@ def main() -> None:
     if _TOPOLOGY.value is None:
         raise ConfigError(
             f"--topology is missing; give {chips.LOCAL}, or a slice such as"
-            f" {', '.join(chips.EXAMPLES.values())}"
+            f" {', '.join(chips.EXAMPLES.values())}, or v5litepod-64"
         )
     report = {"arguments": cli.config_arguments()} | check.preflight(
         config, _TOPOLOGY.value, _PRICE.value, _SEARCH.value
@@ -53,7 +54,9 @@ def main() -> None:
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
     _TOPOLOGY = flags.DEFINE_string(
-        "topology", None, "TPU slices, for example v5e:16x16 or 2*v5e:16x16, or local"
+        "topology",
+        None,
+        "TPU slices, such as v5e:16x16, v5litepod-64 or 2*v5e:16x16, or local",
     )
     _DEVICES = flags.DEFINE_integer(
         "devices", None, "number of devices: check only the division", lower_bound=1

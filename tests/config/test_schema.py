@@ -9,7 +9,15 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import errors
-from bert_jax.configs import base, base_modern, d2l, large, large_packed, sizes
+from bert_jax.configs import (
+    base,
+    base_modern,
+    d2l,
+    gpu_day,
+    large,
+    large_packed,
+    sizes,
+)
 from bert_jax.training.optimizer import make_schedule
 
 
@@ -57,6 +65,22 @@ def test_modern_recipe_has_the_model_and_data_of_base():
     assert data == faithful.data
     assert modern.eval == faithful.eval and faithful.eval.masked_lm_prob == 0.15
     assert modern.tokenizer == faithful.tokenizer
+
+
+def test_the_recipe_of_a_day_is_the_modern_one_in_rows_of_512_tokens():
+    day, modern = (
+        config_lib.from_config_dict(m.get_config()) for m in (gpu_day, base_modern)
+    )
+    assert (day.model, day.data, day.tokenizer) == (
+        (modern.model, modern.data, modern.tokenizer)
+    )
+    assert day.model.max_position_embeddings == 512 and day.budget_hours == 24
+    (phase,) = day.phases
+    assert dataclasses.replace(
+        modern.phases[1],
+        num_steps=phase.num_steps,
+        global_batch_size=phase.global_batch_size,
+    ) == (phase)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,56 @@ def test_local_devices_are_those_of_jax():
     assert chips.devices("local") == jax.devices()
 
 
-@pytest.mark.parametrize("name", ["v9:2x2", "v5e", "v5e:", "v5litepod:2x2", ""])
+@pytest.mark.parametrize(
+    "name",
+    # v4-12 has 6 chips, v4-4 is less than a host, v5p counts two cores per chip.
+    ["v9:2x2", "v5e", "v5e:", "v9-8", "v4-12", "v4-4", "v5p-3", "v5e-0", "v5e-", ""],
+)
 def test_unknown_topology_error_names_valid_ones(name):
-    with pytest.raises(ConfigError, match=r"not known; .* v5e:16x16.* or local"):
+    with pytest.raises(ConfigError, match=r"not known; use local, .*16x16\), .*v4-8"):
         chips.devices(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "slices"),
+    # The slices are those of docs.cloud.google.com/tpu/docs, by name.
+    [
+        ("v3-8", (1, "v3", "2x2")),
+        ("v3-1024", (1, "v3", "16x32")),
+        ("v4-8", (1, "v4", "2x2x1")),
+        ("v4-32", (1, "v4", "2x2x4")),
+        ("v4-64", (1, "v4", "2x4x4")),
+        ("v4-1024", (1, "v4", "8x8x8")),
+        ("v5litepod-1", (1, "v5e", "1x1")),
+        ("v5litepod-8", (1, "v5e", "2x4")),
+        ("v5e-64", (1, "v5e", "8x8")),
+        ("2*v5litepod-256", (2, "v5e", "16x16")),
+        ("v5p-8", (1, "v5p", "2x2x1")),
+        ("v5p-2048", (1, "v5p", "8x8x16")),
+        ("v6e-16", (1, "v6e", "4x4")),
+        ("tpu7x-16", (1, "tpu7x", "2x2x2")),
+        ("4*v5e:2x4", (4, "v5e", "2x4")),
+    ],
+)
+def test_google_names_of_slices(name, slices):
+    assert chips.parse_slices(name) == slices
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("h100", ("NVIDIA H100", 1)),
+        ("8*4090", ("NVIDIA GeForce RTX 4090", 8)),
+        ("2*v5e-64", ("TPU v5 lite", 128)),
+        ("tpu7x:2x2x1", ("TPU7x", 8)),
+        ("v3-8", ("TPU v3", 8)),
+        ("v4-12", None),
+        ("t4", None),
+        ("0*h100", None),
+    ],
+)
+def test_number_of_devices_of_a_name(name, found):
+    assert chips.count(name) == found
 
 
 def test_missing_libtpu_error_names_the_install_command(monkeypatch):
@@ -52,6 +98,8 @@ def test_impossible_slice_error_gives_the_reason():
     [
         ("v3:2x2", 8, 4),
         ("v4:2x2x1", 4, 4),
+        ("v4-8", 4, 4),
+        ("v5litepod-16", 16, 16),
         ("v5e:1x1", 1, 1),
         ("v5e:16x16", 256, 256),
         ("v5p:4x4x4", 64, 64),
@@ -72,6 +120,8 @@ def test_chip_of_device_kind():
     assert chips.chip_of("TPU v5e").peak_flops == 197e12
     assert chips.chip_of("TPU v5").peak_flops == 459e12
     assert chips.chip_of("NVIDIA H200").hbm_gib == 0
+    assert chips.chip_of("NVIDIA L4").peak_flops == 121e12
+    assert chips.chip_of("NVIDIA L40S").peak_flops == 362e12
     assert chips.chip_of("cpu") is None
 
 
