@@ -24,11 +24,9 @@ from ml_collections.config_flags import config_path
 import bert_jax
 from bert_jax import errors, storage
 from bert_jax.config import from_config_dict
-from bert_jax.distributed import host_memory, preemption
-from bert_jax.distributed.multihost import exit_now
+from bert_jax.distributed import host_memory, preemption, stopping
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
-    EXIT_LOST,
     EXIT_USAGE,
     INTERRUPTED,
     ConfigError,
@@ -99,33 +97,40 @@ def run_with_rest(
             print(f"bert_jax {bert_jax.__version__}", flush=True)
         else:
             main(_parse(sys.argv, known_only))
-    except flags.IllegalFlagValueError as error:
-        # "flag --workers=0: 0 is not a positive integer"
-        argument, _, reason = str(error).removeprefix("flag ").partition(": ")
-        fail(f"{argument} is invalid: {_expected(argument) or reason}")
-    except ConfigError as error:
-        fail(str(error), error.exit_code)
-    except flags.Error as error:
-        fail(str(error))
     except KeyboardInterrupt:  # nothing to save yet
         print("stopped", file=sys.stderr)
         sys.exit(bert_jax.EXIT_FORCED)
-    except StorageError as error:
-        fail(str(error), EXIT_LOST)
     except Interrupted as error:
         with contextlib.suppress(OSError):  # the terminal may be closed
             print(INTERRUPTED.format(error), flush=True)
-        exit_now(EXIT_INTERRUPTED)
+        stopping.exit_now(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has exited, for example head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        stopping.stop_all("standard output is closed", errors.EXIT_BROKEN_PIPE)
         sys.exit(errors.EXIT_BROKEN_PIPE)
-    except OSError as error:
-        if error.errno in storage.FULL_DISK:
-            where = f" for {error.filename}" if error.filename else ""
-            fail(f"no space left on the disk{where}; free some and rerun the command")
-        if error.errno not in storage.USERS_ERRORS or not error.filename:
+    except Exception as error:
+        if (message := _message(error)) is None:
+            stopping.stop_after(error)
             raise
-        fail(f"{error.filename}: {error.strerror}; give another path")
+        fail(message, getattr(error, "exit_code", EXIT_USAGE))
+
+
+def _message(error: Exception) -> str | None:
+    """Returns the line to print for a user's mistake; None for a bug."""
+    if isinstance(error, flags.IllegalFlagValueError):
+        # "flag --workers=0: 0 is not a positive integer"
+        argument, _, reason = str(error).removeprefix("flag ").partition(": ")
+        return f"{argument} is invalid: {_expected(argument) or reason}"
+    if isinstance(error, ConfigError | StorageError | flags.Error):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in storage.FULL_DISK:
+        where = f" for {error.filename}" if error.filename else ""
+        return f"no space left on the disk{where}; free some and rerun the command"
+    if isinstance(error, OSError) and error.errno in storage.USERS_ERRORS:
+        return (
+            error.filename and f"{error.filename}: {error.strerror}; give another path"
+        )
+    return None
 
 
 def run_and_leave(
@@ -139,18 +144,20 @@ def run_and_leave(
         run(main, doc, computes=computes)
     except SystemExit as end:
         if isinstance(end.code, int) and end.code:
-            exit_now(end.code)
+            stopping.exit_now(end.code)
         raise
     except Exception:
         try:
             traceback.print_exc()
         finally:  # exit even if stderr is closed
-            exit_now(1)
+            stopping.exit_now(1)
 
 
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
-    """Prints an error as one line on stderr, and exits."""
-    print("error: " + " ".join(message.split()), file=sys.stderr)
+    """Prints an error as one line on stderr, and ends all processes of the run."""
+    message = " ".join(message.split())
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    stopping.stop_all(message, exit_code)
     sys.exit(exit_code)
 
 

@@ -1,7 +1,5 @@
 """Exit codes, and the exceptions that end a command with one of them."""
 
-from typing import ClassVar
-
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 75  # interrupted and saved; rerun the same command to resume
 EXIT_LOST = 76  # a process was lost or hung; rerun the same command to resume
@@ -15,7 +13,7 @@ INTERRUPTED = "interrupted: {}; rerun the same command to resume"
 class ConfigError(ValueError):
     """An error that the user can fix: one line with key or file, value and remedy."""
 
-    exit_code: ClassVar[int] = EXIT_USAGE
+    exit_code = EXIT_USAGE
 
     def __init__(self, message: str):
         # Names and values may contain control characters; do not print them raw.
@@ -59,6 +57,8 @@ class Interrupted(Exception):
 
 class StorageError(Exception):
     """Storage failed several times in a row; rerun the same command."""
+
+    exit_code = EXIT_LOST
 
 
 def _printable(character: str) -> str:

@@ -80,11 +80,10 @@ def main() -> None:
     learning_rates = learning_rates_of(config.recipe, _SWEEP.value)
     check_distinct(learning_rates, seeds)
     start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
-    multihost.join()
+    multihost.join(config)
     preemption.exit_on_signals()
-    with multihost.exit_on_error():
-        multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
-        sweep.sweep(config, start, workdir, learning_rates, seeds)
+    multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
+    sweep.sweep(config, start, workdir, learning_rates, seeds)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import build, corpus, input_groups, work_directory, writer
 from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import training, unknown_tokens
-from bert_jax.distributed.multihost import exit_now
+from bert_jax.distributed.stopping import exit_now
 from bert_jax.errors import EXIT_LOST, ConfigError, CorruptError, StorageError
 
 try:

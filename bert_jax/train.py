@@ -18,7 +18,7 @@ from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
-from bert_jax.distributed import devices, multihost, preemption
+from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import start as start_lib
@@ -272,12 +272,11 @@ def main() -> None:
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
     workdir = cli.directory("workdir", workdir)
-    multihost.join()
+    multihost.join(config)
     preemption.exit_on_signals()
-    with multihost.exit_on_error():
-        train(config, workdir)
-        if config.budget_hours:
-            multihost.exit_now(0)  # unloading all libraries takes seconds
+    train(config, workdir)
+    if config.budget_hours:
+        stopping.exit_now(0)  # unloading all libraries takes seconds
 
 
 if __name__ == "__main__":

@@ -126,19 +126,10 @@ def changed_keys(
     was: ExperimentConfig, now: ExperimentConfig
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yields (key, value, other value) of keys that differ and are not MAY_CHANGE."""
-    before, after = (flatten(dataclasses.asdict(config)) for config in (was, now))
+    before, after = (
+        config_lib.flatten(dataclasses.asdict(config)) for config in (was, now)
+    )
     for key in sorted({*before, *after}):
         may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
         if not may_change and before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)
-
-
-def flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
-    if isinstance(value, dict):
-        items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
-    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
-        items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
-    else:
-        return {path: value}
-    return {k: v for sub, inner in items for k, v in flatten(inner, sub).items()}

@@ -21,7 +21,7 @@ from bert_jax.config.schema import (
     TokenizerKind,
     Tracker,
 )
-from bert_jax.config.validation import build, multiples_around
+from bert_jax.config.validation import build, flatten, multiples_around
 
 __all__ = [
     "OPTIMIZERS",
@@ -44,6 +44,7 @@ __all__ = [
     "added_keys",
     "build",
     "check_mesh",
+    "flatten",
     "from_config_dict",
     "from_json",
     "multiples_around",

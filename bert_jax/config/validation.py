@@ -172,3 +172,14 @@ def multiples_around(size: int, divisor: int) -> str:
     """Returns the nearest positive multiples of `divisor`, for example "12 or 24"."""
     below = size // divisor * divisor
     return " or ".join(str(n) for n in (below, below + divisor) if n)
+
+
+def flatten(value: Any, path: str = "") -> dict[str, Any]:
+    """Returns the leaves of nested dicts and tuples by path: phases[0].num_steps."""
+    if isinstance(value, dict):
+        items = [(f"{path}.{key}" if path else key, v) for key, v in value.items()]
+    elif isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+        items = [(f"{path}[{i}]", v) for i, v in enumerate(value)]
+    else:
+        return {path: value}
+    return {k: v for sub, inner in items for k, v in flatten(inner, sub).items()}

@@ -1,42 +1,36 @@
-"""Multi-process coordination: initialization, agreement, shutdown and lost peers.
+"""Multi-process coordination: initialization and agreement.
 
 Every run joins JAX's coordination service, including a run of one process, so that
 there is one way to interrupt a run. JAX detects TPU pods, GKE and SLURM by itself;
 elsewhere, the environment variables ENVIRONMENT identify the processes. Only process 0
 writes to standard output; that of the others is discarded.
+stopping.py ends the processes together when one of them fails.
 """
 
-import contextlib
 import ctypes
-import dataclasses
-import json
 import os
-import re
 import secrets
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax._src import distributed  # the coordination client has no public name
 from jax.experimental import multihost_utils
 
-from bert_jax import errors, storage
-from bert_jax.errors import EXIT_USAGE, ConfigError, CorruptError, StorageError
-from bert_jax.storage import FULL_DISK, USERS_ERRORS, lease
+from bert_jax import storage
+from bert_jax.distributed import settings, stopping
+from bert_jax.errors import ConfigError
 
 # The address of process 0 (host:port), the number of processes, and the index of this
 # process.
 ENVIRONMENT = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 JOIN_SECS = 300  # hosts of a pod start minutes apart
-HEARTBEAT_SECS = 30  # a process without a heartbeat for this long is considered lost
 # A single process would lose itself when its machine sleeps: JAX aborts it.
 ALONE_HEARTBEAT_SECS = 365 * 24 * 3600
 SHUTDOWN_SECS = 60  # how long the processes wait for each other at the end of a run
@@ -45,37 +39,30 @@ SHARED_SECS = 60
 # How long the others wait for a value of process 0, which may prepare a corpus first.
 AGREE_SECS = 24 * 3600
 
-# Errors of CPU collectives and of the coordination service when a process is lost.
-LOST_CONNECTION = re.compile(
-    r"Gloo .*(Connection (closed|reset) by peer|Broken pipe)"
-    r"|UNAVAILABLE: .*coordination",
-    re.DOTALL,
-)
-LOST_MESSAGE = (
-    "error: another process of the run is gone; rerun the same command to resume from"
-    " the last checkpoint"
-)
-
 T = TypeVar("T")
 
 
-# ------------------------------------------------------------- startup and shutdown
+# ---------------------------------------------------------------------------- startup
 
 
-def join() -> None:
+def join(config: Any) -> None:
     """Joins the other processes of this run. Call it before devices are opened.
 
+    Args:
+      config: the config of the command, a dataclass.
+
     Raises:
-      ConfigError: if the environment variables ENVIRONMENT are invalid.
+      ConfigError: if the environment variables ENVIRONMENT are invalid, or a flag, the
+        config, the code or a library differs from that of process 0.
     """
     given = _processes_in_environment()
     limits: dict[str, Any] = {
         "initialization_timeout": JOIN_SECS,
-        "heartbeat_timeout_seconds": HEARTBEAT_SECS,
+        "heartbeat_timeout_seconds": stopping.HEARTBEAT_SECS,
         "shutdown_timeout_seconds": SHUTDOWN_SECS,
     }
-    _exit_when_aborted(
-        f"error: not all processes of the run joined within {JOIN_SECS} s; start all"
+    stopping.exit_when_aborted(
+        f"not all processes of the run joined within {JOIN_SECS} s; start all"
         " of them, with the same JAX_COORDINATOR_ADDRESS"
     )
     try:
@@ -89,14 +76,12 @@ def join() -> None:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)  # no peer can cause an abort
         _leave_service_running()
         return
-    process_id = distributed.global_state.process_id
-    _exit_when_aborted(
-        f"process {process_id}: aborted, most likely because another process of the run"
-        " is gone; rerun the same command to resume from the last checkpoint"
-    )
-    if process_id:
+    stopping.exit_when_aborted(stopping.LOST_MESSAGE)
+    stopping.watch()
+    if distributed.global_state.process_id:
         # Redirect the file descriptor, because C++ libraries write to it as well.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    settings.check_same(config)
 
 
 def _processes_in_environment() -> dict[str, Any]:
@@ -158,115 +143,6 @@ def num_processes() -> int:
     return distributed.global_state.num_processes or 1
 
 
-@dataclasses.dataclass
-class _Abort:
-    """The message and exit code for when XLA aborts this process at a lost peer."""
-
-    message: str
-    exit_code: int = errors.EXIT_LOST
-    handler: Any = None  # keeps the callback alive: C holds no reference
-
-
-_abort = _Abort("")
-
-
-def _exit_when_aborted(message: str) -> None:
-    """Prints `message` and exits when XLA aborts this process.
-
-    XLA's coordination service aborts every process of a run when one is lost or does
-    not join. Its error callback cannot be used from Python (std::bad_cast in jaxlib
-    0.10), so SIGABRT is handled instead; XLA has written the reason to standard error
-    by then.
-    """
-
-    def aborted(_: int) -> None:
-        _print_and_exit(_abort.message, _abort.exit_code)
-
-    _abort.message = message
-    _abort.handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(aborted)
-    ctypes.CDLL(None).signal(signal.SIGABRT, _abort.handler)
-
-
-_is_exiting = threading.Lock()
-
-
-def _print_and_exit(message: str, exit_code: int) -> NoReturn:
-    """Ends this process with a message; only the first thread to call it prints."""
-    if not _is_exiting.acquire(blocking=False):
-        threading.Event().wait()
-    try:
-        print(message, file=sys.stderr, flush=True)
-    finally:  # exit even if stderr is closed
-        os._exit(exit_code)
-
-
-def may_be_lost_peer(error: Exception) -> bool:
-    """Returns whether a lost process may be the cause of an error."""
-    is_of_runtime = isinstance(error, jax.errors.JaxRuntimeError)
-    return num_processes() > 1 and (is_of_runtime or _is_lost_connection(error))
-
-
-def _is_lost_connection(error: Exception) -> bool:
-    # Not by type: a collective may raise a ValueError.
-    return bool(LOST_CONNECTION.search(str(error)))
-
-
-@contextlib.contextmanager
-def exit_on_error() -> Iterator[None]:
-    """Ends a process of several that fails, without waiting for the others to end."""
-    try:
-        yield
-    except ConfigError as error:
-        # The other processes may not fail. XLA then aborts this process while it waits
-        # for them at exit.
-        _abort.exit_code = error.exit_code
-        _abort.message = "the other processes of the run are stopped as well"
-        raise
-    except Exception as error:
-        if num_processes() == 1 or isinstance(error, errors.Interrupted | StorageError):
-            raise
-        if isinstance(error, OSError) and error.errno in (*FULL_DISK, *USERS_ERRORS):
-            _abort.exit_code = EXIT_USAGE  # and one line, as for a ConfigError
-            _abort.message = "the other processes of the run are stopped as well"
-            raise
-        _flush()
-        if _is_lost_connection(error):
-            _print_and_exit(LOST_MESSAGE, errors.EXIT_LOST)
-        with contextlib.suppress(OSError):
-            traceback.print_exc()
-        if may_be_lost_peer(error):
-            # If a peer is lost, the coordination service detects it in this time, and
-            # ends this process with EXIT_LOST.
-            time.sleep(HEARTBEAT_SECS + 15)
-        _flush()
-        os._exit(1)
-
-
-def _flush() -> None:
-    """Flushes standard output and error, and ignores closed pipes."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-
-
-def exit_now(exit_code: int) -> NoReturn:
-    """Ends this process without waiting for threads. Call it when the state is saved.
-
-    A thread may be compiling the next phase, and XLA cannot be interrupted. A normal
-    exit of Python waits for that thread for minutes, longer than the grace period after
-    SIGTERM may be; a daemon thread is not waited for, but makes Python abort. So this
-    function only flushes the output, releases locks in buckets, removes temporary
-    directories and disconnects from the other processes.
-    """
-    try:
-        _flush()
-        lease.release_all()
-        storage.remove_scratch()
-        jax.distributed.shutdown()
-    finally:  # exit even if the coordinator is gone
-        os._exit(exit_code)
-
-
 def any_process(value: bool) -> bool:
     """Returns whether `value` is True in any process. All processes must call it."""
     if num_processes() == 1:
@@ -293,31 +169,22 @@ def is_first() -> bool:
 def agree(name: str, make: Callable[[], str]) -> str:
     """Returns the result of `make` in process 0, in every process.
 
+    If `make` raises an error, `stopping` ends the processes that wait for its result.
+
     Args:
       name: a key for the value, used once in a run.
       make: called in process 0 only.
-
-    Raises:
-      ConfigError: in every process, if `make` raises it; CorruptError likewise.
     """
     if num_processes() == 1:
         return make()
-    client, key = distributed.global_state.client, f"bert_jax/{name}"
-    assert client is not None
-    if not is_first():
-        answer = json.loads(client.blocking_key_value_get(key, AGREE_SECS * 1000))
-        if "mistake" in answer:
-            kind = CorruptError if answer["is_corrupt"] else ConfigError
-            raise kind(answer["mistake"])
-        return answer["made"]
-    try:
-        made = make()
-    except ConfigError as error:
-        answer = {"mistake": str(error), "is_corrupt": isinstance(error, CorruptError)}
-        client.key_value_set(key, json.dumps(answer))
-        raise
-    client.key_value_set(key, json.dumps({"made": made}))
-    return made
+    key = f"bert_jax/{name}"
+    if is_first():
+        _client().key_value_set(key, make())
+    return _client().blocking_key_value_get(key, AGREE_SECS * 1000)
+
+
+def _client() -> Any:
+    return distributed.global_state.client
 
 
 def first_then_others(name: str, do: Callable[[], T]) -> T:
@@ -374,23 +241,35 @@ def make_shared(flag: str, directory: str) -> None:
         return name
 
     marker = os.path.join(directory, agree(f"directory {flag}", mark))
-    try:
-        if num_processes() > 1:
-            if not wait_for(lambda: storage.exists(marker)):
-                raise ConfigError(
-                    f"--{flag}={directory} of process {jax.process_index()} is not that"
-                    " of process 0; use a directory that all hosts share"
-                )
-            barrier(f"directory {flag}")
-    finally:
-        if is_first():
+    seen = f"bert_jax/directory {flag} is seen by/"
+    if is_first():
+        try:
+            while not wait_for(lambda: _num_keys(seen) == num_processes() - 1):
+                pass
+        finally:
             storage.remove(marker)
+    elif wait_for(lambda: storage.exists(marker)):
+        _client().key_value_set(f"{seen}{jax.process_index()}", "")
+    else:
+        raise ConfigError(
+            f"--{flag}={directory} of process {jax.process_index()} is not that of"
+            " process 0; use a directory that all hosts share"
+        )
+
+
+def _num_keys(directory: str) -> int:
+    return len(_client().key_value_dir_get(directory)) if num_processes() > 1 else 0
 
 
 def wait_for(is_there: Callable[[], bool]) -> bool:
-    """Waits for a file of another host; returns False if it does not appear in time."""
+    """Waits for another host; returns False after SHARED_SECS.
+
+    Raises:
+      ConfigError: if another process has failed, so that this one can clean up.
+    """
     deadline = time.monotonic() + SHARED_SECS
     while not is_there():
+        stopping.raise_error_elsewhere()
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)
@@ -399,6 +278,5 @@ def wait_for(is_there: Callable[[], bool]) -> bool:
 
 def barrier(name: str) -> None:
     """Waits for all processes to call it with this name; a name is used once."""
-    client = distributed.global_state.client
-    if client is not None and num_processes() > 1:
-        client.wait_at_barrier(f"bert_jax/{name}", 2 * SHARED_SECS * 1000)
+    if num_processes() > 1:
+        _client().wait_at_barrier(f"bert_jax/{name}", 2 * SHARED_SECS * 1000)

@@ -17,9 +17,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax import config as config_lib
 from bert_jax import errors
 from bert_jax.checkpoint import integrity
-from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import mesh as mesh_lib
@@ -165,7 +165,7 @@ class _Run:
             on_steps=self._check_steps,
             started=time.time(),
         )
-        described = workdir_lib.flatten(dataclasses.asdict(config)) | {
+        described = config_lib.flatten(dataclasses.asdict(config)) | {
             "run.workdir": str(Path(workdir).absolute()),
             "run.learning_rate": learning_rate,
             "run.seed": seed,

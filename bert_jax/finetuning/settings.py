@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bert_jax import config as config_lib
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.errors import ConfigError
@@ -61,7 +62,7 @@ def take(workdir: str, setup: Setup, start: Start) -> str:
 
 def _check_same(workdir: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raises ConfigError if a setting outside of MAY_CHANGE differs."""
-    before, now = workdir_lib.flatten(before), workdir_lib.flatten(now)
+    before, now = config_lib.flatten(before), config_lib.flatten(now)
     for key in sorted({*before, *now}):
         if key.startswith(MAY_CHANGE) or before.get(key) == now.get(key):
             continue

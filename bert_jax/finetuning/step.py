@@ -17,6 +17,7 @@ from bert_jax.config import OptimizerConfig
 from bert_jax.finetuning import distillation, losses
 from bert_jax.finetuning.config import FinetuneConfig, RecipeConfig
 from bert_jax.model import int8
+from bert_jax.model.dropout import DropoutKey
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 from bert_jax.training.step import Batch, Metrics, TrainState
@@ -87,10 +88,13 @@ def make_train_step(
         tx, schedule = make_optimizer(config.recipe, learning_rate, num_steps)
         key = jax.random.fold_in(key, state.step)
 
-        def loss_sum(params: Any, microbatch: Batch, key: jax.Array):
+        def loss_sum(params: Any, microbatch: Batch, rows_B: jax.Array):
             model: Any = nnx.merge(graphdef, params)
             outputs = model(
-                microbatch, dropout_key=key, dtype=dtype, remat=config.remat
+                microbatch,
+                dropout_key=DropoutKey(key, rows_B),
+                dtype=dtype,
+                remat=config.remat,
             )
             total, count = losses.of_task(config.task, outputs, microbatch)
             if teacher is not None:
@@ -102,11 +106,9 @@ def make_train_step(
             return total, {"loss": total, "count": count}
 
         grad = jax.grad(loss_sum, has_aux=True)
-        num = config.accumulation_steps
-        if num == 1:
-            grads, sums = grad(state.params, batch, key)
-        else:
-            grads, sums = step_lib.accumulate(grad, state.params, batch, key, num)
+        grads, sums = step_lib.accumulate(
+            grad, state.params, batch, config.accumulation_steps
+        )
         count = jnp.maximum(sums["count"], 1.0)
         loss = sums["loss"] / count
         new_state, update_metrics = step_lib.apply_gradients(

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
 from bert_jax.model import attention_kernel_gpu, attention_kernel_tpu, gpu
-from bert_jax.model.ops import einsum, einsum_float32, keep
+from bert_jax.model.dropout import Seed, keep
+from bert_jax.model.ops import einsum, einsum_float32
 
 # Prefixes of the kinds of TPUs, and lengths of rows, with which the kernel takes fewer
 # cycles than the einsums by benchmarks/tpu_attention.py. A head's scores of longer rows
@@ -23,7 +24,7 @@ def attention(
     key_ids_BS: jax.Array,
     num_heads: int,
     rate: float,
-    seed: jax.Array | None,
+    seed: Seed | None,
 ) -> jax.Array:
     """Returns the context [B, T, D]: each query's mean of the values of its own pair.
 
@@ -38,7 +39,7 @@ def attention(
         1; 0 for padding.
       num_heads: number of heads.
       rate: dropout rate of the weights.
-      seed: uint32[2], or None for no dropout.
+      seed: None for no dropout.
     """
     with jax.named_scope("attention"):
         rate = 0.0 if seed is None else rate
@@ -88,7 +89,7 @@ def by_einsums(
     mask_B1TS: jax.Array,
     num_heads: int,
     rate: float,
-    seed: jax.Array | None,
+    seed: Seed | None,
 ) -> jax.Array:
     """Returns the context [B, T, D], see `attention`; the mask is `attention_mask`."""
     scale = (q_BTD.shape[-1] // num_heads) ** -0.5  # a power of 2 for heads of 64
@@ -107,7 +108,7 @@ def _context(
     k_BSNH: jax.Array,
     v_BSNH: jax.Array,
     mask_B1TS: jax.Array,
-    seed: jax.Array | None,
+    seed: Seed | None,
     rate: float,
 ) -> jax.Array:
     """Returns the context [B, T, N, H] of scaled queries, see `attention`.

@@ -9,7 +9,7 @@ read and write heads as lanes of the projections, so nothing is transposed.
 Blocks of queries and keys without a common pair are skipped: half of them in a row of
 two pairs.
 
-Dropout's bits are those of `ops.dropout`, computed from the index. Sums have a
+Dropout's bits are those of `dropout.dropout`, computed from the index. Sums have a
 fixed order, so a step has the same bits each time.
 
 Shapes: as in bert.py, R queries of a block and S keys of a block.
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import ops
+from bert_jax.model import dropout
 
 HEAD_DIMS = (32, 64)  # those of 128 need other blocks
 MASKED = -1e9
@@ -73,7 +73,7 @@ def attend(
     projections: tuple[jax.Array, ...],
     query_ids_BT: jax.Array,
     key_ids_BT: jax.Array,
-    seed: jax.Array | None,
+    seed: dropout.Seed | None,
     options: Options,
 ) -> jax.Array:
     """Returns the context [B, T, D] of each query within its own pair.
@@ -87,14 +87,13 @@ def attend(
         [B, T, 3D] of all. T is a multiple of gpu.MIN_LENGTH.
       query_ids_BT, key_ids_BT: int32, the number of the token's pair, 0 for padding.
         Each number of a query is also one of a key.
-      seed: uint32[2] of the dropout, or None if options.rate is 0.
+      seed: None if options.rate is 0.
       options: fixed options.
     """
     B, _, width = projections[0].shape
     num_heads = width * len(projections) // (3 * options.head_dim)
     rows, _, heads = jax.typeof(projections[0]).sharding.spec
-    seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
-    seeds_BN = ops.dropout_seeds((B, num_heads), seed, jax.P(rows, heads))
+    seeds_BN = dropout.dropout_seeds((B, num_heads), seed, jax.P(rows, heads))
     # Padding has another number as a key than as a query, so nothing attends to it,
     # except in a row of padding only: there all attend to all.
     last_B1 = jnp.max(key_ids_BT, axis=1, keepdims=True)
@@ -412,12 +411,12 @@ def _iota(shape: tuple[int, int], start: Any) -> jax.Array:
 
 
 def _is_kept(query, key, T: int, seed, rate: float) -> jax.Array:
-    """Returns what `ops.keep` does with the weights [T, T] of a head."""
+    """Returns what `dropout.keep` does with the weights [T, T] of a head."""
     if T & (T - 1):
-        return ops.is_kept(ops.fold(query * T + key) ^ seed, rate)
+        return dropout.is_kept(dropout.fold(query * T + key) ^ seed, rate)
     # The bits of a key and of the start of a query's row do not overlap: one operation
     # for each weight instead of four.
-    return ops.is_kept(ops.fold(query * T) ^ seed ^ key, rate)
+    return dropout.is_kept(dropout.fold(query * T) ^ seed ^ key, rate)
 
 
 def _dot(x: jax.Array, y: jax.Array) -> jax.Array:

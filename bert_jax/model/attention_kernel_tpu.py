@@ -9,7 +9,7 @@ nothing is sliced or transposed.
 
 The vector unit limits the forward kernel, and so it computes the scaled exponential as
 a power of 2, divides after the product with the values, and finds dropout's bits (those
-of `ops.dropout`) from a hash of the index that is the same for all heads.
+of `dropout.dropout`) from a hash of the index that is the same for all heads.
 
 Shapes: as in bert.py, and L lanes of a block.
 """
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bert_jax.model import ops
+from bert_jax.model import dropout
 
 LANES = 128
 HEAD_DIMS = (32, 64, 128)
@@ -56,7 +56,7 @@ def attend(
     v_BSD: jax.Array,
     query_ids_BT: jax.Array,
     key_ids_BS: jax.Array,
-    seed: jax.Array | None,
+    seed: dropout.Seed | None,
     options: Options,
 ) -> jax.Array:
     """Returns the context [B, T, D] of each query within its own pair.
@@ -68,18 +68,17 @@ def attend(
       q_BTD, k_BSD, v_BSD: bfloat16. S equals T; T and a device's part of D are
         multiples of LANES.
       query_ids_BT, key_ids_BS: int32, the number of the token's pair, 0 for padding.
-      seed: uint32[2] of the dropout, or None if options.rate is 0.
+      seed: None if options.rate is 0.
       options: fixed options.
     """
     B, T, D = q_BTD.shape
     rows, _, heads = jax.typeof(q_BTD).sharding.spec
-    seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
     # Padding has another number as a key than as a query, so nothing attends to it.
     query_ids_BT1 = jnp.maximum(query_ids_BT, 1)[:, :, None]
     key_ids_B1S = jnp.where(key_ids_BS > 0, key_ids_BS, -1)[:, None]
     shape = (B, D // options.head_dim)
-    seeds_BN = ops.dropout_seeds(shape, seed, jax.P(rows, heads))
-    index_TS = ops.fold(ops.row_major_index((T, T)))
+    seeds_BN = dropout.dropout_seeds(shape, seed, jax.P(rows, heads))
+    index_TS = dropout.fold(dropout.row_major_index((T, T)))
     ids = query_ids_BT1, key_ids_B1S
     return _attend(options, q_BTD, k_BSD, v_BSD, *ids, seeds_BN, index_TS)
 
@@ -171,7 +170,7 @@ def _forward_kernel(
             options, _only(q_TL, is_own), k_TL, query_ids, key_ids
         )
         if options.rate:
-            keep_TS = ops.is_kept(index[...] ^ seeds[*head], options.rate)
+            keep_TS = dropout.is_kept(index[...] ^ seeds[*head], options.rate)
             power_TS = jnp.where(keep_TS, power_TS, 0.0)
         context_TL = _dot(power_TS.astype(v_TL.dtype), v_TL, (1, 0))
         outs.append(context_TL * _inverse((1.0 - options.rate) * sum_T1))
@@ -203,7 +202,7 @@ def _backward_kernel(
         )
         probs_TS = kept_TS = power_TS * _inverse(sum_T1)
         if options.rate:
-            keep_TS = ops.is_kept(index[...] ^ seeds[*head], options.rate)
+            keep_TS = dropout.is_kept(index[...] ^ seeds[*head], options.rate)
             kept_TS = jnp.where(keep_TS, probs_TS, 0.0)
         # The sum over keys of a probability times its gradient is that over lanes of
         # the context times its gradient.

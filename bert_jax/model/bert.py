@@ -12,7 +12,7 @@ position, Q query position, K sentence pair in a row, D hidden, F feed-forward, 
 H head dim, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
 from bert_jax.model import gpu
 from bert_jax.model.attention import attention
+from bert_jax.model.dropout import DropoutKey, Seed, dropout
 from bert_jax.model.layers import (
     LayerNorm,
     Linear,
@@ -31,7 +32,6 @@ from bert_jax.model.layers import (
     joined,
 )
 from bert_jax.model.ops import (
-    dropout,
     einsum_float32,
     embedding_lookup,
     gather_positions,
@@ -70,7 +70,7 @@ class Embeddings(nnx.Module):
         input_ids_BT: jax.Array,
         segment_ids_BT: jax.Array,
         position_ids_BT: jax.Array,
-        seed: jax.Array | None,
+        seed: Seed | None,
         dtype: jnp.dtype,
     ) -> jax.Array:
         word_VD = _replicated(self.word[...])
@@ -129,7 +129,7 @@ class SelfAttention(nnx.Module):
         x_BTD: jax.Array,
         x_BSD: jax.Array | None,
         ids: tuple[jax.Array, jax.Array],
-        seed: jax.Array | None,
+        seed: Seed | None,
     ) -> jax.Array:
         """Returns [B, T, D], attention from the queries x_BTD to the tokens x_BSD.
 
@@ -174,7 +174,7 @@ class Layer(nnx.Module):
         x_BTD: jax.Array,
         x_BSD: jax.Array | None,
         ids: tuple[jax.Array, jax.Array],
-        seeds: jax.Array | None,
+        seeds: Sequence[Seed] | None,
     ) -> jax.Array:
         """Returns the layer's output [B, T, D] for the queries x_BTD.
 
@@ -182,7 +182,7 @@ class Layer(nnx.Module):
           x_BTD: the layer's input at the query positions.
           x_BSD: the layer's input at all positions of the row; None if it is x_BTD.
           ids: int32 sequence_ids of the queries, [B, T], and of all tokens, [B, S].
-          seeds: uint32[3, 2] for the three dropouts, or None for no dropout.
+          seeds: for the three dropouts, or None for no dropout.
         """
         probs_seed, attention_seed, output_seed = (
             (None,) * 3 if seeds is None else seeds
@@ -223,7 +223,7 @@ class Bert(nnx.Module):
         batch: dict[str, jax.Array],
         *,
         positions_BQ: jax.Array | None = None,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> jax.Array:
@@ -244,7 +244,7 @@ class Bert(nnx.Module):
         batch: dict[str, jax.Array],
         *,
         positions_BQ: jax.Array | None = None,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> list[jax.Array]:
@@ -260,7 +260,7 @@ class Bert(nnx.Module):
             (0 for padding, otherwise the number of the token's pair in its row, from
             1).
           positions_BQ: int32, the positions of the last layer to compute; None for all.
-          dropout_key: a typed PRNG key, or None for no dropout.
+          dropout_key: None for no dropout.
           dtype: the dtype of activations; parameters stay float32.
           remat: "none", or a key of REMAT_POLICIES, which trades computation for
             memory.
@@ -268,9 +268,8 @@ class Bert(nnx.Module):
         num_layers = len(self.layers)
         embedding_seed, layer_seeds = None, [None] * num_layers
         if dropout_key is not None:
-            shape = (1 + 3 * num_layers, 2)
-            seeds = jax.random.bits(dropout_key, shape, jnp.uint32)
-            embedding_seed, layer_seeds = seeds[0], seeds[1:].reshape(num_layers, 3, 2)
+            embedding_seed, *seeds = dropout_key.seeds(1 + 3 * num_layers)
+            layer_seeds = [seeds[i : i + 3] for i in range(0, len(seeds), 3)]
         x_BTD = self.embeddings(
             batch["input_ids"],
             batch["segment_ids"],
@@ -323,7 +322,7 @@ class BertForPreTraining(nnx.Module):
         self,
         batch: dict[str, jax.Array],
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> tuple[jax.Array, jax.Array]:
@@ -332,7 +331,7 @@ class BertForPreTraining(nnx.Module):
         Args:
           batch: the arrays that `Bert.states` reads, int32[B, P] masked_lm_positions
             and int32[B, K] next_sentence_positions.
-          dropout_key: a typed PRNG key, or None for no dropout.
+          dropout_key: None for no dropout.
           dtype: the dtype of activations; parameters stay float32.
           remat: see `Bert.states`.
 

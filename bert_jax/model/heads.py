@@ -23,8 +23,8 @@ from flax import nnx
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
 from bert_jax.model.bert import Bert
+from bert_jax.model.dropout import DropoutKey, Seed, dropout
 from bert_jax.model.layers import Linear
-from bert_jax.model.ops import dropout
 
 Batch = dict[str, jax.Array]
 Kind = Literal[
@@ -83,7 +83,7 @@ class BertForClassification(nnx.Module):
         self,
         batch: Batch,
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
@@ -109,7 +109,7 @@ class BertForTagging(nnx.Module):
         self,
         batch: Batch,
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
@@ -135,7 +135,7 @@ class BertForQuestionAnswering(nnx.Module):
         self,
         batch: Batch,
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
@@ -160,7 +160,7 @@ class BertForMultipleChoice(nnx.Module):
         self,
         batch: Batch,
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
@@ -168,7 +168,7 @@ class BertForMultipleChoice(nnx.Module):
 
         The other arguments are those of `Bert.states`.
         """
-        rows = _flatten_choices(batch)
+        rows, dropout_key = _flatten_choices(batch, dropout_key)
         pooled_R1D, states = _pooled(
             self.bert, rows, self.dropout_prob, dropout_key, dtype, remat
         )
@@ -197,7 +197,7 @@ class BertForSimilarity(nnx.Module):
         self,
         batch: Batch,
         *,
-        dropout_key: jax.Array | None,
+        dropout_key: DropoutKey | None,
         dtype: jnp.dtype,
         remat: str = "none",
     ) -> Outputs:
@@ -205,7 +205,7 @@ class BertForSimilarity(nnx.Module):
 
         The other arguments are those of `Bert.states`.
         """
-        rows = _flatten_choices(batch)
+        rows, dropout_key = _flatten_choices(batch, dropout_key)
         states = self.bert.states(
             rows, dropout_key=dropout_key, dtype=dtype, remat=remat
         )
@@ -261,14 +261,24 @@ def mean_of_tokens(x_BTD: jax.Array, sequence_ids_BT: jax.Array) -> jax.Array:
     return jnp.sum(x_BTD * is_real_BT1, axis=1) / jnp.sum(is_real_BT1, axis=1)
 
 
-def _flatten_choices(batch: Batch) -> Batch:
-    """Returns the arrays INPUTS of a batch reshaped from [B, C, T] to [B * C, T]."""
+def _flatten_choices(
+    batch: Batch, dropout_key: DropoutKey | None
+) -> tuple[Batch, DropoutKey | None]:
+    """Makes a row of each choice: the arrays INPUTS become [B * C, T] from [B, C, T].
+
+    The key gets the indices of these rows.
+    """
     B, C, T = batch["input_ids"].shape
     by_row = sharding.spec("batch", "replicated")
-    return {
+    rows = {
         name: jnp.reshape(batch[name], (B * C, T), out_sharding=by_row)
         for name in INPUTS
     }
+    if dropout_key is not None:
+        rows_BC = dropout_key.rows_B[:, None] * C + jnp.arange(C)[None]
+        rows_R = jnp.reshape(rows_BC, (B * C,), out_sharding=sharding.spec("batch"))
+        dropout_key = DropoutKey(dropout_key.key, rows_R)
+    return rows, dropout_key
 
 
 def _classifier(config: ModelConfig, num_classes: int, rngs: nnx.Rngs) -> Linear:
@@ -284,7 +294,7 @@ def _pooled(
     bert: Bert,
     rows: Batch,
     dropout_prob: float,
-    dropout_key: jax.Array | None,
+    dropout_key: DropoutKey | None,
     dtype: jnp.dtype,
     remat: str,
 ) -> tuple[jax.Array, list[jax.Array]]:
@@ -303,9 +313,10 @@ def _pooled(
     return dropout(bert.pool(states[-1]), dropout_prob, seed), states
 
 
-def _split(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None]:
-    """Splits a key into the encoder's key and the head's dropout seed, uint32[2]."""
+def _split(key: DropoutKey | None) -> tuple[DropoutKey | None, Seed | None]:
+    """Splits a key into the encoder's key and the head's dropout seed."""
     if key is None:
         return None, None
-    encoder_key, head_key = jax.random.split(key)
-    return encoder_key, jax.random.bits(head_key, (2,), jnp.uint32)
+    encoder_key, head_key = jax.random.split(key.key)
+    words = jax.random.bits(head_key, (2,), jnp.uint32)
+    return DropoutKey(encoder_key, key.rows_B), Seed(words, key.rows_B)

@@ -8,7 +8,8 @@ from flax import nnx
 
 from bert_jax.distributed import sharding
 from bert_jax.model import gelu_kernel_gpu, gpu, norm_kernel_gpu
-from bert_jax.model.ops import dropout, plus_bias, times_kernel
+from bert_jax.model.dropout import Seed, dropout
+from bert_jax.model.ops import plus_bias, times_kernel
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -153,9 +154,9 @@ def add_and_norm(
     x_BTD: jax.Array,
     y_BTD: jax.Array,
     rate: float,
-    seed: jax.Array | None,
+    seed: Seed | None,
 ) -> jax.Array:
-    """Returns the norm of x + dropout(y), [B, T, D]; see `ops.dropout`."""
+    """Returns the norm of x + dropout(y), [B, T, D]; see `dropout.dropout`."""
     is_wide = x_BTD.shape[-1] % norm_kernel_gpu.MIN_WIDTH == 0
     if is_wide and gpu.has_kernels(x_BTD):
         options = norm_kernel_gpu.Options(norm.eps, 0.0 if seed is None else rate)

@@ -4,7 +4,7 @@ XLA computes them in three passes over memory forward and three backward; each r
 output of the previous one. The kernels read and write every array once.
 Gradients of the scale and the bias are summed in float32, in a fixed order.
 
-Dropout's bits are those of `ops.dropout`, computed from the index.
+Dropout's bits are those of `dropout.dropout`, computed from the index.
 
 Shapes: as in bert.py, R rows of a step, C columns of a chunk: a power of 2.
 """
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import gpu, ops
+from bert_jax.model import dropout, gpu
 
 MIN_WIDTH = 64  # D is a multiple
 # Rows of a step, the fastest of those tried on an H200. One warp computes them.
@@ -43,7 +43,7 @@ def add_and_norm(
     y_BTD: jax.Array,
     scale_D: jax.Array,
     bias_D: jax.Array,
-    seed: jax.Array | None,
+    seed: dropout.Seed | None,
     options: Options,
 ) -> jax.Array:
     """Returns LayerNorm(x + dropout(y)), [B, T, D] in the dtype of x.
@@ -51,12 +51,11 @@ def add_and_norm(
     Args:
       x_BTD, y_BTD: bfloat16; T is a multiple of gpu.MIN_LENGTH, D of MIN_WIDTH.
       scale_D, bias_D: float32.
-      seed: uint32[2] of the dropout, or None if options.rate is 0.
+      seed: None if options.rate is 0.
       options: fixed options.
     """
-    seed = jnp.zeros(2, jnp.uint32) if seed is None else seed
     rows = jax.typeof(x_BTD).sharding.spec[0]
-    seeds_B = ops.dropout_seeds(x_BTD.shape[:1], seed, jax.P(rows))
+    seeds_B = dropout.dropout_seeds(x_BTD.shape[:1], seed, jax.P(rows))
     return _add_and_norm(options, x_BTD, y_BTD, scale_D, bias_D, seeds_B)
 
 
@@ -201,7 +200,7 @@ def _drop(options, y_RC, first, columns, D, seed):
     if not options.rate:
         return y_RC
     index_RC = (first + _iota(y_RC.shape, 0)) * D + columns.start + _iota(y_RC.shape, 1)
-    is_kept_RC = ops.is_kept(ops.fold(index_RC) ^ seed, options.rate)
+    is_kept_RC = dropout.is_kept(dropout.fold(index_RC) ^ seed, options.rate)
     return jnp.where(is_kept_RC, y_RC * (1.0 / (1.0 - options.rate)), 0.0)
 
 

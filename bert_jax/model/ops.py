@@ -1,4 +1,4 @@
-"""Matrix products, embedding lookup and dropout with explicit precision and order.
+"""Matrix products and embedding lookup with explicit precision and order.
 
 Products of float32 factors are computed in float32. By default, a TPU rounds such
 factors to bfloat16 and a GPU to TF32. Products of bfloat16 factors are exact in the
@@ -12,9 +12,6 @@ Embedding lookup sums gradients in a fixed order. JAX writes the sum over all to
 with the same id as a scatter, which a GPU computes with atomic additions in arbitrary
 order, so that two runs of one step differ in their last bits. XLA's own remedy
 (--xla_gpu_deterministic_ops) made a step of BERT-base three times slower.
-
-Dropout hashes the element's index, so the result is the same on every mesh and no mask
-is stored.
 """
 
 import functools
@@ -392,89 +389,3 @@ def gather_positions(x_BT: jax.Array, positions_BP: jax.Array) -> jax.Array:
     # take_along_axis cannot infer the sharding of a single row.
     out = sharding.spec("batch", *["replicated"] * (x_BT.ndim - 1))
     return x_BT.at[jnp.zeros_like(positions_BP), positions_BP].get(out_sharding=out)
-
-
-@jax.named_scope("dropout")
-def dropout(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
-    """Zeroes a fraction `rate` of x and scales the rest by 1 / (1 - rate).
-
-    The decision for an element is a hash of its index and of `seed`, so it is the same
-    on every mesh, needs no random bits in memory, and is recomputed for the gradient
-    instead of being stored.
-
-    Args:
-      x: an array of any shape and floating dtype.
-      rate: in [0, 1).
-      seed: uint32[2], or None to return x.
-    """
-    if seed is None or rate == 0.0:
-        return x
-    return keep(x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), rate, seed)
-
-
-def keep(x: jax.Array, rate: float, seed: jax.Array | None) -> jax.Array:
-    """Zeroes the elements of x that `dropout` does, without scaling the rest."""
-    if seed is None or rate == 0.0:
-        return x
-    # Two words, because a 32-bit counter is too small for a large tensor.
-    half, spec = x.ndim // 2, jax.typeof(x).sharding.spec
-    seeds = dropout_seeds(x.shape[:half], seed, jax.P(*spec[:half]))
-    index = row_major_index(x.shape[half:], jax.P(*spec[half:]))
-    trailing = (None,) * index.ndim
-    is_kept_ = is_kept(seeds[(..., *trailing)] ^ fold(index)[(None,) * half], rate)
-    return jnp.where(is_kept_, x, jnp.zeros_like(x))
-
-
-def dropout_seeds(
-    shape: tuple[int, ...], seed: jax.Array, spec: jax.P | None
-) -> jax.Array:
-    """Returns int32[shape], a folded hash of the seed and of each index.
-
-    Args:
-      shape: the first half of the dims of the array that is dropped.
-      seed: uint32[2].
-      spec: the PartitionSpec of the result.
-    """
-    index = jax.lax.bitcast_convert_type(row_major_index(shape, spec), jnp.uint32)
-    hashed = mix32(index ^ seed[0]) ^ seed[1]
-    return jax.lax.bitcast_convert_type(fold(hashed), jnp.int32)
-
-
-def is_kept(folded: jax.Array, rate: float) -> jax.Array:
-    """Returns whether dropout keeps elements, from fold(index) ^ fold(seed), int32.
-
-    The hash is that of `mix32`, whose first step is `fold`, without its last step: the
-    comparison depends on the high bits, which the last step does not change.
-    """
-    x = folded * _signed(0x7FEB352D)
-    x = (x ^ jax.lax.shift_right_logical(x, jnp.int32(15))) * _signed(0x846CA68B)
-    return x >= jnp.int32(round(rate * 2**32) - 2**31)
-
-
-def fold(x: jax.Array) -> jax.Array:
-    """Returns x ^ (x >> 16), for which fold(x ^ y) is fold(x) ^ fold(y)."""
-    return x ^ jax.lax.shift_right_logical(x, jnp.asarray(16, x.dtype))
-
-
-def mix32(x: jax.Array) -> jax.Array:
-    """Returns a bijective 32-bit hash: every output bit depends on every input bit.
-
-    Source: the "lowbias32" multipliers found by C. Wellons' search (hash-prospector),
-    bias 0.17.
-    """
-    x = fold(x) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return fold(x)
-
-
-def row_major_index(shape: tuple[int, ...], spec: jax.P | None = None) -> jax.Array:
-    """Returns int32[shape], the index of each element in row-major order."""
-    index = jnp.int32(0)
-    for dim, size in enumerate(shape):
-        place = jax.lax.broadcasted_iota(jnp.int32, shape, dim, out_sharding=spec)
-        index = index * jnp.int32(size) + place
-    return index
-
-
-def _signed(word: int) -> jax.Array:
-    return jnp.int32(word - 2**32 if word >= 2**31 else word)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.config import LossWeightsConfig
+from bert_jax.model.dropout import DropoutKey
 
 Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
@@ -24,7 +25,7 @@ def loss_sums(
     batch: Batch,
     next_sentence: bool,
     *,
-    dropout_key: jax.Array | None,
+    dropout_key: DropoutKey | None,
     dtype: jnp.dtype,
     remat: str = "none",
 ) -> Metrics:
@@ -35,7 +36,7 @@ def loss_sums(
       params: parameters of the model.
       batch: a global batch, or a microbatch.
       next_sentence: whether to include the next-sentence objective.
-      dropout_key: PRNG key; None disables dropout.
+      dropout_key: None disables dropout.
       dtype: dtype of activations.
       remat: config.remat, the activations that the backward pass recomputes.
     """

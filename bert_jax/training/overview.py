@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.checkpoint import integrity
-from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
@@ -102,7 +102,7 @@ def tracked(
 
     MLflow's names have no brackets: phases[0].num_steps becomes phases.0.num_steps.
     """
-    flat = workdir_lib.flatten(dataclasses.asdict(config))
+    flat = config_lib.flatten(dataclasses.asdict(config))
     keys = {k.replace("[", ".").replace("]", ""): value for k, value in flat.items()}
     run = numbers(config, mesh, corpus, state)
     run["workdir"] = storage.absolute(workdir)

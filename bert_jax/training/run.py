@@ -11,7 +11,7 @@ from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
-from bert_jax.distributed import multihost
+from bert_jax.distributed import multihost, stopping
 from bert_jax.errors import DivergedError
 from bert_jax.monitoring import report, throughput, writer
 from bert_jax.monitoring.monitor import Monitor
@@ -151,7 +151,7 @@ class Run:
             raise
         except Exception as error:
             # A save cannot complete if another process is lost.
-            if not multihost.may_be_lost_peer(error):
+            if not stopping.may_be_lost_peer(error):
                 with contextlib.suppress(Exception):  # report the first error
                     self.wait_for_save()
             raise

@@ -17,6 +17,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import sharding
 from bert_jax.model import bert as bert_lib
 from bert_jax.model import parameters
+from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.training import losses, optimizer
 from bert_jax.training.losses import Batch, Metrics
 
@@ -122,24 +123,20 @@ def make_train_step(
         key = jax.random.fold_in(dropout_key, state.step)
         counts = losses.loss_counts(batch, next_sentence)
 
-        def loss(params: Any, microbatch: Batch, key: jax.Array):
+        def loss(params: Any, microbatch: Batch, rows_B: jax.Array):
             sums = losses.loss_sums(
                 graphdef,
                 _with_kernels_as(kernel_dtype, params),
                 microbatch,
                 next_sentence,
-                dropout_key=key,
+                dropout_key=DropoutKey(key, rows_B),
                 dtype=dtype,
                 remat=config.remat,
             )
             return losses.total_loss(sums, counts, config.loss_weights), sums
 
         grad = jax.grad(loss, has_aux=True)
-        num = config.accumulation_steps
-        if num == 1:
-            grads, sums = grad(state.params, batch, key)
-        else:
-            grads, sums = accumulate(grad, state.params, batch, key, num)
+        grads, sums = accumulate(grad, state.params, batch, config.accumulation_steps)
         if config.optimizer.reset_moments_by_phase:
             state = _with_moments_reset(state, config)
         total = losses.total_loss(sums, counts, config.loss_weights)
@@ -271,13 +268,23 @@ def make_eval_step(
 
 
 def accumulate(
-    grad: Callable[..., tuple[Any, Metrics]],
+    grad: Callable[[Any, Batch, jax.Array], tuple[Any, Metrics]],
     params: Any,
     batch: Batch,
-    key: jax.Array,
     num: int,
 ) -> tuple[Any, Metrics]:
-    """Accumulates gradients and sums over `num` microbatches in a loop."""
+    """Accumulates gradients and sums over `num` microbatches in a loop.
+
+    Args:
+      grad: called with the parameters, a microbatch, and the indices of its rows in
+        the batch, int32, from which dropout is computed.
+      params: the parameters.
+      batch: the batch of the step.
+      num: the number of microbatches.
+    """
+    rows_B = row_indices(len(batch["input_ids"]))
+    if num == 1:
+        return grad(params, batch, rows_B)
 
     def split(rows: jax.Array) -> jax.Array:
         # [B, ...] -> [B / num, num, ...]: the microbatch dim comes second, so that
@@ -286,11 +293,10 @@ def accumulate(
         dims = ("batch", *["replicated"] * (len(shape) - 1))
         return jnp.reshape(rows, shape, out_sharding=sharding.spec(*dims))
 
-    microbatches = {name: split(rows) for name, rows in batch.items()}
+    microbatches = jax.tree.map(split, (batch, rows_B))
 
     def grad_of(i: jax.Array) -> tuple[Any, Metrics]:
-        microbatch = {name: rows[:, i] for name, rows in microbatches.items()}
-        return grad(params, microbatch, jax.random.fold_in(key, i))
+        return grad(params, *jax.tree.map(lambda rows: rows[:, i], microbatches))
 
     # The loop starts from zeros: a first microbatch outside of it would be a second
     # copy of the program with its own sum over devices, while XLA moves the sum of the

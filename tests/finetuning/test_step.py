@@ -23,12 +23,13 @@ TAUGHT = {
     "distill__temperature": 2.0,
     "distill__states_weight": 1.0,
 }
+CONFIGS = {"classification": "sst2", "tagging": "wnut17", "multiple_choice": "swag"}
 
 
 def take_step(kind, batch, mesh=(1, 1, 1), dropout=0.0, **changes):
     """Returns the parameters by name and the metrics after one step."""
     devices = use_mesh(*mesh)
-    name = {"classification": "sst2", "tagging": "wnut17"}[kind]
+    name = CONFIGS[kind]
     config = change(name, task__kind=kind, **changes)
     config = tasks_config.from_config_dict(config)
     model, _, _ = tuned.build(kind)
@@ -61,14 +62,17 @@ def assert_near(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classification", "tagging"])
+@pytest.mark.parametrize("kind", ["classification", "tagging", "multiple_choice"])
 def test_microbatches_give_the_gradient_of_the_whole_batch(kind):
     """In tagging, microbatches have different numbers of labelled tokens."""
     batch = tuned.make_batch(kind)
     if kind == "tagging":
         batch["labels"][:2] = np.where(np.arange(16) < 3, batch["labels"][:2], -100)
     whole = take_step(kind, batch)
-    assert_near(take_step(kind, batch, accumulation_steps=4), whole)
+    dropped = take_step(kind, batch, dropout=0.1)
+    assert dropped[1]["loss"] != pytest.approx(whole[1]["loss"], rel=1e-3)
+    parts = {"accumulation_steps": 4}
+    assert_near(take_step(kind, batch, dropout=0.1, **parts), dropped)
     assert_near(take_step(kind, batch, remat="full"), whole)
 
 

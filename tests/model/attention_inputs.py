@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_jax.distributed import sharding
 from bert_jax.model import attention
+from bert_jax.model.dropout import Seed, row_indices
 from tests.conftest import use_mesh
 
 B, T, D = 4, 128, 256
@@ -29,7 +30,7 @@ def by_einsums(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
 
 def with_gradients(attend, *arrays, **options):
     """Returns the context and the gradients of q, k and v on the mesh, as float32."""
-    *arrays, seed = arrays
+    *arrays, words = arrays
     dims = ("batch", "seq", "heads")
     arrays = [
         jax.device_put(
@@ -38,6 +39,7 @@ def with_gradients(attend, *arrays, **options):
         )
         for x in arrays
     ]
+    seed = None if words is None else Seed(words, row_indices(len(arrays[0])))
 
     @jax.jit
     def compute(q, k, v, gradient, ids, seed):

@@ -10,6 +10,7 @@ import pytest
 
 from bert_jax.distributed import sharding
 from bert_jax.model import attention, ops
+from bert_jax.model.dropout import Seed, dropout, row_indices
 from tests.conftest import use_mesh
 
 
@@ -78,7 +79,7 @@ def by_softmax(projections, query_ids_BT, key_ids_BS, num_heads, rate, seed):
     scores = ops.einsum_float32("BTNH,BSNH->BNTS", q, k) / q.shape[-1] ** 0.5
     mask = attention.attention_mask(query_ids_BT, key_ids_BS)
     weights = jax.nn.softmax(jnp.where(mask, scores, -1e9), axis=-1)
-    weights = ops.dropout(weights.astype(q.dtype), rate, seed)
+    weights = dropout(weights.astype(q.dtype), rate, seed)
     context = ops.einsum_float32("BNTS,BSNH->BTNH", weights, v)
     return context.reshape(projections[0].shape)
 
@@ -104,7 +105,8 @@ def test_context_and_gradients_equal_those_of_a_softmax(
         for length in (num_queries, S, S, num_queries)
     )
     ids = (ids_BS[:, :num_queries], ids_BS)
-    seed = jnp.array([7, 9], jnp.uint32) if is_dropped else None
+    words = jnp.array([7, 9], jnp.uint32)
+    seed = Seed(words, row_indices(B)) if is_dropped else None
 
     def compute(attend, *arrays):
         context, vjp = jax.vjp(

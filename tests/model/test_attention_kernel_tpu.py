@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from bert_jax.model import attention_kernel_tpu
+from bert_jax.model.dropout import Seed, row_indices
 from tests.conftest import slow
 from tests.model.attention_inputs import (
     ATTEND,
@@ -71,7 +72,8 @@ def test_rows_are_dropped_independently():
     q, k, v, _, _ = (x[:1] for x in inputs())
     q, k, v = (jnp.tile(x, (2, 1, 1)) for x in (q, k, v))
     ids = jnp.ones((2, T), jnp.int32)
-    found = by_kernel(q, k, v, ids, jnp.asarray(SEED))
+    rows = row_indices(2)
+    found = by_kernel(q, k, v, ids, Seed(jnp.asarray(SEED), rows))
     assert not np.array_equal(found[0], found[1])
-    other = by_kernel(q, k, v, ids, jnp.asarray(SEED + 1))
+    other = by_kernel(q, k, v, ids, Seed(jnp.asarray(SEED + 1), rows))
     assert not np.array_equal(found, other)

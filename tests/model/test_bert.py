@@ -13,6 +13,7 @@ from bert_jax.configs import base, large
 from bert_jax.distributed import sharding
 from bert_jax.model import attention, layers, ops, parameters
 from bert_jax.model import bert as bert_lib
+from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.training import losses
 from tests.conftest import make_batch, make_config, use_mesh
 
@@ -249,6 +250,11 @@ def with_dropout(hidden=0.0, attention=0.0, **changes):
     )
 
 
+def key_of(seed):
+    """Returns the dropout key of a batch of `make_batch`."""
+    return DropoutKey(jax.random.key(seed), row_indices(8))
+
+
 @pytest.mark.slow
 def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monkeypatch):
     """Compares the calls in order; the last layer queries the masks and [CLS] only."""
@@ -258,7 +264,7 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
 
     def record(shape, rate, seed):
         calls.append((shape, rate))
-        seeds.add(tuple(np.asarray(seed).tolist()))
+        seeds.add(tuple(np.asarray(seed.words).tolist()))
 
     def record_drop(x, rate, seed):
         record(x.shape, rate, seed)
@@ -273,7 +279,7 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
         monkeypatch.setattr(module, "dropout", record_drop)
     monkeypatch.setattr(attention, "by_einsums", record_attend)
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
-    bert(batch, dropout_key=jax.random.key(0), dtype=F32)
+    bert(batch, dropout_key=key_of(0), dtype=F32)
     B, T, Q, N, D = 8, 16, 4 + 1, 4, 32
     assert calls == [
         ((B, T, D), 0.25),
@@ -287,7 +293,8 @@ def test_dropout_is_applied_after_embeddings_and_three_times_in_each_layer(monke
     assert len(seeds) == len(calls)
 
 
-SEEDS = np.arange(6, dtype=np.uint32).reshape(3, 2)
+def seeds_of(num_rows):
+    return DropoutKey(jax.random.key(0), row_indices(num_rows)).seeds(3)
 
 
 def assert_dropped(found, whole, rate):
@@ -308,7 +315,8 @@ def test_embedding_dropout_follows_layer_norm():
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     ids = [batch[f"{name}_ids"] for name in ("input", "segment", "position")]
     whole = embeddings(*ids, None, F32)
-    assert_dropped(embeddings(*ids, SEEDS[0], F32), whole, 0.25)
+    seed = seeds_of(len(ids[0]))[0]
+    assert_dropped(embeddings(*ids, seed, F32), whole, 0.25)
 
 
 def test_attention_dropout_applies_to_the_probabilities():
@@ -337,7 +345,7 @@ def test_attention_dropout_applies_to_the_probabilities():
 
     whole = probabilities(None)
     np.testing.assert_allclose(whole.sum(axis=-1), np.ones((B, T, N)), rtol=1e-5)
-    assert_dropped(probabilities(SEEDS[0]), whole, 0.25)
+    assert_dropped(probabilities(seeds_of(B)[0]), whole, 0.25)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +364,7 @@ def test_hidden_dropout_applies_before_the_residual_sum(zeroed):
     x_BTD = jax.random.normal(jax.random.key(1), (B, T, D))
     ids_BT = jnp.ones((B, T), jnp.int32)
     whole = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), None) - ones_BTD
-    found = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), SEEDS) - ones_BTD
+    found = layer(ones_BTD, x_BTD, (ids_BT, ids_BT), seeds_of(B)) - ones_BTD
     assert_dropped(found, whole, 0.25)
 
 
@@ -367,7 +375,7 @@ def test_pretraining_heads_have_no_dropout():
     bert = with_random_vectors(build(config))
     batch = {name: jnp.asarray(rows) for name, rows in make_batch(config).items()}
     names = ("masked_lm_positions", "next_sentence_positions")
-    key = jax.random.key(3)
+    key = key_of(3)
     last_BQD = bert.bert.encode(
         batch,
         positions_BQ=jnp.concatenate([batch[name] for name in names], axis=1),
@@ -398,15 +406,13 @@ def gradient_by_key(rate):
 
 def test_gradient_does_not_depend_on_the_key_at_dropout_rate_0():
     gradient = gradient_by_key(0.0)
-    for with_key, without in zip(
-        gradient(jax.random.key(0)), gradient(None), strict=True
-    ):
+    for with_key, without in zip(gradient(key_of(0)), gradient(None), strict=True):
         np.testing.assert_array_equal(with_key, without)
 
 
 def test_gradient_is_determined_by_the_dropout_key():
     gradient = gradient_by_key(0.25)
-    keys = (jax.random.key(seed) for seed in (0, 0, 1))
+    keys = (key_of(seed) for seed in (0, 0, 1))
     for first, again, other in zip(*map(gradient, keys), strict=True):
         np.testing.assert_array_equal(first, again)
         assert not np.array_equal(first, other)

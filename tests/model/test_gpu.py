@@ -17,6 +17,7 @@ from bert_jax.model import (
     gelu_kernel_gpu,
     norm_kernel_gpu,
 )
+from bert_jax.model.dropout import DropoutKey, row_indices
 from bert_jax.training import losses, optimizer
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -59,7 +60,10 @@ def emulated(monkeypatch):
 
 def loss_and_gradients(config, mesh_shape, dtype, seed=None, remat="none"):
     mesh = use_mesh(*mesh_shape)
-    key = None if seed is None else jax.random.key(seed)
+    key = None
+    if seed is not None:
+        rows = row_indices(config.phases[0].global_batch_size)
+        key = DropoutKey(jax.random.key(seed), rows)
     graphdef, params = bert.build(
         config.model, config.tokenizer.vocab_size, jax.random.key(0)
     )

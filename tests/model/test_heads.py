@@ -12,6 +12,7 @@ from bert_jax.finetuning import losses
 from bert_jax.interop import huggingface_config, huggingface_write, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model import heads
+from bert_jax.model.dropout import DropoutKey, row_indices
 from tests.conftest import use_mesh
 from tests.finetuning import tuned
 from tests.models import TOKENIZER
@@ -51,6 +52,11 @@ def loss_and_gradients(kind, graphdef, params, batch):
         return jax.value_and_grad(loss)(params)
 
     return value_and_grad(params, batch)
+
+
+def key_of(seed):
+    """Returns the dropout key of a batch of `tuned.make_batch`."""
+    return DropoutKey(jax.random.key(seed), row_indices(4))
 
 
 def logits_of(graphdef, params, batch, key=None):
@@ -138,9 +144,9 @@ def test_logits_loss_and_gradients_equal_those_of_transformers(kind, tmp_path):
 def test_dropout_depends_on_the_key_and_applies_to_the_head(kind):
     config, graphdef, params = tuned.build(kind)
     batch = tuned.make_batch(kind)
-    first = logits_of(graphdef, params, batch, jax.random.key(1))
-    again = logits_of(graphdef, params, batch, jax.random.key(1))
-    other = logits_of(graphdef, params, batch, jax.random.key(2))
+    first, again, other = (
+        logits_of(graphdef, params, batch, key_of(seed)) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(first, again)
     without = logits_of(graphdef, params, batch)
     # The encoder has no dropout in this config, so any difference is the head's.
@@ -209,7 +215,7 @@ def test_model_overfits_one_batch(kind):
     opt_state, values = tx.init(params), []
     with jax.numpy_dtype_promotion("standard"):  # optax.adam counts in integers
         for i in range(100):
-            params, opt_state, value = step(params, opt_state, jax.random.key(i))
+            params, opt_state, value = step(params, opt_state, key_of(i))
             values.append(float(value))
     assert np.mean(values[-10:]) < 0.2 * values[0]
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bert_jax.distributed import sharding
-from bert_jax.model import layers, norm_kernel_gpu, ops
+from bert_jax.model import layers, norm_kernel_gpu
+from bert_jax.model.dropout import Seed, dropout, row_indices
 from tests.conftest import slow, use_mesh
 
 EPS = 1e-12
@@ -37,12 +38,13 @@ def by_operations(x, y, scale, bias, seed, rate):
     """Rounds the sum to bfloat16, as the kernel stores it."""
     norm = layers.LayerNorm(x.shape[-1], EPS)
     norm.scale[...], norm.bias[...] = scale, bias
-    total = (x + ops.dropout(y, rate, seed)).astype(jnp.bfloat16)
+    total = (x + dropout(y, rate, seed)).astype(jnp.bfloat16)
     return norm(total.astype(jnp.float32))
 
 
 def with_gradients(function, x, y, gradient, scale, bias, rate):
-    seed = jnp.array([5, 6], jnp.uint32) if rate else None
+    words = jnp.array([5, 6], jnp.uint32)
+    seed = Seed(words, row_indices(len(x))) if rate else None
 
     @jax.jit
     def compute(gradient, *inputs):

@@ -106,8 +106,8 @@ COMBINED = [
 def test_every_mesh_computes_the_losses_of_one_device(
     mesh_shape, accumulation_steps, remat
 ):
-    """The 20 steps have dropout, with a mask for each microbatch."""
-    expected = losses_of((1, 1, 1), accumulation_steps=accumulation_steps)
+    """The 20 steps have dropout."""
+    expected = losses_of((1, 1, 1))
     found = losses_of(mesh_shape, accumulation_steps=accumulation_steps, remat=remat)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
     assert expected[-1] != expected[0]
@@ -202,10 +202,12 @@ def test_an_optimizer_with_norms_is_the_same_when_sharded():
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh_shape", [(2, 1, 1), (1, 1, 1)])
 def test_accumulation_equals_the_whole_batch(mesh_shape):
-    """Microbatches have different numbers of masks, so sums are divided globally."""
-    batches = [make_batch(make_config(), seed) for seed in range(5)]
-    expected, expected_losses = train(make_config(), (1, 1, 1), batches)
-    found, losses = train(make_config(accumulation_steps=4), mesh_shape, batches)
+    """Sums are divided globally, and dropout is that of the rows of the batch."""
+    config = make_config(**DROPOUT)
+    batches = [make_batch(config, seed) for seed in range(5)]
+    expected, expected_losses = train(config, (1, 1, 1), batches)
+    parts = dataclasses.replace(config, accumulation_steps=4)
+    found, losses = train(parts, mesh_shape, batches)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
     for a, b in zip(
         jax.tree.leaves(found.params), jax.tree.leaves(expected.params), strict=True
