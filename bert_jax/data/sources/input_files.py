@@ -11,7 +11,7 @@ import sys
 from typing import Any, NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import embedded, hub_datasets, lines
+from bert_jax.data.sources import embedded, formats, hub_datasets, lines
 from bert_jax.errors import ConfigError
 
 # Kinds whose argument is a glob pattern.
@@ -23,7 +23,7 @@ PARQUET_KINDS = ("parquet", "hf")
 KINDS = ("embedded", *FILE_KINDS, "hf", "tfds")
 # gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
 COMPRESSED_RATIO = 3
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".parquet")
+COMPRESSED = (*formats.COMPRESSED, ".parquet")
 
 
 class InputFile(NamedTuple):

@@ -70,7 +70,7 @@ def _json_objects(
         elif not lines.is_utf8(line):
             counts["documents_not_utf8"] += 1
         elif line.strip():
-            where = lines.where(path, number, part)
+            where = lines.where(path, number, part[0])
             try:
                 found = _json_object(line, where)
             except ConfigError as error:

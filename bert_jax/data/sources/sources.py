@@ -25,9 +25,9 @@ from bert_jax.data.sources import (
     embedded,
     input_files,
     json_lines,
-    layout,
     lines,
     parquet,
+    plain,
 )
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.data.sources.document import Document, assemble
@@ -105,24 +105,6 @@ def _read(
     of_part = () if part == lines.WHOLE else (part,)
     for path in paths:
         yield from _FILE_READERS[kind](path, argument, data_config, counts, *of_part)
-
-
-# ------------------------------------------------------------------- plain text
-
-
-def _text(
-    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    plain_lines = lines.plain_lines(path, data_config, counts)
-    stream, is_split = layout.documents_of(plain_lines)
-    yield from assemble(stream, path, data_config, counts, is_split=is_split)
-
-
-def _files(
-    path: str, _: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    stream = layout.one_document(lines.plain_lines(path, data_config, counts))
-    yield from assemble(stream, path, data_config, counts)
 
 
 # ------------------------------------------------------------- TensorFlow Datasets
@@ -208,8 +190,8 @@ _DATASET_READERS: dict[
 ] = {"embedded": _embedded, "tfds": _tfds}
 # Called with a path and the argument of the spec.
 _FILE_READERS: dict[str, Callable[..., Iterator[Document]]] = {
-    "text": _text,
-    "files": _files,
+    "text": plain.read_text,
+    "files": plain.read_file,
     "jsonl": json_lines.read_jsonl,
     "parquet": parquet.read_parquet,
     "hf": parquet.read_parquet,

@@ -9,7 +9,7 @@ from concurrent import futures
 from typing import NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files, lines, parquet
+from bert_jax.data.sources import formats, input_files, lines, parquet
 
 # The size of a unit where the format allows a choice: seconds of work for a process,
 # and small enough that the units of one shard keep several processes busy.
@@ -68,7 +68,7 @@ def _parts(
     kind, argument = input_files.parse(source.spec)
     if kind in input_files.PARQUET_KINDS:
         yield from ranges(parquet.row_groups(file.path, argument), max_bytes)
-    elif kind == "jsonl" and lines.is_divisible(file.path):
+    elif kind == "jsonl" and formats.is_divisible(file.path):
         number = max(1, round(file.num_bytes / max_bytes))
         for i in range(number):
             start = file.num_bytes * i // number

@@ -20,7 +20,7 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import input_groups
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, json_lines, lines, sources
+from bert_jax.data.sources import formats, input_files, json_lines, lines, sources
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
@@ -165,7 +165,7 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
         num_bytes = min(size, most, left)
         left -= num_bytes
         num_places = math.ceil(num_bytes / EXCERPT_BYTES)
-        if num_bytes == size or is_parquet or lines.is_compressed(path):
+        if num_bytes == size or is_parquet or formats.is_compressed(path):
             # One more than the size, because a missing last line end is counted.
             yield _Place(source.spec, num_bytes + 1, path)
             continue
