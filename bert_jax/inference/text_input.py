@@ -3,6 +3,7 @@
 import collections
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from bert_jax.data.sources import formats, lines
 from bert_jax.errors import ConfigError
@@ -31,8 +32,9 @@ def read(path: str) -> Iterator[str]:
 
 def _standard_input() -> Iterator[bytes]:
     """Yields the bytes of standard input when they arrive."""
-    yield sys.stdin.buffer.read(formats.HEAD_BYTES)
-    while chunk := sys.stdin.buffer.read1(lines.CHUNK_BYTES):
+    buffer: Any = sys.stdin.buffer  # a BinaryIO, which need not have read1, by its type
+    yield buffer.read(formats.HEAD_BYTES)
+    while chunk := buffer.read1(lines.CHUNK_BYTES):
         yield chunk
 
 
