@@ -24,7 +24,7 @@ from bert_jax.finetuning.setup import Setup
 LOSSES = {
     "num_truncated": "rows truncated to the sequence length",
     "num_cut": "words beyond the sequence length",
-    "num_dropped": "questions dropped, answer not found",
+    "num_dropped": "questions dropped, no answer in their paragraph",
     "num_lost_lines": "lines skipped, wrong number of columns",
     "num_empty": "sentences skipped, no words",
     "num_mended": "wrong answer offsets, corrected",
