@@ -73,7 +73,7 @@ def _check_model_and_data(config: ExperimentConfig) -> None:
             not (data.stream and spec.startswith(("embedded:", "tfds:"))),
             "config.data.stream",
             data.stream,
-            f"needs sources that are files, such as parquet:GLOB#column or"
+            f"needs sources that are files, such as parquet:GLOB or"
             f" jsonl:GLOB#field, but config.data.sources has {spec!r}",
         )
     require(

@@ -31,7 +31,7 @@ _FORMATS = {
     ),
     b"\xd0\xcf\x11\xe0": "an Office document (doc, xls, ppt); convert it to text",
     b"{\\rtf": "an RTF document; convert it to text, for example with pandoc",
-    b"PAR1": "a Parquet file; a source of text reads it as parquet:GLOB#column",
+    b"PAR1": "a Parquet file; a source of text reads it as parquet:GLOB",
 }
 
 

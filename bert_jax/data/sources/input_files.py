@@ -101,10 +101,10 @@ def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...
 
 def _find_one(spec: str, record: str | None) -> Source:
     kind, argument = parse(spec)
-    if kind in FIELD_KINDS and not argument.partition("#")[2]:
+    if kind == "jsonl" and not argument.partition("#")[2]:
         raise ConfigError(
             f"config.data.sources has {spec!r}, which names no field;"
-            f" write {spec}#text (or the field that contains the text)"
+            f" write {spec.rstrip('#')}#text (or the field that contains the text)"
         )
     if kind in FILE_KINDS:
         return Source(spec, tuple(_files(pattern(kind, argument))))
@@ -157,7 +157,7 @@ def parse(spec: str) -> tuple[str, str]:
     if kind not in KINDS or not colon or not (argument or kind == "embedded"):
         raise ConfigError(
             f"config.data.sources has {spec!r}; a source is one of embedded:,"
-            " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB#column,"
+            " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB[#column],"
             " wikiextractor:GLOB, hf:OWNER/NAME[/CONFIG][:SPLIT][#column],"
             " tfds:NAME[:SPLIT][#field]"
         )

@@ -132,6 +132,8 @@ def _as_binary(values: Any) -> Any:
     """Returns text as bytes, because a writer may not have validated its UTF-8."""
     import pyarrow
 
+    if isinstance(values, pyarrow.ExtensionArray):
+        values = values.storage
     if pyarrow.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return values.cast(pyarrow.large_binary())
@@ -154,7 +156,7 @@ def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
             raise ConfigError(_problem(path, column, "does not exist", schema))
         kind = fields[name].type
         fields = {field.name: field for field in kind} if _is_struct(kind) else {}
-    if not _is_text(kind):
+    if not (_is_text(kind) or _is_binary(kind)):
         raise ConfigError(_problem(path, column, f"is {kind}, not text", schema))
     return names
 
@@ -195,11 +197,21 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _is_text(kind: Any) -> bool:
-    from pyarrow import types
+    return _stored(kind) in ("string", "large_string", "string_view")
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return types.is_string(kind) or types.is_large_string(kind)
+
+def _is_binary(kind: Any) -> bool:
+    """Returns whether a type is that of text by writers that do not mark it as text."""
+    return _stored(kind) in ("binary", "large_binary", "binary_view")
+
+
+def _stored(kind: Any) -> str:
+    """Returns the type of values, also of a dictionary or an extension type."""
+    import pyarrow
+
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        kind = kind.storage_type
+    return str(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
 
 
 def _first_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ embedded:                       docstrings of the installed Python and its packa
 text:GLOB                       plain text; see layout.py for how it is read
 files:GLOB                      plain text, one document per file
 jsonl:GLOB#field.path           JSON Lines, one document per object, in one field
-parquet:GLOB#column.path        Parquet, one document per row, in one column
+parquet:GLOB[#column.path]      Parquet, one document per row, in one column
 wikiextractor:GLOB              WikiExtractor output, <doc ...> ... </doc> or JSON
 hf:OWNER/NAME[/CONFIG][:SPLIT][#column.path]
                                 Parquet on the Hugging Face Hub; see hub_datasets.py

@@ -43,7 +43,7 @@ def array():
         (b"\xd0\xcf\x11\xe0\xa1\xb1", "an Office document .doc, .* to text"),
         (b"{\\rtf1\\ansi One.}", "an RTF document; convert it to text"),
         (archive(), "a tar archive; extract its files"),
-        (table(), "a Parquet file; .* parquet:GLOB#column"),
+        (table(), "a Parquet file; .* parquet:GLOB$"),
         (array(), "a binary file, not text; remove it"),
     ],
 )
