@@ -147,11 +147,12 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
 
 
 def _list(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list):
+    found = tables.as_list(value)
+    if found is None or any(isinstance(x, list | dict | None) for x in found):
         raise ConfigError(
             f"{where}: {value!r} is not a list; give each sentence as a list of strings"
         )
-    return [str(item) for item in value]
+    return [str(item) for item in found]
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -78,6 +78,8 @@ def _reason(examples: Any) -> str:
             f"none of its {len(examples.questions)} questions has an answer that is in"
             " its paragraph near answer_start: correct the answers"
         )
+    if num_unlabelled := getattr(examples, "num_unlabelled", 0):
+        return f"none of its {num_unlabelled} examples has a label: label them"
     return "give a non-empty data set"
 
 

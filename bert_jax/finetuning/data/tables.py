@@ -10,12 +10,13 @@ The first line of a tsv or csv names the columns, unless the caller does. A byte
 mark is removed. Files may be compressed with gzip or bzip2. Text must be UTF-8.
 """
 
+import ast
 import collections
 import csv
 import dataclasses
 import difflib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bert_jax.data.sources import lines
@@ -42,6 +43,7 @@ class Table:
         the number of names.
       first_dropped: line number of the first dropped line; 0 if there is none.
       has_header: whether the names are from the first line.
+      absent: line number of the first object that lacks a column, which is None there.
     """
 
     spec: str
@@ -49,6 +51,7 @@ class Table:
     num_dropped: int = 0
     first_dropped: int = 0
     has_header: bool = False
+    absent: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def column(self, name: str, key: str = "") -> list[Any]:
         """Returns the values of a column.
@@ -78,6 +81,13 @@ class Table:
         raise ConfigError(
             f"{self.spec} has no column {name!r}; its columns are {columns}{hint}"
         )
+
+    def located(self, name: str, key: str) -> list[tuple[Any, str]]:
+        """Returns the values of a column, each with its place for error messages."""
+        return [
+            (value, f"{self.spec}, example {i},")
+            for i, value in enumerate(self.column(name, key), start=1)
+        ]
 
 
 def _is_data(name: str) -> bool:
@@ -167,25 +177,24 @@ def _from_rows(
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
     _check_no_header(spec, header)
-    columns: dict[str, list[Any]] = {}
+    rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in _lines(path):
         if not line.strip():
             continue
         try:
-            row = replace_lone_surrogates(json.loads(line))
+            row = json.loads(line, parse_constant=lambda _: None)  # NaN of pandas
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
-            raise ConfigError(f"{path}:{number} is not a JSON object")
-        columns = columns or {key: [] for key in row}
-        if row.keys() != columns.keys():
             raise ConfigError(
-                f"{path}:{number} has the keys {', '.join(row)}, but the first line has"
-                f" {', '.join(columns)}; give every line the same keys"
+                f"{path}:{number} is not a JSON object; write each object on one line,"
+                " without a list around them"
             )
-        for key, value in row.items():
-            columns[key].append(value)
-    return Table(spec, columns)
+        rows.append((number, replace_lone_surrogates(row)))
+    names = dict.fromkeys(name for _, row in rows for name in row)
+    columns = {name: [row.get(name) for _, row in rows] for name in names}
+    absent = {name: n for n, row in reversed(rows) for name in names if name not in row}
+    return Table(spec, columns, absent=absent)
 
 
 def replace_lone_surrogates(value: Any) -> Any:
@@ -203,6 +212,28 @@ def replace_lone_surrogates(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Returns a list, or one that was written as text as in a csv; None for the others.
+
+    The text is JSON or Python, such as "['a', 'b']".
+    """
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str) or not value.strip().startswith("["):
+        return None
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        # Python joins the items of "['a' 'b']", as numpy writes a list.
+        if repr(found).replace(" ", "") != value.replace(" ", "").strip():
+            return None
+    return found if isinstance(found, list) else None
 
 
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:

@@ -130,6 +130,10 @@ def test_tables_have_list_valued_columns(tmp_path):
     found = conll.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)
     assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
     assert found.num_empty == 1
+    csv = tmp_path / "a.csv"
+    csv.write_text('tokens,ner\n"[\'EU\', \'rejects\']","[""S-ORG"", ""O""]"\n[],[]')
+    of_csv = conll.read(f"csv:{csv}", "tokens", "ner", has_tags=True)
+    assert (of_csv.words, of_csv.tags) == (found.words, found.tags)
     assert conll.read(f"jsonl:{path}", "tokens", "x", has_tags=False).tags is None
     with pytest.raises(
         ConfigError, match="^config.task.words names the column 'words'"
@@ -139,6 +143,7 @@ def test_tables_have_list_valued_columns(tmp_path):
         ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words but 0 tags"),
         ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the invalid tag 'PER'"),
         ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is not a list"),
+        ('{"tokens": ["a", null], "ner": []}', "'a', None. is not a list"),
         ('{"tokens": [], "ner": []}', "has no sentences"),
     ):
         path.write_text(line)

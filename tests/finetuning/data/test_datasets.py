@@ -78,6 +78,14 @@ def test_a_set_whose_answers_are_not_found_is_an_error(tmp_path):
         datasets.read(setup.config, TOKENIZER)
 
 
+def test_a_set_without_any_label_is_an_error(tmp_path):
+    setup = labelled.make_setup(tmp_path)
+    path = tmp_path / "dev.tsv"
+    path.write_text("sentence\tlabel\nw1\t-1\nw2\t-1\n")
+    with pytest.raises(ConfigError, match="none of its 2 examples has a label"):
+        datasets.read(setup.config, TOKENIZER)
+
+
 def test_dropped_lines_are_counted_and_an_error_in_a_test_set(tmp_path):
     setup = labelled.make_setup(tmp_path)
     spec = labelled.write_table(tmp_path / "train.tsv", 200, 0)

@@ -51,6 +51,17 @@ def test_json_lines_keep_their_values(tmp_path):
     }
 
 
+def test_keys_of_json_lines_may_differ(tmp_path):
+    text = '{"t": "x", "n": NaN}\n\n{"t": "y", "m": 1}\n{"n": 2, "t": null, "m": 3}'
+    table = tables.read(f"jsonl:{write(tmp_path / 'a.jsonl', text)}")
+    assert table.columns == {
+        "t": ["x", "y", None],
+        "n": [None, None, 2],
+        "m": [None, 1, 3],
+    }
+    assert table.absent == {"n": 3, "m": 1}
+
+
 def test_lone_surrogates_in_json_are_replaced(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"t": "a\\ud83d", "c": [["\\udc00"]], "n": 1}')
     found = tables.read(f"jsonl:{path}").columns
@@ -78,8 +89,8 @@ def test_a_few_malformed_lines_are_dropped_and_counted(tmp_path):
         ("tsv", "a\ta\n1\t2", "has a duplicate column name: a, a"),
         ("csv", 'a,b\n"x,1\n', "unexpected end of data"),
         ("csv", 'a,b\n"x"y,1\n', r"a.csv:2: "),
-        ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is not a JSON object"),
-        ("jsonl", '{"a": 1}\n{"b": 1}\n', "has the keys b, but the first line has a"),
+        ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is not a JSON object; write each"),
+        ("jsonl", '[\n{"a": 1},\n', "a.jsonl:1 is .* without a list around them"),
         ("jsonl", "", "has no rows"),
     ],
 )
