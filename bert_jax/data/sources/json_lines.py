@@ -72,23 +72,31 @@ def _json_objects(
         elif line.strip():
             where = lines.where(path, number, part[0])
             try:
-                found = _json_object(line, where)
+                found = parse(line, where)
             except ConfigError as error:
                 lines.reject(counts, error)
             else:
                 yield where, found
 
 
-def _json_object(line: str, where: str) -> dict[str, Any]:
+def parse(line: str, where: str) -> dict[str, Any]:
+    """Returns the object of a line; NaN, which is no JSON but written, becomes None.
+
+    Raises:
+      ConfigError: when it is not a JSON object. The message names `where`.
+    """
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_constant=lambda _: None)
         problem = f"is {type(found).__name__}, not an object"
     except json.JSONDecodeError as error:
         found, problem = None, f"is not JSON ({error.msg} at column {error.colno})"
     except RecursionError:
         found, problem = None, "is nested too deeply"
     if not isinstance(found, dict):
-        raise ConfigError(f"{where} {problem}; each line must be a JSON object")
+        raise ConfigError(
+            f"{where} {problem}; write one JSON object on each line, without a list"
+            " around them"
+        )
     return found
 
 
@@ -112,6 +120,8 @@ def _field_of(
             lines.reject(counts, ConfigError(problem))
             return ""
         value = value[name]
+    if value is None:  # an empty document, as in Parquet
+        return ""
     if not isinstance(value, str):
         problem = (
             f"{where} has {type(value).__name__} in the field {field!r}, not text;"

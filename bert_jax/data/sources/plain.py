@@ -25,8 +25,8 @@ _MARKUP = (
         " wikiextractor:GLOB",
     ),
     (
-        r"<(!doctype|html|head|body|\?xml)\b",
-        "HTML or XML, and its markup would be trained on; convert it to text, for"
+        r"<(!doctype|html|head|body|\?xml|doc)\b",
+        "HTML, XML or SGML, and its markup would be trained on; convert it to text, for"
         " example with pandoc --to=plain",
     ),
 )

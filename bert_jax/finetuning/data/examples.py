@@ -90,11 +90,11 @@ def _unlabelled(
 ) -> ConfigError:
     """Returns the error for a value that may mean that there is no label."""
     others = tuple(name for name in names if not labels.is_unlabelled(name, ()))
+    add = f"; if {value!r} is a class, name it as well" if value else ""
     return ConfigError(
         f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"
         f" {found.count(value):,} of {len(found):,} examples; to skip examples without"
-        f' a label, name the classes: --config.task.labels="{others}"; if {value!r} is'
-        " a class, name it as well"
+        f' a label, name the classes: --config.task.labels="{others}"{add}'
     )
 
 

@@ -45,7 +45,8 @@ def parts(value: Any, where: str) -> list[str]:
     """Splits a list of class labels, or comma-separated text; "" has none.
 
     Raises:
-      ConfigError: if the list cannot be read, or an item is not a class label.
+      ConfigError: if the list cannot be read, an item is not a class label, or the list
+        has a 0 or 1 for each class.
     """
     found = tables.as_list(value)
     if found is None:
@@ -56,7 +57,13 @@ def parts(value: Any, where: str) -> list[str]:
                 " a,b or as a JSON list"
             )
         found = text.split(",")
-    return [part for part in (name_of(part, where) for part in found) if part]
+    names = [name for name in (name_of(part, where) for part in found) if name]
+    if set(names) <= {"0", "1"} and len(set(names)) < len(names):
+        raise ConfigError(
+            f"{where} has the labels {value!r}, which seem to be a 0 or 1 for each"
+            " class; list the names or the numbers of its classes"
+        )
+    return names
 
 
 def classes(

@@ -23,9 +23,14 @@ def read(spec):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("a", "\n<!DOCTYPE html>\n<p>One.", "a is HTML or XML, and .* convert it to"),
-        ("a.txt", " <html lang=en>One.", "is HTML or XML"),
-        ("a.txt", '\ufeff<?xml version="1.0"?><TEI>', "is HTML or XML"),
+        (
+            "a",
+            "\n<!DOCTYPE html>\n<p>One.",
+            "a is HTML, XML or SGML, and .* convert it",
+        ),
+        ("a.txt", " <html lang=en>One.", "is HTML, XML or SGML"),
+        ("a.txt", '\ufeff<?xml version="1.0"?><TEI>', "is HTML, XML or SGML"),
+        ("a", "<DOC>\n<TEXT>\nOne.", "is HTML, XML or SGML"),
         ("a", '<mediawiki xmlns="x">', "a dump of a wiki; extract .* wikiextractor:"),
         ("a", '<doc id="1" title="x">\nx\n', "WikiExtractor .* wikiextractor:{path}$"),
         ("a", '{"id": 1, "text": "One."}\n', "write jsonl:{path}#FIELD .*: id, text$"),

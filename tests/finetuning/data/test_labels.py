@@ -77,6 +77,13 @@ def test_other_lists_are_errors_that_show_them(value):
     assert str(caught.value).startswith(f"here has the labels {value!r}, which are not")
 
 
+@pytest.mark.parametrize("value", [[0, 1, 1], [0, 0], "1,0,0", "[1, 1]"])
+def test_a_vector_of_zeros_and_ones_is_no_list_of_classes(value):
+    with pytest.raises(ConfigError, match="^here has .* a 0 or 1 for each class; list"):
+        labels.parts(value, "here")
+    assert labels.parts([1, 0], "here") == ["1", "0"]
+
+
 @pytest.mark.parametrize("value", [["a"], {"a": 1}, "['a', 'b']", "[]"])
 def test_a_class_is_not_a_list(value):
     for read in (
