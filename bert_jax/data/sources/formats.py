@@ -89,10 +89,21 @@ def problem(head: bytes, path: str) -> str | None:
     encoding = _other_encoding(head)
     if encoding:
         return f"{encoding}, not UTF-8; {conversion(path, encoding)}"
-    head = head[:HEAD_BYTES]
-    if len(BINARY.findall(head)) > max(16, len(head) / 100):
+    if _is_binary(head[:HEAD_BYTES]):
         return "a binary file, not text; remove it, or convert it to text"
     return None
+
+
+def _is_binary(head: bytes) -> bool:
+    """Returns whether bytes are not text; UTF-8 may have some control characters."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(
+            head
+        )  # it may end in a character
+        least = 0.3
+    except UnicodeDecodeError:
+        least = 0.01
+    return len(BINARY.findall(head)) > max(16, least * len(head))
 
 
 def _other_encoding(head: bytes) -> str | None:
