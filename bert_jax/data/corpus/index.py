@@ -139,7 +139,7 @@ def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task
                 unit.source,
                 *stats[unit[:2]],
                 unit.part,
-                found[unit.source].format,
+                found[unit.source].kind.format,
                 data.source_weights[unit.source] if data.source_weights else 1.0,
             ]
             for unit in own

@@ -13,6 +13,7 @@ from pathlib import PurePath
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import formats, layout, lines
 from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.kind import FileSource
 from bert_jax.errors import ConfigError
 
 # Opening tags of files of markup, and what to do. `<p align="center">`, for example, is
@@ -37,36 +38,43 @@ _TABLES = {
 }
 
 
-def read_text(
-    path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    """Yields the documents of a plain text file, see `layout.documents_of`.
+class Text(FileSource):
+    """Plain text files; `layout.documents_of` finds the documents of a file."""
 
-    Args:
-      path: a plain text file.
-      pattern: the glob pattern of the source, for error messages.
-      data_config: as for `sources.documents`.
-      counts: as for `sources.documents`.
+    name = "text"
+    form = "text:GLOB"
+    may_cut_lines = True
 
-    Raises:
-      ConfigError: when the file is markup, a table or JSON.
-    """
-    stream, is_split = layout.documents_of(_lines(path, pattern, data_config, counts))
-    yield from assemble(stream, path, data_config, counts, is_split=is_split)
+    def read(
+        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
+    ) -> Iterator[Document]:
+        source_lines = _lines(path, self.pattern, data_config, counts)
+        stream, is_split = layout.documents_of(source_lines)
+        yield from assemble(stream, path, data_config, counts, is_split=is_split)
 
 
-def read_file(
-    path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    """Yields a plain text file as one document; see `read_text`."""
-    stream = layout.one_document(_lines(path, pattern, data_config, counts))
-    yield from assemble(stream, path, data_config, counts)
+class Files(FileSource):
+    """Plain text files that are one document each."""
+
+    name = "files"
+    form = "files:GLOB"
+    may_cut_lines = True
+
+    def read(
+        self, path: str, data_config: DataConfig, counts: collections.Counter[str]
+    ) -> Iterator[Document]:
+        stream = layout.one_document(_lines(path, self.pattern, data_config, counts))
+        yield from assemble(stream, path, data_config, counts)
 
 
 def _lines(
     path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[str]:
-    """Yields the lines of a file whose first non-blank line is plain text."""
+    """Yields the lines of a plain text file.
+
+    Raises:
+      ConfigError: when the file is markup, a table or JSON.
+    """
     found = lines.plain_lines(path, data_config, counts)
     start = []
     for line in found:

@@ -698,14 +698,6 @@ def test_embedded_takes_no_argument():
 # ----------------------------------------------------------------- every source
 
 
-@pytest.mark.parametrize(
-    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:"]
-)
-def test_unknown_kind(spec):
-    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
-        raw(spec)
-
-
 @pytest.mark.parametrize("kind", ["text", "files", "jsonl", "wikiextractor"])
 def test_no_file_matches(tmp_path, kind):
     spec = f"{kind}:{tmp_path}/none*#text"
