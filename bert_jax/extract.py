@@ -15,7 +15,8 @@ for --input=-, is a text, or a pair with " ||| " between its texts. The output i
                            [tokens, F], and lengths, the number of tokens of each text
     --pooling=words        the same for words, separated by spaces (" ||| " is a word):
                            the id and the features of a word's first token
-    --pooling=mean or cls  features [texts, F]
+    --pooling=mean or cls  features [texts, F]; the mean is not scaled to length 1, even
+                           if the model's modules.json has Normalize
 
 In Python: `bert_jax.inference.load(DIR).features(texts)`.
 """

@@ -13,7 +13,8 @@ standard input for --input=-, is a text. The output is one JSON object per line:
                 when it alone is masked; [CLS] and [SEP] are not counted
     num_tokens  the number of these tokens
 
-The score divided by num_tokens compares texts of different lengths. In Python:
+The score divided by num_tokens compares texts of different lengths. [MASK] in a text
+is scored as plain text; it does not stand for a masked token. In Python:
 `bert_jax.inference.load_masked_lm(DIR).score(texts)`.
 """
 

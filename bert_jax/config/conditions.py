@@ -68,14 +68,6 @@ def _check_model_and_data(config: ExperimentConfig) -> None:
         data.source_weights,
         f"must be empty or have one weight for each of the {len(data.sources)} sources",
     )
-    for spec in data.sources:
-        require(
-            not (data.stream and spec.startswith(("embedded:", "tfds:"))),
-            "config.data.stream",
-            data.stream,
-            f"needs sources that are files, such as parquet:GLOB#column or"
-            f" jsonl:GLOB#field, but config.data.sources has {spec!r}",
-        )
     require(
         data.mask_replace_prob + data.mask_random_prob <= 1,
         "config.data (mask_replace_prob, mask_random_prob)",

@@ -71,8 +71,12 @@ class TaggingTask:
     """A tag of each word."""
 
     kind: Literal["tagging"]  # what to predict
-    words: str  # list-valued column of a table; ignored for conll: files
-    tags: str  # list-valued column of tags; ignored for conll: files
+    # list-valued column of a table; in a conll: file "2" is its second column, and any
+    # other text its first
+    words: str
+    # list-valued column of a table; in a conll: file "3" is its third column, and any
+    # other text its last
+    tags: str
     labels: tuple[str, ...]  # BIO tags and O; (): take them from the training set
 
 

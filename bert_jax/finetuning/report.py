@@ -1,5 +1,6 @@
 """Reports a sweep: its inputs, a table of its runs, and plots of the dev metrics."""
 
+import collections
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from bert_jax.finetuning.setup import Setup
 LOSSES = {
     "num_truncated": "rows truncated to the sequence length",
     "num_cut": "words beyond the sequence length",
-    "num_dropped": "questions dropped, answer not found",
+    "num_dropped": "questions dropped, no answer in their paragraph",
+    "num_unlabelled": "examples skipped, no label",
     "num_lost_lines": "lines skipped, wrong number of columns",
     "num_empty": "sentences skipped, no words",
     "num_mended": "wrong answer offsets, corrected",
@@ -32,6 +34,7 @@ LOSSES = {
 }
 CURVES_FILE = "dev_curves.png"
 CONFUSION_FILE = "confusion.png"
+LISTED_CLASSES = 20  # of more classes, the smallest and the largest are reported
 FEW_CLASSES = 8  # a matrix of at most this size stays readable with zeros printed
 MAX_CLASSES = 40  # a larger confusion matrix is unreadable, and is not drawn
 
@@ -42,6 +45,7 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     model = setup.encoder.config
     part = "sizes and tokenizer only" if start.is_from_scratch else "its weights"
     names = f", {len(datasets.names)} labels" if datasets.names else ""
+    notes = [*setup.encoder.notes, *class_counts(datasets), *losses(datasets)]
     teacher = []
     if setup.teacher:
         layers = _layers(setup.teacher.config)
@@ -52,7 +56,7 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
         f"task:   {config.task.kind}{names}, best by {config.metric}",
         f"data:   {_size(datasets.train)} to train on, dev"
         f" {', '.join(map(_size, datasets.dev))}",
-        *(f"        {note}" for note in (*setup.encoder.notes, *losses(datasets))),
+        *(f"        {note}" for note in notes),
         f"device: {jax.device_count()} x {jax.devices()[0].device_kind}, workdir"
         f" {workdir}",
     ]
@@ -69,6 +73,40 @@ def _size(split: Split) -> str:
     if isinstance(split.examples, Questions):
         return f"{len(split.examples.questions):,} questions in {rows}"
     return rows
+
+
+def class_counts(datasets: Datasets) -> list[str]:
+    """Returns a line for each labelled set with the number of examples per class."""
+    found = []
+    for split in (datasets.train, *datasets.dev):
+        counts = _class_counts(split.examples, datasets.names)
+        shown = [f"{name} {count:,}" for name, count in counts]
+        if len(shown) > LISTED_CLASSES:
+            counts.sort(key=lambda item: -item[1])
+            (most, highest), (least, lowest) = counts[0], counts[-1]
+            shown = [f"from {least} {lowest:,} to {most} {highest:,}"]
+        if shown:
+            found.append(f"{split.spec}: {', '.join(shown)}")
+    return found
+
+
+def _class_counts(examples: Any, names: Sequence[str]) -> list[tuple[str, int]]:
+    """Returns the number of examples of each class, or of entities of each type."""
+    if isinstance(examples, Sentences):
+        begins = [
+            tag[2:] for tags in examples.tags or [] for tag in tags if tag[0] == "B"
+        ]
+        return sorted(collections.Counter(begins).items())
+    labels = examples.labels if isinstance(examples, Texts) else None
+    if labels is None or not names:
+        return []
+    if labels.ndim == 2:
+        counts = labels.sum(axis=0).astype(int)
+    elif np.issubdtype(labels.dtype, np.integer):
+        counts = np.bincount(labels, minlength=len(names))
+    else:  # scores
+        return []
+    return list(zip(names, counts.tolist(), strict=True))
 
 
 def losses(datasets: Datasets) -> list[str]:

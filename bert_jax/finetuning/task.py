@@ -60,7 +60,8 @@ def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
     if task.labels:
         return task.labels
     if isinstance(task, TaggingTask):
-        return conll.tag_names(conll.read(data.train, task.words, task.tags).tags or [])
+        found = conll.read(data.train, task.words, task.tags, has_tags=True)
+        return conll.tag_names(found.tags or [])
     table = tables.read(data.train, data.header)
     return examples.label_names(table, task.label, task.kind)
 
@@ -87,7 +88,7 @@ def read(
     if isinstance(task, QuestionTask):
         return squad.read(spec)
     if isinstance(task, TaggingTask):
-        return conll.read(spec, task.words, task.tags if has_labels else "")
+        return conll.read(spec, task.words, task.tags, has_tags=has_labels)
     table = tables.read(spec, header)
     if table.num_dropped and not has_labels:
         raise ConfigError(

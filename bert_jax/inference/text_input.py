@@ -1,11 +1,11 @@
 """Reads input lines in chunks and splits each line into its parts."""
 
-import codecs
 import collections
 import sys
 from collections.abc import Iterator
+from typing import Any
 
-from bert_jax.data.sources import lines
+from bert_jax.data.sources import formats, lines
 from bert_jax.errors import ConfigError
 from bert_jax.inference.options import Parts
 
@@ -21,15 +21,21 @@ def read(path: str) -> Iterator[str]:
       ConfigError: if the input cannot be read or is not UTF-8.
     """
     counts: collections.Counter[str] = collections.Counter()
-    if path != "-":
-        for _, line in lines.read(path, MAX_LINE_BYTES, None, counts):
-            yield line
-        return
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")
-        yield lines.repair(text, f"standard input:{number}", None, counts)
+    if path == "-":
+        limits = MAX_LINE_BYTES, None, counts
+        numbered = lines.split(_standard_input(), "/dev/stdin", *limits)
+    else:
+        numbered = lines.read(path, MAX_LINE_BYTES, None, counts)
+    for _, line in numbered:
+        yield line
+
+
+def _standard_input() -> Iterator[bytes]:
+    """Yields the bytes of standard input when they arrive."""
+    buffer: Any = sys.stdin.buffer  # a BinaryIO, which need not have read1, by its type
+    yield buffer.read(formats.HEAD_BYTES)
+    while chunk := buffer.read1(lines.CHUNK_BYTES):
+        yield chunk
 
 
 def batches(

@@ -5,6 +5,7 @@ import pytest
 
 from bert_jax.finetuning import report
 from bert_jax.finetuning.data.conll import Sentences
+from bert_jax.finetuning.data.datasets import Datasets, Split
 from bert_jax.finetuning.data.examples import Choices, Texts
 from bert_jax.finetuning.results import Result
 
@@ -78,3 +79,40 @@ def test_only_classes_have_a_confusion_matrix(examples, predicted, expected, tmp
     assert report._class_pairs(examples, predicted, names) == expected
     path = report.plot_confusion(str(tmp_path), examples, predicted, names)
     assert (path is not None and path.is_file()) == (expected is not None)
+
+
+def split(spec, examples):
+    return Split(spec, examples, None)
+
+
+@pytest.mark.parametrize(
+    "names, examples, expected",
+    [
+        (
+            ("no", "yes"),
+            Texts(*TEXTS, np.array([0, 1, 1], np.int32), np.arange(3)),
+            ["here: no 1, yes 2"],
+        ),
+        (
+            ("a", "b", "c"),
+            Texts(*TEXTS, np.array([[1, 1, 0]] * 2, np.float32), np.arange(3)),
+            ["here: a 2, b 2, c 0"],
+        ),
+        (
+            tuple(map(str, range(30))),
+            Texts(*TEXTS, np.array([*range(30), 7, 7], np.int32), np.arange(3)),
+            ["here: from 29 1 to 7 3"],
+        ),
+        (
+            ("O", "B-A", "I-A", "B-B", "I-B"),
+            Sentences("", [["a"] * 4], [["B-A", "I-A", "B-B", "B-A"]]),
+            ["here: A 2, B 1"],
+        ),
+        (("x",), Texts(*TEXTS, np.array([0.5, 1, 1], np.float32), np.arange(3)), []),
+        ((), Choices(["a"], [["b", "c"]], np.array([0])), []),
+    ],
+)
+def test_the_examples_of_each_class_are_counted(names, examples, expected):
+    train, none = split("here", examples), split("none", Choices([], [], None))
+    datasets = Datasets(names, train, (none,), (none,))
+    assert report.class_counts(datasets) == expected

@@ -14,19 +14,22 @@ def give(monkeypatch, content: bytes):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_standard_input_may_have_crlf_line_ends(monkeypatch):
-    give(monkeypatch, "\r\n".join(LINES).encode())
-    assert list(text_input.read("-")) == LINES
-
-
-def test_a_byte_order_mark_is_removed(monkeypatch):
-    give(monkeypatch, b"\xef\xbb\xbfw1\nw2\n")
-    assert list(text_input.read("-")) == ["w1", "w2"]
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_and_standard_input_have_the_same_lines(
+    monkeypatch, tmp_path, end, mark
+):
+    content = (mark + end.join([*LINES, "w8" * 5000, "w9"])).encode()
+    give(monkeypatch, content)
+    (tmp_path / "lines.txt").write_bytes(content)
+    found = list(text_input.read("-"))
+    assert found == [*LINES, "w8" * 5000, "w9"]
+    assert list(text_input.read(str(tmp_path / "lines.txt"))) == found
 
 
 def test_invalid_utf8_on_standard_input_is_an_error(monkeypatch):
     give(monkeypatch, b"a\ncaf\xe9\n")
-    with pytest.raises(ConfigError, match="standard input:2"):
+    with pytest.raises(ConfigError, match="/dev/stdin:2"):
         list(text_input.read("-"))
 
 

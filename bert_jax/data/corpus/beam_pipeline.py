@@ -25,7 +25,8 @@ from bert_jax.data.corpus import (
     writer,
 )
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, lines, sources
+from bert_jax.data.sources import lines, sources
+from bert_jax.data.sources.kind import InputFile
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 
 # The file of the document counts in the directory of results.
@@ -89,9 +90,7 @@ class _Read(beam.DoFn):
     def __init__(self, data: DataConfig):
         self._data = data
 
-    def process(
-        self, part: tuple[int, str, input_files.InputFile | None]
-    ) -> Iterator[Any]:
+    def process(self, part: tuple[int, str, InputFile | None]) -> Iterator[Any]:
         number, spec, file = part
         counts: collections.Counter[str] = collections.Counter()
         paths = None if file is None else [file.path]

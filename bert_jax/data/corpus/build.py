@@ -24,7 +24,7 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, lines
+from bert_jax.data.sources import input_files, lines, units
 from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -92,6 +92,8 @@ def _prepare(
     found: Sources | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
+    if config.data.stream:
+        units.check(config.data.sources)
     if config.init_from and not config.tokenizer.vocab_file:
         raise ConfigError(
             "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"

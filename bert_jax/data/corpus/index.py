@@ -111,7 +111,9 @@ def make(
             raise input_files.no_text(spec)
     train = {task.file: _read_result(directory, task) for task in tasks}
     by_file = {task.file: task.units for task in tasks}
-    return IndexedText(held_out, train, streamed.Index(streamed.facts(found), by_file))
+    return IndexedText(
+        held_out, train, streamed.Index(streamed.identities(found), by_file)
+    )
 
 
 def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task]:
@@ -127,15 +129,17 @@ def _tasks(found: tuple[input_files.Source, ...], data: DataConfig) -> list[Task
         )
     order = pairs.CounterRandom(len(planned)).order(len(planned))
     files = key_ranges.KeyRanges(data, 0).files
-    identities = {tuple(file[:2]): file for file in streamed.facts(found)}
+    # With the modification time, so that results for an older file are not reused.
+    stats = {(i, file.path): file[:3] for i, s in enumerate(found) for file in s.files}
     tasks = []
     for i, file in enumerate(files):
         own = [planned[number] for number in np.sort(order[i :: len(files)])]
         facts = [
             [
-                *identities[unit[:2]],
+                unit.source,
+                *stats[unit[:2]],
                 unit.part,
-                found[unit.source].format,
+                found[unit.source].kind.format,
                 data.source_weights[unit.source] if data.source_weights else 1.0,
             ]
             for unit in own

@@ -19,8 +19,8 @@ from concurrent import futures
 from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, lines, parquet, sources, units
-from bert_jax.data.sources.input_files import InputFile
+from bert_jax.data.sources import input_files, lines, sources
+from bert_jax.data.sources.kind import DivisibleSource, InputFile, ranges
 from bert_jax.errors import ConfigError
 
 _FILE = "groups.json"
@@ -63,9 +63,10 @@ def plan(
     groups = []
     for number, source in enumerate(found):
         old = [files for old_number, files in before if old_number == number]
-        parts = source.files
-        if source.kind in input_files.PARQUET_KINDS:
-            parts = _divided(source, old, max_bytes)
+        kind, parts = source.kind, source.files
+        # A part of lines would lose the line numbers in messages.
+        if isinstance(kind, DivisibleSource) and not kind.is_line_based:
+            parts = _divided(kind, source.files, old, max_bytes)
         groups += [
             Group(number, source.spec, files, _name(number, source, files, data))
             for files in _grouped(parts, old, max_bytes)
@@ -77,11 +78,14 @@ def plan(
 
 
 def _divided(
-    source: input_files.Source, before: list[list], max_bytes: int
+    kind: DivisibleSource,
+    files: tuple[InputFile, ...],
+    before: list[list],
+    max_bytes: int,
 ) -> tuple[InputFile, ...]:
-    """Returns the files of a Parquet source, with large ones divided by row groups.
+    """Returns the files, with large ones divided into parts, such as row groups.
 
-    The footers of files that an earlier call divided are not read again.
+    Files that an earlier call divided are not opened again.
     """
     known: dict[tuple, list[InputFile]] = {}
     for path, num_bytes, changed_ns, *row_groups in itertools.chain(*before):
@@ -96,26 +100,24 @@ def _divided(
         parts = known.get((path, changed_ns), [])
         if sum(part.num_bytes for part in parts) == file.num_bytes:
             return [part._replace(path=file.path) for part in parts]
-        return _parts(file, source.spec, max_bytes)
+        return _parts(file, kind, max_bytes)
 
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        return tuple(itertools.chain(*pool.map(divide, source.files)))
+        return tuple(itertools.chain(*pool.map(divide, files)))
 
 
-def _parts(file: InputFile, spec: str, max_bytes: int) -> list[InputFile]:
-    """Divides a Parquet file into parts, of at most max_bytes of text if possible."""
+def _parts(file: InputFile, kind: DivisibleSource, max_bytes: int) -> list[InputFile]:
+    """Divides a file into parts, of at most max_bytes of text if possible."""
     try:
-        sizes = parquet.row_groups(file.path, input_files.parse(spec)[1])
+        parts = list(kind.parts(file, max_bytes)) or [file.part]
     except ConfigError:  # reading the file raises it again
         return [file]
     # Sizes on disk that add up to that of the file.
-    total = max(1, sum(sizes))
-    ends = [file.num_bytes * n // total for n in itertools.accumulate(sizes, initial=0)]
-    parts = [
-        file._replace(num_bytes=ends[end] - ends[first], part=(first, end))
-        for first, end in units.ranges(sizes, max_bytes * total // file.text_bytes)
+    ends = [file.num_bytes * i // len(parts) for i in range(len(parts) + 1)]
+    return [
+        file._replace(num_bytes=end - start, part=part)
+        for part, (start, end) in zip(parts, itertools.pairwise(ends), strict=True)
     ]
-    return parts or [file]
 
 
 def _grouped(
@@ -140,7 +142,7 @@ def _grouped(
             groups.append(tuple(left.pop(identity) for identity in old))
     others = tuple(left.values())
     sizes = [file.text_bytes for file in others]
-    groups += [others[slice(*part)] for part in units.ranges(sizes, max_bytes)]
+    groups += [others[slice(*part)] for part in ranges(sizes, max_bytes)]
     return sorted(groups, key=lambda group: (group[0].path, group[0].part[0]))
 
 
@@ -158,7 +160,7 @@ def _name(
     weight = data.source_weights[number] if data.source_weights else 1.0
     # Held-out documents are neither copied nor dropped, whatever the weight.
     fraction = data.validation_fraction if weight != 1 else None
-    facts = [number, source.format, source.version, weight, fraction]
+    facts = [number, source.kind.format, source.version, weight, fraction]
     text = json.dumps([*facts, *map(_identity, files)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -140,7 +140,8 @@ class Index:
         """Creates an index.
 
         Args:
-          files: source, path, size and modification time of every file.
+          files: source, path and size of every file. Modification times are not part
+            of the index, because a copy of the text has others.
           units: units of every training shard, by its file name in the manifest.
         """
         self.files, self.units = files, units
@@ -163,7 +164,7 @@ class Index:
         Raises:
           KeyError, TypeError, ValueError: when it has another format.
         """
-        files = values["files"]
+        files = [file[:3] for file in values["files"]]  # earlier versions list 4 items
         units = {
             shard: [
                 Unit(files[i][0], files[i][1], (start, stop))
@@ -174,9 +175,9 @@ class Index:
         return cls(files, units)
 
 
-def facts(found: Sequence[input_files.Source]) -> list[list[Any]]:
-    """Returns source, path, size and modification time of every file."""
-    return [[i, *file[:3]] for i, source in enumerate(found) for file in source.files]
+def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
+    """Returns source, path and size of every file."""
+    return [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
 
 
 class Stream:
@@ -216,13 +217,17 @@ class Stream:
         self._lock = threading.Lock()
 
     def check_files(self) -> None:
-        """Raises ConfigError if the files are not those of the index."""
+        """Compares names and sizes of files with the index; `read` compares the text.
+
+        Raises:
+          ConfigError: when a file was added or removed, or has another size.
+        """
         specs = self._data.sources
         # The files of a commit on the Hub do not change; a new commit is not used.
         on_hub = {i for i, spec in enumerate(specs) if spec in self._commits}
         was = {(x[0], x[1]): x for x in self.index.files if x[0] not in on_hub}
         found = {
-            (i, file.path): [i, *file[:3]]
+            (i, file.path): [i, *file[:2]]
             for i, spec in enumerate(specs)
             if i not in on_hub
             for file in input_files.find((spec,))[0].files
@@ -237,8 +242,8 @@ class Stream:
                 what = "was added"
             raise ConfigError(
                 f"{place[1]} {what} after its text was indexed in"
-                f" config.data.corpus_dir={self._data.corpus_dir!r}; restore them, or"
-                " set config.data.corpus_dir to a new directory for a new index"
+                f" config.data.corpus_dir={self._data.corpus_dir!r}; restore the files,"
+                " or set config.data.corpus_dir to a new directory for a new index"
             )
 
     def read(self, shard: str, sha256: str) -> Shard:

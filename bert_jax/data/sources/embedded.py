@@ -5,18 +5,54 @@ docstrings of one module are one document.
 """
 
 import ast
+import collections
+import importlib.metadata
 import importlib.util
 import inspect
 import re
+import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from bert_jax.config import DataConfig
 from bert_jax.data.sources import sentences
+from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.kind import DatasetSource, Found
+from bert_jax.errors import ConfigError
 
 # Requirements of bert_jax whose docstrings contain much prose.
 PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "matplotlib")
+
+
+class Embedded(DatasetSource):
+    """The docstrings; its version is that of Python and of each package."""
+
+    name = "embedded"
+    form = "embedded:"
+
+    def __init__(self, spec: str):
+        super().__init__(spec)
+        if self.argument:
+            raise ConfigError(
+                f"config.data.sources has {spec!r}, but embedded: takes no argument;"
+                " write embedded:"
+            )
+
+    def find(self, record: str | None) -> Found:
+        del record
+        installed = importlib.metadata.packages_distributions()
+        names = {name for p in PACKAGES for name in installed.get(p, [])}
+        versions = (f"{x} {importlib.metadata.version(x)}" for x in sorted(names))
+        return Found((), (sys.version, *versions))
+
+    def read(
+        self, data_config: DataConfig, counts: collections.Counter[str]
+    ) -> Iterator[Document]:
+        for name, found in documents():
+            stream = iter((*found, None))
+            yield from assemble(stream, name, data_config, counts, is_split=True)
 
 
 def documents() -> Iterator[tuple[str, list[str]]]:

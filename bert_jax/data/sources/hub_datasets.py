@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from bert_jax import hub, storage
+from bert_jax.data.sources.kind import Found, with_sizes
+from bert_jax.data.sources.parquet import Parquet
 from bert_jax.errors import ConfigError
 
 _KEY = "config.data.sources"
@@ -31,6 +33,27 @@ _NOT_PARQUET = (
     "of a dataset on the Hub, the revision refs/convert/parquet may have a Parquet"
     " copy; otherwise download it and use jsonl: or text:"
 )
+
+
+class HubDataset(Parquet):
+    """The Parquet files of a split of a dataset; see the module docstring."""
+
+    name = "hf"
+    form = "hf:OWNER/NAME[/CONFIG][:SPLIT][#column]"
+
+    def find(self, record: str | None) -> Found:
+        paths, commit = find(self.pattern, record)
+        files = with_sizes(paths)
+        if len(files) < len(paths):
+            missing = next(path for path in paths if not os.path.isfile(path))
+            raise ConfigError(
+                f"{_KEY}: {self.spec} lacks {len(paths) - len(files)} of its"
+                f" {len(paths)} files, such as {missing}; download the dataset again"
+            )
+        return Found(files, commit=commit)
+
+    def describe(self) -> str:
+        return repr(self.spec)
 
 
 class Dataset(NamedTuple):

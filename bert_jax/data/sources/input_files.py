@@ -1,44 +1,12 @@
-"""Resolves source specs to input files with their sizes and modification times.
-
-`find` stats each file once and all files concurrently, so that thousands of files on a
-slow file system take seconds. sources.py reads the files.
-"""
+"""Finds the sources of a config: their files, sizes and modification times."""
 
 import dataclasses
-import importlib.metadata
-import os
-import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 from bert_jax import storage
-from bert_jax.data.sources import embedded, hub_datasets, lines
+from bert_jax.data.sources import registry
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
 from bert_jax.errors import ConfigError
-
-# Kinds whose argument is a glob pattern.
-FILE_KINDS = ("text", "files", "jsonl", "parquet", "wikiextractor")
-# Kinds whose pattern is followed by #field.
-FIELD_KINDS = ("jsonl", "parquet")
-# Kinds whose files are Parquet.
-PARQUET_KINDS = ("parquet", "hf")
-KINDS = ("embedded", *FILE_KINDS, "hf", "tfds")
-# gzip compresses English novels to 36% of their size, bzip2 to 26% (measured on 28 MB).
-COMPRESSED_RATIO = 3
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".parquet")
-
-
-class InputFile(NamedTuple):
-    """An input file or a part of it, its size and its modification time."""
-
-    path: str
-    num_bytes: int  # on disk
-    changed_ns: int
-    part: lines.Part = lines.WHOLE
-
-    @property
-    def text_bytes(self) -> int:
-        """Returns the estimated size of the decompressed text, in bytes."""
-        is_compressed = self.path.endswith(COMPRESSED)
-        return self.num_bytes * (COMPRESSED_RATIO if is_compressed else 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +15,8 @@ class Source:
 
     Attributes:
       spec: an item of config.data.sources.
-      files: sorted by path; empty for `embedded:` and `tfds:`.
-      version: identifies the text of a source without files; see `find`.
+      files: sorted by path; empty for a dataset.
+      version: of a dataset, if it is known.
       commit: of a dataset on the Hugging Face Hub.
     """
 
@@ -58,36 +26,24 @@ class Source:
     commit: str | None = None
 
     @property
+    def kind(self) -> DatasetSource | FileSource:
+        return registry.parse(self.spec)
+
+    @property
     def text_bytes(self) -> int | None:
         """Returns the estimated size of the text in bytes; None if it is unknown."""
-        if self.spec.startswith("tfds:"):
+        if self.kind.is_download:
             return None
         return sum(file.text_bytes for file in self.files)
 
     @property
     def is_remote(self) -> bool:
         paths = (file.path for file in self.files[:1])
-        return self.spec.startswith("tfds:") or any(map(storage.is_remote, paths))
-
-    @property
-    def kind(self) -> str:
-        return parse(self.spec)[0]
-
-    @property
-    def format(self) -> str:
-        """Returns the spec without its pattern; it determines how a file is read."""
-        kind, argument = parse(self.spec)
-        if kind not in (*FILE_KINDS, "hf"):
-            return self.spec
-        return kind + argument.removeprefix(pattern(kind, argument))
+        return self.kind.is_download or any(map(storage.is_remote, paths))
 
 
 def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...]:
     """Finds the files of each source.
-
-    The version of `embedded:` is the version of Python and of each package that it
-    reads. A `tfds:` source has no version: a change of the dataset is only detected
-    when the spec names its version.
 
     Args:
       specs: items of config.data.sources.
@@ -96,29 +52,7 @@ def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...
     Raises:
       ConfigError: when a spec is malformed or matches no file.
     """
-    return tuple(_find_one(spec, record) for spec in specs)
-
-
-def _find_one(spec: str, record: str | None) -> Source:
-    kind, argument = parse(spec)
-    if kind in FIELD_KINDS and not argument.partition("#")[2]:
-        raise ConfigError(
-            f"config.data.sources has {spec!r}, which names no field;"
-            f" write {spec}#text (or the field that contains the text)"
-        )
-    if kind in FILE_KINDS:
-        return Source(spec, tuple(_files(pattern(kind, argument))))
-    if kind == "hf":
-        found, commit = hub_datasets.find(pattern(kind, argument), record)
-        return Source(spec, _of_dataset(spec, found), commit=commit)
-    return Source(spec, (), _embedded_version() if kind == "embedded" else ())
-
-
-def _embedded_version() -> tuple[str, ...]:
-    installed = importlib.metadata.packages_distributions()
-    names = {name for p in embedded.PACKAGES for name in installed.get(p, [])}
-    versions = (f"{name} {importlib.metadata.version(name)}" for name in sorted(names))
-    return (sys.version, *versions)
+    return tuple(Source(spec, *registry.parse(spec).find(record)) for spec in specs)
 
 
 def total_bytes(found: tuple[Source, ...]) -> int | None:
@@ -147,74 +81,7 @@ def changed_share(before: list[dict[str, Any]], found: tuple[Source, ...]) -> fl
     return sum(file.text_bytes for file in old ^ new) / total if total else 0.0
 
 
-def parse(spec: str) -> tuple[str, str]:
-    """Splits a spec into its kind and its argument.
-
-    Raises:
-      ConfigError: when the spec is malformed.
-    """
-    kind, colon, argument = spec.partition(":")
-    if kind not in KINDS or not colon or not (argument or kind == "embedded"):
-        raise ConfigError(
-            f"config.data.sources has {spec!r}; a source is one of embedded:,"
-            " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB#column,"
-            " wikiextractor:GLOB, hf:OWNER/NAME[/CONFIG][:SPLIT][#column],"
-            " tfds:NAME[:SPLIT][#field]"
-        )
-    return kind, argument
-
-
-def pattern(kind: str, argument: str) -> str:
-    """Returns the argument of a spec, such as a glob pattern, without its field."""
-    return argument.partition("#")[0] if kind in (*FIELD_KINDS, "hf") else argument
-
-
-def _files(glob_pattern: str) -> list[InputFile]:
-    matches = sorted(storage.glob(glob_pattern))
-    files = _with_sizes(matches)
-    if matches and not files:
-        raise ConfigError(
-            f"config.data.sources: {glob_pattern!r} is a directory; to read its files,"
-            f" write a pattern such as {glob_pattern.rstrip('/')}/**/*.txt"
-        )
-    if not files:
-        raise ConfigError(
-            f"config.data.sources: no file matches {glob_pattern!r}"
-            f" (current directory: {os.getcwd()})"
-        )
-    return files
-
-
-def _with_sizes(paths: list[str]) -> list[InputFile]:
-    """Returns the regular files among the paths."""
-    return [
-        InputFile(path, stat.num_bytes, stat.changed_ns)
-        for path, stat in zip(paths, storage.stat_all(paths), strict=True)
-        if stat is not None
-    ]
-
-
-def _of_dataset(spec: str, paths: list[str]) -> tuple[InputFile, ...]:
-    files = _with_sizes(paths)
-    if len(files) < len(paths):
-        missing = next(path for path in paths if not os.path.isfile(path))
-        raise ConfigError(
-            f"config.data.sources: {spec} lacks {len(paths) - len(files)} of its"
-            f" {len(paths)} files, such as {missing}; download the dataset again"
-        )
-    return tuple(files)
-
-
 def no_text(spec: str) -> ConfigError:
     """Returns the error for a source whose documents contain no text."""
-    return ConfigError(f"config.data.sources: no text in {_described(spec)}")
-
-
-def _described(spec: str) -> str:
-    """Describes a spec by the number and names of its files."""
-    kind, argument = parse(spec)
-    if kind not in FILE_KINDS:
-        return repr(spec)
-    found = [file.path for file in _files(pattern(kind, argument))]
-    names = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-    return f"{spec!r}: 0 documents in {len(found)} file(s), {names}"
+    description = registry.parse(spec).describe()
+    return ConfigError(f"config.data.sources: no text in {description}")

@@ -1,15 +1,15 @@
-"""Reads documents from JSON Lines files and from WikiExtractor output."""
+"""Reads documents from a field of JSON Lines files."""
 
 import collections
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.config import DataConfig
-from bert_jax.data.sources import lines
+from bert_jax.data.sources import formats, lines
 from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.kind import DivisibleSource, InputFile
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -17,47 +17,59 @@ from bert_jax.errors import ConfigError
 # other fields take space.
 JSON_OVERHEAD = 4
 
-_DOC_START = re.compile(r"<doc\s[^>]*>\s*$")
+
+class JsonLines(DivisibleSource):
+    """JSON Lines: one document per line, in a field that the spec names."""
+
+    name = "jsonl"
+    form = "jsonl:GLOB#field"
+    has_field = True
+
+    def __init__(self, spec: str):
+        super().__init__(spec)
+        if not self.field:
+            raise ConfigError(
+                f"config.data.sources has {spec!r}, which names no field; write"
+                f" {spec.rstrip('#')}#text (or the field that contains the text)"
+            )
+
+    def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
+        if not formats.is_divisible(file.path):
+            yield lines.WHOLE
+            return
+        number = max(1, round(file.num_bytes / max_bytes))
+        for i in range(number):
+            start = file.num_bytes * i // number
+            yield start, file.num_bytes * (i + 1) // number
+
+    def read_part(
+        self,
+        path: str,
+        part: lines.Part,
+        data_config: DataConfig,
+        counts: collections.Counter[str],
+    ) -> Iterator[Document]:
+        stream = _texts(path, self.field, data_config, counts, part)
+        yield from assemble(stream, path, data_config, counts)
 
 
-def read_jsonl(
-    path: str,
-    argument: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    part: lines.Part = lines.WHOLE,
-) -> Iterator[Document]:
-    """Yields one document per line of a JSON Lines file.
-
-    Args:
-      path: a JSON Lines file.
-      argument: GLOB#field, the argument of the source spec.
-      data_config: as for `sources.documents`.
-      counts: as for `sources.documents`.
-      part: the bytes in which the lines start that are read.
-    """
-    _, _, field = argument.partition("#")
-    stream = _json_stream(path, field, data_config, counts, part)
-    yield from assemble(stream, path, data_config, counts)
-
-
-def _json_stream(
+def _texts(
     path: str,
     field: str,
     data_config: DataConfig,
     counts: collections.Counter[str],
     part: lines.Part,
 ) -> Stream:
-    for where, found in _json_objects(path, data_config, counts, part):
-        yield from _field_of(found, field, where, counts).splitlines()
+    for where, found in objects(path, data_config, counts, part):
+        yield from text_of(found, field, where, counts).splitlines()
         yield None
 
 
-def _json_objects(
+def objects(
     path: str,
     data_config: DataConfig,
     counts: collections.Counter[str],
-    part: lines.Part = lines.WHOLE,
+    part: lines.Part,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields ("file:line", object) for every non-blank line."""
     limit = JSON_OVERHEAD * data_config.max_document_bytes
@@ -70,29 +82,37 @@ def _json_objects(
         elif not lines.is_utf8(line):
             counts["documents_not_utf8"] += 1
         elif line.strip():
-            where = lines.where(path, number, part)
+            where = lines.where(path, number, part[0])
             try:
-                found = _json_object(line, where)
+                found = parse(line, where)
             except ConfigError as error:
                 lines.reject(counts, error)
             else:
                 yield where, found
 
 
-def _json_object(line: str, where: str) -> dict[str, Any]:
+def parse(line: str, where: str) -> dict[str, Any]:
+    """Returns the object of a line; NaN, which is no JSON but written, becomes None.
+
+    Raises:
+      ConfigError: when it is not a JSON object. The message names `where`.
+    """
     try:
-        found = json.loads(line)
+        found = json.loads(line, parse_constant=lambda _: None)
         problem = f"is {type(found).__name__}, not an object"
     except json.JSONDecodeError as error:
         found, problem = None, f"is not JSON ({error.msg} at column {error.colno})"
     except RecursionError:
         found, problem = None, "is nested too deeply"
     if not isinstance(found, dict):
-        raise ConfigError(f"{where} {problem}; each line must be a JSON object")
+        raise ConfigError(
+            f"{where} {problem}; write one JSON object on each line, without a list"
+            " around them"
+        )
     return found
 
 
-def _field_of(
+def text_of(
     found: dict[str, Any], field: str, where: str, counts: collections.Counter[str]
 ) -> str:
     """Returns the text at a dotted path in an object, or "" if it was rejected.
@@ -112,6 +132,8 @@ def _field_of(
             lines.reject(counts, ConfigError(problem))
             return ""
         value = value[name]
+    if value is None:  # an empty document, as in Parquet
+        return ""
     if not isinstance(value, str):
         problem = (
             f"{where} has {type(value).__name__} in the field {field!r}, not text;"
@@ -120,67 +142,3 @@ def _field_of(
         lines.reject(counts, ConfigError(problem))
         return ""
     return lines.whole_characters(value)
-
-
-def read_wikiextractor(
-    path: str, pattern: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Iterator[Document]:
-    """Yields the documents of a WikiExtractor file, either <doc> elements or JSON.
-
-    Args:
-      path: a file written by WikiExtractor.
-      pattern: the glob pattern of the source, for error messages.
-      data_config: as for `sources.documents`.
-      counts: as for `sources.documents`.
-    """
-    # The file is read twice; the first pass finds the format and must not be counted.
-    source_lines = lines.plain_lines(path, data_config, collections.Counter())
-    first = next((line for line in source_lines if line.strip()), "")
-    if first.lstrip().startswith("{"):
-        stream = _wiki_json_stream(path, data_config, counts)
-    else:
-        source_lines = lines.plain_lines(path, data_config, counts)
-        stream = _wiki_stream(source_lines, path, pattern)
-    unescaped = (line and _unescaped(line) for line in stream)
-    yield from assemble(unescaped, path, data_config, counts)
-
-
-def _wiki_json_stream(
-    path: str, data_config: DataConfig, counts: collections.Counter[str]
-) -> Stream:
-    for where, found in _json_objects(path, data_config, counts):
-        text_lines = _field_of(found, "text", where, counts).splitlines()
-        # Only some versions of WikiExtractor repeat the title on the first line.
-        yield from text_lines[found.get("title") in text_lines[:1] :]
-        yield None
-
-
-def _wiki_stream(source_lines: Iterator[str], path: str, pattern: str) -> Stream:
-    """Yields the lines between <doc ...> and </doc>, without the title."""
-    is_inside = found = is_title = has_text = False
-    for line in source_lines:
-        has_text = has_text or bool(line.strip())
-        if line.startswith("<doc") and _DOC_START.match(line):
-            is_inside = found = is_title = True
-        elif line.strip() == "</doc>":
-            is_inside = False
-            yield None
-        elif is_inside and not is_title:
-            yield line
-        elif is_inside and line.strip():  # the first line repeats the title
-            is_title = False
-    if has_text and not found:
-        raise ConfigError(
-            f"{path} has no <doc ...> line, so it is not WikiExtractor output;"
-            f" for plain text, write text:{pattern}"
-        )
-
-
-def _unescaped(line: str) -> str:
-    """Replaces the HTML entities that WikiExtractor writes by default."""
-    if "&" not in line:
-        return line
-    # &amp; is replaced last, so that each entity is unescaped once.
-    for entity, character in (("lt", "<"), ("gt", ">"), ("quot", '"'), ("amp", "&")):
-        line = line.replace(f"&{entity};", character)
-    return line

@@ -1,28 +1,24 @@
-"""Reads the lines of a file: decompression, decoding, bounded memory.
+"""Reads the lines of a file: decoding, bounded memory.
 
 Files are read in chunks, so memory stays bounded for any size of a file or a line.
 document.py assembles the lines into documents.
 """
 
-import bz2
 import codecs
 import collections
-import gzip
 import io
 import lzma
 import re
-import shlex
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bert_jax import storage
 from bert_jax.config import DataConfig
+from bert_jax.data.sources import formats
 from bert_jax.errors import ConfigError
 
 CHUNK_BYTES = 2**20
-# The first bytes of a file, which show its compression and its encoding.
-HEAD_BYTES = 4096
 # The number of errors that are kept for the report, per file and in total.
 LISTED_OF_FILE = 3
 LISTED = 20
@@ -30,13 +26,7 @@ LISTED = 20
 # A part of a file: the first row group or byte, and the one after the last.
 Part = tuple[int, int | None]
 WHOLE: Part = (0, None)
-# Byte order marks. UTF-32 comes first, because its mark starts with that of UTF-16.
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
+_LINE_END = re.compile(rb"\n|\r(?!\n)")
 # Runs of invalid bytes, as decoded with "surrogateescape".
 _INVALID_BYTES = re.compile("[\udc80-\udcff]+")
 
@@ -93,11 +83,39 @@ def read(
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) for every line of a file, blank lines included.
 
-    A line ends at LF, CR or CRLF. gzip, bzip2, xz and zstd files are recognized by
-    their first bytes and decompressed. A byte order mark at the start is dropped.
+    gzip, bzip2, xz and zstd files are recognized by their first bytes and decompressed.
 
     Args:
       path: a local path, or a URL that `storage` supports.
+      max_bytes: as for `split`.
+      invalid_utf8: as for `split`.
+      counts: as for `split`.
+      part: the bytes in which the lines start that are read; WHOLE unless the file
+        `formats.is_divisible`. Line numbers count from the first line of the part.
+
+    Raises:
+      ConfigError: when the file is unreadable, truncated or corrupt, and as `split`.
+    """
+    chunks = _chunks(path, part)
+    yield from split(chunks, path, max_bytes, invalid_utf8, counts, part[0])
+
+
+def split(
+    chunks: Iterator[bytes],
+    name: str,
+    max_bytes: int,
+    invalid_utf8: str | None,
+    counts: collections.Counter[str],
+    first_byte: int = 0,
+) -> Iterator[tuple[int, str]]:
+    """Yields (line number, text) for every line of a text, blank lines included.
+
+    A line ends at LF, CR or CRLF. A byte order mark at the start is dropped.
+
+    Args:
+      chunks: the bytes of the text. The first chunk shows its format, so it should
+        have formats.HEAD_BYTES if the text does.
+      name: path of the text, for messages.
       max_bytes: maximum length of a line in bytes of UTF-8. A longer line is yielded
         in parts, all with the number of the line.
       invalid_utf8: how to treat bytes that are not UTF-8. "error" and None raise; the
@@ -105,22 +123,21 @@ def read(
         bytes with U+FFFD. "skip" keeps the bytes as lone surrogates, which `is_utf8`
         detects.
       counts: "lines_repaired" and "files_skipped" are incremented.
-      part: the bytes in which the lines start that are read; WHOLE unless the file
-        `is_divisible`. Here a line starts after an LF. Line numbers count from the
-        first line of the part.
+      first_byte: offset of the chunks in the text.
 
     Raises:
-      ConfigError: when the file is unreadable, truncated, corrupt, UTF-16 or UTF-32,
-        or when it is not UTF-8 and `invalid_utf8` is "error" or None. The message
-        names the file and the line.
+      ConfigError: when the text is in another format, see `formats.problem`, or when it
+        is not UTF-8 and `invalid_utf8` is "error" or None. The message names the text
+        and the line.
     """
     number, pending, suspect = 1, "", False
-    for text in _decoded(path, invalid_utf8, counts, part):
+    for text in _decoded(chunks, name, invalid_utf8, counts, first_byte):
         suspect = suspect or not is_utf8(text)
         *whole, pending = (pending + text).split("\n")
         for line in whole:
             if suspect:
-                line = repair(line, where(path, number, part), invalid_utf8, counts)
+                place = where(name, number, first_byte)
+                line = repair(line, place, invalid_utf8, counts)
             # A character has at most four bytes in UTF-8.
             if len(line) * 4 <= max_bytes:
                 yield number, line
@@ -130,22 +147,22 @@ def read(
             number += 1
         if len(pending) > max_bytes:
             if suspect:
-                place = where(path, number, part)
+                place = where(name, number, first_byte)
                 pending = repair(pending, place, invalid_utf8, counts)
             *pieces, pending = cut(pending, max_bytes)
             for piece in pieces:
                 yield number, piece
         suspect = suspect and not is_utf8(pending)
     if pending:
-        line = repair(pending, where(path, number, part), invalid_utf8, counts)
-        for piece in cut(line, max_bytes):
+        place = where(name, number, first_byte)
+        for piece in cut(repair(pending, place, invalid_utf8, counts), max_bytes):
             yield number, piece
 
 
-def where(path: str, number: int, part: Part) -> str:
+def where(name: str, number: int, first_byte: int) -> str:
     """Returns the place of a line, for error messages."""
-    counted = f" (counted from byte {part[0]:,})" if part[0] else ""
-    return f"{path}:{number}{counted}"
+    counted = f" (counted from byte {first_byte:,})" if first_byte else ""
+    return f"{name}:{number}{counted}"
 
 
 def plain_lines(
@@ -236,26 +253,25 @@ def cut(text: str, max_bytes: int) -> list[str]:
 
 
 def _decoded(
-    path: str,
+    chunks: Iterator[bytes],
+    name: str,
     invalid_utf8: str | None,
     counts: collections.Counter[str],
-    part: Part,
+    first_byte: int,
 ) -> Iterator[str]:
-    """Yields the text of a file in chunks, with all line ends translated to LF."""
+    """Yields the text of chunks, with all line ends translated to LF."""
     decoder = io.IncrementalNewlineDecoder(
         codecs.getincrementaldecoder("utf-8")("surrogateescape"), translate=True
     )
-    is_first = not part[0]
-    for chunk in _chunks(path, part):
+    is_first = not first_byte
+    for chunk in chunks:
         if is_first:
-            encoding = _other_encoding(chunk)
-            if encoding and invalid_utf8 == "skip":
+            problem = formats.problem(chunk, name)
+            if problem and invalid_utf8 == "skip":
                 counts["files_skipped"] += 1
                 return
-            if encoding:
-                raise ConfigError(
-                    f"{path} is {encoding}, not UTF-8; {_convert(path, encoding)}"
-                )
+            if problem:
+                raise ConfigError(f"{name} is {problem}")
             chunk = chunk.removeprefix(codecs.BOM_UTF8)
             is_first = False
         yield decoder.decode(chunk)  # type: ignore[arg-type]
@@ -264,7 +280,7 @@ def _decoded(
 
 def _chunks(path: str, part: Part) -> Iterator[bytes]:
     try:
-        with storage.Reader(path) as raw, _decompressed(raw, path) as file:
+        with storage.Reader(path) as raw, formats.decompressed(raw, path) as file:
             yield from _lines_starting_in(part, file)
     except OSError as error:
         if error.strerror:
@@ -279,13 +295,15 @@ def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
     start, stop = part
     if start == stop:
         return
-    position = max(0, start - 1)  # an LF before `start` ends the previous line
+    position = max(0, start - 1)  # a line end before `start` ends the previous line
     if start:
         file.seek(position)
     is_inside = not start
     while chunk := file.read(CHUNK_BYTES):
+        while chunk.endswith(b"\r") and (byte := file.read(1)):  # CRLF is one line end
+            chunk += byte
         if not is_inside:
-            skipped = chunk.find(b"\n") + 1
+            skipped = _end_of_line(chunk, 0)
             position += skipped or len(chunk)
             if not skipped:
                 continue
@@ -293,12 +311,18 @@ def _lines_starting_in(part: Part, file: Any) -> Iterator[bytes]:
                 return
             is_inside, chunk = True, chunk[skipped:]
         if stop is not None:
-            end = chunk.find(b"\n", max(0, stop - 1 - position)) + 1
+            end = _end_of_line(chunk, max(0, stop - 1 - position))
             if end:
                 yield chunk[:end]
                 return
         position += len(chunk)
         yield chunk
+
+
+def _end_of_line(data: bytes, start: int) -> int:
+    """Returns the end of the first line end from an index on, or 0."""
+    match = _LINE_END.search(data, start)
+    return match.end() if match else 0
 
 
 def _damaged(path: str, error: Exception) -> ConfigError:
@@ -310,74 +334,18 @@ def _damaged(path: str, error: Exception) -> ConfigError:
     return ConfigError(f"{path} {problem}; copy the file again")
 
 
-def is_compressed(path: str) -> bool:
-    """Returns whether `read` decompresses a file."""
-    with storage.Reader(path) as file:
-        return _decompressor(file.read(HEAD_BYTES), path) is not None
-
-
-def is_divisible(path: str) -> bool:
-    """Returns whether `read` accepts parts of a file.
-
-    Only the first bytes show that a file is compressed, UTF-16 or UTF-32.
-    """
-    with storage.Reader(path) as file:
-        head = file.read(HEAD_BYTES)
-    return _decompressor(head, path) is None and _other_encoding(head) is None
-
-
-def _decompressed(file: Any, path: str) -> Any:
-    decompressor = _decompressor(file.read(HEAD_BYTES), path)
-    file.seek(0)
-    return decompressor(file) if decompressor else file
-
-
-def _decompressor(head: bytes, path: str) -> Callable[[Any], Any] | None:
-    if head[:2] == b"\x1f\x8b" or path.endswith(".gz"):
-        return lambda file: gzip.GzipFile(fileobj=file)
-    if head[:3] == b"BZh" or path.endswith(".bz2"):
-        return bz2.BZ2File
-    if head[:6] == b"\xfd7zXZ\x00" or path.endswith(".xz"):
-        return lzma.LZMAFile
-    if head[:4] == b"\x28\xb5\x2f\xfd" or path.endswith(".zst"):
-        return _zstd
-    return None
-
-
-def _zstd(file: Any) -> Any:
-    import pyarrow
-
-    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
-
-
-def _other_encoding(head: bytes) -> str | None:
-    """Returns UTF-16 or UTF-32 if the first bytes of a file indicate it, or None."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            return name
-    # In UTF-16 of Latin text, every other byte is NUL, and no byte in between is.
-    first, second = head[:HEAD_BYTES:2], head[1:HEAD_BYTES:2]
-    for zeros, letters, name in ((first, second, "BE"), (second, first, "LE")):
-        if 4 <= len(zeros) <= 2 * zeros.count(0) and not letters.count(0):
-            return f"UTF-16{name}"
-    return None
-
-
-# Control characters that do not occur in any text encoding.
-_BINARY = re.compile(rb"[\x00-\x06]")
-
-
 def _describe(text: str, where: str) -> str:
     """Describes the first invalid byte of a line, and a probable remedy."""
     data = text.encode("utf-8", "surrogateescape")
     start = len(_INVALID_BYTES.split(text, 1)[0].encode())
     before, byte, after = data[:start], data[start], data[start + 1 :]
-    if _BINARY.search(data):
+    if formats.BINARY.search(data):
         advice = "it is a binary file; remove it from the source"
     # An invalid byte between ASCII characters, in a line that was ASCII before it.
     elif before.isascii() and after[:1].isascii():
+        path = where.partition(":")[0]
         encoding = "LATIN1" if byte >= 0xA0 else "CP1252"
-        advice = f"it looks like {encoding}; {_convert(where, encoding)}"
+        advice = f"it looks like {encoding}; {formats.conversion(path, encoding)}"
     elif byte >= 0xC2 and len(after) < 3:
         advice = "the last character is truncated; complete it"
     else:
@@ -385,8 +353,3 @@ def _describe(text: str, where: str) -> str:
     return (
         f"{where} is not UTF-8 (0x{byte:02x} at byte {start + 1} of the line); {advice}"
     )
-
-
-def _convert(where: str, encoding: str) -> str:
-    path = shlex.quote(where.partition(":")[0])
-    return f"convert it: iconv -f {encoding} -t UTF-8 {path}"

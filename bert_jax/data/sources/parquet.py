@@ -9,6 +9,7 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.sources import lines
 from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.kind import DivisibleSource, InputFile, ranges
 from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
@@ -18,51 +19,44 @@ BATCH_ROWS = 256
 BUFFER_BYTES = 2**22
 
 
-def read_parquet(
-    path: str,
-    argument: str,
-    data_config: DataConfig,
-    counts: collections.Counter[str],
-    part: lines.Part = lines.WHOLE,
-) -> Iterator[Document]:
-    """Yields one document per row of a Parquet file; a null is an empty document.
+class Parquet(DivisibleSource):
+    """Parquet files: one document per row, in a column; a null is an empty document.
 
-    Args:
-      path: a Parquet file.
-      argument: GLOB#column, the argument of the source spec; a dotted path names a
-        field of a struct. Without #column, the column "text" or the only one of text.
-      data_config: as for `sources.documents`.
-      counts: as for `sources.documents`.
-      part: the row groups that are read.
-
-    Raises:
-      ConfigError: when the file is not Parquet or corrupt, or when the column does not
-        exist or is not text.
+    A dotted path names a field of a struct. Without #column, it is the column "text" or
+    the only one of text.
     """
-    _, _, column = argument.partition("#")
-    stream = _stream(path, column, data_config, counts, part)
-    yield from assemble(stream, path, data_config, counts)
 
+    name = "parquet"
+    form = "parquet:GLOB[#column]"
+    has_field = True
+    is_line_based = False
 
-def row_groups(path: str, argument: str) -> list[int]:
-    """Returns the size of the text of each row group in bytes, before compression.
+    def parts(self, file: InputFile, max_bytes: int) -> Iterator[lines.Part]:
+        """Yields ranges of row groups, by the size of the text before compression.
 
-    Args:
-      path: as for `read_parquet`.
-      argument: as for `read_parquet`.
+        Raises:
+          ConfigError: when the file is not Parquet or corrupt, or when the column does
+            not exist or is not text.
+        """
+        with _opened(file.path, self.field) as (opened, names):
+            schema, metadata = opened.schema, opened.metadata
+            paths = [schema.column(i).path for i in range(metadata.num_columns)]
+            index = paths.index(".".join(names))
+            sizes = [
+                metadata.row_group(i).column(index).total_uncompressed_size
+                for i in range(metadata.num_row_groups)
+            ]
+        yield from ranges(sizes, max_bytes)
 
-    Raises:
-      ConfigError: as for `read_parquet`.
-    """
-    _, _, column = argument.partition("#")
-    with _opened(path, column) as (file, names):
-        schema, metadata = file.schema, file.metadata
-        paths = [schema.column(i).path for i in range(metadata.num_columns)]
-        index = paths.index(".".join(names))
-        return [
-            metadata.row_group(i).column(index).total_uncompressed_size
-            for i in range(metadata.num_row_groups)
-        ]
+    def read_part(
+        self,
+        path: str,
+        part: lines.Part,
+        data_config: DataConfig,
+        counts: collections.Counter[str],
+    ) -> Iterator[Document]:
+        stream = _stream(path, self.field, data_config, counts, part)
+        yield from assemble(stream, path, data_config, counts)
 
 
 def _stream(
@@ -132,6 +126,8 @@ def _as_binary(values: Any) -> Any:
     """Returns text as bytes, because a writer may not have validated its UTF-8."""
     import pyarrow
 
+    if isinstance(values, pyarrow.ExtensionArray):
+        values = values.storage
     if pyarrow.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     return values.cast(pyarrow.large_binary())
@@ -154,7 +150,7 @@ def _path_in_schema(schema: Any, column: str, path: str) -> list[str]:
             raise ConfigError(_problem(path, column, "does not exist", schema))
         kind = fields[name].type
         fields = {field.name: field for field in kind} if _is_struct(kind) else {}
-    if not _is_text(kind):
+    if not (_is_text(kind) or _is_binary(kind)):
         raise ConfigError(_problem(path, column, f"is {kind}, not text", schema))
     return names
 
@@ -195,11 +191,21 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _is_text(kind: Any) -> bool:
-    from pyarrow import types
+    return _stored(kind) in ("string", "large_string", "string_view")
 
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    return types.is_string(kind) or types.is_large_string(kind)
+
+def _is_binary(kind: Any) -> bool:
+    """Returns whether a type is that of text by writers that do not mark it as text."""
+    return _stored(kind) in ("binary", "large_binary", "binary_view")
+
+
+def _stored(kind: Any) -> str:
+    """Returns the type of values, also of a dictionary or an extension type."""
+    import pyarrow
+
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        kind = kind.storage_type
+    return str(kind.value_type if pyarrow.types.is_dictionary(kind) else kind)
 
 
 def _first_line(error: BaseException) -> str:

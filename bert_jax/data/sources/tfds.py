@@ -1,13 +1,125 @@
-"""Opens splits of TensorFlow Datasets, downloading and preparing them if necessary."""
+"""Reads splits of TensorFlow Datasets, downloading and preparing them if necessary."""
 
+import collections
 import itertools
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from bert_jax.config import DataConfig
+from bert_jax.data.sources import lines
+from bert_jax.data.sources.document import Document, assemble
+from bert_jax.data.sources.kind import DatasetSource, Found
+from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
+_KEY = "config.data.sources"
 _NAME_AND_SPLIT = re.compile(r"(?P<name>[^:\[]+(:\d[\d.*]*)?)(:(?P<split>.+))?$")
+
+
+class TensorFlowDataset(DatasetSource):
+    """A text field of a split of a dataset; by default "text" or the only one."""
+
+    name = "tfds"
+    form = "tfds:NAME[:SPLIT][#field]"
+    is_download = True
+
+    def __init__(self, spec: str):
+        super().__init__(spec)
+        named, self._separator, self._field = self.argument.partition("#")
+        self._name, split = name_and_split(named)
+        self._split = split or "train"
+        if not self._name:
+            raise ConfigError(
+                f"{_KEY} has {spec!r}, which names no dataset; write {self.form}"
+            )
+
+    def find(self, record: str | None) -> Found:
+        """Returns no version: only one in the spec shows that a dataset has changed."""
+        del record
+        return Found(())
+
+    def read(
+        self, data_config: DataConfig, counts: collections.Counter[str]
+    ) -> Iterator[Document]:
+        found = builder(self._name, _KEY)
+        field = self._field if self._separator else None
+        path = _text_field(self._name, found.info.features or {}, field)
+        examples = dataset(found, self._split, _KEY)
+
+        def stream() -> Stream:
+            for number, example in enumerate(examples.as_numpy_iterator(), start=1):
+                for key in path:
+                    example = example[key]
+                text = example.decode("utf-8", "surrogateescape")
+                where = f"{self._name} {self._split}:{number}"
+                text = lines.repair(text, where, data_config.invalid_utf8, counts)
+                yield from text.splitlines()
+                yield None
+
+        name = f"{self._name} {self._split}"
+        yield from assemble(stream(), name, data_config, counts)
+
+    def slices(self, count: int) -> list[str]:
+        """Returns the specs of about `count` slices of equal length.
+
+        A term of a split such as "train+test" has slices of its own, fewer if it has
+        fewer examples.
+
+        Raises:
+          ConfigError: when the dataset cannot be prepared or has no such split.
+        """
+        import tensorflow_datasets as tfds
+
+        found = builder(self._name, _KEY)
+        dataset(found, self._split, _KEY)  # downloads and prepares the dataset
+        splits = found.info.splits
+        result = []
+        terms = tfds.core.ReadInstruction.from_spec(self._split)
+        for term in terms.to_absolute(splits):
+            begin, end = term.from_ or 0, term.to
+            if end is None:
+                end = splits[term.splitname].num_examples
+            bounds = {begin + (end - begin) * i // count for i in range(count + 1)}
+            result += [
+                f"tfds:{self._name}:{term.splitname}[{a}:{b}]{self._separator}{self._field}"
+                for a, b in itertools.pairwise(sorted(bounds))
+            ]
+        return result
+
+
+def _text_field(name: str, features: Any, field: str | None) -> list[str]:
+    """Returns the path of the given text feature; by default "text" or the only one."""
+    texts = _text_features(features)
+    if field is None:
+        named = [path for path in texts if path == "text"] or texts
+        if len(named) == 1:
+            return named[0].split(".")
+        raise ConfigError(
+            f"config.data.sources: the text fields of {name} are"
+            f" {', '.join(texts) or 'none'}; name one of them, as in tfds:{name}#field"
+        )
+    if field not in texts:
+        problem = "is not text" if field in features else "does not exist"
+        raise ConfigError(
+            f"config.data.sources: field {field!r} of {name} {problem}; use one of its"
+            f" text fields: {', '.join(texts) or 'none'}"
+        )
+    return field.split(".")
+
+
+def _text_features(features: Any, prefix: str = "") -> list[str]:
+    """Returns the dotted paths of all features that are scalar strings."""
+    found: list[str] = []
+    for key, feature in features.items():
+        if hasattr(feature, "items"):
+            found += _text_features(feature, f"{prefix}{key}.")
+        elif feature.shape == () and np.dtype(feature.np_dtype) == object:
+            found.append(prefix + key)
+    return found
 
 
 def name_and_split(argument: str) -> tuple[str, str]:
@@ -75,39 +187,3 @@ def dataset(builder: Any, split: str, key: str) -> Any:
             f"{key}: {name} has no split {split!r}; use one of"
             f" {', '.join(builder.info.splits or {})}, or a slice such as train[:10%]"
         ) from None
-
-
-def parts(argument: str, count: int, key: str) -> list[str]:
-    """Splits a tfds: argument into about `count` arguments for slices of equal length.
-
-    Args:
-      argument: NAME[:VERSION][:SPLIT][#field]; the default split is "train".
-      count: number of slices of each term of a split such as "train+test"; a term with
-        fewer examples has fewer slices.
-      key: config key named in error messages.
-
-    Returns:
-      Arguments that together give the examples of `argument`.
-
-    Raises:
-      ConfigError: when the dataset cannot be prepared or the split does not exist.
-    """
-    import tensorflow_datasets as tfds
-
-    named, separator, field = argument.partition("#")
-    name, split = name_and_split(named)
-    found = builder(name, key)
-    dataset(found, split or "train", key)  # downloads and prepares the dataset
-    splits = found.info.splits
-    result = []
-    for ranges in tfds.core.ReadInstruction.from_spec(split or "train").to_absolute(
-        splits
-    ):
-        begin = ranges.from_ or 0
-        end = splits[ranges.splitname].num_examples if ranges.to is None else ranges.to
-        bounds = sorted({begin + (end - begin) * i // count for i in range(count + 1)})
-        result += [
-            f"{name}:{ranges.splitname}[{a}:{b}]{separator}{field}"
-            for a, b in itertools.pairwise(bounds)
-        ]
-    return result

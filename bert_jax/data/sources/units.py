@@ -4,12 +4,15 @@ A unit of Parquet is some row groups, a unit of uncompressed JSON Lines is the l
 that start in a range of bytes, and a unit of any other file is the whole file.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from concurrent import futures
 from typing import NamedTuple
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files, lines, parquet
+from bert_jax.data.sources import input_files, lines, registry
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile
+from bert_jax.errors import ConfigError
 
 # The size of a unit where the format allows a choice: seconds of work for a process,
 # and small enough that the units of one shard keep several processes busy.
@@ -45,53 +48,24 @@ def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
     """
     total = input_files.total_bytes(found) or 0
     max_bytes = max(1, min(MAX_BYTES, total // (PER_SHARD * num_shards)))
-    files = [
-        (i, source, file) for i, source in enumerate(found) for file in source.files
-    ]
+    kinds = [source.kind for source in found]
+    files = [(i, file) for i, source in enumerate(found) for file in source.files]
+
+    def units_of(place: tuple[int, InputFile]) -> list[Unit]:
+        number, file = place
+        kind = kinds[number]
+        assert isinstance(kind, FileSource)
+        return [Unit(number, file.path, part) for part in kind.parts(file, max_bytes)]
+
     with futures.ThreadPoolExecutor(storage.STAT_THREADS) as pool:
-        parts = pool.map(lambda x: list(_parts(x[1], x[2], max_bytes)), files)
-        return [
-            Unit(i, file.path, part)
-            for (i, _, file), of_file in zip(files, parts, strict=True)
-            for part in of_file
-        ]
+        return list(itertools.chain.from_iterable(pool.map(units_of, files)))
 
 
-def _parts(
-    source: input_files.Source, file: input_files.InputFile, max_bytes: int
-) -> Iterator[lines.Part]:
-    """Yields the parts of a file, of about max_bytes where the format allows it.
-
-    Raises:
-      ConfigError: when a Parquet file is corrupt or has no such column.
-    """
-    kind, argument = input_files.parse(source.spec)
-    if kind in input_files.PARQUET_KINDS:
-        yield from ranges(parquet.row_groups(file.path, argument), max_bytes)
-    elif kind == "jsonl" and lines.is_divisible(file.path):
-        number = max(1, round(file.num_bytes / max_bytes))
-        for i in range(number):
-            start = file.num_bytes * i // number
-            yield start, file.num_bytes * (i + 1) // number
-    else:
-        yield lines.WHOLE
-
-
-def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Divides consecutive items, such as row groups, into ranges of limited size.
-
-    Args:
-      sizes: size of each item in bytes.
-      max_bytes: maximum size of a range of several items.
-
-    Yields:
-      The first item of a range, and the one after its last.
-    """
-    start, num_bytes = 0, 0
-    for i, size in enumerate(sizes):
-        if i > start and num_bytes + size > max_bytes:
-            yield start, i
-            start, num_bytes = i, 0
-        num_bytes += size
-    if sizes:
-        yield start, len(sizes)
+def check(sources: Sequence[str]) -> None:
+    """Raises ConfigError if a source has no files, which alone can be streamed."""
+    for spec in sources:
+        if isinstance(registry.parse(spec), DatasetSource):
+            raise ConfigError(
+                f"config.data.sources has {spec!r}, but config.data.stream=True needs"
+                " files, such as parquet:GLOB or jsonl:GLOB#field"
+            )

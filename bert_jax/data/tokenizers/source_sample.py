@@ -20,8 +20,8 @@ from bert_jax import storage
 from bert_jax.config import DataConfig
 from bert_jax.data.corpus import input_groups
 from bert_jax.data.sources import document as document_lib
-from bert_jax.data.sources import input_files, json_lines, lines, sources
-from bert_jax.data.sources import tfds as tfds_lib
+from bert_jax.data.sources import formats, input_files, json_lines, lines, sources
+from bert_jax.data.sources.kind import DatasetSource, FileSource, InputFile, SourceKind
 from bert_jax.errors import ConfigError
 
 # The size of an excerpt of a file: small enough that a small sample has hundreds of
@@ -105,23 +105,17 @@ def _sample_source(
     sampled: Sampled,
     counts: lines.ReadCounts,
 ) -> Iterator[document_lib.Document]:
-    spec = source.spec
-    if spec.startswith("tfds:"):
-        parts = tfds_lib.parts(
-            spec.removeprefix("tfds:"), DATASET_PARTS, "config.data.sources"
-        )
-        places = [
-            _Place(f"tfds:{part}", max_bytes // max(1, len(parts))) for part in parts
-        ]
-    elif not source.files:
-        places = [_Place(spec, max_bytes)]
+    spec, kind = source.spec, source.kind
+    if isinstance(kind, DatasetSource):
+        slices = kind.slices(DATASET_PARTS)
+        places = [_Place(part, max_bytes // max(1, len(slices))) for part in slices]
     elif (source.text_bytes or 0) <= max_bytes:
         places = [_Place(spec, max_bytes, file.path) for file in source.files]
     else:
         places = list(_places_in_files(source, max_bytes))
         sampled.is_everything = False
     with tempfile.TemporaryDirectory() as directory:
-        excerpts = _Excerpts(data, directory)
+        excerpts = _Excerpts(kind, data, directory)
         for place in places:
             left = min(place.max_bytes, max_bytes - sampled.bytes)
             if left <= 0:
@@ -157,7 +151,8 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
     sizes = (file.text_bytes for file in source.files)
     most = int(max(EXCERPT_BYTES, _equal_share(sizes, max_bytes)))
     left = max_bytes
-    is_parquet = source.kind in input_files.PARQUET_KINDS
+    kind = source.kind
+    assert isinstance(kind, FileSource)
     for file in _spread(source.files):
         if left <= 0:
             break
@@ -165,7 +160,8 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
         num_bytes = min(size, most, left)
         left -= num_bytes
         num_places = math.ceil(num_bytes / EXCERPT_BYTES)
-        if num_bytes == size or is_parquet or lines.is_compressed(path):
+        is_whole = num_bytes == size or not kind.is_line_based
+        if is_whole or formats.is_compressed(path):
             # One more than the size, because a missing last line end is counted.
             yield _Place(source.spec, num_bytes + 1, path)
             continue
@@ -175,8 +171,8 @@ def _places_in_files(source: input_files.Source, max_bytes: int) -> Iterator[_Pl
 
 
 def _spread(
-    files: tuple[input_files.InputFile, ...],
-) -> list[input_files.InputFile]:
+    files: tuple[InputFile, ...],
+) -> list[InputFile]:
     """Returns the files in an order in which every prefix is evenly spaced."""
     golden = (math.sqrt(5) - 1) / 2
     return [files[i] for i in sorted(range(len(files)), key=lambda i: i * golden % 1)]
@@ -218,9 +214,11 @@ def _cut(document: document_lib.Document, max_bytes: int) -> document_lib.Docume
 class _Excerpts:
     """Copies excerpts of files to a local file, which is read like any other."""
 
-    def __init__(self, data: DataConfig, directory: str):
+    def __init__(self, kind: SourceKind, data: DataConfig, directory: str):
         self._path = os.path.join(directory, "excerpt")
         self._max_line = json_lines.JSON_OVERHEAD * data.max_document_bytes
+        if isinstance(kind, FileSource) and kind.may_cut_lines:
+            self._max_line = EXCERPT_BYTES
         self._ends: dict[str, int] = {}
 
     def copy(self, place: _Place) -> str:
@@ -229,8 +227,7 @@ class _Excerpts:
         The copy starts with the first line that starts after place.start and was not
         copied before. Bytes that are not UTF-8 are dropped.
         """
-        is_text = place.spec.startswith(("text:", "files:"))
-        max_line = EXCERPT_BYTES if is_text else self._max_line
+        max_line = self._max_line
         assert place.path is not None
         start = max(place.start, self._ends.get(place.path, 0)) - 1
         reader = storage.Reader(place.path)

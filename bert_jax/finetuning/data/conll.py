@@ -1,9 +1,10 @@
 """Reads sentences of tagged words from tables or from CoNLL column files.
 
-A conll:PATH file has one word per line and a blank line after each sentence. The first
-column is the word and the last is the tag; columns are separated by tabs or spaces.
-Tags may be IOB1, BIO (IOB2), BIOES or BILOU; they are interpreted as conlleval does,
-and converted to BIO.
+A conll:PATH file has one word per line and a blank line after each sentence. Columns
+are separated by tabs or spaces. The first column is the word and the last is the tag,
+unless config.task.words and config.task.tags are the numbers of other columns. Tags may
+be IOB1, BIO (IOB2), BIOES or BILOU; they are interpreted as conlleval does, and
+converted to BIO.
 
 Source: Tjong Kim Sang and De Meulder 2003, and its conlleval.
 """
@@ -12,6 +13,7 @@ import collections
 import dataclasses
 import itertools
 import re
+import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -70,31 +72,48 @@ def are_tags(names: Iterable[str]) -> bool:
     return all(_TAG.fullmatch(name) for name in names)
 
 
-def read(spec: str, words: str, tags: str) -> Sentences:
+def read(spec: str, words: str, tags: str, *, has_tags: bool) -> Sentences:
     """Reads conll:PATH or a table with list-valued columns.
 
     Args:
       spec: conll:PATH, or the spec of a table as in tables.py.
-      words, tags: column names of a table, ignored for conll:PATH; tags="" reads no
-        tags.
+      words, tags: names of the columns of a table. For conll:PATH the numbers of the
+        columns, from 1; other text selects the first and the last.
+      has_tags: False for a test set. Tags of a table are not read then, and a
+        conll:PATH may have no column of tags.
 
     Raises:
       ConfigError: if the data cannot be read, has no sentences, has lines with
         different numbers of columns, or has invalid tags.
     """
     kind, _, path = spec.partition(":")
-    return _read_file(path) if kind == "conll" else _read_table(spec, words, tags)
+    if kind == "conll":
+        return _read_file(path, words, tags, has_tags)
+    return _read_table(spec, words, tags if has_tags else "")
 
 
-def _read_file(path: str) -> Sentences:
-    sentences = list(_sentences(path))
+def _read_file(path: str, words: str, tags: str, has_tags: bool) -> Sentences:
+    sentences = _sentences(path)
     if not sentences:
         raise ConfigError(f"{path} has no sentences")
-    words = [[columns[0] for columns in sentence] for sentence in sentences]
-    if len(sentences[0][0]) == 1:
-        return Sentences(path, words, None)
-    tags = [to_bio([columns[-1] for columns in sentence]) for sentence in sentences]
-    return Sentences(path, words, tags)
+    num_columns = len(sentences[0][0][1])
+    word = _column(words, 1, num_columns, f"config.task.words={words} in {path}")
+    if not words.isdigit() and num_columns > 1 and _counts_words(sentences):
+        raise ConfigError(
+            f"{path} counts the words of each sentence in its first column; set"
+            " config.task.words to the number of the column of words, as in"
+            " --config.task.words=2"
+        )
+    found = [[columns[word] for _, columns in sentence] for sentence in sentences]
+    if not has_tags and tags.isdigit() and int(tags) > num_columns:
+        return Sentences(path, found, None)
+    tag = _column(tags, num_columns, num_columns, f"config.task.tags={tags} in {path}")
+    if tag == word:
+        return Sentences(path, found, None)
+    for number, columns in itertools.chain(*sentences):
+        _check_tag(columns[tag], f"{path}:{number}")
+    all_tags = [to_bio([x[tag] for _, x in sentence]) for sentence in sentences]
+    return Sentences(path, found, all_tags)
 
 
 def _read_table(spec: str, words: str, tags: str) -> Sentences:
@@ -128,11 +147,12 @@ def _read_table(spec: str, words: str, tags: str) -> Sentences:
 
 
 def _list(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list):
+    found = tables.as_list(value)
+    if found is None or any(isinstance(x, list | dict | None) for x in found):
         raise ConfigError(
             f"{where}: {value!r} is not a list; give each sentence as a list of strings"
         )
-    return [str(item) for item in value]
+    return [str(item) for item in found]
 
 
 def tag_names(tags: Iterable[Iterable[str]]) -> tuple[str, ...]:
@@ -159,36 +179,55 @@ def to_bio(tags: Sequence[str]) -> list[str]:
     return found
 
 
-def _sentences(path: str) -> Iterator[list[list[str]]]:
+def _sentences(path: str) -> list[list[tuple[int, list[str]]]]:
+    """Returns the line number and the columns of each word of each sentence."""
+    rows = list(_rows(path))
+    num_columns = statistics.mode(
+        [len(columns) for _, columns in rows if columns] or [0]
+    )
+    sentences: list[list[tuple[int, list[str]]]] = [[]]
+    for number, columns in rows:
+        if not columns:
+            sentences.append([])
+        elif len(columns) == num_columns:
+            sentences[-1].append((number, columns))
+        elif sentences[-1] or columns[0] != "#":  # else a comment before a sentence
+            raise ConfigError(
+                f"{path}:{number} has {len(columns)} columns, but most lines have"
+                f" {num_columns}; give every line the same number"
+            )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the columns of each line; a blank line has none."""
     counts: collections.Counter[str] = collections.Counter()
-    sentence: list[list[str]] = []
-    num_columns = 0
     for number, line in lines.read(path, MAX_LINE_BYTES, None, counts):
         # Strip spaces and tabs only, because a word may contain a no-break space.
         stripped = line.strip(" \t")
-        if not stripped:
-            if sentence:
-                yield sentence
-            sentence = []
-            continue
         columns = re.split("\t" if "\t" in stripped else " +", stripped)
-        if columns[0] == DOCUMENT:
-            continue
-        num_columns = num_columns or len(columns)
-        _check(columns, num_columns, f"{path}:{number}")
-        sentence.append(columns)
-    if sentence:
-        yield sentence
+        if columns[0] != DOCUMENT:
+            yield number, columns if stripped else []
 
 
-def _check(columns: list[str], num_columns: int, where: str) -> None:
-    if len(columns) != num_columns:
-        raise ConfigError(
-            f"{where} has {len(columns)} columns, but the lines before it have"
-            f" {num_columns}; give every line the same number"
+def _column(given: str, default: int, num_columns: int, where: str) -> int:
+    """Returns the index of a column given by its number from 1."""
+    number = int(given) if given.isdigit() else default
+    if not 1 <= number <= num_columns:
+        raise ConfigError(f"{where}: it has {num_columns} columns, counted from 1")
+    return number - 1
+
+
+def _counts_words(sentences: list[list[tuple[int, list[str]]]]) -> bool:
+    """Returns whether the first column counts from 0 or 1 in every sentence."""
+    return any(
+        all(
+            columns[0] == str(i)
+            for sentence in sentences
+            for i, (_, columns) in enumerate(sentence, start)
         )
-    if num_columns > 1:
-        _check_tag(columns[-1], where)
+        for start in (0, 1)
+    )
 
 
 def _check_tag(tag: str, where: str) -> None:

@@ -71,6 +71,18 @@ def _has_labels(examples: Any) -> bool:
     return examples.labels is not None
 
 
+def _reason(examples: Any) -> str:
+    """Returns why a data set has no rows, and what to do."""
+    if isinstance(examples, Questions):
+        return (
+            f"none of its {len(examples.questions)} questions has an answer that is in"
+            " its paragraph near answer_start: correct the answers"
+        )
+    if num_unlabelled := getattr(examples, "num_unlabelled", 0):
+        return f"none of its {num_unlabelled} examples has a label: label them"
+    return "give a non-empty data set"
+
+
 def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
     """Reads all data sets of a config.
 
@@ -113,7 +125,7 @@ def read(config: FinetuneConfig, tokenizer: Tokenizer) -> Datasets:
             is_training=is_training,
         )
         if not len(features):
-            raise ConfigError(f"{spec} has no examples; give a non-empty data set")
+            raise ConfigError(f"{spec} has no examples; {_reason(found)}")
         return Split(spec, found, features)
 
     train: Any = split(config.data.train, has_labels=True, is_training=True)

@@ -6,14 +6,17 @@ Shapes: N example, C class.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import labels
-from bert_jax.finetuning.data.tables import Table
+from bert_jax.finetuning.data.tables import Table, as_list
+
+T = TypeVar("T", "Texts", "Choices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Texts:
         None for a test set.
       index: int64[N], each example's index in the leaderboard's file.
       num_lost_lines: lines of the table that were dropped.
+      num_unlabelled: examples that were dropped because they have no label.
     """
 
     a: list[str]
@@ -34,6 +38,7 @@ class Texts:
     labels: np.ndarray | None
     index: np.ndarray
     num_lost_lines: int = 0
+    num_unlabelled: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,39 +50,52 @@ class Choices:
       choices: the choices of each example.
       labels: int32[N], index of the correct choice, from 0; None for a test set.
       num_lost_lines: lines of the table that were dropped.
+      num_unlabelled: examples that were dropped because they have no label.
     """
 
     contexts: list[str]
     choices: list[list[str]]
     labels: np.ndarray | None
     num_lost_lines: int = 0
+    num_unlabelled: int = 0
 
 
 def label_names(table: Table, column: str, kind: str) -> tuple[str, ...]:
     """Returns the class names that occur in a training set.
 
     Raises:
-      ConfigError: if the column is missing, an example has no label, or all examples
-        have the same label.
+      ConfigError: if the column is missing, an example has no label or a label that may
+        mean so, or all examples have the same label.
     """
     if kind == "regression":
         return (column,)
-    values = table.column(column, "config.task.label")
+    values = table.located(column, "config.task.label")
     if kind == "multi_label":
-        return labels.names_in(part for value in values for part in labels.parts(value))
-    for row, value in enumerate(values):
-        if value is None or not str(value).strip():
-            raise ConfigError(
-                f"{table.spec}, example {row + 1}, has no {column!r}; remove the"
-                " example, or give it a label"
-            )
-    names = labels.names_in(values)
+        return labels.names_in(part for each in values for part in labels.parts(*each))
+    found = [labels.name_of(*each) for each in values]
+    names = labels.names_in(found)
+    unlabelled = [name for name in names if labels.is_unlabelled(name, ())]
+    if unlabelled and names != ("-1", "1"):
+        raise _unlabelled(table.spec, column, unlabelled[0], found, names)
     if len(names) == 1:
         raise ConfigError(
             f"{table.spec} has {column}={names[0]!r} in all examples; classification"
             " needs examples of at least two classes"
         )
     return names
+
+
+def _unlabelled(
+    spec: str, column: str, value: str, found: list[str], names: tuple[str, ...]
+) -> ConfigError:
+    """Returns the error for a value that may mean that there is no label."""
+    others = tuple(name for name in names if not labels.is_unlabelled(name, ()))
+    add = f"; if {value!r} is a class, name it as well" if value else ""
+    return ConfigError(
+        f"{spec}, example {found.index(value) + 1}, has {column}={value!r}, as"
+        f" {found.count(value):,} of {len(found):,} examples; to skip examples without"
+        f' a label, name the classes: --config.task.labels="{others}"{add}'
+    )
 
 
 def read_texts(
@@ -114,7 +132,8 @@ def read_texts(
     indices = np.arange(len(a))
     if index:
         indices = _scores(table, index, "config.task.index").astype(np.int64)
-    return Texts(a, b[0] if b else None, found, indices, table.num_dropped)
+    examples = Texts(a, b[0] if b else None, found, indices, table.num_dropped)
+    return _labelled(examples) if label and kind == "classification" else examples
 
 
 def read_similarity(
@@ -181,7 +200,7 @@ def read_choices(
     contexts, *prefixes = (_texts(table, column, "config.task.text") for column in text)
     key = "config.task.choices"
     if len(choices) == 1:
-        found = [_list(value, table) for value in table.column(choices[0], key)]
+        found = [_list(*each) for each in table.located(choices[0], key)]
     else:
         columns = (_texts(table, column, key) for column in choices)
         found = list(map(list, zip(*columns, strict=True)))
@@ -202,25 +221,57 @@ def read_choices(
     if label:
         values = table.column(label, "config.task.label")
         correct = labels.classes(values, numbers, table.spec, key)
-    return Choices(contexts, found, correct, table.num_dropped)
+    examples = Choices(contexts, found, correct, table.num_dropped)
+    return _labelled(examples) if label else examples
+
+
+def _labelled(examples: T) -> T:
+    """Drops the examples whose label is -1."""
+    assert examples.labels is not None
+    is_labelled_N = examples.labels >= 0
+    kept: dict[str, Any] = {}
+    for name, values in vars(examples).items():
+        if isinstance(values, list):
+            kept[name] = list(itertools.compress(values, is_labelled_N))
+        elif isinstance(values, np.ndarray):
+            kept[name] = values[is_labelled_N]
+    num_unlabelled = int((~is_labelled_N).sum())
+    return dataclasses.replace(examples, num_unlabelled=num_unlabelled, **kept)
 
 
 def _texts(table: Table, column: str, key: str) -> list[str]:
-    return [_text(value) for value in table.column(column, key)]
+    if column in table.absent:
+        raise ConfigError(
+            f"{table.spec}, line {table.absent[column]}, has no {column!r}, which {key}"
+            " names; add it to every line"
+        )
+    return [_text(value, where, key) for value, where in table.located(column, key)]
 
 
 def _scores(table: Table, column: str, key: str) -> np.ndarray:
     return labels.scores(table.column(column, key), table.spec, key)
 
 
-def _list(value: Any, table: Table) -> list[str]:
-    if not isinstance(value, list):
+def _list(value: Any, where: str) -> list[str]:
+    key = "config.task.choices"
+    found = as_list(value)
+    if found is None:
         raise ConfigError(
-            f"{table.spec} has {value!r} in the only column of config.task.choices; a"
-            " single column must contain lists"
+            f"{where} has {value!r} in the only column of {key}; a single column must"
+            " contain lists"
         )
-    return [_text(item) for item in value]
+    return [_text(item, where, key) for item in found]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
+def _text(value: Any, where: str, key: str) -> str:
+    """Returns a value as text; "" for null.
+
+    Raises:
+      ConfigError: if it is a list or an object.
+    """
+    if isinstance(value, list | dict):
+        raise ConfigError(
+            f"{where} has {value!r} in a column of {key}; write a text, not a"
+            f" {'list' if isinstance(value, list) else 'JSON object'}"
+        )
+    return "" if value is None else str(value)

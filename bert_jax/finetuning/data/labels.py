@@ -8,27 +8,68 @@ from typing import Any
 import numpy as np
 
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning.data import tables
+
+# Values of data sets that usually mean that an example has no label: SNLI has "-", and
+# Hugging Face's datasets -1.
+_UNLABELLED = ("", "-", "-1", "nan", "null")
 
 
-def names_in(values: Iterable[Any]) -> tuple[str, ...]:
-    """Returns the distinct values, sorted as numbers if all are, else as text."""
-    names = {str(value).strip() for value in values}
+def names_in(values: Iterable[str]) -> tuple[str, ...]:
+    """Returns the distinct names, sorted as numbers if all are, else as text."""
+    names = set(values)
     numbers = all(map(_is_number, names))
     return tuple(sorted(names, key=float) if numbers else sorted(names))
 
 
-def parts(value: Any) -> list[str]:
-    """Splits a list or comma-separated text into class labels; "" has none."""
-    if value is None:
-        return []
-    found = value if isinstance(value, list) else str(value).split(",")
-    return [part for part in (str(part).strip() for part in found) if part]
+def name_of(value: Any, where: str) -> str:
+    """Returns a label of the data as text; "" for None.
+
+    Raises:
+      ConfigError: if it is a list, also as text, or an object.
+    """
+    if isinstance(value, dict) or tables.as_list(value) is not None:
+        raise ConfigError(
+            f"{where} has the label {value!r}, but a class is a text or a number; for"
+            " lists of classes, set config.task.kind=multi_label"
+        )
+    return "" if value is None else str(value).strip()
+
+
+def is_unlabelled(name: str, names: Sequence[str]) -> bool:
+    """Returns whether a label is not a class, but usually means that there is none."""
+    return name.lower() in _UNLABELLED and name not in names
+
+
+def parts(value: Any, where: str) -> list[str]:
+    """Splits a list of class labels, or comma-separated text; "" has none.
+
+    Raises:
+      ConfigError: if the list cannot be read, an item is not a class label, or the list
+        has a 0 or 1 for each class.
+    """
+    found = tables.as_list(value)
+    if found is None:
+        text = name_of(value, where)
+        if text.startswith(("[", "{")):
+            raise ConfigError(
+                f"{where} has the labels {text!r}, which are not a list; write them as"
+                " a,b or as a JSON list"
+            )
+        found = text.split(",")
+    names = [name for name in (name_of(part, where) for part in found) if name]
+    if set(names) <= {"0", "1"} and len(set(names)) < len(names):
+        raise ConfigError(
+            f"{where} has the labels {value!r}, which seem to be a 0 or 1 for each"
+            " class; list the names or the numbers of its classes"
+        )
+    return names
 
 
 def classes(
     values: Sequence[Any], names: Sequence[str], where: str, key: str
 ) -> np.ndarray:
-    """Returns int32[N], the class of each value.
+    """Returns int32[N], the class of each value; -1 if it is not labelled.
 
     Args:
       values: labels as written in the data, each a class name or class number.
@@ -42,7 +83,10 @@ def classes(
     numbers = _numbers(names)
     found = np.empty(len(values), np.int32)
     for i, value in enumerate(values):
-        found[i] = _find(value, numbers, names, f"{where}, example {i + 1},", key)
+        example = f"{where}, example {i + 1},"
+        name = name_of(value, example)
+        is_labelled = not is_unlabelled(name, names)
+        found[i] = _find(name, numbers, names, example, key) if is_labelled else -1
     return found
 
 
@@ -62,8 +106,8 @@ def class_sets(
     numbers = _numbers(names)
     found = np.zeros((len(values), len(names)), np.float32)
     for i, value in enumerate(values):
-        for part in parts(value):
-            example = f"{where}, example {i + 1},"
+        example = f"{where}, example {i + 1},"
+        for part in parts(value, example):
             found[i, _find(part, numbers, names, example, key)] = 1.0
     return found
 
@@ -109,9 +153,8 @@ def _is_number(name: str) -> bool:
 
 
 def _find(
-    value: Any, numbers: dict[str, int], names: Sequence[str], where: str, key: str
+    label: str, numbers: dict[str, int], names: Sequence[str], where: str, key: str
 ) -> int:
-    label = str(value).strip()
     if label in numbers:
         return numbers[label]
     close = difflib.get_close_matches(label, names, n=1)

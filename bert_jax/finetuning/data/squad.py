@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ MAX_SHIFT = 100
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    text: str  # without leading and trailing white space
+    text: str  # as in the paragraph if it is found there
     start: int | None  # offset in the paragraph, in characters; None: not found
 
 
@@ -41,7 +42,7 @@ class Questions:
       has_impossible: whether questions may have no answer, as in SQuAD 2.0.
       num_mended: answers whose offset was wrong and was corrected to nearby text.
       num_lost: answers whose text was not found near their offset; not used in
-        training.
+        training. White space and normal forms of Unicode may differ.
     """
 
     paragraphs: list[str]
@@ -54,20 +55,36 @@ class Questions:
 def read(spec: str) -> Questions:
     """Reads squad:PATH, or a table with the columns of SQuAD.
 
+    A question without is_impossible has no answer if it lists none but others do.
+
     Raises:
       ConfigError: if the data cannot be read, has another format, or has no questions.
     """
     kind, _, path = spec.partition(":")
     paragraphs: dict[str, int] = {}
-    questions: list[Question] = []
     counts: collections.Counter[str] = collections.Counter()
     try:
         entries = _entries(_json(path)) if kind == "squad" else _table_entries(spec)
-        for context, entry in entries:
+        found = [(context, entry, _answers(entry)) for context, entry in entries]
+        is_labelled = any(answers for _, _, answers in found)
+        questions: list[Question] = []
+        for context, entry, answers in found:
             if not isinstance(context, str):
                 raise TypeError(f"context is {context!r}")
-            number = paragraphs.setdefault(context, len(paragraphs))
-            questions.append(_question(entry, context, number, counts))
+            is_impossible = _is_impossible(entry, spec)
+            if is_impossible is None:
+                is_impossible = is_labelled and not answers
+            # "plausible" answers of impossible questions in SQuAD 2.0 are not answers.
+            given = () if is_impossible else answers
+            questions.append(
+                Question(
+                    str(entry["id"]),
+                    entry["question"].strip(),
+                    paragraphs.setdefault(context, len(paragraphs)),
+                    tuple(_locate(text, at, context, counts) for text, at in given),
+                    is_impossible,
+                )
+            )
     except ConfigError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -117,60 +134,79 @@ def _entries(content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def _table_entries(spec: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields (paragraph, entry) for each row of a table."""
     table = tables.read(spec)
-    columns = {key: table.column(key) for key in ("id", "question", "context")}
-    answers = table.column("answers")
-    has_answer = [bool(answer["text"]) for answer in answers]
-    # SQuAD 2.0 as written by Hugging Face's datasets has no column is_impossible; a
-    # question is impossible if it has no answers. A test set has no answers at all.
-    inferred = [any(has_answer) and not answer for answer in has_answer]
-    is_impossible = table.columns.get("is_impossible", inferred)
-    for i, row in enumerate(zip(*columns.values(), strict=True)):
-        entry = dict(zip(columns, row, strict=True))
-        pairs = zip(answers[i]["text"], answers[i]["answer_start"], strict=True)
-        entry["answers"] = [{"text": t, "answer_start": s} for t, s in pairs]
-        entry["is_impossible"] = is_impossible[i]
+    names = ["id", "question", "context", "answers"]
+    names += {"is_impossible"} & table.columns.keys()
+    for row in zip(*map(table.column, names), strict=True):
+        entry = dict(zip(names, row, strict=True))
         yield entry.pop("context"), entry
 
 
-def _question(
-    entry: dict[str, Any],
-    paragraph: str,
-    number: int,
-    counts: collections.Counter[str],
-) -> Question:
-    is_impossible = bool(entry.get("is_impossible", False))
-    # "plausible" answers of impossible questions in SQuAD 2.0 are not answers.
-    answers = () if is_impossible else entry.get("answers", ())
-    return Question(
-        str(entry["id"]),
-        entry["question"].strip(),
-        number,
-        tuple(
-            Answer(
-                a["text"].strip(),
-                _start(a["text"], a["answer_start"], paragraph, counts),
-            )
-            for a in answers
-        ),
-        is_impossible,
-    )
+def _answers(entry: dict[str, Any]) -> list[tuple[str, int]]:
+    """Returns the text and the offset of each answer; an empty text is no answer.
+
+    They are a list of objects, or, as Hugging Face's datasets write them, an object of
+    lists.
+    """
+    found = entry.get("answers") or []
+    if isinstance(found, dict):
+        pairs = list(zip(found["text"], found["answer_start"], strict=True))
+    else:
+        pairs = [(answer["text"], answer["answer_start"]) for answer in found]
+    return [(text, start) for text, start in pairs if text.strip()]
 
 
-def _start(
+def _is_impossible(entry: dict[str, Any], spec: str) -> bool | None:
+    """Returns whether a question is marked as impossible; None without a mark.
+
+    Raises:
+      ConfigError: if the mark is neither true nor false.
+    """
+    value = entry.get("is_impossible")
+    values = {"true": True, "false": False, "1": True, "0": False, "none": None}
+    if str(value).lower() not in values:
+        raise ConfigError(
+            f"{spec}: question {entry.get('id')!r} has is_impossible={value!r}; it must"
+            " be true or false"
+        )
+    return values[str(value).lower()]
+
+
+def _locate(
     text: str, offset: int, paragraph: str, counts: collections.Counter[str]
-) -> int | None:
-    """Returns the start of an answer's text: its offset, or the nearest occurrence."""
+) -> Answer:
+    """Returns an answer at its offset, or else at the nearest place of its text."""
     offset += len(text) - len(text.lstrip())
     text = text.strip()
-    if text and paragraph[offset : offset + len(text)] == text:
-        return offset
+    if paragraph[offset : offset + len(text)] == text:
+        return Answer(text, offset)
     first = max(0, offset - MAX_SHIFT)
-    nearby = paragraph[first : offset + MAX_SHIFT + len(text)]
-    starts = [
-        first + i for i in range(len(nearby)) if text and nearby.startswith(text, i)
+    nearby, indices = _comparable(paragraph[first : offset + MAX_SHIFT + 2 * len(text)])
+    wanted, _ = _comparable(text)
+    spans = [
+        (first + indices[i], first + indices[i + len(wanted) - 1] + 1)
+        for i in range(len(nearby))
+        if nearby.startswith(wanted, i)
+        and not unicodedata.combining(f"{nearby} "[i + len(wanted)])
     ]
-    if not starts:
+    if not spans:
         counts["lost"] += 1
-        return None
-    counts["mended"] += 1
-    return min(starts, key=lambda start: abs(start - offset))
+        return Answer(text, None)
+    start, end = min(spans, key=lambda span: abs(span[0] - offset))
+    counts["mended"] += start != offset
+    return Answer(paragraph[start:end], start)
+
+
+def _comparable(text: str) -> tuple[str, list[int]]:
+    """Returns a text with single spaces and decomposed characters (Unicode NFD).
+
+    The second result is the index of each of its characters in the given text.
+    """
+    found: list[str] = []
+    indices: list[int] = []
+    for i, character in enumerate(text):
+        character = " " if character.isspace() else character
+        for part in unicodedata.normalize("NFD", character):
+            if part != " " or found[-1:] != [" "]:
+                found.append(part)
+                indices.append(i)
+    return "".join(found), indices

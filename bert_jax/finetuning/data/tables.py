@@ -1,7 +1,8 @@
 """Reads tables with named columns from files and from TensorFlow Datasets.
 
 tsv:PATH      tab-separated, without quoting, as in GLUE
-csv:PATH      comma-separated; fields with commas, quotes or line breaks are quoted
+csv:PATH      separated by commas, or by semicolons if the header has no comma; fields
+              with separators, quotes or line breaks are quoted
 jsonl:PATH    one JSON object per line; its keys are the columns
 tfds:NAME:SPLIT   a dataset of TensorFlow Datasets, with classes converted to their
               names; SPLIT may be a slice such as train[:10%]
@@ -10,15 +11,17 @@ The first line of a tsv or csv names the columns, unless the caller does. A byte
 mark is removed. Files may be compressed with gzip or bzip2. Text must be UTF-8.
 """
 
+import ast
 import collections
 import csv
 import dataclasses
 import difflib
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from bert_jax.data.sources import lines
+from bert_jax.data.sources import json_lines, lines
 from bert_jax.data.sources import tfds as tfds_lib
 from bert_jax.errors import ConfigError
 
@@ -42,6 +45,8 @@ class Table:
         the number of names.
       first_dropped: line number of the first dropped line; 0 if there is none.
       has_header: whether the names are from the first line.
+      absent: line number of the first object that lacks a column, which is None there.
+      repeated: names of several columns, which cannot be used.
     """
 
     spec: str
@@ -49,6 +54,8 @@ class Table:
     num_dropped: int = 0
     first_dropped: int = 0
     has_header: bool = False
+    absent: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    repeated: Collection[str] = ()
 
     def column(self, name: str, key: str = "") -> list[Any]:
         """Returns the values of a column.
@@ -59,16 +66,15 @@ class Table:
             format prescribes it.
 
         Raises:
-          ConfigError: if there is no column of this name.
+          ConfigError: if there is no column of this name, or several.
         """
+        if name in self.repeated:
+            raise ConfigError(
+                f"{self.spec} has several columns {name!r}; rename all but one"
+            )
         if name in self.columns:
             return self.columns[name]
-        close = difflib.get_close_matches(name, self.columns, n=1)
-        hint = f"; the nearest is {close[0]!r}" if close else ""
-        if self.has_header and any(map(_is_data, self.columns)):
-            hint += (
-                "; if the first line is data, name the columns in config.data.header"
-            )
+        hint = self._hint(name)
         columns = ", ".join(self.columns) or "none"
         if key:
             raise ConfigError(
@@ -78,6 +84,28 @@ class Table:
         raise ConfigError(
             f"{self.spec} has no column {name!r}; its columns are {columns}{hint}"
         )
+
+    def _hint(self, name: str) -> str:
+        """Returns what to do if there is no column of a name."""
+        kind, _, path = self.spec.partition(":")
+        only = next(iter(self.columns)) if len(self.columns) == 1 else ""
+        for other, separator in (("tsv", "\t"), ("csv", ",")):
+            if separator in only and kind != other:
+                return f"; write {other}:{path}"
+        close = difflib.get_close_matches(name, self.columns, n=1)
+        hint = f"; the nearest is {close[0]!r}" if close else ""
+        if self.has_header and any(map(_is_data, self.columns)):
+            hint += (
+                "; if the first line is data, name the columns in config.data.header"
+            )
+        return hint
+
+    def located(self, name: str, key: str) -> list[tuple[Any, str]]:
+        """Returns the values of a column, each with its place for error messages."""
+        return [
+            (value, f"{self.spec}, example {i},")
+            for i, value in enumerate(self.column(name, key), start=1)
+        ]
 
 
 def _is_data(name: str) -> bool:
@@ -117,7 +145,12 @@ def _tsv(spec: str, path: str, header: tuple[str, ...]) -> Table:
 
 
 def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
-    reader = csv.reader((line + "\n" for _, line in _lines(path)), strict=True)
+    text = (line + "\n" for _, line in _lines(path))
+    first = next(text, "")
+    # Spreadsheets write semicolons where the comma is the decimal separator.
+    delimiter = ";" if ";" in first and "," not in first and not header else ","
+    options = {"delimiter": delimiter, "skipinitialspace": True, "strict": True}
+    reader = csv.reader(itertools.chain([first], text), **options)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         while True:
@@ -126,7 +159,10 @@ def _csv(spec: str, path: str, header: tuple[str, ...]) -> Table:
             except StopIteration:
                 return
             except csv.Error as error:
-                raise ConfigError(f"{path}:{reader.line_num}: {error}") from None
+                raise ConfigError(
+                    f"{path}:{reader.line_num}: {error}; write a quote inside of a"
+                    " quoted field twice"
+                ) from None
             yield reader.line_num, row
 
     return _from_rows(spec, path, rows(), header)
@@ -140,11 +176,8 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 def _from_rows(
     spec: str, path: str, rows: Iterator[tuple[int, list[str]]], header: tuple[str, ...]
 ) -> Table:
-    names = list(header) or next(rows, (0, []))[1]
-    if len(set(names)) < len(names):
-        raise ConfigError(
-            f"{path} has a duplicate column name: {', '.join(names)}; rename one"
-        )
+    first = next((row for _, row in rows if any(row)), []) if not header else header
+    names = [name.strip() for name in first]
     kept: list[list[str]] = []
     dropped: list[tuple[int, int]] = []
     for number, row in rows:
@@ -162,30 +195,24 @@ def _from_rows(
     columns = zip(*kept, strict=True) if kept else ([] for _ in names)
     table = {name: list(c) for name, c in zip(names, columns, strict=True)}
     first_dropped = dropped[0][0] if dropped else 0
-    return Table(spec, table, len(dropped), first_dropped, has_header=not header)
+    repeated = [name for name, count in collections.Counter(names).items() if count > 1]
+    return Table(
+        spec, table, len(dropped), first_dropped, not header, repeated=repeated
+    )
 
 
 def _jsonl(spec: str, path: str, header: tuple[str, ...]) -> Table:
     _check_no_header(spec, header)
-    columns: dict[str, list[Any]] = {}
+    rows: list[tuple[int, dict[str, Any]]] = []
     for number, line in _lines(path):
         if not line.strip():
             continue
-        try:
-            row = replace_lone_surrogates(json.loads(line))
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict):
-            raise ConfigError(f"{path}:{number} is not a JSON object")
-        columns = columns or {key: [] for key in row}
-        if row.keys() != columns.keys():
-            raise ConfigError(
-                f"{path}:{number} has the keys {', '.join(row)}, but the first line has"
-                f" {', '.join(columns)}; give every line the same keys"
-            )
-        for key, value in row.items():
-            columns[key].append(value)
-    return Table(spec, columns)
+        row = json_lines.parse(line, f"{path}:{number}")
+        rows.append((number, replace_lone_surrogates(row)))
+    names = dict.fromkeys(name for _, row in rows for name in row)
+    columns = {name: [row.get(name) for _, row in rows] for name in names}
+    absent = {name: n for n, row in reversed(rows) for name in names if name not in row}
+    return Table(spec, columns, absent=absent)
 
 
 def replace_lone_surrogates(value: Any) -> Any:
@@ -203,6 +230,28 @@ def replace_lone_surrogates(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+def as_list(value: Any) -> list[Any] | None:
+    """Returns a list, or one that was written as text as in a csv; None for the others.
+
+    The text is JSON or Python, such as "['a', 'b']".
+    """
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, str) or not value.strip().startswith("["):
+        return None
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        try:
+            found = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+        # Python joins the items of "['a' 'b']", as numpy writes a list.
+        if repr(found).replace(" ", "") != value.replace(" ", "").strip():
+            return None
+    return found if isinstance(found, list) else None
 
 
 def _tfds(spec: str, argument: str, header: tuple[str, ...]) -> Table:

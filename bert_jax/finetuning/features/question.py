@@ -177,10 +177,14 @@ def _answer_tokens(question: Question, paragraph: Located) -> tuple[int, int] | 
     """
     if question.is_impossible:
         return -1, -1
-    if not question.answers or question.answers[0].start is None:
+    spans = [
+        (a.start, a.start + len(a.text))
+        for a in question.answers
+        if a.start is not None
+    ]
+    if not spans:
         return None
-    start = question.answers[0].start
-    end = start + len(question.answers[0].text)
+    start, end = spans[0]
     first = int(np.searchsorted(paragraph.ends, start, side="right"))
     last = int(np.searchsorted(paragraph.starts, end, side="left")) - 1
     return (first, last) if first <= last else None

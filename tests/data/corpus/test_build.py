@@ -29,6 +29,7 @@ from bert_jax.data.corpus import (
     sorted_runs,
 )
 from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests import fake_hub
@@ -343,15 +344,14 @@ def one_parquet_file(documents, rows):
 def parts_read(monkeypatch, config):
     """Prepares a corpus; returns the parts of Parquet files that were read."""
     parts = []
-    read = sources._FILE_READERS["parquet"]
+    read_part = Parquet.read_part
 
-    def noted(path, argument, data_config, counts, part):
+    def noted(self, path, part, data_config, counts):
         parts.append(part)
-        return read(path, argument, data_config, counts, part)
+        return read_part(self, path, part, data_config, counts)
 
     with monkeypatch.context() as patch:
-        for kind in input_files.PARQUET_KINDS:
-            patch.setitem(sources._FILE_READERS, kind, noted)
+        patch.setattr(Parquet, "read_part", noted)
         build.prepare(config, 1)
     return parts
 

@@ -150,5 +150,5 @@ def test_errors_name_the_key(config, tmp_path):
     fails(few, "num_shards=4, but", "1 part(s)", do=make)
     more = (*config.data.sources, *whole)
     fails(changed(config, "data", sources=more), "no text in", "a.txt", do=make)
-    with pytest.raises(ConfigError, match="needs sources that are files"):
-        changed(config, "data", sources=(*config.data.sources, "embedded:"))
+    more = (*config.data.sources, "embedded:")
+    fails(changed(config, "data", sources=more), "stream=True needs files", do=make)

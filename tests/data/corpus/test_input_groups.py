@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from bert_jax.data.corpus import input_groups
 from bert_jax.data.sources import input_files, sources
+from bert_jax.data.sources.parquet import Parquet
 from bert_jax.errors import ConfigError
 from tests.corpora import changed, make_config
 
@@ -114,7 +115,7 @@ def parquet_config(tmp_path):
 
 
 def test_a_large_parquet_file_is_divided_by_row_groups(parquet_config, work, tmp_path):
-    groups = plan(parquet_config, work, 3 * 1000)
+    groups = plan(parquet_config, work, 500)
     parts = [file for group in groups for file in group.files if "a.par" in file.path]
     bounds = [file.part for file in parts]
     assert len(bounds) > 2 and bounds[0][0] == 0 and bounds[-1][1] == 20
@@ -134,19 +135,19 @@ def reader_of(groups, config, group):
 
 def test_footers_are_read_once(parquet_config, work, tmp_path, monkeypatch):
     read = []
-    row_groups = input_groups.parquet.row_groups
+    parts = Parquet.parts
 
-    def noted(path, argument):
-        read.append(os.path.basename(path))
-        return row_groups(path, argument)
+    def noted(self, file, max_bytes):
+        read.append(os.path.basename(file.path))
+        return parts(self, file, max_bytes)
 
-    monkeypatch.setattr(input_groups.parquet, "row_groups", noted)
-    groups = plan(parquet_config, work, 3 * 1000)
-    assert read == ["a.parquet"]
-    assert plan(parquet_config, work, 3 * 1000) == groups and len(read) == 1
+    monkeypatch.setattr(Parquet, "parts", noted)
+    groups = plan(parquet_config, work, 500)
+    assert sorted(read) == ["a.parquet", "b.parquet", "c.parquet"]
+    assert plan(parquet_config, work, 500) == groups and len(read) == 3
     os.utime(tmp_path / "a.parquet", ns=(0, 1))
-    again = plan(parquet_config, work, 3 * 1000)
-    assert len(read) == 2 and len(again) == len(groups)
+    again = plan(parquet_config, work, 500)
+    assert len(read) == 4 and len(again) == len(groups)
     of_a = [{x.name for x in y if "a.par" in x.files[0].path} for y in (groups, again)]
     assert len(of_a[0]) == len(of_a[1]) > 2 and of_a[0].isdisjoint(of_a[1])
 
@@ -154,7 +155,7 @@ def test_footers_are_read_once(parquet_config, work, tmp_path, monkeypatch):
 def test_an_error_of_a_divided_parquet_file_is_reported_once(parquet_config, work):
     other = (parquet_config.data.sources[0].replace("#text", "#body"),)
     config = changed(parquet_config, "data", sources=other)
-    groups = plan(config, work, 3 * 1000)
+    groups = plan(config, work, 500)
     with pytest.raises(ConfigError, match="^3 lines or files .*a.parquet does not ex"):
         list(input_groups.Reader(groups, config.data).keep())
 

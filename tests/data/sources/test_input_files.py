@@ -9,23 +9,17 @@ import time
 import pytest
 
 from bert_jax import storage
-from bert_jax.data.sources import input_files
+from bert_jax.data.sources import input_files, registry
 from bert_jax.errors import ConfigError
 
-FILE_KINDS = pytest.mark.parametrize("kind", input_files.FILE_KINDS)
+FILE_KINDS = pytest.mark.parametrize(
+    "kind", ["text", "files", "jsonl", "parquet", "wikiextractor"]
+)
 
 
 def write(path, text="One."):
     path.write_text(text)
     return path
-
-
-@pytest.mark.parametrize(
-    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:"]
-)
-def test_unknown_kind(spec):
-    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of"):
-        input_files.find((spec,))
 
 
 @FILE_KINDS
@@ -38,7 +32,7 @@ def test_no_file_matches(tmp_path, kind):
 def test_directory_instead_of_a_file_is_an_error(tmp_path, kind):
     with pytest.raises(ConfigError, match=rf"is a directory; .*{tmp_path}/\*\*/"):
         input_files.find(
-            (f"{kind}:{tmp_path}" + "#text" * (kind in input_files.FIELD_KINDS),)
+            (f"{kind}:{tmp_path}" + "#text" * registry.KINDS[kind].has_field,)
         )
 
 
@@ -50,11 +44,11 @@ def test_directories_and_broken_links_beside_files_are_ignored(tmp_path):
     assert [file.path for file in found.files] == [str(path)]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_json_lines_and_parquet_need_a_field(tmp_path, kind):
+@pytest.mark.parametrize("end", ["", "#"])
+def test_json_lines_need_a_field(tmp_path, end):
     path = write(tmp_path / "x", "{}")
-    with pytest.raises(ConfigError, match=f"write {kind}:{path}#text"):
-        input_files.find((f"{kind}:{path}",))
+    with pytest.raises(ConfigError, match=f"write jsonl:{path}#text"):
+        input_files.find((f"jsonl:{path}{end}",))
 
 
 def test_embedded_and_tfds_sources_have_no_files(tmp_path):
@@ -69,11 +63,11 @@ def test_only_json_lines_and_parquet_have_a_field_in_their_pattern(tmp_path):
     """In the pattern of any other kind, # is part of the file name."""
     path = write(tmp_path / "c#.txt", "One.\nTwo.")
     (found,) = input_files.find((f"text:{path}",))
-    assert found.text_bytes == 9 and found.format == "text"
+    assert found.text_bytes == 9 and found.kind.format == "text"
     (found,) = input_files.find((f"jsonl:{tmp_path}/c*.txt#a.b",))
-    assert found.format == "jsonl#a.b"
+    assert found.kind.format == "jsonl#a.b"
     (found,) = input_files.find((f"parquet:{tmp_path}/c*.txt#a.b",))
-    assert found.format == "parquet#a.b"
+    assert found.kind.format == "parquet#a.b"
 
 
 def test_total_bytes_of_sources(tmp_path):

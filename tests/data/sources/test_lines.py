@@ -50,11 +50,16 @@ def test_lines_equal_those_of_python_for_any_chunk_size(
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 5, 2**20])
-@pytest.mark.parametrize("content", [b"\n\na\r\nb c\n\nde\n", b"abc", b"ab\ncd", b""])
+@pytest.mark.parametrize(
+    "content",
+    [b"\n\na\r\nb c\n\nde\n", b"abc", b"ab\ncd", b"", b"a\rbc\r\r\nd\r", b"\r\r\n\n\r"],
+)
 def test_every_line_is_in_one_part(tmp_path, monkeypatch, chunk_bytes, content):
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk_bytes)
     path = write(tmp_path / "a", content)
     expected = [line for _, line in read(path)]
+    divided = [read(path, part=(0, i)) for i in range(len(content) + 2)]
+    assert len(set(map(len, divided))) == len(expected) + 1  # at CR as well
     for middle in range(len(content) + 2):
         for last in (middle, middle + 1, middle + 3):
             parts = [(0, middle), (middle, last), (last, None)]
@@ -139,32 +144,6 @@ def test_invalid_bytes_replaced_or_kept(tmp_path, monkeypatch, chunk_bytes):
     assert counts == {"lines_repaired": 2}
     found = [line for _, line in read(path, invalid_utf8="skip", counts=counts)]
     assert [lines.is_utf8(line) for line in found] == [True, False, True, False]
-
-
-@pytest.mark.parametrize(
-    "codec, name",
-    [
-        ("utf-16", "UTF-16"),
-        ("utf-32", "UTF-32"),
-        ("utf-16-le", "UTF-16LE"),
-        ("utf-16-be", "UTF-16BE"),
-    ],
-)
-def test_utf16_and_utf32_are_named(tmp_path, codec, name):
-    path = write(tmp_path / "a b", "One is first. Caf\u00e9.".encode(codec))
-    for policy in ("error", "replace"):
-        with pytest.raises(ConfigError, match=f"a b is {name}, .*iconv -f {name} .*'$"):
-            read(path, invalid_utf8=policy)
-    counts = collections.Counter()
-    assert read(path, invalid_utf8="skip", counts=counts) == []
-    assert counts == {"files_skipped": 1}
-
-
-@pytest.mark.parametrize(
-    "content", [b"a\0b\0", b"\0\0\0\0\0\0\0\0", b"word\0word\0word"]
-)
-def test_text_with_some_zeros_is_not_taken_for_utf16(tmp_path, content):
-    assert read(write(tmp_path / "a", content)) == [(1, content.decode())]
 
 
 # -------------------------------------------------------------- unreadable files

@@ -44,13 +44,39 @@ def test_documents_equal_those_of_json_lines(tmp_path, expected, codec, rows):
     assert documents(f"parquet:{path}#text") == expected
 
 
+@pytest.mark.parametrize("is_in_struct", [False, True])
 @pytest.mark.parametrize(
     "kind",
-    [pyarrow.string(), pyarrow.large_string(), pyarrow.dictionary("int32", "str")],
+    [
+        pyarrow.string(),
+        pyarrow.large_string(),
+        pyarrow.string_view(),
+        pyarrow.dictionary("int32", "str"),
+        pyarrow.json_(),
+        pyarrow.binary(),
+        pyarrow.large_binary(),
+        pyarrow.binary_view(),
+    ],
+    ids=str,
 )
-def test_every_type_of_text_is_read(tmp_path, expected, kind):
-    path = write(tmp_path / "a.parquet", {"text": pyarrow.array(TEXTS).cast(kind)})
-    assert documents(f"parquet:{path}#text") == expected
+def test_every_type_of_text_is_read(tmp_path, expected, kind, is_in_struct):
+    values = pyarrow.array(TEXTS).cast(kind)
+    if is_in_struct:
+        values = pyarrow.StructArray.from_arrays([values], ["b"])
+    path = write(tmp_path / "a.parquet", {"a": values, "tags": [["t"]] * len(TEXTS)})
+    name = "a.b" if is_in_struct else "a"
+    assert documents(f"parquet:{path}#{name}") == expected
+
+
+def test_the_column_may_be_omitted_if_it_is_text_or_the_only_one_of_text(tmp_path):
+    path = write(tmp_path / "a.parquet", {"id": [1], "body": ["One."], "b": [b"x"]})
+    for spec in (f"parquet:{path}", f"parquet:{path}#"):
+        assert documents(spec) == [("One.",)]
+    write(path, {"a": ["x"], "text": ["One."]})
+    assert documents(f"parquet:{path}") == [("One.",)]
+    write(path, {"a": ["x"], "b": ["One."]})
+    with pytest.raises(ConfigError, match="columns of .* are a, b; append one .*#col"):
+        documents(f"parquet:{path}")
 
 
 def test_a_field_of_a_struct_and_a_column_with_a_dot(tmp_path, expected):
@@ -125,10 +151,19 @@ def test_invalid_utf8_is_treated_as_in_other_sources(tmp_path, invalid_utf8):
         ("id", "column 'id' .* is int64, not text; use one of its text columns"),
         ("a", "column 'a' .* is struct<.*>, not text"),
         ("tags", "column 'tags' .* is list<.*>, not text"),
+        ("views", "column 'views' .* is list_view<.*>, not text"),
+        ("digest", "column 'digest' .* is fixed_size_binary.*, not text"),
     ],
 )
 def test_a_column_that_is_not_text_is_an_error(tmp_path, column, message):
-    columns = {"id": [1], "text": ["t"], "a": [{"title": "t"}], "tags": [["t"]]}
+    columns = {
+        "id": [1],
+        "text": ["t"],
+        "a": [{"title": "t"}],
+        "tags": [["t"]],
+        "views": pyarrow.array([["t"]], pyarrow.list_view(pyarrow.string())),
+        "digest": pyarrow.array([b"t"], pyarrow.binary(1)),
+    }
     path = write(tmp_path / "a.parquet", columns)
     with pytest.raises(ConfigError, match=message):
         documents(f"parquet:{path}#{column}")

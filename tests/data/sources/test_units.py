@@ -8,8 +8,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bert_jax.data.corpus import build
 from bert_jax.data.sources import input_files, lines, sources, units
 from bert_jax.errors import ConfigError
+from tests import corpora
 from tests.conftest import make_config
 
 TEXTS = [f"Text {i} is first.\nThere is more of it." * (i % 9) for i in range(300)]
@@ -123,3 +125,13 @@ def test_a_file_that_is_not_utf8_is_skipped_as_a_whole(files, encoding, monkeypa
         found = sources.read(spec, data, counts, [unit.path], unit.part)
         assert bool(list(found)) == (unit.path == f"{files}/a.jsonl")
     assert counts == {"files_skipped": 1} and not counts.num_bad
+
+
+@pytest.mark.parametrize("spec", ["embedded:", "tfds:any#text"])
+def test_a_source_without_files_cannot_be_streamed(tmp_path, spec):
+    sources_of_config = (f"text:{tmp_path}/a.txt", spec)
+    units.check(sources_of_config[:1])
+    config = corpora.make_config(tmp_path, sources=sources_of_config, stream=True)
+    with pytest.raises(ConfigError, match=f"has '{spec}', but .*stream=True needs fil"):
+        build.prepare(config)
+    assert not (tmp_path / "corpus").exists()

@@ -5,6 +5,11 @@ import pytest
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.data import conll
 
+
+def read(path, words="tokens", tags="ner", *, has_tags=True):
+    return conll.read(f"conll:{path}", words, tags, has_tags=has_tags)
+
+
 SCHEMES = {
     "IOB1": "I-PER I-PER O I-LOC B-LOC I-ORG O",
     "BIO": "B-PER I-PER O B-LOC B-LOC B-ORG O",
@@ -34,7 +39,7 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
         "-DOCSTART- -X- -X- O\n\nEU NNP B-NP I-ORG\nrejects VBZ B-VP O\n\t\n\n"
         "Bonn NNP B-NP I-LOC"
     )
-    found = conll.read(f"conll:{path}", "", "")
+    found = read(path)
     assert found.words == [["EU", "rejects"], ["Bonn"]]
     assert found.tags == [["B-ORG", "O"], ["B-LOC"]]
     names = conll.tag_names(found.tags)
@@ -49,9 +54,9 @@ def test_a_file_with_documents_and_four_columns(tmp_path):
 def test_tabs_take_precedence_over_spaces_and_one_column_means_no_tags(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("New York\tB-loc\n#\tO\n")
-    assert conll.read(f"conll:{path}", "", "").words == [["New York", "#"]]
+    assert read(path).words == [["New York", "#"]]
     path.write_text("Only\nwords\n")
-    found = conll.read(f"conll:{path}", "", "")
+    found = read(path)
     assert found.tags is None and found.classes(("O",), "labels") is None
 
 
@@ -60,7 +65,8 @@ def test_tabs_take_precedence_over_spaces_and_one_column_means_no_tags(tmp_path)
     [
         ("", "has no sentences"),
         ("-DOCSTART- O\n", "has no sentences"),
-        ("a O\nb\n", "a.conll:2 has 1 columns, but the lines before it have 2;"),
+        ("a O\nb\n", "a.conll:2 has 1 columns, but most lines have 2; give every"),
+        ("a O\n# b c\n", "a.conll:2 has 3 columns, but most lines have 2"),
         ("a O\nb PER\n", "a.conll:2 has the invalid tag 'PER'"),
     ],
 )
@@ -68,16 +74,51 @@ def test_invalid_files_are_errors(text, message, tmp_path):
     path = tmp_path / "a.conll"
     path.write_text(text)
     with pytest.raises(ConfigError, match=message):
-        conll.read(f"conll:{path}", "", "")
+        read(path)
+
+
+GERMAN = (
+    "#\thttp://example.org [2005]\n1\tDer\tO\tO\n2\tBerliner\tB-LOCderiv\tO\n\n"
+    "# next\n1\tBerlin\tB-LOC\tB-ORG\n"
+)
+
+
+def test_the_columns_of_words_and_tags_may_be_numbers(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text(GERMAN)
+    found = read(path, "2", "3")
+    assert found.words == [["Der", "Berliner"], ["Berlin"]]
+    assert found.tags == [["O", "B-LOCderiv"], ["B-LOC"]]
+    assert read(path, "2").tags == [["O", "O"], ["B-ORG"]]
+    path.write_text("1\tDer\n2\tHund\n")
+    for tags in ("3", ""):
+        assert read(path, "2", tags, has_tags=False).tags is None
+
+
+@pytest.mark.parametrize(
+    "text, columns, message",
+    [
+        (GERMAN, {}, "counts the words .* first column; .* --config.task.words=2$"),
+        ("0 a O\n1 b O\n", {}, "counts the words of each sentence"),
+        (GERMAN, {"words": "2", "tags": "1"}, "a.conll:2 has the invalid tag '1'"),
+        (GERMAN, {"words": "5"}, "config.task.words=5 in .*a.conll: it has 4 columns"),
+        (GERMAN, {"words": "2", "tags": "0"}, "config.task.tags=0 in .* 4 columns"),
+        ("a\nb\n", {"tags": "2"}, "config.task.tags=2 in .*: it has 1 columns"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_errors(text, columns, message, tmp_path):
+    (tmp_path / "a.conll").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path / "a.conll", **columns)
 
 
 def test_a_word_may_contain_a_no_break_space(tmp_path):
     path = tmp_path / "a.conll"
     path.write_text("10\u00a0000 O\n\u00a0 O\n\nc  B-x \n")
-    found = conll.read(f"conll:{path}", "", "")
+    found = read(path)
     assert found.words == [["10\u00a0000", "\u00a0"], ["c"]]
     path.write_text("10\u00a0000\tO\n\u00a0\tO\n \nc\tB-x\t\n")
-    assert conll.read(f"conll:{path}", "", "") == found
+    assert read(path) == found
 
 
 def test_tables_have_list_valued_columns(tmp_path):
@@ -86,20 +127,25 @@ def test_tables_have_list_valued_columns(tmp_path):
         '{"tokens": ["EU", "rejects"], "ner": ["S-ORG", "O"]}\n'
         '{"tokens": [], "ner": []}\n'
     )
-    found = conll.read(f"jsonl:{path}", "tokens", "ner")
+    found = conll.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)
     assert found.words == [["EU", "rejects"]] and found.tags == [["B-ORG", "O"]]
     assert found.num_empty == 1
-    assert conll.read(f"jsonl:{path}", "tokens", "").tags is None
+    csv = tmp_path / "a.csv"
+    csv.write_text('tokens,ner\n"[\'EU\', \'rejects\']","[""S-ORG"", ""O""]"\n[],[]')
+    of_csv = conll.read(f"csv:{csv}", "tokens", "ner", has_tags=True)
+    assert (of_csv.words, of_csv.tags) == (found.words, found.tags)
+    assert conll.read(f"jsonl:{path}", "tokens", "x", has_tags=False).tags is None
     with pytest.raises(
         ConfigError, match="^config.task.words names the column 'words'"
     ):
-        conll.read(f"jsonl:{path}", "words", "ner")
+        conll.read(f"jsonl:{path}", "words", "ner", has_tags=True)
     for line, message in (
         ('{"tokens": ["a"], "ner": []}', "sentence 1, has 1 words but 0 tags"),
         ('{"tokens": ["a"], "ner": ["PER"]}', "sentence 1, has the invalid tag 'PER'"),
         ('{"tokens": "a b", "ner": ["O"]}', "'tokens': 'a b' is not a list"),
+        ('{"tokens": ["a", null], "ner": []}', "'a', None. is not a list"),
         ('{"tokens": [], "ner": []}', "has no sentences"),
     ):
         path.write_text(line)
         with pytest.raises(ConfigError, match=message):
-            conll.read(f"jsonl:{path}", "tokens", "ner")
+            conll.read(f"jsonl:{path}", "tokens", "ner", has_tags=True)

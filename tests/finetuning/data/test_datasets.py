@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -64,6 +65,24 @@ def test_a_set_without_examples_is_an_error(tmp_path):
     setup = labelled.make_setup(tmp_path)
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\n")
     with pytest.raises(ConfigError, match="dev.tsv"):
+        datasets.read(setup.config, TOKENIZER)
+
+
+def test_a_set_whose_answers_are_not_found_is_an_error(tmp_path):
+    setup = labelled.make_setup(tmp_path, kind="question_answering")
+    path = tmp_path / "train.txt"
+    path.write_text(re.sub(r'"text": "[^"]*"', '"text": "tunnel"', path.read_text()))
+    with pytest.raises(
+        ConfigError, match=r"train.txt has no examples; none of its \d+"
+    ):
+        datasets.read(setup.config, TOKENIZER)
+
+
+def test_a_set_without_any_label_is_an_error(tmp_path):
+    setup = labelled.make_setup(tmp_path)
+    path = tmp_path / "dev.tsv"
+    path.write_text("sentence\tlabel\nw1\t-1\nw2\t-1\n")
+    with pytest.raises(ConfigError, match="none of its 2 examples has a label"):
         datasets.read(setup.config, TOKENIZER)
 
 

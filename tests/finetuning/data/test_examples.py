@@ -1,5 +1,7 @@
 """Tables are converted to texts, pairs and choices."""
 
+import ast
+
 import pytest
 
 from bert_jax.errors import ConfigError
@@ -56,16 +58,73 @@ def test_class_names_are_those_of_the_training_set():
     assert examples.label_names(TABLE, "kinds", "multi_label") == ("0", "1")
 
 
-def test_missing_labels_and_a_single_class_are_errors():
-    for values, message in (
-        (["a", None, "b"], "tsv:a, example 2, has no 'c'; remove"),
-        (["a", "b", " "], "example 3, has no 'c'"),
-        (["a", "a"], "has c='a' in all examples"),
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (["a", "a"], "^tsv:a has c='a' in all examples"),
+        (["a", ["b"]], r"^tsv:a, example 2, has the label \['b'\], .*=multi_label$"),
+        (["a", None, "b"], "^tsv:a, example 2, has c='', as 1 of 3 examples;"),
+        (["a", "b", " "], "example 3, has c='', "),
+        (["b", "-", "-", "a"], r"example 2, has c='-', as 2 of 4 .*=\"\('a', 'b'\)\";"),
+        ([0, -1, 1, 2, -1], r"c='-1', as 2 of 5 .* .*=\"\('0', '1', '2'\)\"; if '-1'"),
+        (["1", "-1", "0"], "has c='-1', .* is a class, name it as well"),
+        (["a", "nan", "b"], "has c='nan'"),
+    ],
+)
+def test_labels_that_are_no_classes_are_errors(values, message):
+    with pytest.raises(ConfigError, match=message):
+        examples.label_names(Table("tsv:a", {"c": values}), "c", "classification")
+
+
+def test_labels_that_are_classes():
+    for values, kind, names in (
+        (["1", "-1", "1"], "classification", ("-1", "1")),
+        ([["b", ""], None, "a,", "['c']"], "multi_label", ("a", "b", "c")),
     ):
-        with pytest.raises(ConfigError, match=message):
-            examples.label_names(Table("tsv:a", {"c": values}), "c", "classification")
-    several = Table("jsonl:a", {"c": [["b", ""], None, "a,"]})
-    assert examples.label_names(several, "c", "multi_label") == ("a", "b")
+        assert examples.label_names(Table("jsonl:a", {"c": values}), "c", kind) == names
+
+
+def test_examples_without_a_label_are_dropped_and_counted():
+    table = Table("tsv:a", {"t": list("vwxyz"), "c": ["b", "-", "a", None, "b"]})
+    with pytest.raises(ConfigError) as caught:
+        examples.label_names(table, "c", "classification")
+    _, names, _ = str(caught.value).split('"')
+    assert names == "('a', 'b')"
+    columns = ("classification", ("t", "t"), "c", "", ast.literal_eval(names), "labels")
+    found = examples.read_texts(table, *columns)
+    assert (found.a, found.b, found.labels.tolist()) == (
+        ["v", "x", "z"],
+        ["v", "x", "z"],
+        [1, 0, 1],
+    )
+    assert found.index.tolist() == [0, 2, 4] and found.num_unlabelled == 2
+    table = Table("jsonl:a", {"t": ["x", "y"], "o": [["p", "q"]] * 2, "c": [-1, 1]})
+    choices = examples.read_choices(table, ("t",), ("o",), "c")
+    assert choices.contexts == ["y"] and choices.labels.tolist() == [1]
+    assert len(choices.choices) == choices.num_unlabelled == 1
+
+
+@pytest.mark.parametrize("value", [["a", "cat"], {"a": 1}])
+def test_a_list_is_not_a_text(value):
+    table = Table("jsonl:a", {"t": ["x", value], "q": ["r"] * 2, "o": [["p"], [value]]})
+    with pytest.raises(
+        ConfigError, match="^jsonl:a, example 2, has .*in a column of co"
+    ):
+        examples.read_texts(table, "regression", ("t",), "", "", (), "")
+    with pytest.raises(
+        ConfigError, match="example 2, .* column of config.task.choices"
+    ):
+        examples.read_choices(table, ("q",), ("o",), "")
+
+
+def test_a_key_that_some_lines_lack_is_an_error_if_it_is_a_text():
+    table = Table(
+        "jsonl:a", {"t": ["x", None], "n": [None, 1]}, absent={"t": 2, "n": 1}
+    )
+    with pytest.raises(
+        ConfigError, match="jsonl:a, line 2, has no 't', which config.ta"
+    ):
+        examples.read_texts(table, "regression", ("t",), "", "", (), "")
 
 
 def test_the_second_text_is_prefixed_to_choices_in_columns():
@@ -85,9 +144,12 @@ def test_choices_in_a_list():
     with pytest.raises(ConfigError, match="example 2, has 1 choices, but the first ha"):
         examples.read_choices(table, ("q",), ("c",), "")
     with pytest.raises(
-        ConfigError, match="column of config.task.choices; a single column must"
+        ConfigError, match="'He' in the only column of config.task.choices; a single"
     ):
         examples.read_choices(SWAG, ("sent1",), ("sent2",), "")
+    table.columns["c"] = ["['a', 'b']", '["c", "d"]']  # of a csv
+    found = examples.read_choices(table, ("q",), ("c",), "")
+    assert found.choices == [["a", "b"], ["c", "d"]]
 
 
 def test_errors_name_the_column_and_the_label():

@@ -51,10 +51,57 @@ def test_names_are_sorted_as_numbers_if_all_are_numbers():
     assert labels.names_in(["b", "a", "10", "9"]) == ("10", "9", "a", "b")
 
 
-def test_names_are_stripped_of_blanks():
-    assert labels.names_in([" b", "a ", "b"]) == ("a", "b")
-    assert labels.parts("joy, anger , ") == ["joy", "anger"]
-    assert labels.parts([" joy", 3]) == ["joy", "3"]
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        ("joy, anger , ", ["joy", "anger"]),
+        ([" joy", 3], ["joy", "3"]),
+        ("['joy', 'my anger']", ["joy", "my anger"]),
+        (' ["joy", 3] ', ["joy", "3"]),
+        ("[]", []),
+        ("", []),
+        (None, []),
+        ("(sad), joy", ["(sad)", "joy"]),
+    ],
+)
+def test_lists_and_text_with_commas_are_split(value, expected):
+    assert labels.parts(value, "here") == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["['a' 'b']", "[a, b]", "['a'", "{'a', 'b'}", "[1 2]"]
+)
+def test_other_lists_are_errors_that_show_them(value):
+    with pytest.raises(ConfigError) as caught:
+        labels.parts(value, "here")
+    assert str(caught.value).startswith(f"here has the labels {value!r}, which are not")
+
+
+@pytest.mark.parametrize("value", [[0, 1, 1], [0, 0], "1,0,0", "[1, 1]"])
+def test_a_vector_of_zeros_and_ones_is_no_list_of_classes(value):
+    with pytest.raises(ConfigError, match="^here has .* a 0 or 1 for each class; list"):
+        labels.parts(value, "here")
+    assert labels.parts([1, 0], "here") == ["1", "0"]
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}, "['a', 'b']", "[]"])
+def test_a_class_is_not_a_list(value):
+    for read in (
+        lambda: labels.classes([value], NAMES, "dev", KEY),
+        lambda: labels.parts([value], "dev, example 1,"),
+    ):
+        with pytest.raises(
+            ConfigError, match="^dev, example 1, has the label .*[{\\[]"
+        ):
+            read()
+
+
+def test_values_without_a_label_are_no_class_unless_they_are_named():
+    values = ["negative", "-", None, "", " ", "-1", -1, "NaN", "null", "1"]
+    found = labels.classes(values, NAMES, "dev", KEY)
+    assert found.tolist() == [0, -1, -1, -1, -1, -1, -1, -1, -1, 1]
+    found = labels.classes(["-1", "0", "-"], ("-1", "0", "-"), "dev", KEY)
+    assert found.tolist() == [0, 1, 2]
 
 
 def test_class_numbers_are_not_accepted_if_names_are_numbers():

@@ -44,9 +44,31 @@ def test_answers_with_correct_shifted_and_lost_offsets(tmp_path):
     # The nearest of several occurrences is used.
     assert answers[1] == (Answer("bridge", 8), Answer("bridge", 42))
     assert answers[2] == (Answer("bridge", 8),)
-    assert [answer.start for answer in answers[3]] == [None, None, None]
-    assert (found.num_mended, found.num_lost) == (2, 3)
+    assert [answer.start for answer in answers[3]] == [None, None]
+    assert (found.num_mended, found.num_lost) == (2, 2)
     assert found.questions[0].text == "What?" and not found.has_impossible
+
+
+@pytest.mark.parametrize(
+    "context, text, start, expected",
+    [
+        ("on  the\nred mat .", "the red mat", 4, Answer("the\nred mat", 4)),
+        ("on  the red mat .", "on the", 0, Answer("on  the", 0)),
+        ("on the red mat .", "on\xa0 the", 0, Answer("on the", 0)),
+        ("die mo\u0308chte", "m\xf6chte", 4, Answer("mo\u0308chte", 4)),
+        ("die m\xf6chte Tu\u0308r", "T\xfcr", 11, Answer("Tu\u0308r", 11)),
+        ("die m\xf6chte", "mo\u0308chte", 1, Answer("m\xf6chte", 4)),
+        ("mo\u0308 mo", "mo", 1, Answer("mo", 4)),
+    ],
+)
+def test_white_space_and_normal_form_of_an_answer_may_differ(
+    tmp_path, context, text, start, expected
+):
+    spec = write(tmp_path / "a.json", [ask("1", (text, start))], context)
+    found = squad.read(spec)
+    assert found.questions[0].answers == (expected,) and not found.num_lost
+    assert found.num_mended == (expected.start != start)
+    assert context[expected.start :].startswith(expected.text)
 
 
 def test_impossible_questions_have_no_answers(tmp_path):
@@ -54,6 +76,29 @@ def test_impossible_questions_have_no_answers(tmp_path):
     found = squad.read(write(tmp_path / "a.json", [ask("yes"), impossible]))
     assert found.has_impossible
     assert [q.answers for q in found.questions] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    "more, is_impossible",
+    [
+        ({"is_impossible": "false"}, False),
+        ({"is_impossible": "True"}, True),
+        ({"is_impossible": 0}, False),
+        ({"is_impossible": False, "answers": []}, False),
+        ({"answers": []}, True),
+        ({"answers": None}, True),
+        ({"answers": [{"text": "", "answer_start": -1}]}, True),
+        ({"answers": {"text": [], "answer_start": []}}, True),
+        ({"answers": {"text": ["bridge"], "answer_start": [8]}}, False),
+    ],
+)
+def test_a_question_is_impossible_by_its_mark_or_without_an_answer(
+    tmp_path, more, is_impossible
+):
+    questions = [ask("1", ("bridge", 8)), ask("2", ("bridge", 8)) | more]
+    found = squad.read(write(tmp_path / "a.json", questions))
+    assert found.questions[1].is_impossible == is_impossible
+    assert found.has_impossible == is_impossible and not found.num_lost
 
 
 @pytest.mark.parametrize(
@@ -66,6 +111,11 @@ def test_impossible_questions_have_no_answers(tmp_path):
         (
             '{"data": [{"paragraphs": [{"context": null, "qas": [{"id": "1"}]}]}]}',
             "context is None",
+        ),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question":'
+            ' "x", "answers": [], "is_impossible": "maybe"}]}]}]}',
+            "question '7' has is_impossible='maybe'; it must be true or false",
         ),
     ],
 )
@@ -99,7 +149,7 @@ def test_a_table_with_the_same_columns(tmp_path):
     path.write_text(json.dumps(rows[1]))  # a test set, which hides all answers
     assert not squad.read(f"jsonl:{path}").has_impossible
     row = '{"id": "1", "question": "What?", "context": "x", "answers": %s}'
-    for answers in ("[]", '{"text": ["a", "b"], "answer_start": [1]}'):
+    for answers in ('{"text": ["a", "b"], "answer_start": [1]}', '["a"]'):
         path.write_text(row % answers)
         with pytest.raises(ConfigError, match="is not in SQuAD format"):
             squad.read(f"jsonl:{path}")

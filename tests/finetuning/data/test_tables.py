@@ -36,6 +36,37 @@ def test_csv_fields_may_contain_commas_quotes_and_line_breaks(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "text;label\na, b;1\nc;0\n",
+        'text, label\n"a, b", "1"\nc, 0\n',
+        '\n\n text ,label\n"a, b",1\n\nc,0\n',
+        ',,text,label\n0,0,"a, b",1\n1,1,c,0\n',
+        '"text","label"\n"a, b","1"\n"c","0"',
+    ],
+)
+def test_other_forms_of_csv(tmp_path, text):
+    table = tables.read(f"csv:{write(tmp_path / 'a.csv', text)}")
+    assert table.column("text") == ["a, b", "c"]
+    assert table.column("label") == ["1", "0"]
+
+
+def test_several_columns_of_a_name_cannot_be_used(tmp_path):
+    path = write(tmp_path / "a.tsv", "a\tb\ta\n1\t2\t3")
+    table = tables.read(f"tsv:{path}")
+    assert table.column("b") == ["2"]
+    with pytest.raises(ConfigError, match="a.tsv has several columns 'a'; rename all"):
+        table.column("a")
+
+
+@pytest.mark.parametrize("kind, other", [("csv", "tsv"), ("tsv", "csv")])
+def test_the_error_for_another_separator_names_the_kind(tmp_path, kind, other):
+    path = write(tmp_path / "a", {"csv": "a,b\n1,2", "tsv": "a\tb\n1\t2"}[other])
+    with pytest.raises(ConfigError, match=f"; write {other}:{path}$"):
+        tables.read(f"{kind}:{path}").column("a", "config.task.text")
+
+
 def test_the_caller_may_name_the_columns(tmp_path):
     path = write(tmp_path / "a.tsv", "gj04\t1\t\tFine.\n")
     table = tables.read(f"tsv:{path}", ("source", "label", "star", "sentence"))
@@ -49,6 +80,17 @@ def test_json_lines_keep_their_values(tmp_path):
         "c": [["a", "b"]],
         "n": [1],
     }
+
+
+def test_keys_of_json_lines_may_differ(tmp_path):
+    text = '{"t": "x", "n": NaN}\n\n{"t": "y", "m": 1}\n{"n": 2, "t": null, "m": 3}'
+    table = tables.read(f"jsonl:{write(tmp_path / 'a.jsonl', text)}")
+    assert table.columns == {
+        "t": ["x", "y", None],
+        "n": [None, None, 2],
+        "m": [None, 1, 3],
+    }
+    assert table.absent == {"n": 3, "m": 1}
 
 
 def test_lone_surrogates_in_json_are_replaced(tmp_path):
@@ -75,11 +117,10 @@ def test_a_few_malformed_lines_are_dropped_and_counted(tmp_path):
     [
         ("tsv", "", "has no rows"),
         ("tsv", "a\tb\n", "has no rows"),
-        ("tsv", "a\ta\n1\t2", "has a duplicate column name: a, a"),
         ("csv", 'a,b\n"x,1\n', "unexpected end of data"),
-        ("csv", 'a,b\n"x"y,1\n', r"a.csv:2: "),
-        ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is not a JSON object"),
-        ("jsonl", '{"a": 1}\n{"b": 1}\n', "has the keys b, but the first line has a"),
+        ("csv", 'a,b\n\n"x"y,1\n', r"a.csv:3: .*; write a quote inside .* twice"),
+        ("jsonl", '{"a": 1}\n[2]\n', "a.jsonl:2 is list, not an object; write one"),
+        ("jsonl", '[\n{"a": 1},\n', "a.jsonl:1 is .* without a list around them"),
         ("jsonl", "", "has no rows"),
     ],
 )

@@ -156,7 +156,7 @@ def test_impossible_questions_are_trained_on_and_lost_answers_dropped():
         Question("impossible", "co", 0, (), True),
         Question("lost", "co", 0, (Answer("da", None),), False),
         Question("hidden", "co", 0, (), False),
-        Question("here", "co", 0, (Answer("ba", 0),), False),
+        Question("here", "co", 0, (Answer("da", None), Answer("ba", 0)), False),
     ]
     features = of(Questions(["ba be bi"], questions, True, 0, 1))
     assert features.num_dropped == 2 and len(features) == 2

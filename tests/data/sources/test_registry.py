@@ -1,0 +1,48 @@
+"""Tests of bert_jax.data.sources.registry: specs, and a kind that is added."""
+
+import collections
+
+import pytest
+
+from bert_jax.data.sources import input_files, lines, registry, sources, units
+from bert_jax.data.sources.document import assemble
+from bert_jax.data.sources.kind import FileSource
+from bert_jax.errors import ConfigError
+from tests.conftest import make_config
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "text", "text:", "txt:a.txt", "a.txt", "tfds:", "files:", "embedded"]
+)
+def test_the_error_for_a_malformed_spec_lists_all_kinds(spec):
+    forms = "embedded:, text:GLOB, .* wikiextractor:GLOB, hf:.*, tfds:"
+    with pytest.raises(ConfigError, match=f"has '{spec}'; a source is one of {forms}"):
+        registry.parse(spec)
+
+
+class Reversed(FileSource):
+    """Text that is read from its end."""
+
+    name = "reversed"
+    form = "reversed:GLOB"
+
+    def read(self, path, data_config, counts):
+        found = list(lines.plain_lines(path, data_config, counts))
+        yield from assemble(iter(found[::-1]), path, data_config, counts)
+
+
+def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
+    spec = f"reversed:{tmp_path}/*.txt"
+    with pytest.raises(ConfigError, match="a source is one of"):
+        input_files.find((spec,))
+    monkeypatch.setitem(registry.KINDS, "reversed", Reversed)
+    (tmp_path / "a.txt").write_text("One.\nTwo.")
+    data, counts = make_config().data, collections.Counter()
+    (document,) = sources.documents(spec, data, counts)
+    assert document.lines == ("Two.", "One.")
+    found = input_files.find((spec,))
+    assert input_files.total_bytes(found) == 9 and not found[0].is_remote
+    units.check((spec,))
+    assert units.plan(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
+    with pytest.raises(ConfigError, match=", reversed:GLOB$"):
+        registry.parse("x:y")
