@@ -162,11 +162,25 @@ def load_config(
     Raises:
       ConfigError: if --config is missing or invalid.
     """
+    return build(load_values(holder))
+
+
+def load_values(holder: flags.FlagHolder) -> ml_collections.ConfigDict:
+    """Returns the values of --config and of the flags that override them.
+
+    Raises:
+      ConfigError: if --config is missing.
+    """
     if _config is None:
         raise ConfigError(
             f"--{holder.name} is missing; give a file or one of {_names()}"
         )
-    return build(_config)
+    return _config
+
+
+def given_keys() -> frozenset[str]:
+    """Returns the keys of the config that flags set, such as "model.hidden_size"."""
+    return overrides.keys_of(sys.argv[1:])
 
 
 def require(*names: str) -> list[str]:
