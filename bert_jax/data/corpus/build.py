@@ -24,7 +24,7 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, lines
+from bert_jax.data.sources import input_files, lines, sources
 from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -112,6 +112,7 @@ def _prepare(
         if found is None:
             record = os.path.join(work, HUB_COMMITS)
             found = input_files.find(config.data.sources, record)
+        sources.prepare(config.data.sources)
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
         trained_on = None

@@ -35,6 +35,19 @@ from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 
+def prepare(specs: Sequence[str]) -> None:
+    """Downloads the datasets of TensorFlow Datasets among the sources.
+
+    Raises:
+      ConfigError: when a dataset does not exist or cannot be prepared.
+    """
+    for kind, argument in map(input_files.parse, specs):
+        name, _ = tfds_lib.name_and_split(argument.partition("#")[0])
+        if kind == "tfds" and name:
+            builder = tfds_lib.builder(name, "config.data.sources")
+            tfds_lib.prepare(builder, "config.data.sources")
+
+
 def documents(
     source: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:
