@@ -234,7 +234,7 @@ def take_steps(
             monitor.flush()
         except DivergedError as error:
             monitor.log_time(error.step)  # otherwise this time counts as not running
-            reason = nonfinite.diagnose(state.params, run.workdir)
+            reason = nonfinite.diagnose(state.params, run.workdir, error.step)
             raise error.because(reason) from None
     return state
 
