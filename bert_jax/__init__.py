@@ -21,9 +21,10 @@ def stop(*_: object) -> None:
 
 
 def _is_command() -> bool:
-    """Returns whether this import is the start of a `python -m bert_jax.X` command."""
-    is_ours = any(argument.startswith("bert_jax.") for argument in sys.orig_argv)
-    return is_ours and sys.argv[0] == "-m"
+    """Returns whether `python -m bert_jax.NAME` or `bert-jax NAME` is starting."""
+    is_module = any(word.partition(".")[0] == "bert_jax" for word in sys.orig_argv)
+    is_script = os.path.basename(sys.argv[0]) == "bert-jax"
+    return is_script or (is_module and sys.argv[0] == "-m")
 
 
 # The imports that follow take seconds. Without this handler, Ctrl-C would raise

@@ -4,7 +4,6 @@ A user error prints one line on stderr and exits with 2; a bug prints its traceb
 """
 
 import contextlib
-import difflib
 import importlib.util
 import os
 import re
@@ -19,10 +18,9 @@ from typing import Any, TypeVar
 import ml_collections
 from absl import flags, logging
 from ml_collections import config_flags
-from ml_collections.config_flags import config_path
 
 import bert_jax
-from bert_jax import errors, storage
+from bert_jax import errors, overrides, storage
 from bert_jax.config import from_config_dict
 from bert_jax.distributed import host_memory, preemption, stopping
 from bert_jax.errors import (
@@ -37,7 +35,6 @@ from bert_jax.errors import (
 T = TypeVar("T")
 SHIPPED = Path(bert_jax.__file__).parent / "configs"
 NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
-SIMILARITY = 0.6  # minimum, of 1, for the nearest key to be suggested
 _directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config
 
@@ -72,7 +69,7 @@ def run(main: Callable[[], None], doc: str | None, *, computes: bool = True) -> 
 
     def without_arguments(rest: list[str]) -> None:
         if rest:
-            raise ConfigError(f"unexpected argument {rest[0]!r}; see --help")
+            raise ConfigError(f"unexpected argument {rest[0]!r}; {_as_flag(rest[0])}")
         main()
 
     run_with_rest(without_arguments, doc, known_only=False, computes=computes)
@@ -121,6 +118,9 @@ def _message(error: Exception) -> str | None:
         # "flag --workers=0: 0 is not a positive integer"
         argument, _, reason = str(error).removeprefix("flag ").partition(": ")
         return f"{argument} is invalid: {_expected(argument) or reason}"
+    if isinstance(error, flags.UnrecognizedFlagError):
+        own = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+        return overrides.unknown_flag(error.flagname, own, _config)
     if isinstance(error, ConfigError | StorageError | flags.Error):
         return str(error)
     if isinstance(error, OSError) and error.errno in storage.FULL_DISK:
@@ -169,11 +169,25 @@ def load_config(
     Raises:
       ConfigError: if --config is missing or invalid.
     """
+    return build(load_values(holder))
+
+
+def load_values(holder: flags.FlagHolder) -> ml_collections.ConfigDict:
+    """Returns the values of --config and of the flags that override them.
+
+    Raises:
+      ConfigError: if --config is missing.
+    """
     if _config is None:
         raise ConfigError(
             f"--{holder.name} is missing; give a file or one of {_names()}"
         )
-    return build(_config)
+    return _config
+
+
+def given_keys() -> frozenset[str]:
+    """Returns the keys of the config that flags set, such as "model.hidden_size"."""
+    return overrides.keys_of(sys.argv[1:])
 
 
 def require(*names: str) -> list[str]:
@@ -251,15 +265,14 @@ def _parse(argv: list[str], known_only: bool) -> list[str]:
     rest = flags.FLAGS(argv, known_only=True)
     if name := "config" in flags.FLAGS and flags.FLAGS["config"].value:
         _config = _load(name)
-        for argument in rest:
-            if match := re.match(r"--?(?:no)?(config\.[^=]*)", argument):
-                _check_key(match[1], _config, name)
-        overrides = flags.FlagValues()
-        overrides.set_gnu_getopt()
+        overrides.check_keys(rest, _config, name)
+        rest = overrides.with_tuples(rest, _config)
+        values = flags.FlagValues()
+        values.set_gnu_getopt()
         config_flags.DEFINE_config_dict(
-            "config", _config, flag_values=overrides, sys_argv=rest
+            "config", _config, flag_values=values, sys_argv=rest
         )
-        rest = overrides(rest, known_only=True)
+        rest = values(rest, known_only=True)
     return flags.FLAGS(rest, known_only=known_only)[1:]
 
 
@@ -272,6 +285,10 @@ def _load(name: str) -> ml_collections.ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise ConfigError(
+                "the file has no function get_config; see configs/tiny.py"
+            )
         config = module.get_config(*[argument][: len(colon)])
     except ConfigError as error:
         raise ConfigError(f"--config={name}: {error}") from None
@@ -303,50 +320,21 @@ def _remedy() -> str:
     return f"give a file or one of {_names()}"
 
 
-def _check_key(key: str, config: ml_collections.ConfigDict, file: str) -> None:
-    """Raises ConfigError with the nearest key if the config does not have the key."""
-    known = _keys(config, "config")
-    if key in known:
-        return
-    nearest = max(known, key=lambda other: _similarity(key, other))
-    remedy = f"the keys are in {file}"
-    if _similarity(key, nearest) >= SIMILARITY:
-        remedy = f"the nearest is --{nearest}"
-    raise ConfigError(f"--{key} is not a config key; {remedy}")
-
-
-def _keys(value: Any, path: str) -> list[str]:
-    """Returns the paths that flags can set: a value, and those in a ConfigDict."""
-    found = [path]
-    if isinstance(value, ml_collections.ConfigDict):
-        found += [k for key in value for k in _keys(value[key], f"{path}.{key}")]
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            if isinstance(item, ml_collections.ConfigDict):
-                found += _keys(item, f"{path}[{i}]")
-    return found
-
-
-def _similarity(key: str, other: str) -> float:
-    """Returns the mean similarity, 0 to 1, of two whole keys and their last parts."""
-    wholes = key.removeprefix("config."), other.removeprefix("config.")
-    lasts = [whole.rpartition(".")[2] for whole in wholes]
-    ratios = [difflib.SequenceMatcher(None, a, b).ratio() for a, b in (wholes, lasts)]
-    return sum(ratios) / 2
+def _as_flag(argument: str) -> str:
+    """Returns the remedy for an argument that is not a flag."""
+    with contextlib.suppress(ConfigError):
+        if "config" in flags.FLAGS and _find(argument.partition(":")[0]):
+            return f"write --config={argument}"
+    return "write --NAME=VALUE; see --help"
 
 
 def _expected(argument: str) -> str:
-    """Returns why a --config.KEY=VALUE is invalid; "" for other flags."""
-    key = argument.partition("=")[0].lstrip("-").partition("config.")[2]
-    if _config is None or not key:
-        return ""
-    value = config_path.get_value(key, _config)
-    if isinstance(value, ml_collections.ConfigDict):
-        return (
-            "it is a section; set its keys, for example"
-            f" --config.{key}.{next(iter(value))}"
-        )
-    return f"it must be of type {type(value).__name__}"
+    """Returns why the value of --NAME=VALUE is invalid, or ""."""
+    if reason := overrides.expected(argument, _config):
+        return reason
+    parser = flags.FLAGS[argument.partition("=")[0].lstrip("-")].parser
+    syntax = parser.syntactic_help or {"bool": "true or false"}.get(parser.flag_type())
+    return f"it must be {syntax}" if syntax else ""
 
 
 def _help(doc: str) -> str:

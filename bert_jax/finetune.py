@@ -4,10 +4,11 @@
         [--workdir=DIR] [--seeds=0,1,2] [--sweep] [--from_scratch]
         [--lowercase=true|false] [--config.KEY=VALUE ...]
 
-DIR is a directory of `export`, any Hugging Face BERT, a TF1 checkpoint of
-google-research/bert, or a workdir of `train`. Each learning rate and seed is one run in
-WORKDIR/runs; rerun the same command to resume. The model that is best on the dev set is
-written to WORKDIR/model, which transformers and `python -m bert_jax.predict` load.
+DIR is a directory of `export`, any Hugging Face BERT or its name on the Hub, a TF1
+checkpoint of google-research/bert, or a workdir of `train`. Each learning rate and seed
+is one run in WORKDIR/runs; rerun the same command to resume. The model that is best on
+the dev set is written to WORKDIR/model, which transformers and `python -m
+bert_jax.predict` load.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from bert_jax.finetuning import config as config_lib
 from bert_jax.finetuning import results, sweep
 from bert_jax.finetuning.config import RecipeConfig
 from bert_jax.finetuning.inputs import Start
+from bert_jax.loading import source
 from bert_jax.monitoring import trackers
 
 
@@ -79,7 +81,8 @@ def main() -> None:
     seeds = seeds_of(_SEEDS.value)
     learning_rates = learning_rates_of(config.recipe, _SWEEP.value)
     check_distinct(learning_rates, seeds)
-    start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value)
+    model = source.pinned(model, "--model")
+    start = Start(model, _FROM_SCRATCH.value, _LOWERCASE.value, cli.given_keys())
     multihost.join(config)
     preemption.exit_on_signals()
     multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))

@@ -5,13 +5,30 @@ HF_TOKEN, or where `hf auth login` stores it. bert_jax neither reads nor stores 
 """
 
 import contextlib
+import os
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bert_jax.errors import ConfigError
 
 SCHEME = "hf://"
 _LOGIN = "log in with: hf auth login"
+_MODEL = re.compile(
+    r"(https://huggingface\.co/|hf://)?"
+    r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>\w[\w./-]*))?"
+)
+# The files of a model that are read. Others may be many gigabytes of other formats.
+_MODEL_FILES = (
+    *("config.json", "model.safetensors", "model-*-of-*.safetensors"),
+    *("model.safetensors.index.json", "SHA256SUMS", "*_curves.png"),
+    *("vocab.txt", "sentencepiece.model", "tokenizer.json", "tokenizer_config.json"),
+    *("added_tokens.json", "special_tokens_map.json", "decisions.json"),
+    *("modules.json", "sentence_bert_config.json", "*_Pooling/config.json"),
+    "config_sentence_transformers.json",
+)
 
 
 @contextlib.contextmanager
@@ -114,3 +131,78 @@ class File:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+# --------------------------------------------------------------------------- models
+
+
+def is_model(path: str) -> bool:
+    """Returns whether a path may be the name of a model, OWNER/NAME[@REVISION] or NAME.
+
+    A path in a directory that exists is a local one.
+    """
+    parent = os.path.dirname(path.partition("@")[0])
+    return bool(_MODEL.fullmatch(path)) and not (parent and os.path.isdir(parent))
+
+
+def model(path: str, given_as: str) -> Path:
+    """Returns the directory of a model in the cache of huggingface_hub.
+
+    Downloads the files that are not there. The name of the directory is the commit.
+
+    Args:
+      path: NAME or OWNER/NAME, with @REVISION for another revision than main.
+      given_as: the flag or key that has the path, for error messages.
+
+    Raises:
+      ConfigError: if there is no such model, or it is neither in the cache nor can be
+        downloaded.
+    """
+    name, revision = _name_and_revision(path)
+    what = f"{given_as}={path} (no directory here, so a model on the Hugging Face Hub)"
+    try:
+        with raise_errors(what):
+            return _snapshot(name, revision)
+    except ConnectionError as error:
+        reason = str(error).removeprefix(f"{what}: ")
+        options = [f"--revision={revision}"] if revision else []
+        options += (f"--include='{x}'" for x in ("*.json", "*.txt", "*.safetensors"))
+        raise ConfigError(
+            f"{given_as}={path} is not a directory, and not in the cache of"
+            f" huggingface_hub ({reason}); where the Hub can be reached, run: hf"
+            f" download {name} {' '.join(options)}"
+        ) from None
+
+
+def pinned(path: str, directory: Path) -> str:
+    """Returns NAME@COMMIT for a model that `model` has found."""
+    return f"{_name_and_revision(path)[0]}@{directory.name}"
+
+
+def _name_and_revision(path: str) -> tuple[str, str | None]:
+    match = _MODEL.fullmatch(path)
+    assert match is not None, path
+    return match["name"], match["revision"]
+
+
+def _snapshot(name: str, revision: str | None) -> Path:
+    """Raises ConnectionError if the Hub is needed and cannot be reached."""
+    import huggingface_hub
+    from huggingface_hub import errors, utils
+
+    if not sys.stderr.isatty():
+        utils.disable_progress_bars()
+    try:
+        found = huggingface_hub.snapshot_download(
+            name, revision=revision, allow_patterns=[*_MODEL_FILES]
+        )
+    except errors.LocalEntryNotFoundError as error:
+        if isinstance(error.__cause__, errors.OfflineModeIsEnabled):
+            raise ConnectionError("HF_HUB_OFFLINE is set") from None
+        raise (error.__cause__ or ConnectionError(_first_line(error))) from None
+    if not any(Path(found).glob("*.safetensors")):
+        try:
+            huggingface_hub.get_cached_repo_tree(name, revision=Path(found).name)
+        except errors.CachedRepoTreeNotFoundError:  # it was not downloaded by this
+            raise ConnectionError("only a part of it is") from None
+    return Path(found)

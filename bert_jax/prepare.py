@@ -20,12 +20,14 @@ from absl import flags
 from bert_jax import cli
 from bert_jax.data.corpus import build
 from bert_jax.errors import ConfigError
+from bert_jax.loading import completion, initialize
 
 
 def main() -> None:
-    config = cli.load_config(_CONFIG)
+    config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
+    tokenizer = initialize.tokenizer_of_corpus(config)
     try:
-        build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value)
+        build.prepare(config, _WORKERS.value, _SCRATCH_DIR.value, tokenizer)
     except BrokenProcessPool:
         raise ConfigError(
             "a worker process was killed, most likely because memory ran out; completed"

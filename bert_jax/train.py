@@ -21,6 +21,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.distributed import devices, multihost, preemption, stopping
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
+from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
 from bert_jax.monitoring import report, trackers
 from bert_jax.monitoring.goodput import Startup
@@ -233,7 +234,7 @@ def take_steps(
             monitor.flush()
         except DivergedError as error:
             monitor.log_time(error.step)  # otherwise this time counts as not running
-            reason = nonfinite.diagnose(state.params, run.workdir)
+            reason = nonfinite.diagnose(state.params, run.workdir, error.step)
             raise error.because(reason) from None
     return state
 
@@ -267,11 +268,12 @@ def open_inputs(
 
 
 def main() -> None:
-    config = cli.load_config(_CONFIG)
+    values = cli.load_values(_CONFIG)
     workdir = _WORKDIR.value
     if workdir is None:
         workdir = f"runs/{cli.config_name(_CONFIG)}"
     workdir = cli.directory("workdir", workdir)
+    config = completion.complete(values, cli.given_keys(), workdir)
     multihost.join(config)
     preemption.exit_on_signals()
     train(config, workdir)

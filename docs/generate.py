@@ -33,12 +33,9 @@ sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 
 from benchmarks import budgets, report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
+from bert_jax.__main__ import COMMANDS  # noqa: E402
 from bert_jax.errors import ConfigError  # noqa: E402
 
-COMMANDS = (
-    "train prepare prepare_beam evaluate export finetune predict extract score"
-    " checkpoint inspect_batch plan preflight"
-).split()
 # Documents outside docs/ that are pages of the site.
 PAGES = {
     "launch.md": "launch/README.md",

@@ -59,12 +59,14 @@ class Hub:
       faults: by a regular expression of "METHOD path", the HTTP statuses that the next
         such requests get.
       requests: "METHOD path" of all requests, with its range if it has one.
+      renamed: new names of models by their old names, to which requests are redirected.
     """
 
     def __init__(self):
         self.repositories: dict[str, Repository] = {}
         self.faults: dict[str, list[int]] = {}
         self.requests: list[str] = []
+        self.renamed: dict[str, str] = {}
         self.objects: dict[str, bytes] = {}
         hub = self
 
@@ -137,12 +139,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for pattern, left in self.hub.faults.items():
             if left and re.search(pattern, request):
                 return self._json({"error": "made up"}, left.pop(0))
+        for old, new in self.hub.renamed.items():
+            if match := re.match(rf"(/api/models)?/{old}(?=/)", path):
+                renamed = f"{match[1] or ''}/{new}{path[match.end() :]}"
+                return self._answer(307, b"", Location=f"{renamed}?{url.query}")
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         for pattern, (needs_token, serve) in _ROUTES.items():
             if match := re.fullmatch(pattern, request):
                 if needs_token and token != TOKEN:
                     return self._error(401, "", "Invalid credentials")
                 return serve(self, match, body, token == TOKEN)
+        if path.startswith("/api/models/"):
+            return self._error(401, "RepoNotFound", "Repository not found")
         return self._error(404, "", f"nothing at {request}")
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _dispatch
@@ -151,7 +159,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _found(self, match: re.Match):
         """Returns a repository and the files of a revision, or answers an error."""
-        repository = self.hub.repositories.get(match["repository"])
+        name = match["repository"]
+        if not name.startswith(("datasets/", "models/")):
+            name = f"models/{name}"
+        repository = self.hub.repositories.get(name)
         if repository is None:
             self._error(401, "RepoNotFound", "Repository not found")
             return None
@@ -336,6 +347,7 @@ def _described(path: str, content: bytes) -> dict:
 
 _REPOSITORY = r"(?P<repository>(datasets|models)/[^/]+/[^/]+)"
 _MODEL = r"(?P<repository>models/[^/]+/[^/]+)"
+_RESOLVED = r"(?P<repository>(datasets/)?[^/]+/[^/]+)"  # of a model, without models/
 # By "METHOD path": whether a token is needed, and what answers.
 _ROUTES = collections.OrderedDict(
     {
@@ -345,7 +357,7 @@ _ROUTES = collections.OrderedDict(
         rf"POST /api/{_REPOSITORY}/paths-info/(?P<revision>.+)": (
             *(False, _Handler.paths),
         ),
-        rf"(GET|HEAD) /{_REPOSITORY}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": (
+        rf"(GET|HEAD) /{_RESOLVED}/resolve/(?P<revision>[^/]+)/(?P<path>.+)": (
             *(False, _Handler.resolve),
         ),
         r"(GET|HEAD) /cdn/(?P<digest>\w+)": (False, _Handler.cdn),

@@ -167,7 +167,7 @@ def assert_refused(directory, changes, message):
         (values[section] if section else values)[name] = value
     with pytest.raises(ConfigError, match=re.escape(message)):
         config = tasks_config.from_config_dict(values)
-        start = inputs.Start(str(directory / "source"), False, None)
+        start = inputs.Start(str(directory / "source"), False, None, changes)
         inputs.open_inputs(config, start, str(directory / "run"))
 
 
@@ -329,7 +329,6 @@ def test_a_teacher_must_fit_the_tokenizer_and_sizes_of_its_student(swept):
     for changes, message in (
         ({"tokenizer": upper}, "and --model have different tokenizers"),
         ({"hidden_size": 64}, "hidden_size=32, but --model has 64; set"),
-        ({"sequence_length": 33}, "has 32 positions"),
     ):
         with pytest.raises(ConfigError, match=message):
             open_student(teacher, **changes)
@@ -349,6 +348,35 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "most", "given", "expected"),
+    [
+        ("sst2", 512, (), 128),
+        ("sst2", 64, (), 64),
+        ("sst2", 64, ("metric", "recipe.num_epochs"), 64),
+        ("sst2", 128, ("sequence_length",), 128),
+        (
+            "sst2",
+            64,
+            ("sequence_length",),
+            "config.sequence_length=128, but --model=m h",
+        ),
+        ("squad1", 100, (), 100),
+        ("squad1", 64, (), "rows of 64 tokens; lower it, for example to 21"),
+    ],
+)
+def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
+    name, most, given, expected
+):
+    config = tasks_config.from_config_dict(config_dict(name))
+    if isinstance(expected, int):
+        fitting = inputs.fit_length(config, given, "--model=m", most)
+        assert fitting == dataclasses.replace(config, sequence_length=expected)
+        return
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        inputs.fit_length(config, given, "--model=m", most)
+
+
+@pytest.mark.parametrize(
     "more, message",
     [
         ({"task.label": "verdict"}, "'verdict'"),
@@ -358,7 +386,7 @@ def test_a_teacher_of_another_kind_is_refused(swept, tmp_path):
         ({"data.train": "tsv:/nowhere.tsv"}, "/nowhere.tsv"),
         ({"metric": "bleu"}, "config.metric='bleu' must be one of"),
         ({"trackers": ("mlflows",)}, "config.trackers[0]='mlflows' must be one of"),
-        ({"sequence_length": 64}, "has 32 positions"),
+        ({"sequence_length": 64}, "has 32 positions; set it to at most 32, or remove"),
         ({"metric": "macro_f1"}, "config.metric='macro_f1' is not defined for 2"),
         ({"recipe.global_batch_size": 9, "accumulation_steps": 2}, "= 16; try 16"),
     ],

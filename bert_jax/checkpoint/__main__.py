@@ -18,6 +18,12 @@ from bert_jax.monitoring import writer
 
 # A checkpoint that looks corrupt because a run is deleting it is gone after this time.
 DELETION_SECS = 2.0
+# Held-out losses by their names in metrics.jsonl. The total is the sum of the losses of
+# all objectives, by which config.checkpoint.keep_best ranks.
+LOSSES = {
+    "eval_masked_lm_loss": "held-out MLM loss",
+    writer.HELD_OUT_LOSS: "total loss",
+}
 
 
 def show(workdir: str, is_verified: bool) -> list[int]:
@@ -34,18 +40,15 @@ def show(workdir: str, is_verified: bool) -> list[int]:
             " saved one"
         )
     table = rich.table.Table(box=None)
-    for name in ("step", "MiB", "saved", "held-out loss", "files"):
+    for name in ("step", "MiB", "saved", *LOSSES.values(), "files"):
         table.add_column(name, justify="left" if name == "files" else "right")
     corrupt: dict[int, list[str]] = {}
-    losses = {
-        line["step"]: line[writer.HELD_OUT_LOSS]
-        for line in writer.read(workdir)
-        if writer.HELD_OUT_LOSS in line
-    }
+    lines = writer.read(workdir)
+    evaluated = {line["step"]: line for line in lines if writer.HELD_OUT_LOSS in line}
     for step in steps:
         try:
             problems = integrity.verify(workdir, step) if is_verified else []
-            row = _row(workdir, step, losses.get(step))
+            row = _row(workdir, step, evaluated.get(step, {}))
         except FileNotFoundError:  # the run deleted it in the meantime
             continue
         if problems:
@@ -63,7 +66,7 @@ def show(workdir: str, is_verified: bool) -> list[int]:
     return list(corrupt)
 
 
-def _row(workdir: str, step: int, loss: float | None) -> list[str]:
+def _row(workdir: str, step: int, evaluated: dict[str, float]) -> list[str]:
     directory = integrity.directory_of(workdir, step)
     paths = [os.path.join(directory, name) for name in storage.files(directory)]
     found = [each for each in storage.stat_all(paths) if each]
@@ -74,15 +77,17 @@ def _row(workdir: str, step: int, loss: float | None) -> list[str]:
         f"{step:,}",
         f"{sum(each.num_bytes for each in found) / 2**20:,.1f}",
         time.strftime("%F %T", saved),
-        "" if loss is None else f"{loss:.4f}",
+        *(f"{evaluated[name]:.4f}" if name in evaluated else "" for name in LOSSES),
         f"{len(found)}",
     ]
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) != 1 or arguments[0] not in ("list", "verify"):
-        given = " ".join(arguments) or "nothing"
-        raise ConfigError(f"expected list or verify, not {given}; see --help")
+    verb, *rest = arguments or ["nothing"]
+    if verb not in ("list", "verify"):
+        raise ConfigError(f"expected list or verify, not {verb}; see --help")
+    if rest:
+        raise ConfigError(f"unexpected argument {rest[0]!r}; write --workdir={rest[0]}")
     if _WORKDIR.value is None:
         raise ConfigError("--workdir is missing; give the directory of a run")
     corrupt = show(_WORKDIR.value, arguments[0] == "verify")

@@ -160,7 +160,7 @@ class CheckpointConfig:
     every_minutes: NotNegative  # minutes after which a log step also saves; 0: never
     keep: Count  # number of newest checkpoints
     keep_every_steps: CountOrZero  # also keep the multiples of this step; 0: none
-    keep_best: CountOrZero  # also keep this many of lowest held-out loss per phase
+    keep_best: CountOrZero  # also keep this many per phase, of lowest total loss
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,14 +1,13 @@
-"""Continued pretraining of a trained BERT-base on text of your own domain.
+"""Continued pretraining of a trained BERT on text of your own domain.
 
     python -m bert_jax.train --config=configs/continue.py --workdir=DIR
-        --config.init_from=MODEL --config.tokenizer.vocab_file=MODEL/vocab.txt
-        --config.data.sources="('text:texts/*.txt',)"
+        --config.init_from=MODEL "--config.data.sources=text:texts/*.txt"
 
-MODEL is a Hugging Face directory with safetensors, a TF1 checkpoint with its vocab.txt,
-a directory written by `export`, or a workdir of `train`, whose vocab.txt is in its
-corpus. Loads the weights and resets the optimizer. For a model that is not of base
-size, set the keys of config.model. The learning rate is from the google-research/bert
-README, "Pre-training tips and caveats". The other numbers are ours and were not tuned.
+MODEL is the name of a model on the Hugging Face Hub, a directory with safetensors, a
+TF1 checkpoint with its vocab.txt, a directory written by `export`, or a workdir of
+`train`. Loads the weights and resets the optimizer. The sizes, the vocabulary and the
+case are those of the model. The learning rate is from the google-research/bert README,
+"Pre-training tips and caveats". The other numbers are ours and were not tuned.
 """
 
 import ml_collections
@@ -18,7 +17,7 @@ from bert_jax.configs import base
 
 def get_config() -> ml_collections.ConfigDict:
     config = base.get_config()
-    config.init_from = "MODEL"
+    config.init_from = "google-bert/bert-base-uncased"
     config.data.sources = ("text:texts/*.txt",)
     config.data.corpus_dir = "corpora/continue"
     config.data.num_shards = 16

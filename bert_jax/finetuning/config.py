@@ -188,7 +188,8 @@ class FinetuneConfig:
     early_stop_evals: CountOrZero  # stop after this many without improvement; 0: never
     max_bad_steps: Count  # stop after this many consecutive non-finite steps
     data: DataConfig
-    # tokens in a row; a pair has at least 5: [CLS] a [SEP] b [SEP]
+    # maximum tokens in a row; a pair has at least 5: [CLS] a [SEP] b [SEP]. A model
+    # with fewer positions lowers the value of a file; that of a flag has to fit
     sequence_length: Annotated[int, Range(min=5)]
     num_layers: CountOrZero  # keep this many of the encoder's first layers; 0: all
     dropout: DropoutConfig
@@ -228,11 +229,16 @@ def from_config_dict(config: ml_collections.ConfigDict) -> FinetuneConfig:
         _check_glue(task, finetune.data)
     if isinstance(task, TextTask | TaggingTask):
         _check_labels(task)
-    if isinstance(task, QuestionTask):
-        _check_windows(task, finetune.sequence_length)
     if isinstance(task, SimilarityTask) and task.positives:
         _check_negatives(task, finetune)
+    check_length(finetune)
     return finetune
+
+
+def check_length(config: FinetuneConfig) -> None:
+    """Raises ConfigError if config.sequence_length does not suit the task."""
+    if isinstance(config.task, QuestionTask):
+        _check_windows(config.task, config.sequence_length)
 
 
 def _check_distill(distill: DistillConfig) -> None:
@@ -287,15 +293,15 @@ def _check_windows(task: QuestionTask, sequence_length: int) -> None:
         room > 0,
         "config.task.max_query_length",
         task.max_query_length,
-        "leaves no room for a paragraph in rows of config.sequence_length="
-        f"{sequence_length}; lower it, or raise config.sequence_length",
+        f"leaves no room for a paragraph in rows of {sequence_length} tokens; lower it,"
+        f" for example to {sequence_length // 3}",
     )
     require(
         task.stride <= room,
         "config.task.stride",
         task.stride,
-        f"leaves gaps between windows: rows of config.sequence_length={sequence_length}"
-        f" hold {room} tokens of the paragraph beside a question of"
+        f"leaves gaps between windows: rows of {sequence_length} tokens hold {room} of"
+        " the paragraph beside a question of"
         f" config.task.max_query_length={task.max_query_length}; set"
         " config.task.stride=0 for overlapping windows",
     )

@@ -3,13 +3,14 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
 
 import jax
 
 from bert_jax.distributed import devices, multihost
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.finetuning.config import FinetuneConfig
+from bert_jax.finetuning.config import FinetuneConfig, check_length
 from bert_jax.finetuning.data import datasets as datasets_lib
 from bert_jax.finetuning.data.datasets import Datasets
 from bert_jax.finetuning.setup import Setup
@@ -34,11 +35,13 @@ class Start:
       model: path of the encoder.
       is_from_scratch: whether only its sizes and tokenizer are used, not its weights.
       lowercase: whether it was trained on lower-cased text, if it does not record it.
+      given: the keys of the config that flags set.
     """
 
     model: str
     is_from_scratch: bool
     lowercase: bool | None
+    given: Collection[str] = ()
 
 
 def open_inputs(config: FinetuneConfig, start: Start, workdir: str) -> Setup:
@@ -65,13 +68,13 @@ def open_inputs(config: FinetuneConfig, start: Start, workdir: str) -> Setup:
     encoder = model_lib.read_encoder(start.model, start.lowercase)
     encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
-    most = encoder.config.max_position_embeddings
-    if config.sequence_length > most:
-        raise ConfigError(
-            f"config.sequence_length={config.sequence_length}, but the model in"
-            f" {start.model} has {most} positions; set it to at most {most}"
-        )
     teacher = open_teacher(config, encoder)
+    models = {f"--model={start.model}": encoder}
+    if teacher:
+        models[f"config.distill.teacher={config.distill.teacher}"] = teacher
+    for name, model in models.items():
+        most = model.config.max_position_embeddings
+        config = fit_length(config, start.given, name, most)
     # Process 0 reads first: it may have to prepare a dataset of TensorFlow Datasets.
     datasets = multihost.first_then_others(
         "labelled data", lambda: datasets_lib.read(config, encoder.tokenizer)
@@ -99,8 +102,8 @@ def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None
     """Opens config.distill.teacher; returns None if it is "".
 
     Raises:
-      ConfigError: if the teacher cannot be opened, or if its tokenizer, hidden size or
-        number of positions does not suit the encoder.
+      ConfigError: if the teacher cannot be opened, or if its tokenizer or hidden size
+        does not suit the encoder.
     """
     path = config.distill.teacher
     if not path:
@@ -121,13 +124,34 @@ def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None
             f"{given} has hidden_size={sizes[0]}, but --model has {sizes[1]}; set"
             " config.distill.states_weight=0"
         )
-    most = teacher.config.max_position_embeddings
-    if config.sequence_length > most:
-        raise ConfigError(
-            f"config.sequence_length={config.sequence_length}, but {given} has"
-            f" {most} positions; set it to at most {most}"
-        )
     return teacher
+
+
+def fit_length(
+    config: FinetuneConfig, given: Collection[str], model: str, most: int
+) -> FinetuneConfig:
+    """Lowers config.sequence_length to the number of positions of a model.
+
+    Args:
+      config: the config of all runs.
+      given: the keys of the config that flags set.
+      model: the flag or key of the model and its value, for error messages.
+      most: the number of positions of the model.
+
+    Raises:
+      ConfigError: if a flag sets a larger value, or if rows of the model's length are
+        too short for the task.
+    """
+    if config.sequence_length <= most:
+        return config
+    if "sequence_length" in given:
+        raise ConfigError(
+            f"config.sequence_length={config.sequence_length}, but {model} has {most}"
+            f" positions; set it to at most {most}, or remove the flag"
+        )
+    fitting = dataclasses.replace(config, sequence_length=most)
+    check_length(fitting)
+    return fitting
 
 
 def check_teacher_task(

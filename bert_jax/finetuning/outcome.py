@@ -19,6 +19,7 @@ from bert_jax.errors import AllDivergedError
 from bert_jax.finetuning import report, task, thresholds, tuned_card
 from bert_jax.finetuning import results as results_lib
 from bert_jax.finetuning import run as tuning
+from bert_jax.finetuning.config import ChoiceTask, QuestionTask, TaggingTask, Task
 from bert_jax.finetuning.data.datasets import Split
 from bert_jax.finetuning.results import Result
 from bert_jax.finetuning.setup import Setup
@@ -95,15 +96,30 @@ def summary(
         for spec, found in scores.items()
     )
     model = shlex.quote(f"--model={workdir}/{MODEL_DIRECTORY}")
+    line = shlex.quote(example(setup.config.task))
     return (
         f"Best by {metric}: learning rate {best.learning_rate:g}, seed {best.seed},"
         f" step {best.best_step:,} ({format_duration(seconds)} in this call). {sets}."
         f"{_majority(setup.datasets.dev[0]) if metric == 'accuracy' else ''} The"
         f" model is in {workdir}/{MODEL_DIRECTORY}, predictions in"
         f" {workdir}/{PREDICTIONS_DIRECTORY}, curves in"
-        f" {workdir}/{report.CURVES_FILE}. Next: `python -m bert_jax.predict"
-        f" {model} --input=FILE`."
+        f" {workdir}/{report.CURVES_FILE}. Next, predict the lines of a file or, with"
+        f" --input=-, of standard input:\n  echo {line} | python -m bert_jax.predict"
+        f" {model} --input=-"
     )
+
+
+def example(task: Task) -> str:
+    """Returns a line of input for `predict` with a model that is tuned on the task."""
+    if isinstance(task, QuestionTask):
+        parts = ("Who wrote it?", "Ann wrote it in May.")
+    elif isinstance(task, ChoiceTask):
+        parts = ("She opened the door.", "She went in.", "It was red.")
+    elif isinstance(task, TaggingTask):
+        parts = ("Ann lives in Paris .",)
+    else:
+        parts = ("A fine text.", "Another one.")[: len(task.text)]
+    return " ||| ".join(parts)
 
 
 def _majority(dev: Split) -> str:

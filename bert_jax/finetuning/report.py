@@ -53,7 +53,8 @@ def describe(setup: Setup, start: Start, workdir: str) -> str:
     lines = [
         f"model:  {start.model}, {part}; {_layers(model)} of {model.hidden_size}",
         *teacher,
-        f"task:   {config.task.kind}{names}, best by {config.metric}",
+        f"task:   {config.task.kind}{names}, rows of at most"
+        f" {config.sequence_length} tokens, best by {config.metric}",
         f"data:   {_size(datasets.train)} to train on, dev"
         f" {', '.join(map(_size, datasets.dev))}",
         *(f"        {note}" for note in notes),

@@ -1,6 +1,7 @@
 """Locks the workdir of a sweep, and keeps its settings the same in every call."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ def take(workdir: str, setup: Setup, start: Start) -> str:
     workdir_lib.lock(workdir)
     settings: dict[str, Any] = {
         "config": json.loads(setup.config.to_json()),
-        "model": str(Path(start.model).absolute()),
+        # Other paths are URLs, or names on the Hugging Face Hub.
+        "model": os.path.abspath(start.model)
+        if os.path.exists(start.model)
+        else start.model,
         "is_from_scratch": start.is_from_scratch,
         "lowercase": setup.encoder.tokenizer.lowercase,
         "encoder_sha256": inputs.digest(setup.encoder),

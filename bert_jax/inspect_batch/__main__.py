@@ -26,6 +26,7 @@ from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
 from bert_jax.inspect_batch import page, text
 from bert_jax.inspect_batch import rows as rows_lib
+from bert_jax.loading import completion, initialize
 from bert_jax.phases import Skips
 from bert_jax.training import rollbacks
 
@@ -64,11 +65,12 @@ def main() -> None:
     if _WORKDIR.value:
         config, skips = read_run(_WORKDIR.value)
     else:
-        config, skips = cli.load_config(_CONFIG), ()
+        config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
+        skips = ()
     rows_lib.find_step(config, _STEP.value)  # fails before a corpus is prepared
     if _HTML.value:
         check_page_path(Path(_HTML.value))
-    corpus = build.find_corpus(config)
+    corpus = build.find_corpus(config, initialize.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)

@@ -234,11 +234,13 @@ def summary(step: Step) -> list[str]:
             ("kept", "unchanged"),
         )
     )
-    next_sentences = (
-        f", {sum(labels):,} with random B ({sum(labels) / len(labels):.0%})"
-        if labels
-        else ", no next sentence prediction"
-    )
+    next_sentences = ", no next sentence prediction"
+    if labels:
+        share = sum(labels) / len(labels)
+        next_sentences = (
+            f", {sum(labels):,} with random B ({share:.0%}); always giving the more"
+            f" frequent label has accuracy {max(share, 1 - share):.0%}"
+        )
     return [
         f"step {step.number:,} of {step.num_steps:,}, phases[{step.phase_index}]:"
         f" {len(step.rows):,} rows of {step.sequence_length}"

@@ -209,12 +209,19 @@ def _weight_files(directory: Path) -> dict[Path, list[str] | None]:
     if pickles:
         raise ConfigError(
             f"{directory / pickles[0]} is a pickle, which can run code when it is"
-            " opened; if you trust it, convert it where torch is installed: python -c"
-            f" \"import transformers as t; d, to = '{directory}', 'NEW_DIRECTORY';"
-            " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
-            ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
+            f" opened; {conversion(str(directory))}"
         )
     raise ConfigError(f"{directory} has no {WEIGHTS}; add it or use another model")
+
+
+def conversion(model: str) -> str:
+    """Returns the remedy for a model whose weights are pickles."""
+    return (
+        "if you trust it, convert it where torch is installed: python -c"
+        f" \"import transformers as t; d, to = '{model}', 'NEW_DIRECTORY';"
+        " t.AutoModelForPreTraining.from_pretrained(d).save_pretrained(to);"
+        ' t.AutoTokenizer.from_pretrained(d).save_pretrained(to)"'
+    )
 
 
 def _lowercase(directory: Path) -> bool | None:

@@ -40,6 +40,7 @@ METRICS = {
     "eval_masked_lm_accuracy": "masked-LM accuracy",
     "eval_next_sentence_loss": "next-sentence loss, nats",
     "eval_next_sentence_accuracy": "next-sentence accuracy",
+    writer.MAJORITY: "next-sentence accuracy of the more frequent label",
     "probe/blimp": "BLiMP accuracy (a sample), %",
     "probe/stsb": "STS-B Spearman correlation without fine-tuning, %",
 }

@@ -1,9 +1,9 @@
 """Initializes a run from the weights of a trained model.
 
 config.init_from is a directory written by `export`, a Hugging Face BERT with
-safetensors, a TF1 checkpoint of google-research/bert, or a workdir of `train`, whose
-newest checkpoint is read. Only the weights are used; the optimizer state and the
-position in the data are those of a new run.
+safetensors or its name on the Hub, a TF1 checkpoint of google-research/bert, or a
+workdir of `train`, whose newest checkpoint is read. Only the weights are used; the
+optimizer state and the position in the data are those of a new run.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, TokenizerConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import google_tf1
@@ -41,6 +41,43 @@ class Weights:
     notes: tuple[str, ...]
 
 
+def describe(init_from: str) -> Source:
+    """Returns the sizes and the vocabulary of a model, without tensors.
+
+    Raises:
+      ConfigError: if there is no model, or its files contradict each other.
+    """
+    path = source_lib.model_path(init_from, "config.init_from")
+    found = source_lib.describe(path)
+    if found is None:
+        raise ConfigError(_no_source(init_from, path))
+    return found
+
+
+def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None:
+    """Returns the tokenizer of config.init_from, with which a corpus is prepared.
+
+    Returns None if the config names a vocabulary file, or no model.
+    """
+    if not config.init_from or config.tokenizer.vocab_file:
+        return None
+    return parse_tokenizer(describe(config.init_from), config.tokenizer)
+
+
+def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of a model.
+
+    Raises:
+      ConfigError: if it has none, or one of another kind than config.kind.
+    """
+    if source.vocabulary is None:
+        raise ConfigError(
+            f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"
+            " config.tokenizer.vocab_file"
+        )
+    return tokenizers.parse(source.vocabulary, config, str(source.vocabulary_path))
+
+
 def open_source(config: ExperimentConfig) -> Source:
     """Opens the model at config.init_from without reading its weights.
 
@@ -48,7 +85,7 @@ def open_source(config: ExperimentConfig) -> Source:
       ConfigError: if there is no model, it is corrupt, or its architecture or sizes
         differ from the config.
     """
-    path = source_lib.local_path(config.init_from, "config.init_from")
+    path = source_lib.model_path(config.init_from, "config.init_from")
     source = open_directory(path, config)
     _check_sizes(source, config)
     wanted = parameter_shapes(config)
@@ -83,8 +120,8 @@ def _no_source(init_from: str, path: Path) -> str:
         problem = f"has a checkpoint's .index but no {google_tf1.CONFIG}"
     return (
         f"config.init_from={init_from!r} {problem}; use a Hugging Face directory of a"
-        " BERT, a TF1 checkpoint with bert_config.json, or a workdir of python -m"
-        " bert_jax.train"
+        " BERT, its name on the Hub, a TF1 checkpoint with bert_config.json, or a"
+        " workdir of python -m bert_jax.train"
     )
 
 
@@ -135,9 +172,7 @@ def _check_sizes(source: Source, config: ExperimentConfig) -> None:
         if source.sizes[key] != ours[key]
     ]
     if wrong:
-        raise ConfigError(
-            f"{', '.join(wrong)}: set the keys to the sizes of {source.directory}"
-        )
+        raise ConfigError(f"{', '.join(wrong)}: use the values of {source.directory}")
     if source.lowercase not in (None, config.tokenizer.lowercase):
         raise ConfigError(
             f"config.tokenizer.lowercase={config.tokenizer.lowercase}, but"

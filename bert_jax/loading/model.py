@@ -6,6 +6,7 @@ config of a run.
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax.config import ModelConfig, TokenizerConfig, TokenizerKind
-from bert_jax.data.tokenizers import sentencepiece, tokenizers
+from bert_jax.config import ModelConfig, TokenizerConfig
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
@@ -116,7 +117,7 @@ def read_masked_lm(
 def _read_encoder(
     path: str, lowercase: bool | None, given_as: str, *, has_masked_lm: bool
 ) -> HostModel:
-    directory = source_lib.local_path(path, given_as)
+    directory = source_lib.model_path(path, given_as)
 
     def shapes(values: dict[str, Any], num_rows: int) -> dict[str, tuple[int, ...]]:
         config = model_config(values, directory)
@@ -173,7 +174,7 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
     Raises:
       ConfigError: see `read_encoder`.
     """
-    directory = source_lib.local_path(path, given_as)
+    directory = source_lib.model_path(path, given_as)
     _check_is_tuned(path, given_as, directory)
     file = directory / "config.json"
 
@@ -251,8 +252,8 @@ def _no_encoder(path: str, given_as: str, directory: Path) -> str:
         return f"{given_as}={path} {problem}; use {path}/model"
     return (
         f"{given_as}={path} {problem}; use a directory of python -m bert_jax.export or"
-        " of a Hugging Face BERT, a TF1 checkpoint with bert_config.json, or a workdir"
-        " of python -m bert_jax.train"
+        " of a Hugging Face BERT, its name on the Hub, a TF1 checkpoint with"
+        " bert_config.json, or a workdir of python -m bert_jax.train"
     )
 
 
@@ -260,8 +261,9 @@ def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
     """Raises ConfigError if a directory cannot contain a fine-tuned model."""
     if (directory / "checkpoints").is_dir() or source_lib.is_workdir(directory):
         raise ConfigError(
-            f"{given_as}={path} is the workdir of a run; use a model written by python"
-            f" -m bert_jax.finetune --model={path}"
+            f"{given_as}={path} is the workdir of a run; use a model written by: python"
+            " -m bert_jax.finetune --config=configs/finetune/own.py"
+            f" {shlex.quote(f'--model={path}')}"
         )
     if not (directory / "config.json").is_file():
         if (directory / "model" / "config.json").is_file():
@@ -352,9 +354,8 @@ def tokenizer_of(
             f"{directory} does not record whether its text was lower-cased; write"
             ' {"do_lower_case": true} or false into its tokenizer_config.json'
         )
-    kind: TokenizerKind = "wordpiece"
-    if path.name != tokenizers.WordPiece.FILE:
-        kind = sentencepiece.kind(source.vocabulary, str(path))
+    kind = source_lib.tokenizer_kind(source)
+    assert kind is not None, "there is a vocabulary"
     config = TokenizerConfig(
         kind=kind,
         vocab_file=str(path),

@@ -105,8 +105,8 @@ def _check_corpus_exists(directory: str) -> None:
     if work_directory.is_unfinished(directory):
         raise ConfigError(
             f"the corpus in {directory!r} is unfinished; finish it with python -m"
-            f" bert_jax.prepare --config=CONFIG --config.data.corpus_dir={directory},"
-            " or use --corpus_dir=DIR with a finished copy"
+            " bert_jax.prepare and the flags with which it was begun, or use"
+            " --corpus_dir=DIR with a finished copy"
         )
     raise ConfigError(
         f"the run's corpus is not at {directory!r} (relative to {os.getcwd()}); if it"

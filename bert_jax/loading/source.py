@@ -7,6 +7,7 @@ whose newest checkpoint is used.
 
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from bert_jax import small_files, storage
+from bert_jax import hub, small_files, storage
 from bert_jax.checkpoint import integrity, workdir
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, TokenizerKind
 from bert_jax.data.corpus import corpus
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import sentencepiece, tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, google_tf1, huggingface_read
 from bert_jax.interop.files import Source
+from bert_jax.interop.huggingface_write import WEIGHTS
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import vocabulary
 from bert_jax.model import parameters
@@ -32,8 +34,49 @@ from bert_jax.model import parameters
 GOOGLE_HIDDEN_ACT = "gelu_new"
 
 
+def model_path(path: str, given_as: str) -> Path:
+    """Returns the absolute path of a model, which is downloaded if it is elsewhere.
+
+    A model on the Hugging Face Hub stays in the cache of huggingface_hub. A local path
+    precedes a model of the same name.
+
+    Args:
+      path: the path, URL, or name on the Hub, as the user gave it.
+      given_as: the flag, key or argument that has it, for error messages.
+
+    Raises:
+      ConfigError: if it is not a path, there is nothing at a URL or on the Hub, or a
+        model on the Hub has no safetensors.
+    """
+    if not _is_on_hub(path):
+        return local_path(path, given_as)
+    directory = hub.model(path, given_as)
+    if not any(directory.glob("*.safetensors")):
+        raise ConfigError(
+            f"{given_as}={path} has no {WEIGHTS} on the Hub, and files that are pickles"
+            f" are not opened; {huggingface_read.conversion(path.partition('@')[0])}"
+        )
+    return directory
+
+
+def pinned(path: str, given_as: str) -> str:
+    """Returns NAME@COMMIT for a model on the Hub, and other paths as they are.
+
+    Args:
+      path, given_as: see `model_path`.
+    """
+    if not _is_on_hub(path):
+        return path
+    return hub.pinned(path, model_path(path, given_as))
+
+
+def _is_on_hub(path: str) -> bool:
+    is_local = os.path.lexists(path) or google_tf1.is_source(Path(path))
+    return not is_local and hub.is_model(path)
+
+
 def local_path(path: str, given_as: str) -> Path:
-    """Returns the absolute path of a model, which is downloaded if it is in a bucket.
+    """Returns the absolute path of a model or run, which is downloaded from a bucket.
 
     Of a workdir, the newest checkpoint and the config are downloaded. The files are
     removed when the process exits.
@@ -92,9 +135,8 @@ def open_source(
       ConfigError: if the model is not supported, or a file is corrupt.
     """
     if is_workdir(path):
-        config = workdir.read_config(str(path))
-        assert config is not None, "is_workdir has found config.json"
-        return open_workdir(path), dataclasses.asdict(config.model)
+        source = open_workdir(path)
+        return source, source.sizes
     if google_tf1.is_source(path):
         files.verify_digests(path if path.is_dir() else path.parent)
         values = google_tf1.config_values(path) | {"hidden_act": GOOGLE_HIDDEN_ACT}
@@ -115,6 +157,50 @@ def is_workdir(directory: Path) -> bool:
     )
 
 
+def describe(path: Path) -> Source | None:
+    """Opens a model as `open_source`, but none of its tensors and no device."""
+    if is_workdir(path):
+        return _describe_run(path, _config_of_run(path))
+    found = open_source(path, lambda _: (), tokenizers.WordPiece.FILE)
+    return found[0] if found else None
+
+
+def tokenizer_kind(source: Source) -> TokenizerKind | None:
+    """Returns the kind of a model's tokenizer; None if it has no vocabulary."""
+    if source.vocabulary is None:
+        return None
+    if source.vocabulary_path.name == tokenizers.WordPiece.FILE:
+        return "wordpiece"
+    return sentencepiece.kind(source.vocabulary, str(source.vocabulary_path))
+
+
+def _config_of_run(directory: Path) -> ExperimentConfig:
+    config = workdir.read_config(str(directory))
+    assert config is not None, "is_workdir has found config.json"
+    return config
+
+
+def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
+    corpus_dir = config.data.corpus_dir
+    if not corpus.exists(corpus_dir):
+        raise ConfigError(
+            f"the vocabulary of the run in {directory} is in its corpus at"
+            f" {corpus_dir!r}, which is missing; restore the corpus, or use an export"
+            " of the run"
+        )
+    sizes = dataclasses.asdict(config.model)
+    return Source(
+        directory=directory,
+        sizes=sizes | {"vocab_size": config.tokenizer.vocab_size},
+        lowercase=config.tokenizer.lowercase,
+        shapes={},
+        unused=(),
+        vocabulary=tokenizers.read(corpus_dir, config.tokenizer).content(),
+        vocabulary_path=Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
+        read=dict,
+    )
+
+
 def open_workdir(directory: Path) -> Source:
     """Opens the newest checkpoint of a workdir of `train`.
 
@@ -122,15 +208,8 @@ def open_workdir(directory: Path) -> Source:
       ConfigError: if it has no checkpoint, its corpus is missing or replaced, or the
         checkpoint is corrupt.
     """
-    source = workdir.read_config(str(directory))
-    assert source is not None, "is_workdir has found config.json"
-    corpus_dir = source.data.corpus_dir
-    if not corpus.exists(corpus_dir):
-        raise ConfigError(
-            f"the vocabulary of the run in {directory} is in its corpus at"
-            f" {corpus_dir!r}, which is missing; restore the corpus, or use an export"
-            " of the run"
-        )
+    config = _config_of_run(directory)
+    described = _describe_run(directory, config)
     step = integrity.newest_step(str(directory))
     if not step:
         raise ConfigError(
@@ -139,27 +218,24 @@ def open_workdir(directory: Path) -> Source:
         )
     for path in Path(integrity.directory_of(str(directory), step)).rglob("*"):
         files.refuse_link_outside(path, directory)
-    remedy = "use a model written by python -m bert_jax.export --step={}"
-    integrity.check(str(directory), step, remedy)
+    run, output = f"--workdir={directory}", f"--output={directory}-export"
+    export = shlex.join(["python", "-m", "bert_jax.export", run, output])
+    remedy = f"use {directory}-export, written by: {export}"
+    integrity.check(str(directory), step, remedy.replace("{", "{{") + " --step={}")
     checkpoints = Checkpoints(str(directory))
     # Raises if the corpus was replaced, because its vocabulary may be another one.
-    checkpoints.position(step, corpus.read(source).sha256)
+    checkpoints.position(step, corpus.read(config).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
     prefix = "params."
-    return Source(
-        directory=directory,
-        sizes=dataclasses.asdict(source.model),
-        lowercase=source.tokenizer.lowercase,
+    return dataclasses.replace(
+        described,
         shapes={
             name.removeprefix(prefix): tuple(shape)
             for name, (shape, _) in arrays.items()
             if name.startswith(prefix)
         },
-        unused=(),
-        vocabulary=tokenizers.read(corpus_dir, source.tokenizer).content(),
-        vocabulary_path=Path(tokenizers.path_in(corpus_dir, source.tokenizer)),
-        read=lambda: _read_workdir(directory, step, source),
+        read=lambda: _read_workdir(directory, step, config),
     )
 
 

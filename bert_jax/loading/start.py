@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 
 from bert_jax.config import ExperimentConfig
+from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import devices
@@ -28,8 +29,7 @@ Start = Weights | Branch | None  # None: random weights
 def open_inputs(config: ExperimentConfig, is_begun: bool) -> tuple[Corpus, Start]:
     """Opens the corpus, and what config.init_from or config.branch_from names.
 
-    Errors in these keys are reported before a corpus is prepared, if the vocabulary
-    is given.
+    Errors in these keys are reported before a corpus is prepared.
 
     Args:
       config: the config of the run.
@@ -42,12 +42,15 @@ def open_inputs(config: ExperimentConfig, is_begun: bool) -> tuple[Corpus, Start
     if is_begun or not config.init_from:
         return find_corpus(config), None
     source = initialize.open_source(config)
+    if corpus_lib.exists(config.data.corpus_dir):
+        corpus = find_corpus(config)
+        return corpus, initialize.read(source, config, corpus.tokenizer)
     if config.tokenizer.vocab_file:
         tokenizer = tokenizers.load(config.tokenizer)
-        weights = initialize.read(source, config, tokenizer)
-        return find_corpus(config), weights
-    corpus = find_corpus(config)
-    return corpus, initialize.read(source, config, corpus.tokenizer)
+    else:
+        tokenizer = initialize.parse_tokenizer(source, config.tokenizer)
+    weights = initialize.read(source, config, tokenizer)
+    return find_corpus(config, tokenizer), weights
 
 
 def open_start(config: ExperimentConfig) -> tuple[Run, tuple[str, ...]]:

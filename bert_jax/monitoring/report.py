@@ -11,7 +11,7 @@ import rich.progress
 from bert_jax import storage
 from bert_jax.monitoring import goodput
 from bert_jax.monitoring.progress import has_terminal
-from bert_jax.monitoring.writer import PROBE
+from bert_jax.monitoring.writer import MAJORITY, PROBE
 
 CURVES_FILE = "loss_curves.png"
 # The longest time without a line in a log file while steps complete.
@@ -151,6 +151,8 @@ def format_held_out(line: dict[str, float]) -> str:
             f", next sentence loss {line['eval_next_sentence_loss']:.3f}"
             f" accuracy {line['eval_next_sentence_accuracy']:.3f}"
         )
+    if MAJORITY in line:
+        text += f" ({line[MAJORITY]:.3f} for the more frequent label)"
     for name in probes_in([line]):
         text += f", {name.removeprefix(PROBE)} {line[name]:.1f}%"
     return text
@@ -215,6 +217,15 @@ def plot_curves(
     draw(right, "masked_lm_accuracy", "masked LM", "tab:blue")
     if has_pairs:
         draw(right, "next_sentence_accuracy", "next sentence", "tab:orange")
+    if guesses := [line for line in held_out if MAJORITY in line]:
+        right.plot(
+            [line["step"] for line in guesses],
+            [line[MAJORITY] for line in guesses],
+            color="grey",
+            linestyle=":",
+            drawstyle="steps-pre",  # it changes where a phase begins
+            label="guessing the more frequent next-sentence label",
+        )
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
     if probes:
         _draw_probes(others[0], probes, lines)
@@ -262,7 +273,6 @@ def summary(
     seconds: float,
     lines: list[dict[str, Any]],
     unigram_entropy: float | None,
-    next_sentence_majority: float | None,
     num_processes: int,
 ) -> str:
     """Returns the results of a run, and the commands to run next.
@@ -274,8 +284,6 @@ def summary(
       lines: lines of metrics.jsonl.
       unigram_entropy: entropy of the held-out tokens in nats; None without held-out
         text.
-      next_sentence_majority: share of the more frequent next-sentence label; None
-        without pairs.
       num_processes: number of processes of the run.
     """
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
@@ -287,11 +295,11 @@ def summary(
         last = held_out[-1]
         loss, accuracy = last["eval_masked_lm_loss"], last["eval_masked_lm_accuracy"]
         pairs = ""
-        if next_sentence_majority is not None:
+        if MAJORITY in last:
             pairs = (
                 "; its next-sentence accuracy is"
                 f" {last['eval_next_sentence_accuracy']:.0%}, against"
-                f" {next_sentence_majority:.0%} for the more frequent label"
+                f" {last[MAJORITY]:.0%} for the more frequent label"
             )
         sentences.append(
             f"On held-out text, the model's masked-LM loss is {loss:.2f} nats, against"
@@ -299,7 +307,8 @@ def summary(
             f" {accuracy:.0%} of the masked tokens correctly{pairs}."
         )
         sentences += _warnings(loss, unigram_entropy)
-    argument, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
+    run, model = (shlex.quote(f"--{x}={workdir}") for x in ("workdir", "model"))
+    output = shlex.quote(f"--output={workdir}-export")
     one, all_ = "", ""
     if num_processes > 1:
         one, all_ = " (on one host)", " (on all hosts, like train)"
@@ -308,9 +317,10 @@ def summary(
             " ".join(sentences),
             f"Curves: {workdir}/{CURVES_FILE}",
             f"Next: evaluate the model again{one}, export it for Hugging Face"
-            f" transformers{one}, or fine-tune it on labelled data{all_}:",
-            f"  python -m bert_jax.evaluate {argument}",
-            f"  python -m bert_jax.export {argument} --output=DIR",
-            f"  python -m bert_jax.finetune --config=configs/finetune/X.py {model}",
+            f" transformers{one}, or fine-tune it on train.csv and dev.csv, with the"
+            f" columns text and label{all_}:",
+            f"  python -m bert_jax.evaluate {run}",
+            f"  python -m bert_jax.export {run} {output}",
+            f"  python -m bert_jax.finetune --config=configs/finetune/own.py {model}",
         ]
     )

@@ -24,6 +24,8 @@ METRICS_FILE = "metrics.jsonl"
 UPLOAD_SECS = 30.0
 # The key of the weighted sum of the objectives' losses in a held-out line.
 HELD_OUT_LOSS = "eval_loss"
+# The key of the next-sentence accuracy of always giving the more frequent label.
+MAJORITY = "eval_next_sentence_majority"
 # Starts the keys of probes in a held-out line; their values are percentages.
 PROBE = "probe/"
 

@@ -16,7 +16,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.monitoring.writer import HELD_OUT_LOSS
+from bert_jax.monitoring.writer import HELD_OUT_LOSS, MAJORITY
 from bert_jax.training import step as step_lib
 
 # Held-out pairs and masks are the same for all runs, independently of config.seed.
@@ -52,6 +52,11 @@ class HeldOut:
                 part=mesh_lib.host_part(mesh, jax.process_index()),
             )
         )
+        self._majority = functools.cache(
+            lambda phase_index: next_sentence_majority(
+                eval_batches(corpus, config, phase_index)
+            )
+        )
 
     def is_due(self, step: int, last_step: int) -> bool:
         """Returns whether an evaluation is due after `step` steps."""
@@ -63,7 +68,8 @@ class HeldOut:
     ) -> dict[str, float]:
         """Returns the held-out metrics as eval_NAME, and the results of the probes.
 
-        eval_loss is the weighted sum of the objectives' losses.
+        eval_loss is the weighted sum of the objectives' losses, and MAJORITY is the
+        next-sentence accuracy of always giving the more frequent label.
         """
         result = evaluate(
             self._eval_step,
@@ -77,22 +83,14 @@ class HeldOut:
             weight * result.get(f"{name}_loss", 0.0) for name, weight in weights.items()
         )
         held_out = {f"eval_{name}": value for name, value in result.items()}
+        if (majority := self._majority(phase_index)) is not None:
+            held_out[MAJORITY] = majority
         return {HELD_OUT_LOSS: loss} | held_out | self._probes(state.params)
 
     @functools.cached_property
     def unigram_entropy(self) -> float | None:
         """See `unigram_entropy`; None if there is no held-out text."""
         return unigram_entropy(self._corpus) if self.exists else None
-
-    @functools.cached_property
-    def next_sentence_majority(self) -> float | None:
-        """See `next_sentence_majority`; None if there is no held-out text."""
-        if not self.exists:
-            return None
-        last_phase = len(self._config.phases) - 1
-        return next_sentence_majority(
-            eval_batches(self._corpus, self._config, last_phase)
-        )
 
 
 def eval_batches(

@@ -10,18 +10,25 @@ from bert_jax.data.batches import pipeline
 from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
+from bert_jax.data.tokenizers import tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import multihost, sharding
 from bert_jax.phases import Skips, runs_of_batches
 from bert_jax.training.step import Batch
 
 
-def find_corpus(config: ExperimentConfig) -> Corpus:
-    """Opens the corpus, the same one in every process; process 0 may prepare it."""
+def find_corpus(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
+) -> Corpus:
+    """Opens the corpus, the same one in every process; process 0 may prepare it.
+
+    Args:
+      config, tokenizer: see `build.prepare`.
+    """
 
     def find() -> Corpus:
         if multihost.is_first():
-            return build.find_corpus(config)
+            return build.find_corpus(config, tokenizer)
         multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
         return build.open_existing(config)
 

@@ -5,6 +5,7 @@ The train step itself skips their update, see step.py.
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -147,8 +148,14 @@ def _is_finite(tree: Any) -> jax.Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
-def diagnose(params: Any, workdir: str) -> str:
-    """Returns a likely cause: parameters that are not finite, or an overflow."""
+def diagnose(params: Any, workdir: str, step: int) -> str:
+    """Returns a likely cause: parameters that are not finite, or an overflow.
+
+    Args:
+      params: the parameters after the last step.
+      workdir: directory of the run.
+      step: the last step.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(params)
     are_finite = jax.jit(
         lambda params: [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
@@ -162,8 +169,9 @@ def diagnose(params: Any, workdir: str) -> str:
         return (
             "all parameters are finite, so an activation or a gradient overflowed; try"
             " a lower config.optimizer.learning_rate or more"
-            " config.optimizer.warmup_steps, and inspect the rows with"
-            f" `python -m bert_jax.inspect_batch --workdir={workdir} --step=N`"
+            " config.optimizer.warmup_steps, and inspect the rows with: python -m"
+            f" bert_jax.inspect_batch {shlex.quote(f'--workdir={workdir}')}"
+            f" --step={step}"
         )
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return f"{len(names)} parameters are not finite: {shown}"

@@ -146,6 +146,5 @@ def summarize(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> 
         time.time() - began,
         lines,
         held_out.unigram_entropy,
-        held_out.next_sentence_majority,
         multihost.num_processes(),
     )

@@ -15,12 +15,17 @@ from tests.conftest import make_config
 def test_list_and_verify_print_every_checkpoint(tmp_path):
     config = make_config(checkpoint__keep=3)
     save_all(tmp_path, config, {10: None, 20: None, 30: None})
-    evaluations = '{"step": 20, "eval_loss": 2.5}\n{"step": 30, "eval_loss": 2.25}\n'
-    (tmp_path / "metrics.jsonl").write_text(evaluations + '{"step": 30, "loss": 1}\n')
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 20, "eval_loss": 2.5, "eval_masked_lm_loss": 2.0}\n'
+        '{"step": 30, "eval_loss": 2.25, "eval_masked_lm_loss": 1.75}\n'
+        '{"step": 30, "loss": 1}\n'
+    )
     command = ("bert_jax.checkpoint", "list", f"--workdir={tmp_path}")
     listed = run_well(*command).splitlines()
+    assert "held-out MLM loss  total loss" in listed[0]
     assert [line.split()[0] for line in listed] == ["step", "10", "20", "30"]
-    assert "2.5000" in listed[2] and "2.2500" in listed[3]
+    assert listed[2].split()[-3:-1] == ["2.0000", "2.5000"]
+    assert listed[3].split()[-3:-1] == ["1.7500", "2.2500"]
     verify = ("bert_jax.checkpoint", "verify", f"--workdir={tmp_path}")
     assert run_well(*verify).count("verified") == 3
     path = tmp_path / "checkpoints" / "20" / "meta" / "metadata"
@@ -63,6 +68,7 @@ def test_a_checkpoint_that_a_run_deletes_meanwhile_is_skipped(
         ([], "list or verify, not nothing"),
         (["repair", "--workdir=x"], "list or verify, not repair"),
         (["list"], "--workdir is missing"),
+        (["list", "runs/x"], "unexpected argument 'runs/x'; write --workdir=runs/x"),
         (["list", "--workdir=/nowhere"], "--workdir=/nowhere has no checkpoint"),
     ],
 )

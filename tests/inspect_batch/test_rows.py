@@ -151,6 +151,8 @@ def test_the_summary_counts_the_whole_batch(made):
     if config.data.next_sentence:
         num_random = int(batch["next_sentence_labels"].sum())
         assert pairs.startswith(f"pairs: 8, {num_random} with random B")
+        guess = max(num_random, 8 - num_random) / 8
+        assert pairs.endswith(f"the more frequent label has accuracy {guess:.0%}")
     else:
         assert pairs == "pairs: 8, no next sentence prediction"
 

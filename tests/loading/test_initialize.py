@@ -89,12 +89,12 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
 @pytest.mark.parametrize(
     ("init_from", "changes", "message"),
     [
-        ("nothing", {}, "config.init_from='nothing' does not exist; use"),
+        ("./nothing", {}, "config.init_from='./nothing' does not exist; use"),
         slow("~nouser/model", {}, "config.init_from='~nouser/model' is not a"),
         slow(
             "RUN",
-            {},
-            "config.tokenizer.vocab_file='' would train a new vocabulary; set it",
+            {"tokenizer.vocab_size": 5},
+            "config.tokenizer.vocab_size=5, but config.init_from=RUN needs 120; remove",
         ),
         (
             "RUN",
@@ -104,7 +104,7 @@ def test_train_from_an_export_and_from_a_workdir(trained, tmp_path):
         (
             "RUN",
             {"model.hidden_size": 64},
-            "config.model.hidden_size=64 (the model has 32): ",
+            "config.model.hidden_size=64, but config.init_from=RUN needs 32; remove",
         ),
     ],
 )
@@ -123,6 +123,7 @@ def test_train_with_an_invalid_source_writes_nothing(
             for key, value in changes.items()
         }
     message = message.replace("RUN/../", f"{trained}/")
+    message = message.replace("RUN", str(trained / "run"))
     result = run(
         "bert_jax.train", *small_run(trained, **changes), f"--workdir={workdir}"
     )

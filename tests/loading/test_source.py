@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 from bert_jax import storage
 from bert_jax.errors import ConfigError
+from bert_jax.loading import model as model_lib
 from bert_jax.loading import source as source_lib
-from tests.models import tensors_of
+from tests import fake_hub
+from tests.models import assert_same, tensors_of
 
 WORD, KERNEL = "bert.embeddings.word", "bert.pooler.kernel"
 TOKENIZER_FILE = "vocab.txt"
@@ -62,3 +65,44 @@ def test_a_model_in_a_bucket_is_downloaded(source, bucket):
     np.testing.assert_array_equal(found.read()[KERNEL], arrays[KERNEL])
     storage.remove_scratch()  # also at the end of the process
     assert not copy.exists()
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub on this machine, and the current directory without models."""
+    with fake_hub.Hub() as found:
+        found.use(monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+        monkeypatch.chdir(tmp_path)
+        yield found
+
+
+def test_a_model_on_the_hub_is_read_from_its_cache(source, hub, tmp_path):
+    directory, arrays = source
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    commit = hub.add("models/owner/bert", files).refs["main"]
+    assert_same(model_lib.read_encoder("owner/bert").arrays, encoder_of(arrays))
+    assert source_lib.pinned("owner/bert", "--model") == f"owner/bert@{commit}"
+    # A local directory of the same name is read instead.
+    (tmp_path / "owner").mkdir()
+    directory.rename(tmp_path / "owner/bert")
+    num_requests = len(hub.requests)
+    assert source_lib.model_path("owner/bert", "--model") == tmp_path / "owner/bert"
+    assert source_lib.pinned("owner/bert", "--model") == "owner/bert"
+    with pytest.raises(
+        ConfigError, match="^--model=owner/bart is not a directory; use"
+    ):
+        model_lib.read_encoder("owner/bart")
+    assert len(hub.requests) == num_requests
+
+
+def encoder_of(arrays):
+    return {name: array for name, array in arrays.items() if name.startswith("bert.")}
+
+
+def test_pickles_on_the_hub_are_refused_with_the_conversion(hub):
+    hub.add("models/owner/old", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    with pytest.raises(ConfigError) as error:
+        source_lib.model_path("owner/old", "config.init_from")
+    assert "config.init_from=owner/old has no model.safetensors on" in str(error.value)
+    assert "d, to = 'owner/old', 'NEW_DIRECTORY'" in str(error.value)

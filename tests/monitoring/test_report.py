@@ -28,6 +28,7 @@ HELD_OUT = {
     "eval_masked_lm_accuracy": 0.27,
     "eval_next_sentence_loss": 0.5,
     "eval_next_sentence_accuracy": 0.8,
+    "eval_next_sentence_majority": 0.57,
 }
 LINES = [{"step": step, **TRAIN} for step in (10, 20)] + [{"step": 20, **HELD_OUT}]
 
@@ -41,17 +42,17 @@ def test_durations(seconds, text):
 
 
 def test_summary_compares_with_guessing():
-    words = report.summary("runs/x", 20, 60, LINES, 6.0, 0.57, 1)
+    words = report.summary("runs/x", 20, 60, LINES, 6.0, 1)
     assert "4.50 nats, against 6.00" in words
     assert "accuracy is 80%, against 57% for the more frequent label" in words
     assert words.splitlines()[-4:] == [
         "Next: evaluate the model again, export it for Hugging Face transformers, or"
-        " fine-tune it on labelled data:",
+        " fine-tune it on train.csv and dev.csv, with the columns text and label:",
         "  python -m bert_jax.evaluate --workdir=runs/x",
-        "  python -m bert_jax.export --workdir=runs/x --output=DIR",
-        "  python -m bert_jax.finetune --config=configs/finetune/X.py --model=runs/x",
+        "  python -m bert_jax.export --workdir=runs/x --output=runs/x-export",
+        "  python -m bert_jax.finetune --config=configs/finetune/own.py --model=runs/x",
     ]
-    assert "'--workdir=runs/x y'" in report.summary("runs/x y", 2, 6, [], 4, 0.5, 1)
+    assert "'--workdir=runs/x y'" in report.summary("runs/x y", 2, 6, [], 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_summary_compares_with_guessing():
     ],
 )
 def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy, text):
-    words = report.summary("runs/x", 20, 60, LINES, unigram_entropy, 0.57, 1)
+    words = report.summary("runs/x", 20, 60, LINES, unigram_entropy, 1)
     assert ("WARNING" in words) == (text is not None)
     if text is not None:
         assert text in words and "no better a start for fine-tuning" in words
@@ -73,15 +74,15 @@ def test_summary_warns_of_a_model_no_better_than_random_weights(unigram_entropy,
 
 
 def test_summary_names_the_hosts_of_the_next_commands():
-    words = report.summary("runs/x", 20, 60, LINES, 6.0, 0.57, 4)
+    words = report.summary("runs/x", 20, 60, LINES, 6.0, 4)
     (line,) = [line for line in words.splitlines() if line.startswith("Next")]
     assert line.count("(on one host)") == 2 and "(on all hosts, like train)" in line
-    alone = report.summary("runs/x", 20, 60, LINES, 6.0, 0.57, 1)
+    alone = report.summary("runs/x", 20, 60, LINES, 6.0, 1)
     assert "host" not in alone
 
 
 def test_summary_without_held_out_text():
-    words = report.summary("runs/x", 20, 60, LINES[:2], None, None, 1)
+    words = report.summary("runs/x", 20, 60, LINES[:2], None, 1)
     assert "Trained to step 20" in words and "held-out" not in words
 
 
@@ -95,7 +96,9 @@ def test_plot_with_and_without_held_out_points(tmp_path):
 def test_probes_are_in_the_line_and_a_plot_of_their_own(tmp_path, monkeypatch):
     results = {"probe/stsb": 41.26, "probe/blimp": 58.0}
     text = report.format_held_out(HELD_OUT | results)
-    assert text.endswith("accuracy 0.800, blimp 58.0%, stsb 41.3%")
+    assert text.endswith(
+        "accuracy 0.800 (0.570 for the more frequent label), blimp 58.0%, stsb 41.3%"
+    )
     assert "blimp" not in report.format_held_out(HELD_OUT)
     drawn: list = []
     figure = matplotlib.figure.Figure
@@ -107,6 +110,8 @@ def test_probes_are_in_the_line_and_a_plot_of_their_own(tmp_path, monkeypatch):
     report.plot_curves(str(tmp_path), LINES, 6.0)
     with_probes, without = ([a.get_title() for a in f.axes] for f in drawn)
     assert with_probes == ["Losses", "Accuracies", "Probes"] and len(without) == 2
+    (guess,) = [x for x in drawn[1].axes[1].lines if "more frequent" in x.get_label()]
+    assert guess.get_xydata().tolist() == [[20, 0.57]]
     curves = {x.get_label(): x.get_xydata().tolist() for x in drawn[0].axes[2].lines}
     assert curves == {"blimp": [[20, 58], [30, 60]], "stsb": [[20, 41.26]]}
 
@@ -194,7 +199,7 @@ def test_a_terminal_shows_lines_above_a_bar(monkeypatch):
 
 def test_no_next_sentence_metrics_without_pairs(tmp_path, capsys):
     lines = [{k: v for k, v in x.items() if "next_sentence" not in k} for x in LINES]
-    words = report.summary("runs/x", 20, 60, lines, 6.0, None, 1)
+    words = report.summary("runs/x", 20, 60, lines, 6.0, 1)
     assert "27% of the masked tokens correctly." in words
     words += report.format_held_out(lines[-1])
     progress = report.Progress(0, 100)

@@ -24,7 +24,7 @@ from bert_jax.data.corpus import (
     workers,
     writer,
 )
-from bert_jax.data.sources import input_files, lines, units
+from bert_jax.data.sources import input_files, lines, sources, units
 from bert_jax.data.tokenizers import tokenizers, training, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.progress import Progress
@@ -62,6 +62,7 @@ def prepare(
     config: ExperimentConfig,
     num_workers: int | None = None,
     scratch_dir: str | None = None,
+    tokenizer: tokenizers.Tokenizer | None = None,
 ) -> corpus.Corpus:
     """Prepares the corpus of a config, unless it exists, and opens it.
 
@@ -72,6 +73,8 @@ def prepare(
       config: its data and tokenizer sections determine the corpus.
       num_workers: number of processes; None for one per core.
       scratch_dir: directory for temporary files, see `work_directory`.
+      tokenizer: the tokenizer of the corpus, for example of config.init_from; None to
+        load config.tokenizer.vocab_file, or to train one if that is "".
 
     Raises:
       ConfigError: when a source, the vocabulary or the directory is invalid.
@@ -82,22 +85,28 @@ def prepare(
         work_directory.remove(directory)
         print(f"corpus: {directory} is already prepared", flush=True)
         return existing
-    return _prepare(config, num_workers, scratch_dir)
+    return _prepare(config, num_workers, scratch_dir, tokenizer)
 
 
 def _prepare(
     config: ExperimentConfig,
-    num_workers: int | None = None,
-    scratch_dir: str | None = None,
+    num_workers: int | None,
+    scratch_dir: str | None,
+    tokenizer: tokenizers.Tokenizer | None,
     found: Sources | None = None,
 ) -> corpus.Corpus:
     directory = config.data.corpus_dir
     if config.data.stream:
         units.check(config.data.sources)
-    if config.init_from and not config.tokenizer.vocab_file:
+    if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
         raise ConfigError(
             "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"
             f" vocabulary file of config.init_from={config.init_from!r}"
+        )
+    if tokenizer and len(tokenizer.vocab) != config.tokenizer.vocab_size:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size}, but the"
+            f" tokenizer has {len(tokenizer.vocab)} tokens; use that value"
         )
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
@@ -105,9 +114,12 @@ def _prepare(
         if found is None:
             record = os.path.join(work, HUB_COMMITS)
             found = input_files.find(config.data.sources, record)
+        sources.prepare(config.data.sources)
         groups = input_groups.plan(found, config.data, work, BATCH_BYTES)
         reader = input_groups.Reader(groups, config.data)
-        tokenizer, trained_on = _tokenizer(config, found, work, reader)
+        trained_on = None
+        if tokenizer is None:
+            tokenizer, trained_on = _tokenizer(config, found, work, reader)
         indexed = None
         if config.data.stream:
             runs = _runs_directory(config, tokenizer, work)
@@ -161,8 +173,13 @@ def _resume_hint(work: str) -> Iterator[None]:
         ) from None
 
 
-def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
+def find_corpus(
+    config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
+) -> corpus.Corpus:
     """Opens the corpus; prepares it first if it does not exist and is small.
+
+    Args:
+      config, tokenizer: see `prepare`.
 
     Raises:
       ConfigError: also when files of streamed text have changed.
@@ -177,7 +194,7 @@ def find_corpus(config: ExperimentConfig) -> corpus.Corpus:
             f" {'indexed' if config.data.stream else 'prepared'} automatically; run:"
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
-    return _prepare(config, found=found)
+    return _prepare(config, None, None, tokenizer, found)
 
 
 def open_existing(config: ExperimentConfig) -> corpus.Corpus:

@@ -328,7 +328,7 @@ def recipe(config: ExperimentConfig) -> dict[str, Any]:
         "tokenizer.kind": config.tokenizer.kind,
         "tokenizer.vocab_size": config.tokenizer.vocab_size,
         "tokenizer.lowercase": config.tokenizer.lowercase,
-        "tokenizer.trained": not config.tokenizer.vocab_file,
+        "tokenizer.trained": not (config.tokenizer.vocab_file or config.init_from),
     }
 
 
@@ -346,7 +346,10 @@ def _check_stream(is_streamed: bool, config: ExperimentConfig) -> None:
 
 def _check_recipe(made_with: dict[str, Any], config: ExperimentConfig) -> None:
     for key, value in recipe(config).items():
-        if made_with.get(key) == value:
+        # With init_from, the vocabulary is compared with that of the model.
+        if made_with.get(key) == value or (
+            key == "tokenizer.trained" and config.init_from
+        ):
             continue
         if key == "tokenizer.trained":
             key = "tokenizer.vocab_file"

@@ -13,6 +13,17 @@ from bert_jax.data.sources.document import Document
 from bert_jax.data.sources.kind import DatasetSource, DivisibleSource
 
 
+def prepare(specs: Sequence[str]) -> None:
+    """Downloads the datasets among the sources.
+
+    Raises:
+      ConfigError: when a dataset does not exist or cannot be prepared.
+    """
+    for kind in map(registry.parse, specs):
+        if isinstance(kind, DatasetSource):
+            kind.prepare()
+
+
 def documents(
     source: str, data_config: DataConfig, counts: collections.Counter[str]
 ) -> Iterator[Document]:

@@ -4,6 +4,7 @@ import collections
 import itertools
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,9 @@ from bert_jax.data.sources.unwrap import Stream
 from bert_jax.errors import ConfigError
 
 _KEY = "config.data.sources"
+# Retries of a connection. With the 10 of TensorFlow Datasets, a call without a network
+# ends after 200 s.
+MAX_RETRIES = 3
 _NAME_AND_SPLIT = re.compile(r"(?P<name>[^:\[]+(:\d[\d.*]*)?)(:(?P<split>.+))?$")
 
 
@@ -41,6 +45,9 @@ class TensorFlowDataset(DatasetSource):
         """Returns no version: only one in the spec shows that a dataset has changed."""
         del record
         return Found(())
+
+    def prepare(self) -> None:
+        prepare(builder(self._name, _KEY), _KEY)
 
     def read(
         self, data_config: DataConfig, counts: collections.Counter[str]
@@ -163,19 +170,8 @@ def dataset(builder: Any, split: str, key: str) -> Any:
     """
     import tensorflow_datasets as tfds
 
-    name = builder.info.full_name.rpartition("/")[0]
-    # urllib3 logs a warning for each of its retries.
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
-    try:
-        builder.download_and_prepare()
-    except Exception as error:  # from code of the dataset, the network or the disk
-        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        # Either the built-in ConnectionError or the one of requests.
-        is_offline = type(error).__name__ == "ConnectionError"
-        hint = "; without a network, use a source of local files" if is_offline else ""
-        raise ConfigError(
-            f"{key}: TensorFlow Datasets cannot prepare {name!r}: {reason[0]}{hint}"
-        ) from error
+    prepare(builder, key)
+    name = _name(builder)
     # The order of examples must not depend on threads.
     read_config = tfds.ReadConfig(interleave_cycle_length=1)
     try:
@@ -187,3 +183,46 @@ def dataset(builder: Any, split: str, key: str) -> Any:
             f"{key}: {name} has no split {split!r}; use one of"
             f" {', '.join(builder.info.splits or {})}, or a slice such as train[:10%]"
         ) from None
+
+
+def prepare(builder: Any, key: str) -> None:
+    """Downloads and prepares a dataset, unless an earlier call has.
+
+    Raises:
+      ConfigError: when it cannot be prepared, within seconds if there is no network.
+    """
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.download import downloader
+
+    if builder.is_prepared():
+        return
+    print(
+        f"{key}: TensorFlow Datasets downloads {_name(builder)!r} (download:"
+        f" {builder.info.download_size}) and prepares it in {builder.data_path}, which"
+        " can take hours and is done once",
+        flush=True,
+    )
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    # urllib3 logs a warning for each of its retries.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    downloader.MAX_RETRIES = MAX_RETRIES
+    try:
+        builder.download_and_prepare()
+    except Exception as error:  # from code of the dataset, the network or the disk
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Either the built-in ConnectionError or the one of requests.
+        if type(error).__name__ == "ConnectionError":
+            if host := re.search(r"host='([^']+)'", reason):
+                reason = f"no connection to {host[1]}"
+            reason += (
+                "; without a network, use local files, or copy"
+                f" {builder.data_path} from a machine that has prepared it"
+            )
+        raise ConfigError(
+            f"{key}: TensorFlow Datasets cannot prepare {_name(builder)!r}: {reason}"
+        ) from error
+
+
+def _name(builder: Any) -> str:
+    return builder.info.full_name.rpartition("/")[0]

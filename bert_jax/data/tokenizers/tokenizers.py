@@ -34,6 +34,7 @@ __all__ = [
     "Tokenizer",
     "WordPiece",
     "load",
+    "load_any_size",
     "parse",
     "path_in",
     "read",
@@ -67,6 +68,18 @@ def load(config: TokenizerConfig) -> Tokenizer:
       ConfigError: when the file is missing, is not of config.kind, lacks a token that
         BERT needs, or does not have config.vocab_size pieces.
     """
+    tokenizer = load_any_size(config)
+    size = len(tokenizer.vocab)
+    if size != config.vocab_size:
+        raise ConfigError(
+            f"config.tokenizer.vocab_size={config.vocab_size}, but {config.vocab_file}"
+            f" has {size} tokens; set config.tokenizer.vocab_size={size}"
+        )
+    return tokenizer
+
+
+def load_any_size(config: TokenizerConfig) -> Tokenizer:
+    """Like `load`, but does not compare config.vocab_size."""
     path = os.path.expanduser(config.vocab_file)
     if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
@@ -74,14 +87,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
             " vocabulary file, or to '' to train one"
         )
     small_files.check_size(path)
-    tokenizer = parse(storage.read(path), config, path)
-    size = len(tokenizer.vocab)
-    if size != config.vocab_size:
-        raise ConfigError(
-            f"config.tokenizer.vocab_size={config.vocab_size}, but {path} has"
-            f" {size} tokens; set config.tokenizer.vocab_size={size}"
-        )
-    return tokenizer
+    return parse(storage.read(path), config, path)
 
 
 def read(directory: str, config: TokenizerConfig) -> Tokenizer:

@@ -65,6 +65,8 @@ def report(config: ExperimentConfig, found: list[float]) -> Iterator[str]:
 
 def _remedy(config: ExperimentConfig) -> str:
     tokenizer = config.tokenizer
+    if config.init_from and not tokenizer.vocab_file:
+        return f"set config.init_from={config.init_from!r} to a model of its language"
     if tokenizer.vocab_file:
         return (
             f"set config.tokenizer.vocab_file={tokenizer.vocab_file!r} to a vocabulary"

@@ -1,5 +1,7 @@
 """Tests of bert_jax.data.sources.tfds: preparing and reading datasets, and errors."""
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -65,3 +67,27 @@ def test_slices_cover_the_split(tmp_path, monkeypatch):
     ]
     with pytest.raises(ConfigError, match="config.data.sources: tiny_bert_numbers has"):
         slices(f"{name}:dev", 2)
+
+
+class TinyBertRemote(TinyBertNumbers):
+    """A dataset at an address where nothing answers."""
+
+    def _split_generators(self, dl_manager):
+        dl_manager.download("http://127.0.0.1:9/numbers.zip")
+        return {"train": self._generate_examples()}
+
+
+def test_a_download_without_a_network_is_announced_and_ends_within_seconds(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    builder = tfds_lib.builder("tiny_bert_remote", "config.here")
+    start = time.monotonic()
+    with pytest.raises(ConfigError) as error:
+        tfds_lib.prepare(builder, "config.here")
+    assert time.monotonic() - start < 60  # 200 s with the library's retries
+    assert "no connection to 127.0.0.1; without a network, use" in str(error.value)
+    assert f"or copy {tmp_path}/tiny_bert_remote/1.0.0 from" in str(error.value)
+    (line,) = capsys.readouterr().out.splitlines()[:1]
+    assert line.startswith("config.here: TensorFlow Datasets downloads 'tiny_bert_rem")
+    assert f"prepares it in {tmp_path}/tiny_bert_remote/1.0.0, which can take" in line
