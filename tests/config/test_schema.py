@@ -71,16 +71,12 @@ def test_the_recipe_of_a_day_is_the_modern_one_in_rows_of_512_tokens():
     day, modern = (
         config_lib.from_config_dict(m.get_config()) for m in (gpu_day, base_modern)
     )
-    assert (day.model, day.data, day.tokenizer) == (
-        (modern.model, modern.data, modern.tokenizer)
-    )
+    for section in ("model", "data", "tokenizer"):
+        assert getattr(day, section) == getattr(modern, section)
     assert day.model.max_position_embeddings == 512 and day.budget_hours == 24
     (phase,) = day.phases
-    assert dataclasses.replace(
-        modern.phases[1],
-        num_steps=phase.num_steps,
-        global_batch_size=phase.global_batch_size,
-    ) == (phase)
+    free = {"num_steps": phase.num_steps, "global_batch_size": phase.global_batch_size}
+    assert dataclasses.replace(modern.phases[1], **free) == phase
 
 
 @pytest.mark.parametrize(
