@@ -170,7 +170,8 @@ def pattern(kind: str, argument: str) -> str:
 
 
 def _files(glob_pattern: str) -> list[InputFile]:
-    matches = sorted(storage.glob(glob_pattern))
+    path = storage.parse_path("config.data.sources", glob_pattern)
+    matches = sorted(storage.glob(path))
     files = _with_sizes(matches)
     if matches and not files:
         raise ConfigError(
