@@ -60,7 +60,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
             saved_step = resume.lock_workdir(workdir, config)
-            cache = compilation_cache.enable(config.compilation_cache_dir, workdir)
+            cache = compilation_cache.enable(config.compilation_cache_dir)
             print(cache, flush=True)  # before anything is compiled
             first_step = start_lib.first_step(saved_step, start)
             tx, schedule = optimizer.make_optimizer(config)
