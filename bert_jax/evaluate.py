@@ -63,12 +63,12 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("workdir", None, "directory of a training run")
+    cli.define_path("workdir", "directory of a training run")
     _STEP = flags.DEFINE_integer(
         "step", None, "step of the checkpoint; default: the newest"
     )
-    _CORPUS_DIR = flags.DEFINE_string(
-        "corpus_dir", None, "directory of the run's corpus, if it was moved"
+    _CORPUS_DIR = cli.define_path(
+        "corpus_dir", "directory of the run's corpus, if it was moved"
     )
     _PROBES = flags.DEFINE_list(
         "probes", None, "probes, KIND:DIR; default: those of the run"

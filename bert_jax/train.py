@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 import jax
-from absl import flags
 
 from bert_jax import cli, probes
 from bert_jax.checkpoint import best
@@ -282,7 +281,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
-    _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory of the run; default runs/NAME-OF-CONFIG"
+    _WORKDIR = cli.define_path(
+        "workdir", "directory of the run; default runs/NAME-OF-CONFIG"
     )
     cli.run_and_leave(main, __doc__)

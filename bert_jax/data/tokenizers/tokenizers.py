@@ -67,7 +67,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
       ConfigError: when the file is missing, is not of config.kind, lacks a token that
         BERT needs, or does not have config.vocab_size pieces.
     """
-    path = os.path.expanduser(config.vocab_file)
+    path = config.vocab_file
     if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
             f"config.tokenizer.vocab_file={path!r} is not a file; set it to a"
