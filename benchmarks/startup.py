@@ -51,8 +51,8 @@ def main() -> None:
         for repeat in range(args.repeats):
             runs = Path(scratch) / f"runs{repeat}"
             for name in starts:
-                # One cache for both: compilation_cache_dir in the parent of workdirs.
-                starts[name].append(start([*shared, f"--workdir={runs}/{name}"]))
+                arguments = [*shared, f"--workdir={runs}/{name}"]
+                starts[name].append(start(arguments, cache=str(runs)))
             shutil.rmtree(runs)
     cold = [each.seconds for each in starts["cold"]]
     print_row(f"{args.config}, empty compilation cache", starts["cold"])
@@ -61,13 +61,18 @@ def main() -> None:
     )
 
 
-def start(arguments: list[str]) -> Start:
-    """Runs `train` to the end of its first step, and kills it there."""
+def start(arguments: list[str], cache: str) -> Start:
+    """Runs `train` to the end of its first step, and kills it there.
+
+    Args:
+      arguments: of `train`.
+      cache: directory of the compilation cache.
+    """
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "bert_jax.train", *arguments],
-        # A cache of this variable would have the programs of earlier measurements.
-        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": ""},
+        # JAX's own variable would replace the default cache.
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": cache},
         stdout=subprocess.PIPE,
         text=True,
     )

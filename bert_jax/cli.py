@@ -11,9 +11,10 @@ import shlex
 import sys
 import tempfile
 import traceback
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import ml_collections
 from absl import flags, logging
@@ -37,6 +38,7 @@ SHIPPED = Path(bert_jax.__file__).parent / "configs"
 NOT_A_CONFIG = ("__init__", "recipe")  # files in SHIPPED that other configs import
 _directory = SHIPPED  # errors and --help list the configs in it
 _config: ml_collections.ConfigDict | None = None  # the values of --config
+_paths: list[str] = []  # the flags of `define_path`
 
 flags.disclaim_key_flags()  # --config is a flag of the command that defines it
 
@@ -56,6 +58,12 @@ def define_config(directory: str = "") -> flags.FlagHolder:
         " one of its keys",
         allow_overwrite=False,
     )
+
+
+def define_path(name: str, help: str) -> flags.FlagHolder:
+    """Defines --NAME=PATH; `run` gives it the normal form of `storage.parse_path`."""
+    _paths.append(name)
+    return flags.DEFINE_string(name, None, help)
 
 
 def run(main: Callable[[], None], doc: str | None, *, computes: bool = True) -> None:
@@ -213,14 +221,14 @@ def directory(flag: str, path: str) -> str:
     """
     if not path:
         raise ConfigError(f"--{flag}= is empty; give a directory")
+    path = storage.parse_path(f"--{flag}", path)
     if storage.is_remote(path):
-        storage.file_system(path)
         if flag == "workdir" and not path.startswith("gs://"):
             raise ConfigError(
                 f"--workdir={path}: Orbax writes checkpoints to disks and to gs://"
                 " only; give a directory, or mount the bucket"
             )
-        return path.rstrip("/")
+        return path
     for directory in (Path(path), *Path(path).parents):
         if directory.is_file():
             raise ConfigError(
@@ -273,7 +281,11 @@ def _parse(argv: list[str], known_only: bool) -> list[str]:
             "config", _config, flag_values=values, sys_argv=rest
         )
         rest = values(rest, known_only=True)
-    return flags.FLAGS(rest, known_only=known_only)[1:]
+    rest = flags.FLAGS(rest, known_only=known_only)[1:]
+    for name in _paths:
+        if path := flags.FLAGS[name].value:
+            flags.FLAGS[name].value = storage.parse_path(f"--{name}", path)
+    return rest
 
 
 def _load(name: str) -> ml_collections.ConfigDict:
@@ -303,7 +315,8 @@ def _load(name: str) -> ml_collections.ConfigDict:
 def _find(file: str) -> Path:
     """Returns the path of a config file, or of a shipped NAME or configs/NAME.py."""
     name = file.removeprefix("configs/").removesuffix(".py")
-    for path in (Path(file), SHIPPED / f"{name}.py", _directory / f"{name}.py"):
+    given = Path(storage.parse_path("--config", file))
+    for path in (given, SHIPPED / f"{name}.py", _directory / f"{name}.py"):
         if path.is_file():
             if path.suffix != ".py":
                 raise ConfigError(f"--config={file} is not a Python file; {_remedy()}")
@@ -344,32 +357,50 @@ def _help(doc: str) -> str:
     return f"{doc.strip()}\n\nflags:\n{text}\n{common}"
 
 
-def check(path: Path, source: str) -> None:
-    """Raises ConfigError if --output cannot be written or is the file --input."""
-    if path.absolute() == Path(source).absolute():
-        raise ConfigError(f"--output={path} is the input file; give another file")
-    if not path.parent.is_dir():
+def output_file(flag: str, path: str, source: str = "") -> Path:
+    """Returns the path of a file to write: of the target, if it is a link.
+
+    Raises:
+      ConfigError: if it cannot be written, or is the file `source`, that of --input.
+    """
+    if storage.is_remote(path):
         raise ConfigError(
-            f"--output={path} is in a directory that does not exist; create the"
+            f"--{flag}={path} is not a local file; give one, and copy it to the bucket"
+        )
+    found = Path(os.path.realpath(path))
+    if source and found == Path(os.path.realpath(source)):
+        raise ConfigError(f"--{flag}={path} is the input file; give another file")
+    if not found.parent.is_dir():
+        raise ConfigError(
+            f"--{flag}={path} is in a directory that does not exist; create the"
             " directory"
         )
-    if path.is_dir():
-        raise ConfigError(f"--output={path} is a directory; give a file")
+    if found.exists() and not found.is_file():
+        kind = "directory" if found.is_dir() else "device"
+        raise ConfigError(f"--{flag}={path} is a {kind}; give a file")
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent):
+        with tempfile.NamedTemporaryFile(dir=found.parent):
             pass
     except OSError as error:
         raise ConfigError(
-            f"--output={path} cannot be written ({error.strerror}); give another file"
+            f"--{flag}={path} cannot be written ({error.strerror}); give another file"
         ) from None
+    return found
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path, which is renamed to `path` unless an error occurs."""
-    tmp = path.with_name(path.name + ".tmp")
+def replacing(path: Path, mode: str = "x") -> Iterator[IO[Any]]:
+    """Yields a file of another name, which is renamed to `path` unless an error occurs.
+
+    Args:
+      path: the path of `output_file`.
+      mode: "x" for text, "xb" for bytes.
+    """
+    tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    encoding = None if "b" in mode else "utf-8"
     try:
-        yield tmp
+        with storage.open_own(tmp, mode, encoding=encoding) as file:
+            yield file
         os.replace(tmp, path)
     except BaseException:
         tmp.unlink(missing_ok=True)

@@ -88,12 +88,12 @@ def open_initial() -> Run:
 
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
-    flags.DEFINE_string("workdir", None, "directory of a training run")
+    cli.define_path("workdir", "directory of a training run")
     _STEP = flags.DEFINE_integer(
         "step", None, "step of the checkpoint; default: the newest"
     )
-    _CORPUS_DIR = flags.DEFINE_string(
-        "corpus_dir", None, "directory of the run's corpus, if it was moved"
+    _CORPUS_DIR = cli.define_path(
+        "corpus_dir", "directory of the run's corpus, if it was moved"
     )
     _PROBES = flags.DEFINE_list(
         "probes", None, "probes, KIND:DIR; default: those of the run"

@@ -129,12 +129,12 @@ def _target(output: str, workdir: str) -> Path:
     Raises:
       ConfigError: when it is neither new nor an empty directory, or in the workdir.
     """
-    target = Path(output).expanduser().absolute()
+    target = Path(output).absolute()
     is_new = not os.path.lexists(target)
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if not is_new and not is_empty:
         raise ConfigError(f"--output={output} already exists; use a new directory")
-    if target.is_relative_to(Path(workdir).expanduser().absolute()):
+    if target.is_relative_to(Path(workdir).absolute()):
         raise ConfigError(
             f"--output={output} is inside --workdir={workdir}; use another directory"
         )
@@ -261,8 +261,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("workdir", None, "directory of a training run")
-    flags.DEFINE_string("output", None, "new directory to write")
+    cli.define_path("workdir", "directory of a training run")
+    cli.define_path("output", "new directory to write")
     _FORMAT = flags.DEFINE_enum(
         "format", "huggingface", list(FORMATS), "format to write"
     )
@@ -272,8 +272,8 @@ if __name__ == "__main__":
     _STEP = flags.DEFINE_integer(
         "step", None, "step of the checkpoint; default: the newest"
     )
-    _CORPUS_DIR = flags.DEFINE_string(
-        "corpus_dir", None, "directory of the run's corpus, if it was moved"
+    _CORPUS_DIR = cli.define_path(
+        "corpus_dir", "directory of the run's corpus, if it was moved"
     )
     _PUSH_TO_HUB = flags.DEFINE_string(
         "push_to_hub",

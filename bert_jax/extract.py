@@ -64,12 +64,12 @@ def main() -> None:
     if Path(output).suffix not in feature_files.FORMATS:
         formats = " or ".join(feature_files.FORMATS)
         raise ConfigError(f"--output={output} must end in {formats}")
-    cli.check(Path(output), source)
+    file = cli.output_file("output", output, source)
     model, compute = open_model(path)
     begin, num_texts = time.monotonic(), 0
     max_parts = 1 if _POOLING.value == "words" else 2
     progress = Progress("extracting", None, "texts")
-    with feature_files.writing(Path(output), model.tokenizer.vocab) as write, progress:
+    with feature_files.writing(file, model.tokenizer.vocab) as write, progress:
         for texts in text_input.batches(source, max_parts):
             write(texts, compute(texts, on_batch=progress.add))
             num_texts += len(texts)
@@ -86,9 +86,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("model", None, "directory of a trained model")
-    flags.DEFINE_string("input", None, "file with one text per line; - for stdin")
-    flags.DEFINE_string("output", None, "file to write: .npz or .jsonl")
+    cli.define_path("model", "directory of a trained model")
+    cli.define_path("input", "file with one text per line; - for stdin")
+    cli.define_path("output", "file to write: .npz or .jsonl")
     _LAYERS = flags.DEFINE_enum(
         "layers", "last", list(inference.LAYERS), "layers, and how to combine them"
     )

@@ -77,7 +77,7 @@ def main() -> None:
     (model,) = cli.require("model")
     name = cli.config_name(_CONFIG)
     workdir = f"runs/finetune-{name}" if _WORKDIR.value is None else _WORKDIR.value
-    cli.local_directory("workdir", workdir)
+    workdir = cli.local_directory("workdir", workdir)
     seeds = seeds_of(_SEEDS.value)
     learning_rates = learning_rates_of(config.recipe, _SWEEP.value)
     check_distinct(learning_rates, seeds)
@@ -91,9 +91,9 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = cli.define_config("finetune")
-    flags.DEFINE_string("model", None, "the trained model to fine-tune")
-    _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory of the runs; default: runs/finetune-CONFIG"
+    cli.define_path("model", "the trained model to fine-tune")
+    _WORKDIR = cli.define_path(
+        "workdir", "directory of the runs; default: runs/finetune-CONFIG"
     )
     _SEEDS = flags.DEFINE_list("seeds", ["0"], "one run for each, for example 0,1,2")
     _SWEEP = flags.DEFINE_bool(

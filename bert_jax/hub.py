@@ -95,44 +95,6 @@ def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).split("\n", 1)[0]
 
 
-def file_system() -> Any:
-    """Returns the library's file system; the library caches one per thread."""
-    from huggingface_hub import HfFileSystem
-
-    return HfFileSystem()
-
-
-def num_bytes(url: str) -> int:
-    """Returns the size of a file."""
-    with raise_errors(url):
-        return file_system().info(url)["size"]
-
-
-class File:
-    """A file opened for reading; a read fetches a range of bytes."""
-
-    def __init__(self, url: str):
-        self._url = url
-        with raise_errors(url):
-            self._file = file_system().open(url, "rb")
-
-    def seek(self, offset: int) -> None:
-        self._file.seek(offset)
-
-    def read(self, size: int = -1) -> bytes:
-        with raise_errors(self._url):
-            return self._file.read(size)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> "File":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
-
-
 # --------------------------------------------------------------------------- models
 
 

@@ -21,8 +21,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
@@ -73,26 +72,15 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-@contextlib.contextmanager
-def writing(path: str | None) -> Iterator[Any]:
-    """Yields a file that is renamed to `path` when complete, or standard output."""
-    if path is None:
-        yield sys.stdout
-        return
-    with cli.replacing(Path(path)) as tmp:
-        with tmp.open("w", encoding="utf-8") as file:
-            yield file
-
-
 def main() -> None:
     path, source = cli.require("model", "input")
-    if _OUTPUT.value is not None:
-        cli.check(Path(_OUTPUT.value), source)
+    output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
     model, predict = open_model(path)
     begin, num_lines, num_single = time.monotonic(), 0, 0
     with contextlib.ExitStack() as stack:
-        file, on_batch = stack.enter_context(writing(_OUTPUT.value)), None
-        if _OUTPUT.value is not None:  # otherwise standard output has the results
+        file, on_batch = sys.stdout, None
+        if output:
+            file = stack.enter_context(cli.replacing(output))
             on_batch = stack.enter_context(Progress("predicting", None, "rows")).add
         for lines in text_input.batches(source, model.max_texts, is_uniform=True):
             results = predict(lines, on_batch=on_batch)
@@ -119,11 +107,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("model", None, "directory of a fine-tuned model")
-    flags.DEFINE_string("input", None, "file with one example per line; - for stdin")
-    _OUTPUT = flags.DEFINE_string(
-        "output", None, "file to write; default: standard output"
-    )
+    cli.define_path("model", "directory of a fine-tuned model")
+    cli.define_path("input", "file with one example per line; - for stdin")
+    _OUTPUT = cli.define_path("output", "file to write; default: standard output")
     flags.DEFINE_integer("batch_size", 32, "rows per step, over all devices", 1)
     flags.DEFINE_enum(
         "compute_dtype", "float32", options.DTYPES, "bfloat16: faster on TPUs and GPUs"

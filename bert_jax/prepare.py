@@ -43,12 +43,11 @@ if __name__ == "__main__":
         "number of processes that tokenize and write; default: one per core",
         lower_bound=1,
     )
-    _SCRATCH_DIR = flags.DEFINE_string(
+    _SCRATCH_DIR = cli.define_path(
         "scratch_dir",
-        None,
         "directory on a local disk for temporary files, which are about as large as the"
-        " corpus, plus 1 GB per worker while sorted runs are merged; default:"
-        " corpus_dir, or the system's temporary directory if corpus_dir is a bucket or"
-        " on a network or FUSE file system",
+        " corpus, plus 1 GB per worker while sorted runs are merged; give the same one"
+        " to resume; default: corpus_dir, or the system's temporary directory if"
+        " corpus_dir is a bucket or on a network or FUSE file system",
     )
     cli.run(main, __doc__)

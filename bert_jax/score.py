@@ -20,7 +20,6 @@ is scored as plain text; it does not stand for a masked token. In Python:
 
 import json
 import time
-from pathlib import Path
 
 from absl import flags
 
@@ -42,7 +41,7 @@ def as_json(texts: list[str], scores: Scores) -> str:
 
 def main() -> None:
     path, source, output = cli.require("model", "input", "output")
-    cli.check(Path(output), source)
+    output = cli.output_file("output", output, source)
     model = inference.load_masked_lm(
         path,
         max_length=_MAX_LENGTH.value,
@@ -52,12 +51,11 @@ def main() -> None:
     )
     begin, num_texts = time.monotonic(), 0
     progress = Progress("scoring", None, "tokens")
-    with cli.replacing(Path(output)) as tmp, progress:
-        with tmp.open("w", encoding="utf-8") as file:
-            for lines in text_input.batches(source, max_parts=1):
-                texts = [text for (text,) in lines]
-                file.write(as_json(texts, model.score(texts, on_batch=progress.add)))
-                num_texts += len(texts)
+    with cli.replacing(output) as file, progress:
+        for lines in text_input.batches(source, max_parts=1):
+            texts = [text for (text,) in lines]
+            file.write(as_json(texts, model.score(texts, on_batch=progress.add)))
+            num_texts += len(texts)
     secs = time.monotonic() - begin
     truncated = model.num_truncated and f", {model.num_truncated:,} of them truncated"
     print(
@@ -68,9 +66,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    flags.DEFINE_string("model", None, "directory of a pretrained model")
-    flags.DEFINE_string("input", None, "file with one text per line; - for stdin")
-    flags.DEFINE_string("output", None, "file to write: JSON lines")
+    cli.define_path("model", "directory of a pretrained model")
+    cli.define_path("input", "file with one text per line; - for stdin")
+    cli.define_path("output", "file to write: JSON lines")
     help_ = "maximum tokens of a text; default: the model's"
     _MAX_LENGTH = flags.DEFINE_integer("max_length", None, help_)
     help_ = "rows per step, over all devices; a text has a row for each token"

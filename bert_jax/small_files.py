@@ -46,5 +46,5 @@ def read_json(
     return value
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path, value: Any) -> None:
+    storage.write(str(path), (json.dumps(value, indent=2) + "\n").encode())

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 import jax
-from absl import flags
 
 from bert_jax import cli, probes
 from bert_jax.checkpoint import best
@@ -61,7 +60,7 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
             saved_step = resume.lock_workdir(workdir, config)
-            cache = compilation_cache.enable(config.compilation_cache_dir, workdir)
+            cache = compilation_cache.enable(config.compilation_cache_dir)
             print(cache, flush=True)  # before anything is compiled
             first_step = start_lib.first_step(saved_step, start)
             tx, schedule = optimizer.make_optimizer(config)
@@ -283,7 +282,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
-    _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory of the run; default runs/NAME-OF-CONFIG"
+    _WORKDIR = cli.define_path(
+        "workdir", "directory of the run; default runs/NAME-OF-CONFIG"
     )
     cli.run_and_leave(main, __doc__)

@@ -323,14 +323,29 @@ def test_an_output_file_appears_only_when_complete(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("old")
     with pytest.raises(RuntimeError):
-        with cli.replacing(path) as tmp:
-            tmp.write_text("half")
+        with cli.replacing(path) as file:
+            file.write("half")
             raise RuntimeError
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
-    with cli.replacing(path) as tmp:
-        tmp.write_text("new")
+    with cli.replacing(path) as file:
+        file.write("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_no_other_file_than_the_output_is_written(tmp_path):
+    """Neither one of a similar name, nor a link to the output."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "a.jsonl").symlink_to("disk/real.jsonl")
+    for name in ("a.jsonl.tmp", "disk/real.jsonl.tmp"):
+        (tmp_path / name).write_text("precious")
+    with cli.replacing(cli.output_file("output", str(tmp_path / "a.jsonl"))) as file:
+        file.write("new")
+    assert (tmp_path / "disk" / "real.jsonl").read_text() == "new"
+    assert (tmp_path / "a.jsonl").is_symlink()
+    for name in ("a.jsonl.tmp", "disk/real.jsonl.tmp"):
+        assert (tmp_path / name).read_text() == "precious"
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 4
 
 
 @pytest.mark.parametrize(
@@ -339,10 +354,16 @@ def test_an_output_file_appears_only_when_complete(tmp_path):
         ("nowhere/a.npz", "in a directory that does not exist"),
         ("input.txt", "is the input file; give another file"),
         ("directory", "is a directory; give a file"),
+        ("link", "/link is the input file; give another file"),
+        ("/dev/null", "^--output=/dev/null is a device; give a file"),
+        ("gs://b/a.jsonl", "gs://b/a.jsonl is not a local file; give one, and copy"),
         ("/proc/a.jsonl", r"=/proc/a.jsonl cannot be written \("),
     ],
 )
 def test_invalid_output_files(name, message, tmp_path):
     (tmp_path / "directory").mkdir()
+    (tmp_path / "input.txt").touch()
+    (tmp_path / "link").symlink_to("input.txt")
+    path = name if "://" in name else str(tmp_path / name)
     with pytest.raises(errors.ConfigError, match=message):
-        cli.check(tmp_path / name, str(tmp_path / "input.txt"))
+        cli.output_file("output", path, str(tmp_path / "input.txt"))

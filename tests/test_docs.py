@@ -41,7 +41,7 @@ def flags_of(module: str) -> set[str]:
     names = {"config", "help"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr.startswith("DEFINE_"):
+            if node.func.attr.startswith(("DEFINE_", "define_path")):
                 names.add(ast.literal_eval(node.args[0]))
     return names
 

@@ -9,7 +9,6 @@ import time
 
 import rich.console
 import rich.table
-from absl import flags
 
 from bert_jax import cli, storage
 from bert_jax.checkpoint import integrity
@@ -88,16 +87,15 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(f"expected list or verify, not {verb}; see --help")
     if rest:
         raise ConfigError(f"unexpected argument {rest[0]!r}; write --workdir={rest[0]}")
-    if _WORKDIR.value is None:
-        raise ConfigError("--workdir is missing; give the directory of a run")
-    corrupt = show(_WORKDIR.value, arguments[0] == "verify")
+    (workdir,) = cli.require("workdir")
+    corrupt = show(workdir, verb == "verify")
     if corrupt:
         raise CorruptError(
-            f"{len(corrupt)} of the checkpoints in {_WORKDIR.value} are corrupt; rerun"
+            f"{len(corrupt)} of the checkpoints in {workdir} are corrupt; rerun"
             " train to move them aside and resume from the newest valid checkpoint"
         )
 
 
 if __name__ == "__main__":
-    _WORKDIR = flags.DEFINE_string("workdir", None, "directory of a run")
+    cli.define_path("workdir", "directory of a run")
     cli.run_with_rest(main, __doc__, known_only=False)

@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from bert_jax import config as config_lib
 from bert_jax import small_files, storage
@@ -33,6 +33,8 @@ MAY_CHANGE = (
 
 LOCK_FILE = ".lock"
 LEASE_DIRECTORY = "lock"  # in a bucket
+# Never closed: the kernel releases a lock when the process ends, even by SIGKILL.
+_locked: list[IO[str]] = []
 
 
 def lock(workdir: str) -> None:
@@ -55,15 +57,15 @@ def unlock() -> None:
 
 
 def _lock_file(workdir: str) -> str | None:
-    # Never closed: the kernel releases the lock when the process ends, even by SIGKILL.
-    path = os.path.join(workdir, LOCK_FILE)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if not storage.acquire(file):
-        holder = os.read(file, 200).decode(errors="replace").strip() or "a process"
-        os.close(file)
-        return holder
-    os.ftruncate(file, 0)
-    os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    file = storage.open_own(os.path.join(workdir, LOCK_FILE), "a+", errors="replace")
+    if not storage.acquire(file.fileno()):
+        with file:
+            file.seek(0)
+            return file.read(200).strip() or "a process"
+    _locked.append(file)
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
     return None
 
 

@@ -17,6 +17,8 @@ from bert_jax.config.validation import (
     Fraction,
     Length,
     NotNegative,
+    Path,
+    PathOrEmpty,
     Positive,
     Probability,
     Range,
@@ -46,7 +48,7 @@ class DataConfig:
     # specs, see data/sources/sources.py
     sources: Annotated[tuple[str, ...], Length(min=1)]
     source_weights: tuple[Positive, ...]  # repetitions of each source; (): once each
-    corpus_dir: str  # directory of the corpus, written by prepare or at the first run
+    corpus_dir: Path  # directory of the corpus, written by prepare or at the first run
     # tokenize the text during training; the corpus directory has an index of it, and
     # the held-out documents
     stream: bool
@@ -76,7 +78,7 @@ class TokenizerConfig:
     """The tokenizer of the corpus."""
 
     kind: TokenizerKind  # algorithm of the subword vocabulary
-    vocab_file: str  # a vocab.txt or .model; "": train one on the sources
+    vocab_file: PathOrEmpty  # a vocab.txt or .model; "": train one on the sources
     vocab_size: Count  # number of tokens, special tokens included
     lowercase: bool  # WordPiece also drops accents
 
@@ -191,7 +193,7 @@ class ExperimentConfig:
 
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
-    init_from: str  # initial weights, see loading/initialize.py; "": random
+    init_from: PathOrEmpty  # initial weights, see loading/initialize.py; "": random
     branch_from: str  # RUN@STEP: start with the state of that checkpoint; "": do not
     budget_hours: NotNegative  # the schedule ends with these hours; 0: at num_steps
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
@@ -199,8 +201,8 @@ class ExperimentConfig:
     accumulation_steps: Count  # microbatches per optimizer step
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
-    # directory of compiled programs; "auto": beside the workdir; "": not stored
-    compilation_cache_dir: str
+    # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
+    compilation_cache_dir: PathOrEmpty
     # services that the metrics are also sent to; see monitoring/tracker_process.py
     trackers: tuple[Tracker, ...]
     # (first step, number of steps) of a profiler trace for TensorBoard; (): none

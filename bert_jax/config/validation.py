@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, cast
 
 import ml_collections
 
+from bert_jax import storage
 from bert_jax.errors import ConfigError
 
 UNLIMITED = 2**31
@@ -43,10 +44,11 @@ class Range:
             if abs(limit) < math.inf
         )
 
-    def check(self, key: str, value: float) -> None:
-        """Raises ConfigError if the value is out of the range."""
+    def check(self, key: str, value: float) -> float:
+        """Returns the value; raises ConfigError if it is out of the range."""
         ok = self.min <= value <= self.max and self.above < value < self.below
         require(ok, key, value, f"must be {self}")
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +63,34 @@ class Length:
             return f"at least {self.min}"
         return f"{self.min}" if self.max == self.min else f"{self.min} to {self.max}"
 
-    def check(self, key: str, value: tuple[Any, ...]) -> None:
-        """Raises ConfigError if the list has too few or too many values."""
+    def check(self, key: str, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Returns the list; raises ConfigError if it has too few or too many values."""
         ok = self.min <= len(value) <= self.max
         require(ok, key, value, f"has length {len(value)}; the length must be {self}")
+        return value
 
 
+@dataclasses.dataclass(frozen=True)
+class LocalOrUrl:
+    """A path, see `storage.parse_path`."""
+
+    may_be_empty: bool = False
+
+    def __str__(self) -> str:
+        return "a path"
+
+    def check(self, key: str, value: str) -> str:
+        """Returns the path in its normal form.
+
+        Raises:
+          ConfigError: if it is neither a local path nor a URL.
+        """
+        is_none = self.may_be_empty and not value
+        return value if is_none else storage.parse_path(key, value)
+
+
+Path = Annotated[str, LocalOrUrl()]
+PathOrEmpty = Annotated[str, LocalOrUrl(may_be_empty=True)]
 Count = Annotated[int, Range(min=1)]
 CountOrZero = Annotated[int, Range(min=0)]
 Positive = Annotated[float, Range(above=0)]
@@ -80,7 +104,8 @@ def build(kind: Any, values: Any, path: str) -> Any:
 
     Args:
       kind: a dataclass, a union of dataclasses with a field `kind`, tuple[X, ...], a
-        Literal, a scalar, or one of these in Annotated with a Range or Length.
+        Literal, a scalar, or one of these in Annotated with a Range, Length or
+        LocalOrUrl.
       values: a mapping, list or scalar.
       path: the name of the value, for error messages.
 
@@ -92,7 +117,7 @@ def build(kind: Any, values: Any, path: str) -> Any:
     if origin is Annotated:
         value = build(arguments[0], values, path)
         for limit in arguments[1:]:
-            limit.check(path, value)
+            value = limit.check(path, value)
         return value
     if origin is Literal:
         require(values in arguments, path, values, one_of(arguments, values))

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import ml_collections
 
+from bert_jax import storage
 from bert_jax.config import ComputeDtype, MeshConfig, Remat, Tracker, check_mesh
 from bert_jax.config.validation import (
     Count,
@@ -18,6 +19,7 @@ from bert_jax.config.validation import (
     Fraction,
     Length,
     NotNegative,
+    PathOrEmpty,
     Positive,
     Range,
     build,
@@ -28,6 +30,23 @@ from bert_jax.config.validation import (
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import predictions
 
+
+@dataclasses.dataclass(frozen=True)
+class KindAndPath:
+    """KIND:PATH, with the path in its normal form, or tfds:NAME:SPLIT."""
+
+    def __str__(self) -> str:
+        return "a kind and a path"
+
+    def check(self, key: str, value: str) -> str:
+        """Returns the spec; raises ConfigError if its path is invalid."""
+        kind, _, path = value.partition(":")
+        if kind == "tfds" or not path:
+            return value
+        return f"{kind}:{storage.parse_path(key, path)}"
+
+
+Spec = Annotated[str, KindAndPath()]
 TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 
 
@@ -35,10 +54,10 @@ TextColumns = Annotated[tuple[str, ...], Length(min=1, max=2)]
 class DataConfig:
     """Specs of data sets, in the syntax of tables.py, conll.py or squad.py."""
 
-    train: str  # the training set
+    train: Spec  # the training set
     # dev sets; the metric of the first one selects the best checkpoint
-    dev: Annotated[tuple[str, ...], Length(min=1)]
-    test: tuple[str, ...]  # data sets without labels; may be empty
+    dev: Annotated[tuple[Spec, ...], Length(min=1)]
+    test: tuple[Spec, ...]  # data sets without labels; may be empty
     header: tuple[str, ...]  # column names of a tsv or csv without a header line
 
 
@@ -164,7 +183,8 @@ class RecipeConfig:
 class DistillConfig:
     """Distillation of a fine-tuned model, the teacher."""
 
-    teacher: str  # directory of a model fine-tuned on the task; "": no distillation
+    # directory of a model fine-tuned on the task; "": no distillation
+    teacher: PathOrEmpty
     label_weight: NotNegative  # weight of the loss on labels
     logits_weight: NotNegative  # weight of the distance between logits
     temperature: Positive  # divides both models' logits before they are compared
@@ -179,8 +199,8 @@ class FinetuneConfig:
     accumulation_steps: Count  # microbatches per optimizer step
     remat: Remat  # recomputation in the backward pass of a layer
     log_every_steps: Count  # steps between log lines
-    # directory of compiled programs; "auto": beside the workdir; "": not stored
-    compilation_cache_dir: str
+    # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
+    compilation_cache_dir: PathOrEmpty
     # services that the metrics are also sent to; see monitoring/tracker_process.py
     trackers: tuple[Tracker, ...]
     mesh: MeshConfig

@@ -93,7 +93,7 @@ def open_inputs(config: FinetuneConfig, start: Start, workdir: str) -> Setup:
             f"the content of {name} differs between processes; give every process the"
             " same files",
         )
-    print(compilation_cache.enable(config.compilation_cache_dir, workdir), flush=True)
+    print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
     placed = model_lib.place(teacher) if teacher else None
     return Setup(config, encoder, start.is_from_scratch, datasets, sha256, mesh, placed)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.finetuning.answers import Answers
 from bert_jax.finetuning.data.conll import Sentences
 
@@ -84,5 +85,5 @@ def write_json_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+    with storage.open_own(path, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)

@@ -5,6 +5,7 @@ The lines between --- are metadata for the Hugging Face Hub.
 
 from pathlib import Path
 
+from bert_jax import storage
 from bert_jax.finetuning.config import ChoiceTask, Task, TextTask
 from bert_jax.finetuning.setup import Setup
 
@@ -63,7 +64,8 @@ def write(directory: Path, setup: Setup, scores: dict[str, dict[str, float]]) ->
         *_labels(setup.datasets.names),
         f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
-    (directory / "README.md").write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    text = "\n\n".join(sections) + "\n"
+    storage.write(str(directory / "README.md"), text.encode())
 
 
 def _metrics(scores: dict[str, dict[str, float]]) -> str:

@@ -20,15 +20,14 @@ FORMATS = (".jsonl", ".npz")
 @contextlib.contextmanager
 def writing(path: Path, vocab: tuple[str, ...]) -> Iterator[Callable[..., None]]:
     """Yields a function that writes features; `path` appears when it is complete."""
-    with cli.replacing(path) as tmp:
-        if path.suffix == ".jsonl":
-            with tmp.open("w", encoding="utf-8") as file:
-                yield functools.partial(write_json, file, vocab)
-        else:
+    if path.suffix == ".jsonl":
+        with cli.replacing(path) as file:
+            yield functools.partial(write_json, file, vocab)
+    else:
+        with cli.replacing(path, "xb") as file:
             kept: list[Any] = []
             yield lambda texts, found: kept.extend(found)
-            with tmp.open("wb") as file:
-                np.savez(file, **as_arrays(kept))
+            np.savez(file, **as_arrays(kept))
 
 
 def write_json(

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +22,7 @@ from bert_jax.finetuning.predictor import Predictor
 from bert_jax.inference import examples, options
 from bert_jax.inference.options import Text
 from bert_jax.loading import model as model_lib
+from bert_jax.loading import source as source_lib
 from bert_jax.loading.model import PlacedModel
 from bert_jax.model import int8
 from bert_jax.model.heads import Head
@@ -74,11 +74,12 @@ def load_tuned(
     """
     options.check_choice("weights", weights, options.WEIGHTS)
     mesh = options.current_mesh()
+    directory = source_lib.local_path(os.fspath(path), "model")
     with jax.set_mesh(mesh):
-        trained = model_lib.place(model_lib.read_tuned(os.fspath(path), "model"))
+        trained = model_lib.place(model_lib.read_tuned(str(directory), "model"))
     assert trained.head is not None
     settings = thresholds.read(
-        Path(path).expanduser(),
+        directory,
         trained.head.kind,
         threshold=threshold,
         null_threshold=null_threshold,

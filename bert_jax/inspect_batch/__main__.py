@@ -9,9 +9,6 @@ documents that the segments are from. Prepares a small corpus if it does not exi
 With --workdir, uses the config of that run and skips the batches that the run skipped.
 """
 
-import os
-from pathlib import Path
-
 import rich.console
 import rich.text
 from absl import flags
@@ -29,20 +26,6 @@ from bert_jax.inspect_batch import rows as rows_lib
 from bert_jax.loading import completion, initialize
 from bert_jax.phases import Skips
 from bert_jax.training import rollbacks
-
-
-def check_page_path(path: Path) -> None:
-    """Raises ConfigError if the page cannot be written to the path."""
-    if not path.parent.is_dir():
-        raise ConfigError(
-            f"--html={path} is in a directory that does not exist; create the directory"
-        )
-    if path.is_dir():
-        raise ConfigError(
-            f"--html={path} is a directory; give a file such as step.html"
-        )
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"--html={path} is not writable; give another file")
 
 
 def read_run(workdir: str) -> tuple[ExperimentConfig, Skips]:
@@ -68,26 +51,25 @@ def main() -> None:
         config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
         skips = ()
     rows_lib.find_step(config, _STEP.value)  # fails before a corpus is prepared
-    if _HTML.value:
-        check_page_path(Path(_HTML.value))
+    html = _HTML.value and cli.output_file("html", _HTML.value)
     corpus = build.find_corpus(config, initialize.tokenizer_of_corpus(config))
     step = rows_lib.read_step(corpus, config, _STEP.value, skips)
     rows = step.rows[: _ROWS.value]
     console = rich.console.Console(highlight=False, soft_wrap=True)
     console.print(text.as_text(step, rows))
-    if _HTML.value:
-        storage.write(_HTML.value, page.page(step, rows).encode())
+    if html:
+        storage.write(str(html), page.page(step, rows).encode())
         console.print(f"\npage: {_HTML.value}")
 
 
 if __name__ == "__main__":
     _CONFIG = cli.define_config()
-    _WORKDIR = flags.DEFINE_string(
-        "workdir", None, "directory of a training run, instead of --config"
+    _WORKDIR = cli.define_path(
+        "workdir", "directory of a training run, instead of --config"
     )
     _STEP = flags.DEFINE_integer("step", 1, "step number, as in the log of train")
     _ROWS = flags.DEFINE_integer(
         "rows", 8, "number of rows of the batch to show", lower_bound=1
     )
-    _HTML = flags.DEFINE_string("html", None, "file to write an HTML page to")
+    _HTML = cli.define_path("html", "file to write an HTML page to")
     cli.run(main, __doc__)

@@ -6,6 +6,7 @@ The front matter between the lines of --- is for the Hugging Face hub.
 from pathlib import Path
 from typing import Any
 
+from bert_jax import storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
@@ -91,7 +92,7 @@ def write(
         f"## Config\n\n```json\n{config.to_json()}\n```",
     ]
     text = "\n\n".join(sections) + "\n"
-    (directory / "README.md").write_text(text, encoding="utf-8")
+    storage.write(str(directory / "README.md"), text.encode())
 
 
 def plot(

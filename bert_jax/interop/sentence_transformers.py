@@ -30,7 +30,7 @@ def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
             "type": f"{_TYPE}Pooling",
         },
     ]
-    (directory / MODULES_FILE).write_text(json.dumps(modules, indent=2) + "\n")
+    write_json(directory / MODULES_FILE, modules)
     write_json(
         directory / SETTINGS_FILE,
         {"max_seq_length": sequence_length, "do_lower_case": False},  # tokenizer.json

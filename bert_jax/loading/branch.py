@@ -21,7 +21,6 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, CorruptError
-from bert_jax.loading import source as source_lib
 from bert_jax.phases import Position
 from bert_jax.training import optimizer
 from bert_jax.training.step import TrainState
@@ -123,10 +122,7 @@ def _source(config: ExperimentConfig) -> tuple[str, int]:
             " of a run and the step of one of its checkpoints, for example"
             " runs/base@100000"
         )
-    if storage.is_remote(run):
-        return run.rstrip("/"), int(step)
-    path = source_lib.local_path(run, "config.branch_from")
-    return str(path), int(step)
+    return storage.absolute(storage.parse_path("config.branch_from", run)), int(step)
 
 
 def _check_keys(

@@ -88,15 +88,10 @@ def local_path(path: str, given_as: str) -> Path:
     Raises:
       ConfigError: if it is not a path, or there is nothing at a URL.
     """
-    if storage.is_remote(path):
-        return _download(path.rstrip("/"), given_as)
-    try:
-        found = Path(path).expanduser().absolute()
-    except RuntimeError:  # ~unknown_user
-        found = None
-    if found is None or not path.isprintable():
-        raise ConfigError(f"{given_as}={path!r} is not a path; use another one")
-    return found
+    path = storage.parse_path(given_as, path)
+    return (
+        _download(path, given_as) if storage.is_remote(path) else Path(path).absolute()
+    )
 
 
 def _download(url: str, given_as: str) -> Path:

@@ -109,7 +109,7 @@ class Sender:
             self._report(f"{self._start.tracker}: {self._tracker.url}")
 
     def _acquire(self) -> None:
-        self._lock = open(self._file.removesuffix(".json") + ".lock", "w")
+        self._lock = storage.open_own(self._file.removesuffix(".json") + ".lock", "a")
         # The process of a killed run may still be sending.
         while not storage.acquire(self._lock.fileno()):
             time.sleep(0.1)

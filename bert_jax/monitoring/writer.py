@@ -1,12 +1,11 @@
 """Writes the metrics of a run to metrics.jsonl and TensorBoard event files."""
 
-import io
 import json
 import math
 import os
 import socket
 import time
-from typing import Any
+from typing import IO, Any
 
 from tensorboard.compat.proto import event_pb2, summary_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -92,7 +91,7 @@ class AppendOnlyFile:
 
     def __init__(self, path: str):
         self._path = path
-        self._file: io.BufferedWriter | None = None
+        self._file: IO[bytes] | None = None
         self._object: bytearray | None = None
         self._uploaded = time.monotonic()
 
@@ -102,7 +101,7 @@ class AppendOnlyFile:
             return
         with storage.raise_storage_errors(self._path):
             if self._file is None:
-                self._file = open(self._path, "ab")
+                self._file = storage.open_own(self._path, "ab")
             self._file.write(data)
             self._file.flush()
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_jax import storage
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError
 from bert_jax.monitoring.writer import PROBE
@@ -37,7 +38,7 @@ def read(specs: Sequence[str], given_as: str = "config.eval.probes") -> Examples
             raise ConfigError(f"{where}; a probe must be {known}")
         if kind in found:
             raise ConfigError(f"{where}, a second {kind} probe; remove one of the two")
-        path = Path(directory).expanduser()
+        path = Path(storage.parse_path(given_as, directory))
         if not path.is_dir():
             raise ConfigError(
                 f"{where}, but {directory!r} is not a directory; give the directory of"

@@ -7,7 +7,6 @@ Hugging Face Hub, see hub.py; Python opens all others. retries.py describes erro
 import atexit
 import contextlib
 import glob as local_glob
-import io
 import os
 import re
 import shutil
@@ -22,6 +21,9 @@ from bert_jax import hub
 from bert_jax.errors import MissingObjectError
 from bert_jax.storage.buckets import file_system, is_remote
 from bert_jax.storage.locks import acquire
+from bert_jax.storage.own_files import open_own, private_directory, why_not_private
+from bert_jax.storage.paths import parse_path
+from bert_jax.storage.reader import Reader
 from bert_jax.storage.retries import (
     ATTEMPTS,
     FULL_DISK,
@@ -36,12 +38,17 @@ __all__ = [
     "ATTEMPTS",
     "FULL_DISK",
     "USERS_ERRORS",
+    "Reader",
     "acquire",
     "error_number",
     "file_system",
     "is_remote",
     "is_transient",
+    "open_own",
+    "parse_path",
+    "private_directory",
     "raise_storage_errors",
+    "why_not_private",
     "with_retries",
 ]
 
@@ -71,9 +78,6 @@ def read(path: str) -> bytes:
     """
 
     def once() -> bytes:
-        if path.startswith(hub.SCHEME):
-            with hub.File(path) as file:
-                return file.read()
         if is_remote(path):
             return file_system(path).cat_file(path)
         with open(path, "rb") as file:
@@ -82,63 +86,21 @@ def read(path: str) -> bytes:
     return with_retries(once, path)
 
 
-class Reader(io.RawIOBase):
-    """A file opened for reading from any offset, with retries."""
-
-    def __init__(self, path: str):
-        self._path, self._offset = path, 0
-        self._file: Any = None
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def read(self, size: int = -1) -> bytes:
-        data = with_retries(lambda: self._read(size), self._path)
-        self._offset += len(data)
-        return data
-
-    def _read(self, size: int) -> bytes:
-        if self._file is None:
-            self._file = _open(self._path)
-            self._file.seek(self._offset)
-        try:
-            return self._file.read(size)
-        except Exception:
-            self._file = None  # its position is unknown after an error
-            raise
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_CUR:
-            offset += self._offset
-        elif whence == os.SEEK_END:
-            offset += stat(self._path).num_bytes
-        if self._file is not None:
-            self._file.seek(offset)
-        self._offset = offset
-        return offset
-
-    def tell(self) -> int:
-        return self._offset
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        super().close()
-
-
 def exists(path: str) -> bool:
     """Returns whether there is a file or directory; any prefix is one in a bucket."""
-    if not is_remote(path):
-        return with_retries(lambda: os.path.exists(path), path)
-    return with_retries(lambda: file_system(path).exists(path), path)
+
+    def once() -> bool:
+        if is_remote(path):
+            return file_system(path).exists(path)
+        try:
+            os.stat(path)
+        except OSError as error:
+            if is_transient(error):
+                raise
+            return False
+        return True
+
+    return with_retries(once, path)
 
 
 def names(directory: str) -> list[str]:
@@ -180,7 +142,7 @@ def files(directory: str) -> list[str]:
 def glob(pattern: str) -> list[str]:
     """Returns the paths that match a pattern; ** matches any number of directories."""
     if not is_remote(pattern):
-        return local_glob.glob(os.path.expanduser(pattern), recursive=True)
+        return local_glob.glob(pattern, recursive=True)
     found = with_retries(lambda: file_system(pattern).glob(pattern), pattern)
     scheme = pattern.partition("://")[0]
     return [f"{scheme}://{path}" for path in found]
@@ -197,8 +159,6 @@ class Stat(NamedTuple):
 
 def stat(path: str) -> Stat:
     """Returns the size and modification time of a file."""
-    if path.startswith(hub.SCHEME):  # its path has a commit, so it never changes
-        return Stat(with_retries(lambda: hub.num_bytes(path), path), 0)
     if not is_remote(path):
         found = with_retries(lambda: os.stat(path), path)
         return Stat(found.st_size, found.st_mtime_ns)
@@ -210,6 +170,8 @@ def _info(url: str) -> dict[str, Any]:
 
 
 def _stat_object(url: str, info: dict[str, Any]) -> Stat:
+    if url.startswith(hub.SCHEME):  # the URL has a commit, so the file never changes
+        return Stat(info["size"], 0)
     changed = info.get("mtime") or info.get("LastModified")  # of gcsfs, of s3fs
     if changed is None:
         changed = with_retries(lambda: file_system(url).modified(url), url)
@@ -227,8 +189,6 @@ def stat_all(paths: Sequence[str]) -> list[Stat | None]:
 
 
 def _stat_file(path: str) -> Stat | None:
-    if path.startswith(hub.SCHEME):
-        return stat(path)
     if is_remote(path):
         info = _info(path)
         return None if info["type"] == "directory" else _stat_object(path, info)
@@ -249,7 +209,7 @@ def write(path: str, data: bytes) -> None:
         return with_retries(lambda: file_system(path).pipe_file(path, data), path)
 
     def fill(tmp: str) -> None:
-        with open(tmp, "wb") as file:
+        with open_own(tmp, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -424,9 +384,3 @@ def _remove(path: str) -> None:
             file_system(path).rm_file(path)
         else:
             os.remove(path)
-
-
-def _open(path: str) -> Any:
-    if path.startswith(hub.SCHEME):
-        return hub.File(path)
-    return file_system(path).open(path, "rb") if is_remote(path) else open(path, "rb")

@@ -46,24 +46,30 @@ def file_system(path: str) -> Any:
     import fsspec
     import fsspec.config
 
+    check_package(path)
     # Makes etils use fsspec although TensorFlow is installed. It reads the variable
     # when Orbax first uses a path, which is after the workdir is locked.
     os.environ["EPATH_USE_TF"] = "false"
-    scheme = path.partition("://")[0]
     for name in PACKAGES:  # other processes write as well, so a listing gets outdated
         fsspec.config.conf.setdefault(name, {})["use_listings_cache"] = False
     for name in ("fsspec", "gcsfs"):  # they log the errors that they raise
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    return fsspec.filesystem(path.partition("://")[0])
+
+
+def check_package(path: str) -> None:
+    """Raises ConfigError if the scheme of a URL is unknown or lacks its package."""
+    import fsspec
+
+    scheme = path.partition("://")[0]
     try:
-        return fsspec.filesystem(scheme)
+        fsspec.get_filesystem_class(scheme)
     except ImportError:
         package = PACKAGES.get(scheme, f"fsspec[{scheme}]")
         raise ConfigError(
             f"{path}: {scheme}:// needs the package {package}; pip install {package}"
         ) from None
     except ValueError as error:
-        if scheme in PACKAGES:
-            raise
         raise ConfigError(
             f"{path}: {scheme}:// is not supported ({error}); use gs://, s3:// or a"
             " local path"

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from bert_jax import errors
+from bert_jax import errors, hub
 from bert_jax.errors import ConfigError
 from bert_jax.storage import buckets
 
@@ -69,6 +69,9 @@ def with_retries(do: Callable[[], T], path: str) -> T:
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
+            if path.startswith(hub.SCHEME):
+                with hub.raise_errors(path):
+                    return do()
             return do()
         except Exception as error:
             what = buckets.message(error) if buckets.is_remote(path) else None

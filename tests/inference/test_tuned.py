@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_jax import inference
+from bert_jax import inference, storage
 from bert_jax.errors import ConfigError
 from bert_jax.interop import huggingface_write
 from tests.conftest import use_mesh
@@ -140,6 +140,15 @@ def test_settings_of_the_model_apply_unless_given(tmp_path):
     assert row["labels"] == []
     with pytest.raises(ConfigError, match="2 texts; each input must be a text$"):
         inference.load_tuned(tmp_path).predict([("w1", "w2")])
+
+
+def test_settings_of_a_model_in_a_bucket_apply(tmp_path, bucket):
+    write(tmp_path, "multi_label")
+    (tmp_path / "decisions.json").write_text('{"num_texts": 1, "threshold": 0.0}')
+    storage.upload(str(tmp_path), "gs://b/model")
+    use_mesh(1, 1, 1)
+    (row,) = inference.load_tuned("gcs://b/model/").predict(["w1"])
+    assert row["labels"] == [*tuned.NAMES]
 
 
 def test_truncated_rows_and_words_are_counted(tmp_path):

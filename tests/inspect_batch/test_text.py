@@ -1,12 +1,9 @@
 """The command `python -m bert_jax.inspect_batch` prints text and writes a page."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from bert_jax.errors import ConfigError
-from bert_jax.inspect_batch import __main__ as inspect_command
 from tests.commands import run, run_well, small_run, write_text
 
 
@@ -37,11 +34,3 @@ def test_an_invalid_step_is_a_one_line_error(directory):
     (line,) = result.stderr.splitlines()
     message = "--step=61 is not a step of the run; give a step from 1 to 60"
     assert line.startswith("error: ") and message in line
-
-
-@pytest.mark.parametrize(
-    "path, message", [("tests", "is a directory"), ("no/such/x.html", "does not exist")]
-)
-def test_a_page_that_cannot_be_written_is_an_error(path, message):
-    with pytest.raises(ConfigError, match=f"--html={path} .*{message}"):
-        inspect_command.check_page_path(Path(path))

@@ -48,12 +48,6 @@ def test_missing_tensors_and_other_shapes_are_errors(source):
     source_lib.check_tensors(found, {WORD: (rows + 1, dims)}, free_rows=[WORD])
 
 
-@pytest.mark.parametrize("path", ["~nouser/model", "a\nb"])
-def test_an_invalid_path_is_an_error(path):
-    with pytest.raises(ConfigError, match="^--model=.* is not a path; use another"):
-        source_lib.local_path(path, "--model")
-
-
 def test_a_model_in_a_bucket_is_downloaded(source, bucket):
     directory, arrays = source
     storage.upload(str(directory), "gs://b/some/model")

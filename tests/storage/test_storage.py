@@ -182,29 +182,16 @@ def test_failed_write_is_retried(tmp_path, monkeypatch, slept, capsys):
     assert all(storage.is_temporary(os.path.basename(tmp)) for tmp in seen)
 
 
-def test_reader_resumes_at_its_offset_after_an_error(
-    tmp_path, monkeypatch, slept, capsys
-):
-    path = tmp_path / "file"
-    path.write_bytes(bytes(range(256)) * 40)
-    opened, reads = storage._open, []
+def test_a_transient_error_does_not_hide_a_file(tmp_path, monkeypatch, slept, capsys):
+    (tmp_path / "file").touch()
+    stat, errors = os.stat, [OSError(errno.ESTALE, "Stale file handle")] * 2
 
-    class Failing:
-        def __init__(self, path):
-            self._file = opened(path)
-            self.seek, self.close = self._file.seek, self._file.close
+    def fail_twice(path, **kwargs):
+        if errors and str(path).startswith(str(tmp_path)):
+            raise errors.pop()
+        return stat(path, **kwargs)
 
-        def read(self, size):
-            reads.append(size)
-            data = self._file.read(size)
-            if len(reads) % 3 == 0:  # the data is lost
-                raise ConnectionResetError("reset by peer")
-            return data
-
-    monkeypatch.setattr(storage, "_open", Failing)
-    with storage.Reader(str(path)) as file:
-        head = file.read(10)
-        file.seek(0)
-        parts = [*iter(lambda: file.read(1000), b"")]
-    assert b"".join(parts) == path.read_bytes() and head == bytes(range(10))
-    assert len(slept) == len(reads) // 3
+    monkeypatch.setattr(os, "stat", fail_twice)
+    assert storage.exists(str(tmp_path / "file")) and len(slept) == 2
+    assert not storage.exists(str(tmp_path / "none"))
+    assert not storage.exists(str(tmp_path / "file" / "none"))

@@ -1,13 +1,11 @@
 """Tests of bert_jax.training.compilation_cache."""
 
 import os
-import pathlib
 import stat
 
 import jax
 import pytest
 
-from bert_jax import storage
 from bert_jax.errors import ConfigError
 from bert_jax.training import compilation_cache
 from tests.commands import run_well, small_run
@@ -26,6 +24,14 @@ def no_cache_of_jax():
         jax.config.update(key, value)
 
 
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """The home directory, in which the default cache is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return tmp_path
+
+
 def directory_of_jax():
     return jax.config.jax_compilation_cache_dir
 
@@ -36,160 +42,131 @@ def mode(path):
 
 def test_without_a_directory_there_is_no_cache():
     jax.config.update("jax_compilation_cache_dir", "/elsewhere")  # of JAX's variable
-    assert compilation_cache.enable("", "runs/a") == "cache:  none"
+    assert compilation_cache.enable("") == "cache:  none"
     assert directory_of_jax() is None
 
 
-def test_auto_is_a_private_directory_beside_the_workdir(tmp_path):
-    line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
-    cache = tmp_path / "runs" / ".compilation_cache"
-    (directory,) = cache.iterdir()
+def test_auto_leaves_a_directory_that_jax_has_from_its_variable(home):
+    jax.config.update("jax_compilation_cache_dir", "/elsewhere")
+    assert compilation_cache.enable("auto") == "cache:  /elsewhere"
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize("variable", [None, "relative/path", "xdg"])
+def test_auto_is_a_private_directory_of_this_user(home, monkeypatch, variable):
+    cache = home / ".cache"
+    if variable:
+        cache = home / variable if variable == "xdg" else cache
+        value = str(cache) if variable == "xdg" else variable
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+    line = compilation_cache.enable("auto")
+    (directory,) = (cache / "bert_jax").iterdir()
     assert line == f"cache:  {directory}" and directory_of_jax() == str(directory)
-    assert mode(cache) == mode(directory) == 0o700
+    assert mode(cache) == mode(cache / "bert_jax") == 0o700
     assert not list(directory.iterdir())
     jax.config.update("jax_compilation_cache_dir", None)
-    assert compilation_cache.enable("auto", str(tmp_path / "runs" / "b")) == line
+    assert compilation_cache.enable("auto") == line
     # Programs that compile fast are kept too.
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 0
 
 
-def test_auto_leaves_a_directory_that_jax_has_from_its_variable(tmp_path):
-    jax.config.update("jax_compilation_cache_dir", "/elsewhere")
-    line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line == "cache:  /elsewhere" and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("bits", [0o770, 0o702])
-def test_auto_is_none_if_other_users_can_write_to_it(tmp_path, bits):
-    cache = tmp_path / ".compilation_cache"
+def others_can_write(cache):
     cache.mkdir()
-    cache.chmod(bits)
-    line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line == f"cache:  none, because other users can write to {cache}"
-    assert directory_of_jax() is None and mode(cache) == bits
+    cache.chmod(0o770)
+    return "can be written to by other users"
 
 
-def test_auto_removes_the_permission_of_others_to_read(tmp_path):
-    cache = tmp_path / ".compilation_cache"
-    cache.mkdir()
-    cache.chmod(0o755)
-    line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line.startswith(f"cache:  {cache}/") and mode(cache) == 0o700
+def is_a_link(cache):
+    (cache.parent / "private").mkdir(mode=0o700)
+    cache.symlink_to(cache.parent / "private")
+    return "is a link"
 
 
-@pytest.mark.parametrize("bits", [0o777, 0o775, 0o2775])
-def test_auto_is_none_if_other_users_can_replace_it(tmp_path, bits):
-    above = tmp_path / "runs"
-    (above / "b").mkdir(parents=True)
-    above.chmod(bits)
-    for workdir in (above / "a", above / "b" / "a"):
-        line = compilation_cache.enable("auto", str(workdir))
-        assert line == f"cache:  none, because other users can write to {above}"
-    assert not list(above.rglob(".compilation_cache"))
-    above.chmod(0o1777)  # as /tmp: only an owner can rename or remove
-    line = compilation_cache.enable("auto", str(above / "a"))
-    assert line.startswith(f"cache:  {above}")
+def is_a_file(cache):
+    cache.touch()
+    return "is not a directory"
 
 
-def test_auto_is_none_if_it_is_a_link(tmp_path):
-    cache = tmp_path / ".compilation_cache"
-    (tmp_path / "private").mkdir(mode=0o700)
-    cache.symlink_to(tmp_path / "private")
-    line = compilation_cache.enable("auto", str(tmp_path / "a"))
-    assert line == f"cache:  none, because {cache} is a link"
-    assert not list((tmp_path / "private").iterdir())
+PROBLEMS = [others_can_write, is_a_link, is_a_file]
 
 
-def test_auto_is_none_if_it_or_a_directory_above_belongs_to_another_user(
-    tmp_path, monkeypatch
-):
-    compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
-    jax.config.update("jax_compilation_cache_dir", None)
-    owners = {}
-    lstat = pathlib.Path.lstat
+@pytest.mark.parametrize("make", PROBLEMS)
+def test_auto_is_none_if_the_directory_is_not_private(home, make):
+    cache = home / ".cache" / "bert_jax"
+    cache.parent.mkdir()
+    problem = make(cache)
+    line = compilation_cache.enable("auto")
+    assert line.startswith(f"cache:  none, because {cache} {problem}")
+    assert directory_of_jax() is None and not list(home.rglob("compiled-*"))
 
-    def with_owner(path):
-        fields = list(lstat(path))
-        fields[stat.ST_UID] = owners.get(path, fields[stat.ST_UID])
-        return os.stat_result(fields)
 
-    monkeypatch.setattr(pathlib.Path, "lstat", with_owner)
-    for path in (tmp_path, tmp_path / "runs", tmp_path / "runs/.compilation_cache"):
-        owners = {path: os.geteuid() + 1}
-        line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
-        assert line == f"cache:  none, because {path} belongs to another user"
+@pytest.mark.parametrize("make", PROBLEMS)
+def test_a_named_directory_that_is_not_private_is_an_error(tmp_path, make):
+    problem = make(tmp_path / "named")
+    with pytest.raises(
+        ConfigError, match=f"^config.compilation_cache_dir: .*/named {problem}"
+    ):
+        compilation_cache.enable(str(tmp_path / "named"))
     assert directory_of_jax() is None
-    owners = {tmp_path: 0}  # root can write anywhere
-    line = compilation_cache.enable("auto", str(tmp_path / "runs" / "a"))
-    assert line.startswith(f"cache:  {tmp_path}")
 
 
-def test_auto_checks_and_uses_the_directories_that_links_lead_to(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "runs")
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    line = compilation_cache.enable("auto", str(tmp_path / "link" / "a"))
-    assert line.startswith(f"cache:  {runs}/")
-    jax.config.update("jax_compilation_cache_dir", None)
-    runs.chmod(0o777)
-    line = compilation_cache.enable("auto", str(tmp_path / "link" / "a"))
-    assert line == f"cache:  none, because other users can write to {runs}"
+def test_a_directory_of_another_user_is_not_used(home, monkeypatch):
+    for path in (home / ".cache" / "bert_jax", home / "named"):
+        path.mkdir(parents=True, mode=0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    line = compilation_cache.enable("auto")
+    assert line.startswith("cache:  none, because") and "another user" in line
+    with pytest.raises(ConfigError, match="_dir: .*/named belongs to another user; re"):
+        compilation_cache.enable(str(home / "named"))
+    assert directory_of_jax() is None
 
 
-def test_auto_is_none_where_no_directory_can_be_made(tmp_path):
+def test_auto_is_none_where_no_directory_can_be_made(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    for workdir in (str(tmp_path / "file" / "a"), "/proc/nope/a"):
-        line = compilation_cache.enable("auto", workdir)
-        assert line.startswith("cache:  none, because") and "be written to (" in line
-    line = compilation_cache.enable("auto", "gs://bucket/a")
-    assert line == "cache:  none, because the workdir is in a bucket"
+    for home in (str(tmp_path / "file"), "/proc/nope"):
+        monkeypatch.setenv("XDG_CACHE_HOME", home)
+        line = compilation_cache.enable("auto")
+        assert line.startswith("cache:  none, because [Errno ") and home in line
     assert directory_of_jax() is None
 
 
-def test_a_bucket_keeps_no_programs_that_compile_fast(monkeypatch):
+def test_a_bucket_keeps_no_programs_that_compile_fast(bucket):
     before = jax.config.jax_persistent_cache_min_compile_time_secs
     assert before > 0
-    monkeypatch.setattr(storage, "write", lambda path, data: None)
-    line = compilation_cache.enable("gs://bucket/cache", "gs://bucket/a")
-    assert line == "cache:  gs://bucket/cache" and directory_of_jax() == line[8:]
+    line = compilation_cache.enable("gs://b/cache")
+    assert line == "cache:  gs://b/cache" and directory_of_jax() == line[8:]
     assert jax.config.jax_persistent_cache_min_compile_time_secs == before
 
 
-def test_other_versions_and_other_cpus_have_other_directories(monkeypatch):
-    found = [compilation_cache._digest(), compilation_cache._digest()]
-    monkeypatch.setattr(compilation_cache, "_cpu_features", lambda: "flags: other")
-    found.append(compilation_cache._digest())
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0.0")
-    found.append(compilation_cache._digest())
-    assert found[0] == found[1] and len(set(found)) == 3
+def test_other_cpus_have_other_directories(monkeypatch):
+    found = [compilation_cache._cpu_digest(), compilation_cache._cpu_digest()]
+    monkeypatch.setattr(compilation_cache.platform, "machine", lambda: "other")
+    found.append(compilation_cache._cpu_digest())
+    assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.parametrize("name", ["/proc/nope", "README.md"])
+@pytest.mark.parametrize("name", ["/proc/nope", "README.md/a"])
 def test_a_named_directory_that_is_not_writable_is_an_error(name):
     with pytest.raises(ConfigError, match=f"compilation_cache_dir='{name}': "):
-        compilation_cache.enable(name, "runs/a")
+        compilation_cache.enable(name)
     assert directory_of_jax() is None
 
 
-def test_a_named_directory_is_made_private_and_may_belong_to_a_group(tmp_path):
+def test_a_named_directory_is_made_private(tmp_path):
     directory = tmp_path / "a" / "b"
-    line = compilation_cache.enable(str(directory), "runs/a")
+    line = compilation_cache.enable(str(directory))
     assert line == f"cache:  {directory}" and mode(directory) == 0o700
-    directory.chmod(0o770)
-    compilation_cache.enable(str(directory), "runs/a")
-    directory.chmod(0o707)
-    with pytest.raises(ConfigError, match="all users can write to it.*chmod o-w"):
-        compilation_cache.enable(str(directory), "runs/a")
 
 
 @pytest.mark.slow
 def test_a_second_run_compiles_nothing_and_has_the_same_bits(trained, tmp_path):
     """The cache has the same files after the second run as after the first."""
     found = []
+    environment = {"JAX_COMPILATION_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path)}
     for name in ("first", "second"):
         arguments = [*small_run(trained), f"--workdir={tmp_path / name}"]
-        stdout = run_well("bert_jax.train", *arguments, JAX_COMPILATION_CACHE_DIR="")
-        (directory,) = (tmp_path / ".compilation_cache").iterdir()
+        stdout = run_well("bert_jax.train", *arguments, **environment)
+        (directory,) = (tmp_path / "bert_jax").iterdir()
         assert f"cache:  {directory}\n" in stdout
         found.append({path.name for path in directory.glob("*-cache")})
     steps = [name for name in found[0] if name.startswith("jit_train_step-")]
@@ -199,5 +176,5 @@ def test_a_second_run_compiles_nothing_and_has_the_same_bits(trained, tmp_path):
     path = directory / steps[0]
     path.write_bytes(path.read_bytes()[:1000])
     arguments = [*small_run(trained), f"--workdir={tmp_path / 'third'}"]
-    run_well("bert_jax.train", *arguments, JAX_COMPILATION_CACHE_DIR="")
+    run_well("bert_jax.train", *arguments, **environment)
     assert_same_bits(tmp_path / "first", tmp_path / "third", 60)

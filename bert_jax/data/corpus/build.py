@@ -82,7 +82,7 @@ def prepare(
     directory = config.data.corpus_dir
     if corpus.exists(directory):
         existing = corpus.read(config)
-        work_directory.remove(directory)
+        work_directory.remove(directory, scratch_dir)
         print(f"corpus: {directory} is already prepared", flush=True)
         return existing
     return _prepare(config, num_workers, scratch_dir, tokenizer)
@@ -142,7 +142,7 @@ def _prepare(
             found,
             indexed and indexed.index,
         )
-    work_directory.remove(directory)
+    work_directory.remove(directory, scratch_dir)
     made = corpus.read(config)
     train, validation = made.shards["train"], made.shards["validation"]
     print(

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -168,7 +168,7 @@ def merge(task: Merge) -> int:
     name = f"merged-{task.level}-{digest}"
 
     def fill(tmp: str) -> None:
-        with open(tmp, "wb") as file:
+        with storage.open_own(tmp, "xb") as file:
             file.write(header.to_bytes())
             file.write(everything[order].tobytes())
             lengths = file.tell()
@@ -231,6 +231,6 @@ def _ordered_parts(slices: Iterator[segments.Segment]) -> Iterator[segments.Segm
             yield segments.select(segment, block)
 
 
-def _write_at(file: BinaryIO, offset: int, array: np.ndarray) -> None:
+def _write_at(file: IO[bytes], offset: int, array: np.ndarray) -> None:
     file.seek(offset)
     file.write(array.tobytes())

@@ -1,10 +1,10 @@
 """Work directories of an unfinished corpus, from which `prepare` resumes.
 
-`unfinished/` in the corpus directory contains the lock and the path of the scratch
-directory; for a corpus in a bucket it is in the system's temporary directory. The
-scratch directory contains everything else, which is about as large as the corpus. On a
-local disk it is `unfinished/` itself. If the corpus directory is on a network or FUSE
-file system, it is in the system's temporary directory.
+`unfinished/` in the corpus directory has the lock and, on a local disk, all other work,
+which is about as large as the corpus. On a network or FUSE file system, the other work
+is in a private directory in the system's temporary directory; for a corpus in a bucket,
+the lock as well. The path of a private directory is derived from that of the corpus,
+which its mark repeats: a directory without this mark is neither used nor removed.
 
 Each stage of the work has a subdirectory with a file that lists the settings on which
 its content depends. A stage is emptied if these settings change.
@@ -14,18 +14,22 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import small_files, storage
 from bert_jax.data.corpus import corpus, file_systems
 from bert_jax.errors import ConfigError
 
 NAME = "unfinished"
-_FACTS = "facts.json"
+# The path of the corpus, and a random id. A scratch directory whose id is not that of
+# the lock's directory has earlier work, whose shards may have been replaced.
+_MARK = "work.json"
 _MADE_FOR = "made_for.json"
+_LOCK = "lock"
 
 
 @contextlib.contextmanager
@@ -44,26 +48,24 @@ def opened(corpus_dir: str, scratch_dir: str | None = None) -> Iterator[str]:
         writable, or corpus_dir contains shards that do not belong to this work.
     """
     state = _state(corpus_dir)
-    _check_no_other_shards(corpus_dir, _facts(state))
-    made_directory = not storage.exists(corpus_dir)
+    _check_no_other_shards(corpus_dir, state)
+    is_new = not storage.exists(corpus_dir)
     with _locked(corpus_dir, state):
-        found = _facts(state)
         try:  # checked again: the process that held the lock may have finished
-            _check_no_other_shards(corpus_dir, found)
+            _check_no_other_shards(corpus_dir, state)
         except ConfigError:
             shutil.rmtree(state)
             raise
-        scratch = _scratch(corpus_dir, state, scratch_dir, found)
-        facts = {"made_directory": made_directory} | (found or {})
-        if found != (facts := facts | {"scratch": scratch}):
-            text = json.dumps(facts, indent=2)
-            storage.write(os.path.join(state, _FACTS), text.encode())
+        scratch = _scratch(corpus_dir, state, scratch_dir)
         _remove_temporary_files(corpus_dir, scratch)
         try:
             yield scratch
         except ConfigError:
             if not has_work(scratch):
-                _discard(corpus_dir)
+                remove_shards(corpus_dir)
+                remove(corpus_dir, scratch_dir)
+                if is_new and not storage.names(corpus_dir):
+                    storage.remove_directory(corpus_dir)
             raise
         # Writes that a bucket rejected also leave temporary files.
         _remove_temporary_files(corpus_dir, scratch)
@@ -88,14 +90,13 @@ def stage(
     """
     path = os.path.join(scratch, name)
     made_for = json.loads(json.dumps(made_for))
-    found = _read_json(os.path.join(path, _MADE_FOR))
+    found = _read_json(os.path.join(path, _MADE_FOR), path)
     if found != made_for:
         if found is None or fits is None or not fits(found):
             clear()
             shutil.rmtree(path, ignore_errors=True)
         os.makedirs(path, exist_ok=True)
-        text = json.dumps(made_for, indent=2)
-        storage.write(os.path.join(path, _MADE_FOR), text.encode())
+        _write_json(os.path.join(path, _MADE_FOR), made_for)
     return path
 
 
@@ -115,12 +116,12 @@ def is_unfinished(corpus_dir: str) -> bool:
     return os.path.exists(_state(corpus_dir)) or bool(corpus.shard_files(corpus_dir))
 
 
-def remove(corpus_dir: str) -> None:
+def remove(corpus_dir: str, scratch_dir: str | None = None) -> None:
     """Removes the work directories of a finished corpus, if they exist."""
     state = _state(corpus_dir)
-    if facts := _facts(state):
-        shutil.rmtree(facts["scratch"], ignore_errors=True)
-    shutil.rmtree(state, ignore_errors=True)
+    for path in (_scratch_path(corpus_dir, state, scratch_dir), state):
+        if _is_own(path, corpus_dir):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_shards(corpus_dir: str) -> None:
@@ -129,50 +130,109 @@ def remove_shards(corpus_dir: str) -> None:
         storage.remove(os.path.join(corpus_dir, name))
 
 
+# ----------------------------------------------------------------- the directories
+
+
 def _state(corpus_dir: str) -> str:
+    """Returns the directory of the lock."""
     if storage.is_remote(corpus_dir):
-        return _path_in(tempfile.gettempdir(), corpus_dir)
+        return _private_path(tempfile.gettempdir(), corpus_dir)
     return os.path.join(corpus_dir, NAME)
 
 
-def _path_in(directory: str, corpus_dir: str) -> str:
-    """Returns a path in `directory` that is unique to the corpus directory."""
-    is_remote = storage.is_remote(corpus_dir)
-    identity = corpus_dir if is_remote else os.path.realpath(corpus_dir)
-    digest = hashlib.sha256(identity.encode()).hexdigest()
-    return os.path.join(directory, f"bert_jax-{digest[:16]}")
-
-
-def _scratch(
-    corpus_dir: str, state: str, scratch_dir: str | None, found: dict[str, Any] | None
-) -> str:
-    """Returns the scratch directory, which is created if it does not exist."""
-    before = found["scratch"] if found else None
+def _scratch_path(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
+    """Returns the directory of all other work."""
     if scratch_dir:
-        scratch = _path_in(os.path.abspath(scratch_dir), corpus_dir)
-    elif before and os.path.isdir(before):
-        scratch = before
-    elif file_systems.is_networked(state):
-        scratch = _path_in(tempfile.gettempdir(), corpus_dir)
-    else:
-        scratch = state
-    if before and before != scratch and before != state:
-        shutil.rmtree(before, ignore_errors=True)
+        return _private_path(os.path.abspath(scratch_dir), corpus_dir)
+    if file_systems.is_networked(state):
+        return _private_path(tempfile.gettempdir(), corpus_dir)
+    return state
+
+
+def _private_path(directory: str, corpus_dir: str) -> str:
+    """Returns a path in `directory` that is unique to the corpus and this user."""
+    digest = hashlib.sha256(_identity(corpus_dir).encode()).hexdigest()
+    return os.path.join(directory, f"bert_jax-{os.geteuid()}-{digest[:16]}")
+
+
+def _identity(corpus_dir: str) -> str:
+    is_remote = storage.is_remote(corpus_dir)
+    return corpus_dir if is_remote else os.path.realpath(corpus_dir)
+
+
+def _is_inside(path: str, corpus_dir: str) -> bool:
+    return path == os.path.join(corpus_dir, NAME)
+
+
+def _is_own(path: str, corpus_dir: str) -> bool:
+    """Returns whether a directory is there and may be removed."""
+    if _is_inside(path, corpus_dir):
+        return os.path.isdir(path) and not os.path.islink(path)
     try:
-        os.makedirs(scratch, exist_ok=True)
-    except OSError as error:
+        is_private = not storage.why_not_private(path)
+    except FileNotFoundError:
+        return False
+    mark = _mark(path) if is_private else None
+    return mark is not None and mark.get("corpus") == _identity(corpus_dir)
+
+
+def _mark(directory: str) -> dict[str, Any] | None:
+    """Returns the mark of a directory, None if it has none."""
+    return _read_json(os.path.join(directory, _MARK), directory)
+
+
+def _make(path: str, corpus_dir: str) -> None:
+    """Creates a work directory unless it exists.
+
+    Raises:
+      ConfigError: when it is a link, or belongs to another user, corpus or program.
+    """
+    if _is_inside(path, corpus_dir):
+        os.makedirs(path, exist_ok=True)
+        if os.path.islink(path):
+            raise ConfigError(
+                f"{path} is a link; remove it, and give --scratch_dir=DIR to keep the"
+                " work on another disk"
+            )
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    storage.private_directory(path)
+    others = {name for name in os.listdir(path) if not storage.is_temporary(name)}
+    if others - {_LOCK} and not _is_own(path, corpus_dir):
         raise ConfigError(
-            f"--scratch_dir={scratch_dir or os.path.dirname(scratch)} is not writable"
-            f" ({error}); give a writable directory on a local disk"
-        ) from None
-    if scratch != os.path.join(corpus_dir, NAME):
+            f"{path} has other files than work on {corpus_dir}; remove it, or give"
+            " another --scratch_dir"
+        )
+
+
+def _scratch(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
+    """Returns the scratch directory, which is empty unless its work can be resumed."""
+    scratch = _scratch_path(corpus_dir, state, scratch_dir)
+    if scratch != state:
+        try:
+            _make(scratch, corpus_dir)
+        except OSError as error:
+            raise ConfigError(
+                f"--scratch_dir={os.path.dirname(scratch)} is not writable ({error});"
+                " give a writable directory on a local disk"
+            ) from None
+    mark = _mark(state)
+    if mark is None or mark != _mark(scratch):
+        mark = {"corpus": _identity(corpus_dir), "id": secrets.token_hex(8)}
+        if scratch != state:
+            shutil.rmtree(scratch)
+            storage.private_directory(scratch)
+            _write_json(os.path.join(scratch, _MARK), mark)
+        _write_json(os.path.join(state, _MARK), mark)
+    if not _is_inside(scratch, corpus_dir):
         free = shutil.disk_usage(scratch).free / 1e9
         print(f"scratch: {scratch} ({free:,.0f} GB free)", flush=True)
     return scratch
 
 
-def _check_no_other_shards(corpus_dir: str, found: dict[str, Any] | None) -> None:
-    if found is not None or not (names := corpus.shard_files(corpus_dir)):
+def _check_no_other_shards(corpus_dir: str, state: str) -> None:
+    names = corpus.shard_files(corpus_dir)
+    if not names or _mark(state) is not None:
         return
     if corpus.exists(corpus_dir):
         raise ConfigError(
@@ -190,8 +250,8 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
     """Creates and locks the directories; the lock is released when the process ends."""
     try:
         storage.make_directory(corpus_dir)
-        os.makedirs(state, exist_ok=True)
-        lock = open(os.path.join(state, "lock"), "w")
+        _make(state, corpus_dir)
+        lock = storage.open_own(os.path.join(state, _LOCK), "a")
     except OSError as error:
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} is not writable ({error}); give a"
@@ -206,36 +266,29 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
         yield
 
 
-def _facts(state: str) -> dict[str, Any] | None:
-    """Returns "made_directory" and "scratch" of unfinished work; None if there is none.
-
-    "made_directory" is whether `opened` created the corpus directory.
-    """
-    return _read_json(os.path.join(state, _FACTS))
-
-
-def _read_json(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
+def _read_json(path: str, directory: str) -> dict[str, Any] | None:
+    if not os.path.lexists(path):
         return None
+    return small_files.read_json(path, f"remove {directory} to start over")
+
+
+def _write_json(path: str, value: dict[str, Any]) -> None:
+    storage.write(path, json.dumps(value, indent=2).encode())
 
 
 def _remove_temporary_files(corpus_dir: str, scratch: str) -> None:
-    """Removes temporary files of writes that were interrupted."""
-    for directory, _, names in os.walk(scratch):
-        for name in filter(storage.is_temporary, names):
-            os.remove(os.path.join(directory, name))
+    """Removes temporary files of writes that were interrupted.
+
+    Raises:
+      ConfigError: when there is a link, which would lead out of the work.
+    """
+    for parent, directories, files in os.walk(scratch):
+        for name in (*directories, *files):
+            path = os.path.join(parent, name)
+            if os.path.islink(path):
+                raise ConfigError(f"{path} is a link; remove {scratch} to start over")
+            if storage.is_temporary(name):
+                os.remove(path)
     for name in storage.names(corpus_dir):
         if storage.is_temporary(name):
             storage.remove(os.path.join(corpus_dir, name))
-
-
-def _discard(corpus_dir: str) -> None:
-    """Removes all work, and the corpus directory if `opened` created it."""
-    facts = _facts(_state(corpus_dir))
-    remove_shards(corpus_dir)
-    remove(corpus_dir)
-    if facts and facts["made_directory"] and not storage.names(corpus_dir):
-        storage.remove_directory(corpus_dir)

@@ -184,7 +184,7 @@ def _on_the_hub(name: str, record: str | None) -> Dataset:
         with hub.raise_errors(f"{_KEY}: hf:{name}"):
             commit = _commit(repository, revision, record)
             root = f"datasets/{repository}@{commit}"
-            names = hub.file_system().find(root)
+            names = storage.file_system(hub.SCHEME).find(root)
     except ConnectionError as error:
         raise ConfigError(
             f"{error}; without a network, use a local copy, as hf:DIRECTORY, or set"

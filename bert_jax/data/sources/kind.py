@@ -132,7 +132,8 @@ class FileSource(SourceKind):
 
     def find(self, record: str | None) -> Found:
         del record
-        matches = sorted(storage.glob(self.pattern))
+        path = storage.parse_path("config.data.sources", self.pattern)
+        matches = sorted(storage.glob(path))
         files = with_sizes(matches)
         if matches and not files:
             raise ConfigError(

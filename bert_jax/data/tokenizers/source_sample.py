@@ -232,7 +232,10 @@ class _Excerpts:
         start = max(place.start, self._ends.get(place.path, 0)) - 1
         reader = storage.Reader(place.path)
         reader.seek(start)
-        with io.BufferedReader(reader) as file, open(self._path, "wb") as copy:
+        with (
+            io.BufferedReader(reader) as file,
+            storage.open_own(self._path, "wb") as copy,
+        ):
             end = start + len(file.readline(max_line))
             stop = end + place.max_bytes
             while end < stop and (line := file.readline(max_line)):

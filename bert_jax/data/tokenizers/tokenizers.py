@@ -80,7 +80,7 @@ def load(config: TokenizerConfig) -> Tokenizer:
 
 def load_any_size(config: TokenizerConfig) -> Tokenizer:
     """Like `load`, but does not compare config.vocab_size."""
-    path = os.path.expanduser(config.vocab_file)
+    path = config.vocab_file
     if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
             f"config.tokenizer.vocab_file={path!r} is not a file; set it to a"

@@ -147,7 +147,7 @@ def _gather(
     def fill(tmp: str) -> None:
         sampled.clear()  # a failed attempt may have filled it
         with (
-            open(tmp, "w", encoding="utf-8", newline="\n") as file,
+            storage.open_own(tmp, "x", encoding="utf-8", newline="\n") as file,
             Progress(
                 "sampling text for the tokenizer", total / 2**20, "MB"
             ) as progress,

@@ -210,7 +210,7 @@ def test_a_corpus_in_a_bucket(source, tmp_path):
     """The bucket is simulated by fsspec's in-memory file system."""
     config, _ = source
     local = made(config)
-    remote = changed(config, "data", corpus_dir=f"memory://{tmp_path}/corpus")
+    remote = changed(config, "data", corpus_dir=f"memory:/{tmp_path}/corpus")
     found = build.prepare(remote, 1)
     assert found.shards == corpus.read(config).shards
     assert sorted(storage.names(found.directory)) == sorted(local)
@@ -310,8 +310,8 @@ def test_killed_before_any_file_it_resumes(source, monkeypatch):
     expected = made(elsewhere(config, "straight"))
     names = encoded_batches(monkeypatch, elsewhere(config, "counted"))
     assert len(names) > 5
-    # The scratch path, groups, and settings of the runs; the runs; the settings of the
-    # shards, and two files for each; vocabulary and manifest.
+    # The mark of the work, groups, and settings of the runs; the runs; the settings of
+    # the shards, and two files for each; vocabulary and manifest.
     count = 3 + len(names) + 1 + 2 * 3 + 2
     for i in range(1, count + 1):
         again = elsewhere(config, f"again{i}")
@@ -408,7 +408,7 @@ def test_a_dataset_of_the_hub_resumes_with_the_same_commit(
 def test_killed_after_the_manifest_it_only_removes_work(source, monkeypatch):
     config, _ = source
 
-    def killed(directory):
+    def killed(*args):
         raise Killed
 
     with monkeypatch.context() as patch:

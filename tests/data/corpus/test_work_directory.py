@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import json
 import os
 import shutil
 
@@ -17,12 +18,13 @@ def corpus_dir(tmp_path):
     return str(tmp_path / "corpus")
 
 
-def leave(corpus_dir, made_for, *names, shards=()):
+def leave(corpus_dir, made_for, *names, shards=(), scratch_dir=None):
     """Writes the files of a stage and a shard, as left by a killed process."""
     with pytest.raises(KeyboardInterrupt):
-        with work_directory.opened(corpus_dir) as work:
+        with work_directory.opened(corpus_dir, scratch_dir) as work:
             add(corpus_dir, work, made_for, *names, shards=shards)
             raise KeyboardInterrupt
+    return work
 
 
 def add(corpus_dir, work, made_for, *names, shards=()):
@@ -241,20 +243,26 @@ def test_if_the_scratch_directory_is_lost_the_work_starts_over(
 
 def test_a_given_scratch_directory(corpus_dir, tmp_path, capsys):
     scratch_dir = str(tmp_path / "local" / "disk")
-    with pytest.raises(KeyboardInterrupt):
+    left = leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=scratch_dir)
+    assert os.path.dirname(left) == scratch_dir
+    with work_directory.opened(corpus_dir, scratch_dir) as work:
+        assert work == left and own_files(work) == ["run-0"]
+        assert SHARD in os.listdir(corpus_dir)
+    assert capsys.readouterr().out.count(f"scratch: {work} (") == 2
+    work_directory.remove(corpus_dir, scratch_dir)
+    assert os.listdir(scratch_dir) == [] and os.listdir(corpus_dir) == [SHARD]
+
+
+def test_work_in_two_scratch_directories_is_not_mixed(corpus_dir, tmp_path):
+    """The shards are those of the last call, so that earlier results do not fit."""
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=first)
+    leave(corpus_dir, {}, "run-1", shards=[SHARD], scratch_dir=second)
+    for scratch_dir in (first, None, second):
         with work_directory.opened(corpus_dir, scratch_dir) as work:
-            assert os.path.dirname(work) == scratch_dir
-            add(corpus_dir, work, {}, "run-0")
-            raise KeyboardInterrupt
-    with work_directory.opened(corpus_dir) as again:  # without the flag
-        assert again == work and own_files(work) == ["run-0"]
-    other = str(tmp_path / "other")
-    with work_directory.opened(corpus_dir, other) as moved:
-        assert os.path.dirname(moved) == other
-        assert not os.path.exists(work)
-    assert capsys.readouterr().out.count("scratch: ") == 3
-    work_directory.remove(corpus_dir)
-    assert os.listdir(other) == []
+            add(corpus_dir, work, {})
+            assert own_files(work) == []
+            assert SHARD not in os.listdir(corpus_dir)
 
 
 def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
@@ -263,3 +271,130 @@ def test_a_scratch_directory_that_cannot_be_made(corpus_dir, tmp_path):
     with pytest.raises(ConfigError, match=message):
         with work_directory.opened(corpus_dir, str(tmp_path / "file" / "here")):
             pass
+
+
+# ------------------------------------------------- directories that come from elsewhere
+
+
+@pytest.fixture
+def precious(tmp_path):
+    """A directory of the user, which is not changed in any way."""
+    directory = tmp_path / "home"
+    directory.mkdir()
+    (directory / "thesis.txt").write_text("precious")
+    yield str(directory)
+    assert os.listdir(directory) == ["thesis.txt"]
+
+
+def test_no_directory_that_a_file_names_is_removed(corpus_dir, precious):
+    os.makedirs(f"{corpus_dir}/unfinished")
+    for name in ("facts.json", "work.json"):
+        names = {key: precious for key in ("scratch", "corpus", "id")}
+        with open(f"{corpus_dir}/unfinished/{name}", "w") as file:
+            json.dump(names | {"made_directory": True}, file)
+    with pytest.raises(ConfigError, match="no text"):
+        with work_directory.opened(corpus_dir):
+            raise ConfigError("no text")
+    work_directory.remove(corpus_dir)
+
+
+def test_work_is_neither_in_nor_behind_a_link(corpus_dir, precious):
+    leave(corpus_dir, {}, "run-0")
+    os.symlink(precious, f"{corpus_dir}/unfinished/shards")
+    with pytest.raises(ConfigError, match="unfinished/shards is a link; remove .*/unf"):
+        with work_directory.opened(corpus_dir):
+            pass
+    shutil.rmtree(f"{corpus_dir}/unfinished")
+    os.symlink(precious, f"{corpus_dir}/unfinished")
+    with pytest.raises(ConfigError, match="/unfinished is a link; remove it"):
+        with work_directory.opened(corpus_dir):
+            pass
+    work_directory.remove(corpus_dir)
+    os.remove(f"{corpus_dir}/unfinished")  # as the message says
+    with work_directory.opened(corpus_dir):
+        pass
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_copy_of_an_unfinished_corpus_has_its_own_work(
+    corpus_dir, tmp_path, is_elsewhere
+):
+    scratch_dir = str(tmp_path / "scratch") if is_elsewhere else None
+    work = leave(corpus_dir, {}, "run-0", shards=[SHARD], scratch_dir=scratch_dir)
+    copy = str(tmp_path / "copy")
+    shutil.copytree(corpus_dir, copy)
+    with work_directory.opened(copy, scratch_dir) as other:
+        assert other != work
+        add(copy, other, {})
+        assert own_files(other) == ([] if is_elsewhere else ["run-0"])
+    work_directory.remove(copy, scratch_dir)
+    with work_directory.opened(corpus_dir, scratch_dir) as again:
+        assert again == work and own_files(work) == ["run-0"]
+        assert SHARD in os.listdir(corpus_dir)
+
+
+URL = "memory://bucket/corpus"
+
+
+@pytest.fixture
+def private(temporary):
+    """The path of the private directory for URL."""
+    with work_directory.opened(URL) as work:
+        pass
+    work_directory.remove(URL)
+    assert not os.path.exists(work)
+    return work
+
+
+def refused(message):
+    with pytest.raises(ConfigError, match=message):
+        with work_directory.opened(URL):
+            pass
+    work_directory.remove(URL)
+
+
+def test_a_private_directory_of_another_user_is_neither_used_nor_removed(
+    private, monkeypatch
+):
+    leave(URL, {}, "run-0")
+    path = lambda *_: private  # noqa: E731, as another user would have named it
+    monkeypatch.setattr(work_directory, "_private_path", path)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    refused(f"{private} belongs to another user; remove it")
+    assert own_files(private) == ["run-0"]
+
+
+def test_a_private_directory_that_others_can_write_to_is_not_used(private):
+    leave(URL, {}, "run-0")
+    os.chmod(private, 0o777)
+    refused(f"{private} can be written to by other users")
+    assert own_files(private) == ["run-0"]
+
+
+def test_a_private_directory_without_its_mark_is_not_used(private, precious):
+    os.symlink(precious, private)
+    refused(f"{private} is a link; remove it")
+    os.remove(private)
+    shutil.copytree(precious, private)
+    os.chmod(private, 0o700)
+    refused(f"{private} has other files than work on {URL}; remove it")
+    with open(f"{private}/work.json", "w") as file:
+        json.dump({"corpus": "/another/corpus", "id": "0"}, file)
+    refused(f"{private} has other files than work on {URL}; remove it")
+    assert sorted(os.listdir(private)) == ["thesis.txt", "work.json"]
+
+
+def test_a_lock_without_a_mark_is_that_of_a_killed_process(private):
+    os.mkdir(private, 0o700)
+    touch(private, "lock")
+    touch(private, "work.json" + TMP)
+    with work_directory.opened(URL) as work:
+        assert work == private
+
+
+def test_a_lock_that_is_a_link_is_not_opened(private, precious):
+    os.mkdir(private, 0o700)
+    os.symlink(f"{precious}/thesis.txt", f"{private}/lock")
+    refused(f"{private}/lock is a link; remove it")
+    with open(f"{precious}/thesis.txt") as file:
+        assert file.read() == "precious"

@@ -182,7 +182,7 @@ def test_a_source_without_text_is_an_error(tmp_path, sample):
 
 
 def test_a_file_in_a_bucket(tmp_path, sample):
-    path = f"memory://{tmp_path}/a.txt"
+    path = f"memory:/{tmp_path}/a.txt"
     storage.write(path, "".join(f"{line}\n" for line in numbered(5000)).encode())
     (found,), (sampled,) = sample(10 * KB, f"text:{path}")
     assert len({int(line.split()[1]) // 500 for line in found}) == 10
