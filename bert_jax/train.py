@@ -22,7 +22,7 @@ from bert_jax.distributed import devices, multihost, preemption
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import start as start_lib
-from bert_jax.monitoring import report, trackers
+from bert_jax.monitoring import trackers
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.phases import Position, phase_of
@@ -131,7 +131,7 @@ def announce(
     print(described, flush=True)
     overview.print_notes(config, notes)
     tracked = overview.tracked(config, run.mesh, run.corpus, state, run.workdir)
-    run.monitor.open_trackers(config.trackers, run.workdir, first_step, tracked)
+    run.monitor.open_trackers(config.trackers, run.workdir, tracked)
 
 
 def end(run: Run) -> None:
@@ -144,7 +144,6 @@ def end(run: Run) -> None:
             "end",
             lambda: overview.finish(run.workdir, last_step, run.began, run.held_out),
         )
-        run.monitor.image(last_step, f"{run.workdir}/{report.CURVES_FILE}")
         resume.end_workdir()
 
 

@@ -170,7 +170,7 @@ class _Run:
             "run.learning_rate": learning_rate,
             "run.seed": seed,
         }
-        monitor.open_trackers(config.trackers, workdir, self._step, described)
+        monitor.open_trackers(config.trackers, workdir, described)
         # Process 0 reads it after `open_log` dropped the lines of later steps.
         self._history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))

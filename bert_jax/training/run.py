@@ -140,7 +140,7 @@ class Run:
         with self.monitor.activity("saving"):
             self.checkpoints.wait()
         for step in self.checkpoints.steps()[-1:]:
-            self.monitor.checkpoint(step, f"{self.checkpoints.directory}/{step}")
+            self.monitor.checkpoint(f"{self.checkpoints.directory}/{step}")
 
     @contextlib.contextmanager
     def finishing_saves(self) -> Iterator[None]:
