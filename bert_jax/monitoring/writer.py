@@ -24,6 +24,8 @@ METRICS_FILE = "metrics.jsonl"
 UPLOAD_SECS = 30.0
 # The key of the weighted sum of the objectives' losses in a held-out line.
 HELD_OUT_LOSS = "eval_loss"
+# The keys of config.eval that change this loss; a held-out line has them as eval_KEY.
+HELD_OUT_SETTINGS = ("num_sequences", "masked_lm_prob")
 # Starts the keys of probes in a held-out line; their values are percentages.
 PROBE = "probe/"
 

@@ -94,7 +94,7 @@ class Run:
         self.monitor.flush()  # steps so far: their rate excludes the evaluation
         with self.monitor.activity("evaluating"), self.budget.timing("evaluation"):
             line = self.held_out.evaluate(state, phase_index)
-        self.ranking.add(step, phase_index, line[writer.HELD_OUT_LOSS])
+        self.ranking.add(step, phase_index, line)
         self.monitor.log(step, line, f"held out: {report.format_held_out(line)}")
         if not self.config.checkpoint.keep_best:
             return False
