@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import errors
+from bert_jax import clock, errors
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
@@ -163,7 +162,7 @@ class _Run:
             rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
             format_steps=_format_steps,
             on_steps=self._check_steps,
-            started=time.time(),
+            began=clock(),
         )
         described = workdir_lib.flatten(dataclasses.asdict(config)) | {
             "run.workdir": str(Path(workdir).absolute()),

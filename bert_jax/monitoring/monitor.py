@@ -73,7 +73,7 @@ class Monitor:
         rates: Callable[[int, float], dict[str, float]],
         format_steps: Callable[[dict[str, float]], str],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
-        started: float,
+        began: float,
     ) -> None:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
@@ -86,11 +86,10 @@ class Monitor:
           rates: see `StepLog`.
           format_steps: formats the metrics of a log line for printing.
           on_steps: see `StepLog`.
-          started: start of the time that no earlier line accounts for, in seconds
-            since 1970.
+          began: `clock()` at the start of the time that no earlier line accounts for.
         """
         self.close()
-        self._clock = Goodput(writer.read(workdir), first_step, started)
+        self._clock = Goodput(writer.read(workdir), first_step, began)
         self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
         self._progress = Progress(first_step, num_steps)
         self._format_steps = format_steps

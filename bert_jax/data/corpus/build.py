@@ -97,7 +97,7 @@ def _prepare(
             "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"
             f" vocabulary file of config.init_from={config.init_from!r}"
         )
-    start = time.time()
+    start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
         if found is None:
@@ -136,7 +136,7 @@ def _prepare(
         f" {sum(s.num_documents for s in train):,} documents,"
         f" {sum(s.num_tokens for s in train):,} tokens to train on,"
         f" {sum(s.num_tokens for s in validation):,} held out,"
-        f" {time.time() - start:.0f} s -> {directory}",
+        f" {time.monotonic() - start:.0f} s -> {directory}",
         flush=True,
     )
     shares = unknown_tokens.shares(plan.counts, len(config.data.sources))
