@@ -7,8 +7,16 @@ import time
 
 __version__ = "0.1.0"
 
-# Time of the import, in seconds since 1970; the start time of a command.
-BEGAN = time.time()
+
+def clock() -> float:
+    """Returns seconds since the boot, to measure durations by differences.
+
+    The time of day may step by hours when the machine sets its clock.
+    """
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+BEGAN = clock()  # time of the import; the start time of a command
 EXIT_FORCED = 128 + signal.SIGINT  # the code that shells report for SIGINT
 
 

@@ -7,12 +7,12 @@ Resumes from the newest checkpoint in the workdir, if there is one. Ctrl-C and S
 save a checkpoint and stop the run.
 """
 
-import time
 from collections.abc import Sequence
 
 import jax
 
-from bert_jax import cli, probes
+import bert_jax
+from bert_jax import cli, clock, probes
 from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -22,14 +22,14 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
-from bert_jax.monitoring import report, trackers
+from bert_jax.monitoring import trackers
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
+from bert_jax.monitoring.report import format_duration
 from bert_jax.phases import Position, phase_of
 from bert_jax.training import (
     compilation,
     compilation_cache,
-    nonfinite,
     optimizer,
     overview,
     resume,
@@ -39,10 +39,10 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.budget import Budget
 from bert_jax.training.compilation import CompiledSteps
 from bert_jax.training.evaluation import HeldOut
-from bert_jax.training.input import training_batches
 from bert_jax.training.replay import Replay
-from bert_jax.training.run import Run
+from bert_jax.training.saver import Saver
 from bert_jax.training.step import TrainState
+from bert_jax.training.stepper import Stepper
 
 
 def train(config: ExperimentConfig, workdir: str) -> TrainState:
@@ -89,62 +89,55 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
 
         # ---- Steps: taken in `take_steps`.
         target = probes.Target(config, corpus.tokenizer, graphdef, mesh)
-        run = Run(
-            config=config,
-            workdir=workdir,
-            mesh=mesh,
-            corpus=corpus,
-            checkpoints=checkpoints,
-            ranking=ranking,
-            budget=budget,
-            compiled=compiled,
-            replay=Replay(config, train_step),
-            held_out=HeldOut(
-                config, corpus, mesh, graphdef, probes.Probes(examples, target)
-            ),
-            monitor=monitor,
-            began=startup.began,
-        )
-        announce(run, state, first_step, start.notes if start else ())
+        probed = probes.Probes(examples, target)
+        held_out = HeldOut(config, corpus, mesh, graphdef, probed)
+        replay = Replay(config, train_step)
+        stepper = Stepper(config, corpus, mesh, compiled, replay, monitor)
+        saver = Saver(config, checkpoints, ranking, held_out, budget, monitor)
+        announce(stepper, saver, state, first_step, start.notes if start else ())
         del start  # weights are as large as the parameters
         preemption.save_on_signals()
-        state = train_with_rollbacks(run, state, first_step, position)
+        state = train_with_rollbacks(stepper, saver, state, first_step, position)
 
-        end(run)
+        end(saver, startup.began)
         return state
 
 
 def announce(
-    run: Run, state: TrainState, first_step: int, notes: Sequence[str]
+    stepper: Stepper,
+    saver: Saver,
+    state: TrainState,
+    first_step: int,
+    notes: Sequence[str],
 ) -> None:
     """Prints what will be trained, and opens the trackers."""
-    config = run.config
+    config, workdir = saver.config, saver.workdir
     described = overview.describe(
         config,
-        run.mesh,
-        run.corpus,
+        stepper.mesh,
+        stepper.corpus,
         state,
-        run.workdir,
+        workdir,
         first_step,
-        run.budget.last_step,
+        saver.budget.last_step,
     )
     print(described, flush=True)
     overview.print_notes(config, notes)
-    tracked = overview.tracked(config, run.mesh, run.corpus, state, run.workdir)
-    run.monitor.open_trackers(config.trackers, run.workdir, first_step, tracked)
+    tracked = overview.tracked(config, stepper.mesh, stepper.corpus, state, workdir)
+    saver.monitor.open_trackers(config.trackers, workdir, tracked)
 
 
-def end(run: Run) -> None:
+def end(saver: Saver, began: float) -> None:
     """Verifies the last checkpoint, summarizes the results and unlocks the workdir."""
     preemption.restore_ctrl_c()
-    last_step = run.budget.last_step
-    with run.monitor.activity("ending"):
-        run.checkpoints.close()
+    last_step, workdir = saver.budget.last_step, saver.workdir
+    with saver.monitor.activity("ending"):
+        saver.checkpoints.close()
         multihost.agree(
-            "end",
-            lambda: overview.finish(run.workdir, last_step, run.began, run.held_out),
+            "end", lambda: overview.finish(workdir, last_step, began, saver.held_out)
         )
-        run.monitor.image(last_step, f"{run.workdir}/{report.CURVES_FILE}")
+        if multihost.is_first() and (excess := round(saver.budget.excess())):
+            print(f"config.budget_hours was exceeded by {format_duration(excess)}.")
         resume.end_workdir()
 
 
@@ -152,12 +145,17 @@ def end(run: Run) -> None:
 
 
 def train_with_rollbacks(
-    run: Run, state: TrainState, first_step: int, position: Position
+    stepper: Stepper,
+    saver: Saver,
+    state: TrainState,
+    first_step: int,
+    position: Position,
 ) -> TrainState:
     """Takes the remaining steps, rolling a diverged run back as config.guard allows.
 
     Args:
-      run: the parts of the run.
+      stepper: takes the steps.
+      saver: evaluates and saves between them.
       state: the state after `first_step` steps; it is donated.
       first_step: number of completed steps.
       position: the position in the data.
@@ -171,70 +169,57 @@ def train_with_rollbacks(
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
-    started = run.began
+    checkpoints, monitor, began = saver.checkpoints, saver.monitor, bert_jax.BEGAN
     while True:
         try:
-            return take_steps(run, state, first_step, position, started)
+            stepper.open_log(saver.workdir, first_step, position, began)
+            return take_steps(stepper, saver, state, first_step, position)
         except DivergedError as error:
-            with run.monitor.activity("rolling back"):
+            with monitor.activity("rolling back"):
                 first_step, position = rollbacks.roll_back(
-                    run.config, run.workdir, run.checkpoints, position, error
+                    saver.config, saver.workdir, checkpoints, position, error
                 )
         # Restore outside of `except`: the traceback holds the state that diverged.
-        started = time.time()
-        with run.monitor.activity("rolling back"):
-            run.budget.resume(run.checkpoints.plan(first_step))
-            state = run.checkpoints.restore(first_step, like, run.mesh)
+        began = clock()
+        with monitor.activity("rolling back"):
+            saver.ranking.drop_after(first_step)
+            saver.budget.resume(checkpoints.plan(first_step))
+            state = checkpoints.restore(first_step, like, stepper.mesh)
 
 
 def take_steps(
-    run: Run, state: TrainState, first_step: int, position: Position, started: float
+    stepper: Stepper,
+    saver: Saver,
+    state: TrainState,
+    first_step: int,
+    position: Position,
 ) -> TrainState:
     """The training loop: takes all steps after `first_step`."""
-    config, monitor, checkpoints = run.config, run.monitor, run.checkpoints
-    budget = run.budget
-    run.open_log(first_step, position, started)
-    run.ranking.drop_after(first_step)
+    budget = saver.budget
     if first_step and preemption.interrupted():  # a new run takes a step first
-        raise Interrupted(f"step {first_step:,} is saved in {run.workdir}")
-    run.evaluate_if_missing(state, first_step)
-    batches = training_batches(run.corpus, config, run.mesh, first_step, position.skips)
+        raise Interrupted(f"step {first_step:,} is saved in {saver.workdir}")
+    saver.evaluate_if_missing(first_step, state)
+    batches = stepper.batches(first_step, position)
     if first_step == budget.last_step:
         batches = iter(())
-    budget.start_timing(first_step, monitor.seconds_of_steps())
-    with run.finishing_saves(), run.open_profiler(first_step) as profiler:
-        try:
-            for step, phase_index, batch in monitor.timed(batches):
-                train_step = run.compiled_step(phase_index)
-                if budget.needs_rehearsal(phase_index):
-                    run.rehearse_end(state, phase_index)
-                arguments = batch, *budget.arguments(step)
-                if run.replay.is_due(step):
-                    with monitor.activity("replaying"):
-                        run.replay.check(step, state, *arguments)
-                state, metrics = profiler.step(step, train_step, state, *arguments)
-                monitor.step(step, phase_index, metrics)
-                checkpoints.check_for_errors()
-                budget.record()
-                run.replan(step)
-                is_last = step == budget.last_step
-                if preemption.interrupted() and not is_last:
-                    run.save(step, state, position)  # there may be only seconds left
-                    run.wait_for_save()  # raises if it failed
-                    budget.record(is_last=True)
-                    raise Interrupted(f"step {step:,} is saved in {run.workdir}")
-                is_best = False
-                if run.held_out.is_due(step, budget.last_step):
-                    is_best = run.evaluate(step, phase_index, state)
-                if is_last or is_best or run.is_time_to_save(step):
-                    run.save(step, state, position)
-                if is_last:
-                    break
-            monitor.flush()
-        except DivergedError as error:
-            monitor.log_time(error.step)  # otherwise this time counts as not running
-            reason = nonfinite.diagnose(state.params, run.workdir, error.step)
-            raise error.because(reason) from None
+    profiler = stepper.open_profiler(saver.workdir, first_step)
+    with saver.finishing_saves(lambda: state), profiler:
+        for step, phase_index, batch in batches:
+            arguments = batch, *budget.arguments(step)
+            state, metrics = stepper.take(
+                profiler, step, phase_index, state, *arguments
+            )
+            saver.monitor.step(step, phase_index, metrics)  # raises if it diverged
+            saver.check(step)
+            is_last = step == budget.last_step
+            if preemption.interrupted() and not is_last:
+                saver.interrupt(step, state, position)
+            is_best = saver.evaluate_if_due(step, state)
+            if is_best or saver.is_time_to_save(step):
+                saver.save(step, state, position)
+            if is_last:
+                break
+        saver.monitor.flush()
     return state
 
 

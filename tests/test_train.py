@@ -70,6 +70,12 @@ def test_a_run_writes_checkpoints_metrics_and_curves(straight):
     assert log[-1]["loss"] < log[0]["loss"]
     assert all(0 < line["mfu"] < 1 and line["sequences_per_sec"] > 0 for line in log)
     assert 0.3 < log[0]["padding_efficiency"] <= 1
+    held_out = [line for line in lines(straight) if "eval_loss" in line]
+    settings = ("step", "eval_num_sequences", "eval_masked_lm_prob")
+    assert [[x[name] for name in settings] for x in held_out] == [
+        [30, 32, 0.15],
+        [60, 32, 0.15],
+    ]
 
 
 def test_the_output_reports_corpus_evaluation_and_next_commands(straight, text):

@@ -13,7 +13,6 @@ import json
 import os
 import runpy
 import sys
-import time
 import warnings
 
 import bert_jax
@@ -50,7 +49,7 @@ def become(request: dict) -> None:
     sys.stdin = open(0)
     sys.path[0] = request["cwd"]
     sys.argv = [request["module"], *request["args"]]
-    bert_jax.BEGAN = time.time()
+    bert_jax.BEGAN = bert_jax.clock()
 
 
 def fork() -> int:

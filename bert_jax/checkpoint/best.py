@@ -1,19 +1,20 @@
 """Ranks the checkpoints of a run by held-out loss, within each phase.
 
-Losses of phases that differ in row length or batch size are not comparable. They come
-from the evaluations in metrics.jsonl, so a checkpoint that was saved at an interruption
-just before its evaluation has a loss as well.
+Losses of phases that differ in row length or batch size are not comparable, nor those
+of evaluations with different settings: config.eval may change when a run resumes. They
+come from the evaluations in metrics.jsonl, so a checkpoint that was saved at an
+interruption just before its evaluation has a loss as well.
 """
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.monitoring import writer
-from bert_jax.monitoring.writer import HELD_OUT_LOSS
+from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS
 from bert_jax.phases import phase_of
 
 
@@ -27,11 +28,16 @@ class Ranking:
           num_best: number of checkpoints to preserve in each phase.
         """
         self._num_best = num_best
-        self._losses: dict[int, tuple[int, float]] = {}  # by step: phase, loss
+        # By step: what must be equal to compare losses, and the loss.
+        self._losses: dict[int, tuple[tuple[Any, ...], float]] = {}
 
-    def add(self, step: int, phase_index: int, loss: float) -> None:
-        """Records the loss of an evaluation after `step`, a step of the given phase."""
-        self._losses[step] = phase_index, loss if math.isfinite(loss) else math.inf
+    def add(self, step: int, phase_index: int, line: Mapping[str, Any]) -> None:
+        """Records the held-out line of `step`, a step of the given phase."""
+        loss = line[HELD_OUT_LOSS]  # null in metrics.jsonl if it was not finite
+        if loss is None or not math.isfinite(loss):
+            loss = math.inf
+        settings = (line.get(f"eval_{name}") for name in HELD_OUT_SETTINGS)
+        self._losses[step] = (phase_index, *settings), loss
 
     def drop_after(self, step: int) -> None:
         """Drops the evaluations after `step`, which a rollback undid."""
@@ -55,12 +61,12 @@ class Ranking:
         return [checkpoint.step in best for checkpoint in checkpoints]
 
     def _best(self, steps: Collection[int]) -> set[int]:
-        by_phase: dict[int, list[tuple[float, int]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
         for step in steps:
             if step in self._losses:
-                phase_index, loss = self._losses[step]
-                by_phase.setdefault(phase_index, []).append((loss, step))
-        ranked = (sorted(found)[: self._num_best] for found in by_phase.values())
+                group, loss = self._losses[step]
+                groups.setdefault(group, []).append((loss, step))
+        ranked = (sorted(found)[: self._num_best] for found in groups.values())
         return {step for found in ranked for _, step in found}
 
 
@@ -70,16 +76,12 @@ def read(workdir: str, config: ExperimentConfig, last_step: int) -> Ranking:
     All processes call this together, and all get the same losses.
     """
 
-    def losses() -> str:
-        found = {
-            line["step"]: line[HELD_OUT_LOSS]
-            for line in writer.read(workdir)
-            if HELD_OUT_LOSS in line and line["step"] <= last_step
-        }
-        return json.dumps(list(found.items()))
+    def read_lines() -> str:
+        lines = [line for line in writer.read(workdir) if HELD_OUT_LOSS in line]
+        return json.dumps([line for line in lines if line["step"] <= last_step])
 
     ranking = Ranking(config.checkpoint.keep_best)
-    for step, loss in json.loads(multihost.agree("held-out losses", losses)):
-        phase_index, _ = phase_of(config, step - 1)
-        ranking.add(step, phase_index, math.inf if loss is None else loss)
+    for line in json.loads(multihost.agree("held-out losses", read_lines)):
+        phase_index, _ = phase_of(config, line["step"] - 1)
+        ranking.add(line["step"], phase_index, line)
     return ranking

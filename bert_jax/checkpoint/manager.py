@@ -96,7 +96,7 @@ class Checkpoints:
           config: which checkpoints to keep; None opens them read-only.
           ranking: preserves more checkpoints than `config` does, see best.py.
         """
-        self._workdir = workdir
+        self.workdir = workdir
         self.directory = os.path.join(storage.absolute(workdir), integrity.DIRECTORY)
         self._step, self._num_bytes = 0, 0  # of the save in progress or the last one
         self._saves = 0
@@ -180,7 +180,7 @@ class Checkpoints:
           on_found: called by process 0 with the step, if there is one, before corrupt
             checkpoints are moved.
         """
-        find = functools.partial(integrity.recover, self._workdir, on_found=on_found)
+        find = functools.partial(integrity.recover, self.workdir, on_found=on_found)
         step = multihost.agree(name, lambda: str(find()))
         self._manager.reload()  # corrupt checkpoints were moved
         return int(step)
@@ -293,7 +293,7 @@ class Checkpoints:
 
     def _corrupt(self, step: int, reason: str) -> CorruptError:
         path, reason = f"{self.directory}/{step}", reason[:120]
-        if integrity.verify(self._workdir, step):
+        if integrity.verify(self.workdir, step):
             return CorruptError(
                 f"{path} is corrupt ({reason}); restore it from a backup, or remove it"
                 " to resume from the previous checkpoint"
@@ -314,7 +314,7 @@ class Checkpoints:
             self.seconds_to_save = (now - self._saved_at) + (now - start)
 
     def _ensure_space(self) -> str:
-        integrity.ensure_space(self._workdir, self._step, self._num_bytes)
+        integrity.ensure_space(self.workdir, self._step, self._num_bytes)
         return ""
 
     @contextlib.contextmanager
@@ -331,7 +331,7 @@ class Checkpoints:
             if not is_full:
                 raise
             message = integrity.no_space_message(
-                self._workdir,
+                self.workdir,
                 self._step,
                 self._num_bytes,
                 is_over_quota=number == errno.EDQUOT,

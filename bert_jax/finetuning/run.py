@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import shutil
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax import clock, errors
 from bert_jax import config as config_lib
-from bert_jax import errors
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import CheckpointConfig
@@ -163,14 +162,14 @@ class _Run:
             rates=lambda _, rate: {"examples_per_sec": rate * recipe.global_batch_size},
             format_steps=_format_steps,
             on_steps=self._check_steps,
-            started=time.time(),
+            began=clock(),
         )
         described = config_lib.flatten(dataclasses.asdict(config)) | {
             "run.workdir": str(Path(workdir).absolute()),
             "run.learning_rate": learning_rate,
             "run.seed": seed,
         }
-        monitor.open_trackers(config.trackers, workdir, self._step, described)
+        monitor.open_trackers(config.trackers, workdir, described)
         # Process 0 reads it after `open_log` dropped the lines of later steps.
         self._history: list[dict[str, float]] = json.loads(
             multihost.agree(f"{workdir}: history", lambda: _read_history(workdir))

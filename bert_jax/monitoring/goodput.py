@@ -4,6 +4,7 @@ Each line of metrics.jsonl holds the cumulative seconds of every part, so that a
 run continues the totals and can compute the time that the interruption cost.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jax
 
 import bert_jax
+from bert_jax import clock
 
 # The parts of a run's time, and their names in reports.
 PARTS = {
@@ -30,36 +32,37 @@ PREFIX = "seconds_"
 class Goodput:
     """A stopwatch that attributes each second to exactly one part."""
 
-    def __init__(
-        self, lines: Sequence[dict[str, Any]], first_step: int, started: float
-    ):
+    def __init__(self, lines: Sequence[dict[str, Any]], first_step: int, began: float):
         """Continues the totals of the earlier calls.
 
         The time of steps after `first_step` is counted as lost, because they have to be
         repeated. The time from the last line to the start of this process is "down":
-        it includes the end of the last save, and starts that wrote no line.
+        it includes the end of the last save, and starts that wrote no line. It alone is
+        a difference of times of day, because the last process may have run before a
+        boot or on another machine.
 
         Args:
           lines: lines of metrics.jsonl, including those of steps after `first_step`.
           first_step: the step at which this call resumes.
-          started: start of this process, in seconds since 1970.
+          began: `clock()` at the start of this process.
         """
         self._seconds = dict.fromkeys(PARTS, 0.0)
-        last = max(_timed(lines), key=lambda line: line["time"], default=None)
-        if last is not None:
+        timed = _timed(lines)
+        if timed:
+            last = timed[-1]
             self._seconds |= _seconds(last)
-            kept = [line for line in _timed(lines) if line["step"] <= first_step]
+            kept = [line for line in timed if line["step"] <= first_step]
             steps = _seconds(kept[-1])["steps"] if kept else 0.0
             lost = max(self._seconds["steps"] - steps, 0.0)
             self._seconds["steps"] -= lost
             self._seconds["lost"] += lost
+            started = time.time() - (clock() - began)
             self._seconds["down"] += max(started - last["time"], 0.0)
-        self._part = "starting"
-        self._since = time.perf_counter() - max(time.time() - started, 0.0)
+        self._part, self._since = "starting", began
 
     def enter(self, part: str) -> str:
         """Counts time in `part` from now on, and returns the previous part."""
-        now = time.perf_counter()
+        now = clock()
         self._seconds[self._part] += now - self._since
         previous = self._part
         self._part, self._since = part, now
@@ -111,11 +114,11 @@ def summary(lines: Sequence[dict[str, Any]]) -> str:
 def _timed(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns the lines that have times; lines of older versions have none."""
     keys = ["time", *(f"{PREFIX}{part}" for part in PARTS)]
-    return [
-        line
-        for line in lines
-        if all(isinstance(line.get(key), float | int) for key in keys)
-    ]
+
+    def is_time(value: Any) -> bool:
+        return isinstance(value, float | int) and math.isfinite(value)
+
+    return [line for line in lines if all(is_time(line.get(key)) for key in keys)]
 
 
 def _seconds(line: dict[str, Any]) -> dict[str, float]:
@@ -126,15 +129,15 @@ class Startup:
     """Times the stages of start-up, from the package's import to the first step."""
 
     def __init__(self):
-        self.began = bert_jax.BEGAN  # in seconds since 1970
-        self._seconds = {"import": time.time() - self.began}
-        self._marked = time.perf_counter()
+        self.began = bert_jax.BEGAN
+        self._marked = clock()
+        self._seconds = {"import": self._marked - self.began}
         self._is_over = False
 
     def mark(self, stage: str) -> None:
         """Ends a stage that began at the previous mark."""
         if not self._is_over:
-            now = time.perf_counter()
+            now = clock()
             self._seconds[stage] = now - self._marked
             self._marked = now
 

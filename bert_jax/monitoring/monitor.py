@@ -9,11 +9,11 @@ import jax
 from bert_jax.distributed import multihost
 from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
-from bert_jax.monitoring import trackers, writer
+from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
 from bert_jax.monitoring.report import Progress
 from bert_jax.monitoring.step_log import StepLog
-from bert_jax.monitoring.trackers import TrackerWriter
+from bert_jax.monitoring.trackers import Trackers
 
 T = TypeVar("T")
 Metrics = dict[str, jax.Array]
@@ -35,7 +35,7 @@ class Monitor:
         self._startup = startup
         self._clock: Goodput | None = None  # None while no log is open
         self._last_metrics: Metrics = {}
-        self._trackers: list[TrackerWriter] = []
+        self._trackers: Trackers | None = None
 
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
@@ -43,29 +43,25 @@ class Monitor:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-        trackers.close(self._trackers, is_complete=exception[0] is None)
+        if self._trackers:
+            self._trackers.end(is_complete=exception[0] is None)
         self._watchdog.__exit__(*exception)
 
     def open_trackers(
         self,
         names: Sequence[str],
         workdir: str,
-        first_step: int,
         config: Mapping[str, Any],
     ) -> None:
-        """Opens config.trackers in process 0, until the end of the context.
+        """Starts config.trackers in process 0, until the end of the context.
 
         Args:
           names: the trackers.
           workdir: directory of the run.
-          first_step: number of completed steps.
           config: {key: value} to record.
         """
-        if multihost.is_first():
-            self._trackers = [
-                TrackerWriter(name, workdir, first_step, config)
-                for name in dict.fromkeys(names)
-            ]
+        if names and multihost.is_first():
+            self._trackers = Trackers(names, workdir, config)
 
     def open_log(
         self,
@@ -77,7 +73,7 @@ class Monitor:
         rates: Callable[[int, float], dict[str, float]],
         format_steps: Callable[[dict[str, float]], str],
         on_steps: Callable[[int, Sequence[dict[str, Any]]], None],
-        started: float,
+        began: float,
     ) -> None:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
@@ -90,11 +86,10 @@ class Monitor:
           rates: see `StepLog`.
           format_steps: formats the metrics of a log line for printing.
           on_steps: see `StepLog`.
-          started: start of the time that no earlier line accounts for, in seconds
-            since 1970.
+          began: `clock()` at the start of the time that no earlier line accounts for.
         """
         self.close()
-        self._clock = Goodput(writer.read(workdir), first_step, started)
+        self._clock = Goodput(writer.read(workdir), first_step, began)
         self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
         self._progress = Progress(first_step, num_steps)
         self._format_steps = format_steps
@@ -219,15 +214,10 @@ class Monitor:
         """Sets the number of steps of the whole run, if it has changed."""
         self._progress.set_num_steps(step)
 
-    def checkpoint(self, step: int, path: str) -> None:
+    def checkpoint(self, path: str) -> None:
         """Records the directory of the newest checkpoint in the trackers."""
-        for tracker in self._trackers:
-            tracker.checkpoint(step, path)
-
-    def image(self, step: int, path: str) -> None:
-        """Logs an image file to the trackers."""
-        for tracker in self._trackers:
-            tracker.image(step, path)
+        if self._trackers:
+            self._trackers.checkpoint(path)
 
     def print(self, text: str) -> None:
         """Prints a line, above the progress bar if there is one."""
@@ -243,7 +233,4 @@ class Monitor:
 
     def _write(self, step: int, line: dict[str, float]) -> None:
         assert self._clock is not None
-        line = line | self._clock.line()
-        self._writer.write(step, line)
-        for tracker in self._trackers:
-            tracker.write(step, line)
+        self._writer.write(step, line | self._clock.line())

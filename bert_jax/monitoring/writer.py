@@ -25,6 +25,8 @@ UPLOAD_SECS = 30.0
 HELD_OUT_LOSS = "eval_loss"
 # The key of the next-sentence accuracy of always giving the more frequent label.
 MAJORITY = "eval_next_sentence_majority"
+# The keys of config.eval that change this loss; a held-out line has them as eval_KEY.
+HELD_OUT_SETTINGS = ("num_sequences", "masked_lm_prob")
 # Starts the keys of probes in a held-out line; their values are percentages.
 PROBE = "probe/"
 

@@ -16,13 +16,12 @@ import dataclasses
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from bert_jax import small_files, storage
+from bert_jax import clock, small_files, storage
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import CorruptError
@@ -35,9 +34,11 @@ DECAY_SHARE = 0.2
 # The least number of steps of a decay, so that the rate decays even if a kill has used
 # up the time.
 MIN_STEPS = 20
-EXIT_SECS = 0.5  # from the summary to the end of the process
+SUMMARY_SECS = 3.0  # the plot, the summary and the exit
 # The interval of records is the larger one. Steps wait for a record in a bucket.
-RECORD_SHARE, RECORD_SECS, BUCKET_RECORD_SECS = 0.001, 1.0, 10.0
+RECORD_SHARE, RECORD_SECS = 0.001, 2.0
+# A longer running time in a record is that of no run.
+MAX_RECORD_SECS = 10 * 365 * 86_400.0
 # The weight of the newest log line in the estimate of a step's time.
 NEWEST = 0.5
 
@@ -64,21 +65,19 @@ class Plan:
 
 @dataclasses.dataclass
 class Costs:
-    """The latest seconds of parts of a run.
+    """The latest seconds of parts of a run, 0 before the first.
 
     Attributes:
       step: a step, without evaluations and saves.
       evaluation: an evaluation.
       save: a save, as far as steps wait for it.
       last_save: a save until it is complete, and its verification.
-      summary: the plot and the summary at the end.
     """
 
     step: float = 0.0
     evaluation: float = 0.0
     save: float = 0.0
     last_save: float = 0.0
-    summary: float = 0.0
 
 
 def first_plan(config: ExperimentConfig) -> Plan:
@@ -114,8 +113,7 @@ def new_plan(
         steps = range(config.num_steps - step + 1)
         return max(bisect.bisect_right(steps, limit, key=seconds) - 1, 0)
 
-    ending = costs.evaluation + costs.last_save + costs.summary + EXIT_SECS
-    left = seconds_left - ending
+    left = seconds_left - costs.evaluation - costs.last_save - SUMMARY_SECS
     least = math.ceil(MIN_STEPS * (1.0 - plan.progress_at(step)))
     num_steps = max(steps_in(left), min(least, plan.last_step - step))
     last_step = min(step + num_steps, config.num_steps)
@@ -143,7 +141,7 @@ class Budget:
           config: the config of the run.
           workdir: its workdir; process 0 records the running time there.
           saved: `saved` of the checkpoint to resume from, None in a new run.
-          began: start of this process, in seconds since 1970.
+          began: `clock()` at the start of this process.
 
         Raises:
           CorruptError: when the record of the running time is corrupt.
@@ -151,18 +149,16 @@ class Budget:
         self._config = config
         self._path = os.path.join(workdir, RECORD_FILE)
         self._costs = Costs()
-        self._rehearsed: set[int] = set()
+        self._timed_from: tuple[int, float] | None = None  # a step and its time
         self.plan: Plan | None = None
         if config.budget_hours:
             self.resume(saved)
-            record = json.loads(multihost.agree("budget", self._read))
-            self._costs.last_save = record["last_save"]
-            since = time.time() - began
-            self._zero = time.perf_counter() - since - record["seconds"]
+            self._zero = began - float(multihost.agree("budget", self._read))
             self._recorded_at = -math.inf
 
     def resume(self, saved: Mapping[str, Any] | None) -> None:
         """Continues the plan of a checkpoint, None for that of a new run."""
+        self._timed_from = None
         if self._config.budget_hours:
             self.plan = Plan(**saved) if saved else first_plan(self._config)
 
@@ -194,82 +190,69 @@ class Budget:
             self.plan.progress,
         )
 
-    def needs_rehearsal(self, phase_index: int) -> bool:
-        """Returns whether to call `rehearse`, once in each phase."""
-        return self.plan is not None and phase_index not in self._rehearsed
-
-    def rehearse(self, phase_index: int, **parts: Callable[[], Any]) -> None:
-        """Times the parts of a run's end that it has not reached yet.
-
-        Args:
-          phase_index: the current phase.
-          **parts: functions by their cost. They are called twice, because a first call
-            includes compilation.
-        """
-        self._rehearsed.add(phase_index)
-        for name, part in 2 * list(parts.items()):
-            with self.timing(name):
-                part()
-
     @contextlib.contextmanager
     def timing(self, name: str) -> Iterator[None]:
         """Measures one of the costs."""
-        start = time.perf_counter()
+        start = clock()
         yield
-        setattr(self._costs, name, time.perf_counter() - start)
-        self.record()
+        setattr(self._costs, name, clock() - start)
 
-    def record(self, is_last: bool = False) -> None:
-        """Records the running time if the last record is too old, or in any case.
+    def update(self, step: int, seconds: float, last_save: float) -> None:
+        """Records the running time if the last record is old; plans at log lines.
 
-        Args:
-          is_last: whether this process ends.
-        """
-        if self.plan is None or not multihost.is_first():
-            return
-        least = BUCKET_RECORD_SECS if storage.is_remote(self._path) else RECORD_SECS
-        interval = max(least, RECORD_SHARE * 3600 * self._config.budget_hours)
-        now = time.perf_counter()
-        if is_last or now - self._recorded_at >= interval:
-            self._recorded_at = now
-            record = {"seconds": self._used(), "last_save": self._costs.last_save}
-            storage.write(self._path, (json.dumps(record) + "\n").encode())
-
-    def start_timing(self, first_step: int, seconds: float) -> None:
-        """Starts to time steps; see `replan` for the arguments."""
-        self._timed_from = first_step, seconds
-
-    def replan(self, step: int, seconds: float, last_save: float) -> None:
-        """Makes a new plan, unless the run ends after this step.
-
-        All processes call it after the same step, before they evaluate or save, so that
-        a checkpoint holds the plan with which the run continues.
+        All processes call it after each step, before they evaluate or save, so that a
+        checkpoint holds the plan with which the run continues.
 
         Args:
           step: number of steps taken.
           seconds: total time of the steps of this call, without evaluations and saves.
           last_save: seconds of the last save and its verification; 0 if there was none.
         """
-        if self.plan is None or step == self.plan.last_step:
+        if self.plan is None:
             return
-        costs, (first_step, before) = self._costs, self._timed_from
-        newest = (seconds - before) / (step - first_step)
+        interval = max(RECORD_SECS, RECORD_SHARE * 3600 * self._config.budget_hours)
+        if clock() - self._recorded_at >= interval:
+            self.record()
+        if self._timed_from is None:
+            self._timed_from = step, seconds
+        elif step % self._config.log_every_steps == 0 and step < self.plan.last_step:
+            self._measure_step(step, seconds)
+            self._costs.last_save = last_save
+            left = 3600 * self._config.budget_hours - self._used()
+            plan = new_plan(self.plan, step, self._config, self._costs, left)
+            self.plan = Plan(*multihost.from_process_0(dataclasses.astuple(plan)))
+
+    def record(self) -> None:
+        """Records the running time; process 0 writes it."""
+        if self.plan is not None and multihost.is_first():
+            self._recorded_at = clock()
+            record = {"seconds": self._used()}
+            storage.write(self._path, (json.dumps(record) + "\n").encode())
+
+    def excess(self) -> float:
+        """Returns the seconds by which the steps of this call ended too late."""
+        if self.plan is None or self._timed_from is None:
+            return 0.0
+        return max(self._used() - 3600 * self._config.budget_hours, 0.0)
+
+    def _measure_step(self, step: int, seconds: float) -> None:
+        assert self._timed_from is not None
+        first_step, before = self._timed_from
+        newest, costs = (seconds - before) / (step - first_step), self._costs
         costs.step += (NEWEST if costs.step else 1.0) * (newest - costs.step)
-        costs.last_save = last_save or costs.last_save
         self._timed_from = step, seconds
-        left = 3600 * self._config.budget_hours - self._used()
-        plan = new_plan(self.plan, step, self._config, costs, left)
-        self.plan = Plan(*multihost.from_process_0(dataclasses.astuple(plan)))
 
     def _used(self) -> float:
-        return time.perf_counter() - self._zero
+        return clock() - self._zero
 
     def _read(self) -> str:
         if not storage.exists(self._path):
-            return json.dumps({"seconds": 0.0, "last_save": 0.0})
+            return "0"
         remedy = "remove it to count the running time from now on"
-        found = small_files.read_json(self._path, remedy)
-        record = {name: found.get(name, 0.0) for name in ("seconds", "last_save")}
-        if not all(isinstance(seconds, int | float) for seconds in record.values()):
-            raise CorruptError(f"{self._path} has no number of seconds; {remedy}")
-        return json.dumps(record)
+        seconds: Any = small_files.read_json(self._path, remedy).get("seconds")
+        if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_RECORD_SECS:
+            raise CorruptError(
+                f"{self._path}: seconds={seconds!r} is not the running time of a run;"
+                f" {remedy}"
+            )
+        return str(seconds)

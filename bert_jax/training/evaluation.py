@@ -16,7 +16,7 @@ from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.monitoring.writer import HELD_OUT_LOSS, MAJORITY
+from bert_jax.monitoring.writer import HELD_OUT_LOSS, HELD_OUT_SETTINGS, MAJORITY
 from bert_jax.training import step as step_lib
 
 # Held-out pairs and masks are the same for all runs, independently of config.seed.
@@ -69,7 +69,8 @@ class HeldOut:
         """Returns the held-out metrics as eval_NAME, and the results of the probes.
 
         eval_loss is the weighted sum of the objectives' losses, and MAJORITY is the
-        next-sentence accuracy of always giving the more frequent label.
+        next-sentence accuracy of always giving the more frequent label. eval_NAME of
+        the keys in HELD_OUT_SETTINGS are the settings of the evaluation.
         """
         result = evaluate(
             self._eval_step,
@@ -82,6 +83,8 @@ class HeldOut:
         loss = sum(
             weight * result.get(f"{name}_loss", 0.0) for name, weight in weights.items()
         )
+        settings = dataclasses.asdict(self._config.eval)
+        result |= {name: settings[name] for name in HELD_OUT_SETTINGS}
         held_out = {f"eval_{name}": value for name, value in result.items()}
         if (majority := self._majority(phase_index)) is not None:
             held_out[MAJORITY] = majority

@@ -1,14 +1,13 @@
 """Describes a run before its first step, and summarizes it after its last one."""
 
 import dataclasses
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from bert_jax import clock, storage
 from bert_jax import config as config_lib
-from bert_jax import storage
 from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.corpus.corpus import Corpus
@@ -121,7 +120,7 @@ def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str
     Args:
       workdir: directory of the run.
       num_steps: number of steps of the whole run.
-      began: start of the process, in seconds since 1970.
+      began: `clock()` at the start of the process.
       held_out: the held-out evaluation of the run.
 
     Returns:
@@ -143,7 +142,7 @@ def summarize(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> 
     return report.summary(
         workdir,
         num_steps,
-        time.time() - began,
+        clock() - began,
         lines,
         held_out.unigram_entropy,
         multihost.num_processes(),

@@ -8,19 +8,25 @@ import pytest
 
 from bert_jax.checkpoint import best as best_lib
 from bert_jax.checkpoint.best import Ranking
+from bert_jax.config.schema import EvalConfig
+from bert_jax.monitoring.writer import HELD_OUT_SETTINGS
 from tests.commands import run_well, small_run, write_text
 from tests.conftest import make_config
 from tests.runs import lines
 
 
+def held_out(loss, **settings):
+    return {"eval_loss": loss, "eval_num_sequences": 64} | settings
+
+
 def test_the_lowest_losses_are_preserved():
     ranking = Ranking(2)
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0)):
-        ranking.add(step, 0, loss)
+        ranking.add(step, 0, held_out(loss))
     checkpoints = [SimpleNamespace(step=step) for step in (1, 2, 3, 4)]
     preserved = ranking.should_preserve(checkpoints, context=None)
     assert preserved == [False, True, True, False]
-    ranking.add(5, 0, 2.5)
+    ranking.add(5, 0, held_out(2.5))
     assert not ranking.is_best(5, [1, 2, 3])
     assert ranking.is_best(5, [1, 2])  # step 3 was evaluated and not saved
     assert not ranking.is_best(6, [1])  # it was not evaluated
@@ -29,29 +35,52 @@ def test_the_lowest_losses_are_preserved():
 def test_phases_are_ranked_separately():
     """The loss depends on the row length, whether the model improves or not."""
     ranking = Ranking(1)
-    ranking.add(10, 0, 1.0)
-    ranking.add(20, 1, 4.0)
+    ranking.add(10, 0, held_out(1.0))
+    ranking.add(20, 1, held_out(4.0))
     assert ranking.is_best(20, [10]) and ranking.is_best(10, [20])
+
+
+@pytest.mark.parametrize(
+    "setting", [{"eval_masked_lm_prob": 0.3}, {"eval_num_sequences": 128}]
+)
+def test_evaluations_with_other_settings_are_ranked_separately(tmp_path, setting):
+    """config.eval may change when a run resumes, and the loss changes with it."""
+    written = [
+        {"step": 10} | held_out(1.0),
+        {"step": 20} | held_out(3.0, **setting),
+        {"step": 30} | held_out(2.0, **setting),
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in written)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    config = make_config(checkpoint__keep_best=1)
+    assert best_lib.read(str(tmp_path), config, 20).is_best(20, [10])
+    ranking = best_lib.read(str(tmp_path), config, 30)
+    assert ranking._best([10, 20, 30]) == {10, 30}
+
+
+def test_every_key_of_an_evaluation_is_compared_or_does_not_change_the_loss():
+    keys = {field.name for field in dataclasses.fields(EvalConfig)}
+    assert keys == {"every_steps", "probes", *HELD_OUT_SETTINGS}
 
 
 def test_the_earlier_of_equal_losses_is_best():
     ranking = Ranking(1)
-    ranking.add(10, 0, 1.0)
-    ranking.add(20, 0, 1.0)
+    ranking.add(10, 0, held_out(1.0))
+    ranking.add(20, 0, held_out(1.0))
     assert not ranking.is_best(20, [10])
 
 
 def test_a_loss_that_is_not_finite_is_worst():
     ranking = Ranking(1)
-    ranking.add(10, 0, float("nan"))
-    ranking.add(20, 0, 9.0)
+    ranking.add(10, 0, held_out(float("nan")))
+    ranking.add(20, 0, held_out(9.0))
     assert ranking.is_best(20, [10])
 
 
 def test_losses_of_undone_steps_are_dropped():
     ranking = Ranking(1)
-    ranking.add(10, 0, 2.0)
-    ranking.add(20, 0, 1.0)
+    ranking.add(10, 0, held_out(2.0))
+    ranking.add(20, 0, held_out(1.0))
     ranking.drop_after(15)
     assert ranking.is_best(10, [20])
 

@@ -115,7 +115,7 @@ def save_all(workdir, config, losses, ranking=None) -> None:
     checkpoints = Checkpoints(str(workdir), config.checkpoint, ranking)
     for step, loss in losses.items():
         if loss is not None:
-            ranking.add(step, 0, loss)
+            ranking.add(step, 0, {"eval_loss": loss})
         checkpoints.save(step, state, config, Position("corpus"))
     checkpoints.close()
 

@@ -1,9 +1,9 @@
 """Tests of bert_jax.monitoring.goodput."""
 
+import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import jax.numpy as jnp
 import pytest
@@ -25,9 +25,9 @@ def seconds_of(found):
 
 @pytest.fixture
 def advance(monkeypatch):
-    """Stops the clock, and returns a function that advances it by some seconds."""
+    """Stops the clocks, and returns a function that advances them by some seconds."""
     now = [1000.0]
-    monkeypatch.setattr(goodput.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(goodput, "clock", lambda: now[0])
     monkeypatch.setattr(goodput.time, "time", lambda: now[0] + 5000.0)
 
     def advance(seconds):
@@ -37,7 +37,7 @@ def advance(monkeypatch):
 
 
 def test_each_second_is_counted_in_one_part(advance):
-    found = goodput.Goodput([], 0, started=time.time() - 4.0)
+    found = goodput.Goodput([], 0, began=goodput.clock() - 4.0)
     advance(1.0)
     found.enter("data")
     advance(2.0)
@@ -68,7 +68,7 @@ def test_a_resumed_run_continues_the_totals(advance):
         line(20, now - 50, steps=18.0, compiling=7.0, saving=1.0),
         {"step": 30, "loss": 1.0},  # written by an older version
     ]
-    found = goodput.Goodput(lines, 10, started=now - 2)
+    found = goodput.Goodput(lines, 10, began=goodput.clock() - 2)
     assert seconds_of(found.line()) == NOTHING | {
         "steps": 10.0,
         "lost": 8.0,
@@ -81,8 +81,48 @@ def test_a_resumed_run_continues_the_totals(advance):
 
 def test_an_interrupted_run_loses_no_steps(advance):
     now = goodput.time.time()
-    found = goodput.Goodput([line(20, now - 9, steps=18.0)], 20, started=now)
+    lines = [line(20, now - 9, steps=18.0)]
+    found = goodput.Goodput(lines, 20, began=goodput.clock())
     assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 9.0}
+
+
+@pytest.mark.parametrize("jump", [3 * 3600.0, -3 * 3600.0])
+def test_a_step_of_the_time_of_day_counts_in_no_part(advance, monkeypatch, jump):
+    """The machine sets its clock after this process began, which is then exact."""
+    now = goodput.time.time()
+    lines = [line(10, now - 60, steps=10.0), line(20, now - 50, steps=18.0)]
+    began = goodput.clock()
+    advance(4.0)
+    monkeypatch.setattr(goodput.time, "time", lambda: now + 4.0 + jump)
+    lines = [line | {"time": line["time"] + jump} for line in lines]
+    found = goodput.Goodput(lines, 20, began)
+    expected = NOTHING | {"steps": 18.0, "down": 50.0, "starting": 4.0}
+    assert seconds_of(found.line()) == expected
+
+
+def test_the_last_line_counts_although_its_time_of_day_is_earlier(advance):
+    now = goodput.time.time()
+    lines = [line(10, now + 9999, steps=10.0), line(20, now - 50, steps=18.0)]
+    found = goodput.Goodput(lines, 20, began=goodput.clock())
+    assert seconds_of(found.line()) == NOTHING | {"steps": 18.0, "down": 50.0}
+
+
+def test_lines_whose_times_are_not_finite_are_ignored(advance):
+    lines = [line(10, goodput.time.time(), steps=10.0, data=float("nan"))]
+    found = goodput.Goodput(lines, 10, began=goodput.clock())
+    assert seconds_of(found.line()) == NOTHING
+
+
+def test_no_duration_is_a_difference_of_times_of_day():
+    package = pathlib.Path(goodput.__file__).parent.parent
+    uses = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "time.time()" in path.read_text()
+    }
+    # The times of lines and events, and the pause between two processes.
+    expected = {f"monitoring/{x}.py" for x in ("goodput", "tracker_process", "writer")}
+    assert uses == expected
 
 
 def test_summary_lists_the_largest_parts_first():
@@ -112,9 +152,10 @@ def test_startup_logs_its_stages_in_order_and_once():
 def test_startup_begins_with_the_import_of_the_package():
     """The time of a shell before it became Python must not count."""
     code = (
-        "import time; before = time.time(); time.sleep(0.5)\n"
+        "import time; now = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)\n"
+        "before = now(); time.sleep(0.5)\n"
         "from bert_jax.monitoring.goodput import Startup\n"
-        "print(before, Startup().began, time.time())"
+        "print(before, Startup().began, now())"
     )
     stdout = subprocess.run([sys.executable, "-c", code], capture_output=True).stdout
     before, began, after = map(float, stdout.split())

@@ -21,8 +21,9 @@ def lines(workdir):
 def advance(monkeypatch):
     """Stops the clock of goodput, and returns a function that advances it."""
     clock = SimpleNamespace(now=1000.0)
-    clock.perf_counter = clock.time = lambda: clock.now
+    clock.time = lambda: clock.now
     monkeypatch.setattr(goodput, "time", clock)
+    monkeypatch.setattr(goodput, "clock", clock.time)
 
     def advance(seconds):
         clock.now += seconds
@@ -42,7 +43,7 @@ def open_monitor(workdir, on_steps=lambda step, metrics: None, first_step=0, **p
         rates=lambda phase_index, rate: {"rate": rate},
         format_steps=lambda line: f"loss {line['loss']:g}",
         on_steps=on_steps,
-        started=goodput.time.time(),
+        began=goodput.clock(),
     )
     return monitor
 

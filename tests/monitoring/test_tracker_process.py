@@ -3,299 +3,302 @@
 tests/monitoring/test_trackers.py runs it with the libraries of the trackers.
 """
 
-import dataclasses
+import fcntl
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import types
-import warnings
 
 import pytest
 
 from bert_jax import storage
 from bert_jax.monitoring import tracker_process
-from bert_jax.monitoring.tracker_process import Sender, Start, without_secrets
-from tests.fake_bucket import Bucket
+from bert_jax.monitoring.tracker_process import describe, follow
 
 
 class Memory:
-    """A tracker that keeps what it is sent, and fails at the calls in `failing`."""
+    """A tracker that keeps what it is sent, and raises the errors in `errors`.
 
-    opened: list["Memory"] = []
-    failing: set[int] = set()
-    calls = 0
-    url = ""
-    is_buffered = False
+    Attributes:
+      calls: the (step, name, value) of each call of the process, a list for each.
+      errors: by the number of the value, counted from 1.
+    """
 
-    def __init__(self, id, name, config):
-        self.id, self.sent, self.is_complete = id, [], None
-        Memory.opened.append(self)
+    def __init__(self):
+        self.ids, self.calls, self.errors, self.count = [], [], {}, 0
+        self.ended, self.seconds = [], []
 
-    def _send(self, step, values):
-        Memory.calls += 1
-        if Memory.calls in Memory.failing:
-            raise ConnectionError("cannot reach https://me:hunter2@host/api?key=1")
-        self.sent += [(step, name, value) for name, value in values.items()]
+    def open(self, id, name, config):
+        self.ids.append(id)
+        self.calls.append([])
+        return self.log, self.close, "https://host/run"
 
-    def metrics(self, step, **metrics):
-        self._send(step, metrics)
-
-    def checkpoint(self, step, checkpoint):
-        self._send(step, {"checkpoint": checkpoint})
-
-    def image(self, step, **paths):
-        self._send(step, paths)
+    def log(self, values, step, seconds):
+        self.count += 1
+        if self.count in self.errors:
+            raise self.errors[self.count]
+        self.seconds.append(seconds)
+        self.calls[-1] += [(step, name, value) for name, value in values.items()]
 
     def close(self, is_complete):
-        self.is_complete = is_complete
+        self.ended.append(is_complete)
 
 
 @pytest.fixture
 def memory(monkeypatch):
-    monkeypatch.setitem(tracker_process.TRACKERS, "wandb", Memory)
-    Memory.opened, Memory.failing, Memory.calls = [], set(), 0
-    return Memory
+    memory = Memory()
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(tracker_process.TRACKERS, name, memory.open)
+    monkeypatch.setattr(tracker_process, "RETRY_SECS", 0.01)
+    monkeypatch.setattr(signal, "alarm", lambda secs: 0)
+    return memory
 
 
-def metrics(step, **values):
-    return {"kind": "metrics", "step": step, "values": values}
+def write(workdir, *lines, status="stopped", checkpoint=""):
+    """Writes the files of a run in a workdir: (step, metrics) for each line."""
+    text = "".join(json.dumps({"step": step} | rest) + "\n" for step, rest in lines)
+    storage.write(f"{workdir}/metrics.jsonl", text.encode())
+    storage.make_directory(f"{workdir}/trackers")
+    run = {"status": status, "checkpoint": checkpoint, "config": {"seed": 1}}
+    storage.write(f"{workdir}/trackers/run.json", json.dumps(run).encode())
 
 
-def send(directory, *messages):
-    """Sends messages as one call of a run does; returns its tracker and reports."""
+def call(workdir, name="mlflow"):
+    """Runs the process of a tracker until the end of the run; returns its reports."""
     reports = []
-    sender = Sender(make_start(directory), reports.append)
-    sender.open()
-    assert all(sender.send(message) for message in messages)
-    assert not sender.send({"is_complete": True})
-    return Memory.opened[-1], reports
+    follow(name, str(workdir), os.getppid(), reports.append)
+    return reports
 
 
-def make_start(directory):
-    start = Start(
-        tracker="wandb",
-        state_file=f"{directory}/wandb.json",
-        name="run",
-        config={},
-        retry_secs=0.01,
-        close_secs=1.0,
-    )
-    assert json.loads(json.dumps(dataclasses.asdict(start))) == vars(start)
-    return start
+def last_line(workdir, name="mlflow"):
+    return json.loads(storage.read(f"{workdir}/trackers/{name}.json"))["last_line"]
 
 
-def saved_steps(directory):
-    return json.loads(storage.read(f"{directory}/wandb.json"))["last_steps"]
+A, B, C, D = ({"loss": 4.0}, {"loss": 3.0}, {"eval_loss": 3.5}, {"loss": 2.0})
 
 
-def test_values_of_repeated_steps_are_sent_once_and_the_run_stays_the_same(
-    tmp_path, memory
-):
-    first, _ = send(
-        tmp_path,
-        metrics(10, loss=3.0),
-        metrics(20, loss=2.0),
-        metrics(20, eval_loss=2.5, loss=9.0),  # the loss of this step is sent
-        {"kind": "checkpoint", "step": 20, "values": {"checkpoint": "a/20"}},
-    )
-    second, _ = send(
-        tmp_path,
-        metrics(10, loss=3.0),
-        metrics(20, eval_loss=2.5),
-        metrics(30, loss=1.0),
-        {"kind": "checkpoint", "step": 20, "values": {"checkpoint": "a/20"}},
-        {"kind": "image", "step": 30, "values": {"curves": "a/curves.png"}},
-    )
-    assert first.id == second.id
-    assert [*first.sent, *second.sent] == [
-        (10, "loss", 3.0),
-        (20, "loss", 2.0),
-        (20, "eval_loss", 2.5),
-        (20, "checkpoint", "a/20"),
-        (30, "loss", 1.0),
-        (30, "curves", "a/curves.png"),
+def test_each_line_is_sent_once_although_a_resumed_run_repeats_steps(tmp_path, memory):
+    write(tmp_path, (10, A), (20, B))
+    call(tmp_path)
+    # It was interrupted before the evaluation at step 20.
+    write(tmp_path, (10, A), (20, B), (20, C), (30, D))
+    call(tmp_path)
+    # A rollback to step 10 dropped lines, and the steps are repeated.
+    write(tmp_path, (10, A), (20, B))
+    call(tmp_path)
+    write(tmp_path, (10, A), (20, B), (20, C), (30, D), (40, A), status="complete")
+    call(tmp_path)
+    assert memory.calls == [
+        [(10, "loss", 4.0), (20, "loss", 3.0)],
+        [(20, "eval_loss", 3.5), (30, "loss", 2.0)],
+        [],
+        [(40, "loss", 4.0)],
     ]
-    assert first.is_complete and second.is_complete
+    assert len(set(memory.ids)) == 1 and memory.ended == [False, False, False, True]
 
 
-FAILED = (
-    "wandb failed (ConnectionError: cannot reach https://host/api); training"
-    " continues, and sending is retried every 0.01 s"
-)
+def test_values_have_the_time_of_their_line_and_null_is_not_sent(tmp_path, memory):
+    write(tmp_path, (10, {"loss": 4.0, "mfu": None, "time": 5e8}))
+    call(tmp_path)
+    assert memory.calls == [[(10, "loss", 4.0)]] and memory.seconds == [5e8]
 
 
-def test_a_failed_message_is_repeated_and_reported_once(tmp_path, memory):
-    memory.failing = {2, 3}
-    tracker, reports = send(
-        tmp_path, *(metrics(step, loss=float(step)) for step in (1, 2, 3))
-    )
-    assert [step for step, _, _ in tracker.sent] == [1, 2, 3]
-    assert reports == [FAILED]
+def test_the_newest_checkpoint_and_the_images_are_sent(tmp_path, memory):
+    image = tmp_path / "loss_curves.png"
+    write(tmp_path, (10, A), checkpoint="w/10")
+    image.write_bytes(b"")
+    call(tmp_path)
+    write(tmp_path, (10, A), (20, B), status="complete", checkpoint="w/20")
+    call(tmp_path)
+    call(tmp_path)  # the run was complete
+    at_10 = [(10, "loss", 4.0), (10, "checkpoint", "w/10")]
+    at_20 = [(20, "loss", 3.0), (20, "checkpoint", "w/20"), (20, "loss_curves", image)]
+    assert memory.calls == [at_10, at_20, [(20, "checkpoint", "w/20")]]
 
 
-def test_a_failure_after_a_success_is_reported_again(tmp_path, memory):
-    memory.failing = {1, 3, 4}
-    assert send(tmp_path, metrics(1, loss=1.0), metrics(2, loss=1.0))[1] == 2 * [FAILED]
+def test_after_an_error_sending_continues_where_it_was_raised(tmp_path, memory):
+    memory.errors = {2: ConnectionError("a"), 3: ConnectionError("b"), 5: KeyError("c")}
+    write(tmp_path, (10, A), (20, B), (30, D))
+    reports = call(tmp_path)
+    assert memory.calls == [[(10, "loss", 4.0), (20, "loss", 3.0), (30, "loss", 2.0)]]
+    rest = "; training continues, and sending is repeated"
+    errors = [f"ConnectionError{rest}", f"ConnectionError{rest}", f"KeyError{rest}"]
+    assert reports == ["https://host/run", *errors]  # main() prints each text once
 
 
-def test_last_steps_are_saved_at_intervals_and_when_the_run_is_closed(tmp_path, memory):
-    sender = Sender(make_start(tmp_path), print)
-    sender.open()
-    sender.send(metrics(1, loss=3.0))
-    assert saved_steps(tmp_path) == {}
-    sender.save()
-    assert saved_steps(tmp_path) == {"loss": 1}
-    sender.send(metrics(2, loss=3.0))
-    sender.send({"is_complete": False})
-    assert saved_steps(tmp_path) == {"loss": 2}
-
-
-def test_what_a_tracker_buffers_is_sent_again_unless_it_was_closed(
+def test_many_lines_are_sent_in_parts_with_the_state_saved_after_each(
     tmp_path, memory, monkeypatch
 ):
-    monkeypatch.setattr(memory, "is_buffered", True)
-    sender = Sender(make_start(tmp_path), print)
-    sender.open()
-    sender.send(metrics(1, loss=3.0))
-    sender.send(metrics(1, loss=3.0))  # skipped
-    sender.save()
-    assert saved_steps(tmp_path) == {}
-    sender._lock.close()  # the process is killed
-    second, _ = send(tmp_path, metrics(1, loss=3.0))
-    third, _ = send(tmp_path, metrics(1, loss=3.0))
-    sent = [tracker.sent for tracker in memory.opened]
-    assert sent == [[(1, "loss", 3.0)], [(1, "loss", 3.0)], []]
-    assert saved_steps(tmp_path) == {"loss": 1}
+    """A part takes less than the time after which a process counts as hung."""
+    monkeypatch.setattr(tracker_process, "MAX_LINES", 2)
+    write(tmp_path, *((step, A) for step in (10, 20, 30, 40, 50)))
+    memory.errors = {4: InterruptedError()}
+    saved = []
+    follow("mlflow", str(tmp_path), 0, lambda _: saved.append(last_line(tmp_path)))
+    assert saved == [[0, 0], [20, 1]] and last_line(tmp_path) == [50, 1]
+    assert [step for step, _, _ in memory.calls[0]] == [10, 20, 30, 40, 50]
 
 
-def test_a_run_of_wandb_that_failed_to_finish_does_not_count_as_sent(monkeypatch):
-    class Run:
-        offline, is_finished = True, False
+def test_what_wandb_buffers_is_sent_again_unless_it_was_closed(tmp_path, memory):
+    def fail(is_complete):
+        raise ConnectionResetError
 
-        def finish(self, exit_code):  # as in wandb 0.31
-            if not self.is_finished:
-                self.is_finished = True
-                raise ConnectionResetError("Connection lost")
-
-    library = types.SimpleNamespace(Settings=dict, Image=None, init=lambda **_: Run())
-    monkeypatch.setitem(sys.modules, "wandb", library)
-    tracker = tracker_process.Wandb("id", "name", {})
-    for error in (ConnectionResetError, RuntimeError, RuntimeError):
-        with pytest.raises(error):
-            tracker.close(is_complete=True)
-
-
-def test_a_corrupt_file_is_reported_and_can_be_removed_during_the_run(tmp_path, memory):
-    path = tmp_path / "wandb.json"
-    for content in ("{", "[]", '{"id": "a"}'):
-        path.write_text(content)
-        reports = []
-
-        def report(text, reports=reports):
-            reports.append(text)
-            path.unlink()
-
-        sender = Sender(make_start(tmp_path), report)
-        sender.open()
-        sender._lock.close()
-        (text,) = reports
-        assert text.startswith(f"wandb failed (CorruptError: {path} ")
-        assert "remove it to start a new tracked run" in text
-    assert saved_steps(tmp_path) == {}
+    write(tmp_path, (10, A))
+    memory.close = fail
+    with pytest.raises(ConnectionResetError):
+        call(tmp_path, "wandb")
+    assert last_line(tmp_path, "wandb") == [0, 0]
+    del memory.close
+    call(tmp_path, "wandb")
+    call(tmp_path, "wandb")
+    assert memory.calls == [[(10, "loss", 4.0)], [(10, "loss", 4.0)], []]
+    assert last_line(tmp_path, "wandb") == [10, 1]
 
 
-def test_a_lock_that_cannot_be_written_is_reported(tmp_path, memory):
-    path = tmp_path / "wandb.lock"
-    path.mkdir()
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_corrupt_state_is_reported_and_can_be_removed_during_the_run(
+    tmp_path, memory, content
+):
+    write(tmp_path, (10, A))
+    path = tmp_path / "trackers/mlflow.json"
+    path.write_text(content)
     reports = []
 
     def report(text):
         reports.append(text)
-        path.rmdir()
+        if len(reports) == 1:
+            path.unlink()
 
-    Sender(make_start(tmp_path), report).open()
-    (text,) = reports
-    assert text.startswith("wandb failed (IsADirectoryError: ") and str(path) in text
-
-
-def test_a_tracked_run_of_a_workdir_in_a_bucket(memory, monkeypatch):
-    with Bucket("b") as bucket:
-        for name, value in bucket.environment.items():
-            monkeypatch.setenv(name, value)
-        sender = Sender(
-            make_start("gs://b/run/trackers"),
-            # The image is missing until this is reported.
-            lambda _: storage.write("gs://b/run/curves.png", b"an image"),
-        )
-        images = []
-
-        def read(self, step, curves):
-            with open(curves, "rb") as file:
-                images.append(file.read())
-
-        monkeypatch.setattr(memory, "image", read)
-        sender.open()
-        for step in range(1, 30):
-            sender.send(metrics(step, loss=1.0))
-        path = {"curves": "gs://b/run/curves.png"}
-        sender.send({"kind": "image", "step": 29, "values": path})
-        sender.send({"is_complete": True})
-        assert images == [b"an image"]
-        assert saved_steps("gs://b/run/trackers") == {"loss": 29, "curves": 29}
-        uploads = [r for r in bucket.requests if "/upload/" in r]
-        assert len(uploads) == 3  # the id, the image and the last steps
-        second, _ = send("gs://b/run/trackers", metrics(29, loss=1.0))
-        assert second.id == memory.opened[0].id and not second.sent
+    follow("mlflow", str(tmp_path), 0, report)
+    assert reports[0].startswith(f"{path} is not a JSON object; remove it to start a")
+    assert memory.calls == [[(10, "loss", 4.0)]]
 
 
-def test_only_warnings_of_trackio_are_reported(tmp_path, memory, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
-    reports = []
-    sender = Sender(make_start(tmp_path), reports.append)
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        monkeypatch.setattr(warnings, "showwarning", sender.show_warning)
-        path = f"{sys.prefix}/trackio/utils.py"
-        for category, file in (
-            (FutureWarning, "mlflow/store.py"),
-            (UserWarning, "mlflow/store.py"),
-            (DeprecationWarning, path),
-        ):
-            warnings.warn_explicit("deprecated", category, file, 1)
-        assert not reports
-        text = "batch lost, hf_0123456789\nis wrong"
-        warnings.warn_explicit(text, UserWarning, path, 1)
-    assert reports == ["trackio: batch lost, *** is wrong"]
+def test_a_tracked_run_of_a_workdir_in_a_bucket(memory, bucket):
+    write("gs://b/run", (10, A), (20, B), status="complete")
+    storage.write("gs://b/run/loss_curves.png", b"an image")
+    images, log = [], memory.log
+
+    def read(values, step, seconds):
+        if "loss_curves" in values:
+            images.append(values["loss_curves"].read_bytes())
+        log(values, step, seconds)
+
+    memory.log = read
+    call("gs://b/run")
+    assert images == [b"an image"] and last_line("gs://b/run") == [20, 1]
+    call("gs://b/run")
+    assert memory.calls[1] == [] and len(set(memory.ids)) == 1
 
 
-def test_an_error_that_is_not_repeated_is_reported_in_one_line(tmp_path):
-    code = (
-        "from bert_jax.monitoring import tracker_process as t;"
-        " from tests.monitoring.test_tracker_process import Memory;"
-        " t.TRACKERS['wandb'] = Memory; t.main()"
+# ----------------------------------------------------------------------------- errors
+
+
+SECRETS = ("abcdef0123456789", "tok/tok+en==", "hunter2secret", "basicbasic123")
+
+
+class HttpError(Exception):
+    def __init__(self, text, status):
+        super().__init__(text)
+        self.response = types.SimpleNamespace(status_code=status, text=text)
+
+
+def wrapped(error, **attributes):
+    outer = RuntimeError(f"failed: {error}")
+    outer.__cause__ = error
+    for name, value in attributes.items():
+        setattr(outer, name, value)
+    return outer
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_only_the_type_and_the_status_of_an_error_are_reported(secret):
+    text = f"https://u:{secret}@h/x?key={secret}\nAuthorization: Basic {secret}"
+    error = HttpError(text, 401)
+    assert describe(ConnectionError(text)) == "ConnectionError"
+    assert describe(error) == "HttpError, HTTP 401"
+    assert describe(wrapped(error)) == "RuntimeError, HTTP 401"
+    assert describe(wrapped(KeyError(), exc=error)) == "RuntimeError, HTTP 401"
+    for status, shown in ((403, ", HTTP 403"), (500, "")):
+        of_mlflow = wrapped(KeyError(text), get_http_status_code=lambda s=status: s)
+        assert describe(of_mlflow) == f"RuntimeError{shown}"
+
+
+# ------------------------------------------------------------------------- the process
+
+PATCHED = """
+import sys, time, ctypes
+from bert_jax.monitoring import tracker_process as t
+t.CLOSE_SECS, t.HANG_SECS, t.POLL_SECS, t.RETRY_SECS = 1, {hang}, 0.1, 0.1
+def open_it(id, name, config): {body}
+t.TRACKERS["mlflow"] = open_it
+t.main()
+"""
+HANG = "ctypes.PyDLL(None).sleep(10_000)"  # a call that holds the interpreter's lock
+FAIL = "raise KeyError('hunter2secret')"
+
+
+def start(workdir, body, hang_secs, pid=0):
+    code = PATCHED.format(body=body, hang=hang_secs)
+    command = [sys.executable, "-c", code, "mlflow", str(workdir), str(pid)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    "body, hang_secs, pid", [(HANG, 2, os.getpid()), (HANG, 600, 0)]
+)
+def test_a_hung_library_ends_the_process_also_when_training_was_killed(
+    tmp_path, body, hang_secs, pid
+):
+    write(tmp_path, (10, A), status="running")
+    process = start(tmp_path, body, hang_secs, pid)
+    assert process.communicate(timeout=60) == (None, "")
+    assert process.returncode == -signal.SIGALRM
+
+
+def test_an_error_is_printed_once_and_without_its_text(tmp_path):
+    write(tmp_path, (10, A))
+    process = start(tmp_path, FAIL, 600)
+    assert process.communicate(timeout=60)[1] == (
+        "config.trackers: mlflow: KeyError; training continues, and sending is"
+        " repeated\n"
     )
-    start = json.dumps(dataclasses.asdict(make_start(tmp_path)))
-    result = subprocess.run(
-        [sys.executable, "-c", code],
-        input=f'{start}\n{{"step": 1}}\n',
-        capture_output=True,
-        text=True,
+
+
+def test_a_process_waits_for_that_of_a_killed_run(tmp_path):
+    write(tmp_path, (10, A))
+    body = "return print, print, ''"
+    with open(tmp_path / "trackers/mlflow.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = start(tmp_path, body, 600)
+        time.sleep(2.0)
+        assert process.poll() is None
+        assert not (tmp_path / "trackers/mlflow.json").exists()
+    assert process.wait(60) == 0 and last_line(tmp_path) == [10, 1]
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    write(tmp_path, (10, A))
+    target = tmp_path / "target"
+    target.write_text("kept")
+    (tmp_path / "trackers/mlflow.lock").symlink_to(target)
+    process = start(tmp_path, "pass", 600)
+    assert process.communicate(timeout=60)[1] == "config.trackers: mlflow: OSError\n"
+    assert process.returncode == 1 and target.read_text() == "kept"
+
+
+def test_warnings_of_trackio_are_reported(tmp_path):
+    write(tmp_path, (10, A))
+    path, others = "trackio/utils.py", "mlflow/store.py"
+    warned = [("Deprecation", path), ("User", others), ("User", path), ("User", path)]
+    calls = "".join(
+        f" warnings.warn_explicit('hunter2', {category}Warning, '{file}', {line});"
+        for line, (category, file) in enumerate(warned)
     )
-    assert result.returncode == 1
-    assert result.stderr == (
-        "config.trackers: wandb failed (KeyError: 'kind'); training continues without"
-        " it; rerun the same command to send the rest of the metrics\n"
-    )
-
-
-def test_the_address_of_the_tracked_run_is_reported(tmp_path, memory, monkeypatch):
-    monkeypatch.setattr(memory, "url", "https://host/run")
-    assert send(tmp_path)[1] == ["wandb: https://host/run"]
-
-
-def test_reports_hold_no_secrets_and_are_one_line(monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "0123abcd")
-    monkeypatch.setenv("EMPTY_TOKEN", "")
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    text = without_secrets("key 0123abcd\nat http://u:p@h:1/x?write_token=2 is false")
-    assert text == "key *** at http://h:1/x is false"
+    body = f"import warnings; warnings.simplefilter('always');{calls}"
+    process = start(tmp_path, f"{body} return print, print, ''", 600)
+    error = "config.trackers: mlflow: metrics may be lost (UserWarning)\n"
+    assert process.communicate(timeout=60)[1] == error

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bert_jax
 from bert_jax.checkpoint import integrity
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.training import budget as budget_lib
 from bert_jax.training import compilation, optimizer
 from bert_jax.training import step as step_lib
-from bert_jax.training.budget import EXIT_SECS, MIN_STEPS, Budget, Costs, Plan
+from bert_jax.training.budget import MIN_STEPS, SUMMARY_SECS, Budget, Costs, Plan
 from tests.commands import run_well, small_run, start
 from tests.conftest import make_batch, make_config
 from tests.runs import lines
@@ -29,8 +30,7 @@ MANY = {"num_steps": 1_000_000}
 def clock(monkeypatch):
     """Replaces the clock of budgets; its `now` is in seconds."""
     clock = SimpleNamespace(now=1000.0)
-    clock.time = clock.perf_counter = lambda: clock.now
-    monkeypatch.setattr(budget_lib, "time", clock)
+    monkeypatch.setattr(budget_lib, "clock", lambda: clock.now)
     monkeypatch.setattr("os.fsync", lambda file: None)  # for hundreds of records
     return clock
 
@@ -43,7 +43,7 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
       workdir: its workdir.
       clock: the simulated clock.
       secs_per_step: function from the time to the seconds of a step.
-      evaluation: seconds of an evaluation, a save and a summary.
+      evaluation: seconds of an evaluation and of a save.
       kill_at: the time of a kill, which loses the steps since the last checkpoint.
 
     Returns:
@@ -57,10 +57,6 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
         budget = Budget(config, str(workdir), saved, began)
         budget.record()
         busy = 0.0
-        for name in ("evaluation", "summary"):
-            with budget.timing(name):
-                clock.now += evaluation
-        budget.start_timing(step, busy)
         first_log_line = step + config.log_every_steps
         while step < budget.last_step and (kill_at is None or clock.now < kill_at):
             step += 1
@@ -70,19 +66,18 @@ def simulate(config, workdir, clock, secs_per_step, *, evaluation=8.0, kill_at=N
             factors[step] = float(factor)
             secs = secs_per_step(clock.now - begin)
             clock.now, busy = clock.now + secs, busy + secs
-            budget.record()
-            if step % config.log_every_steps == 0:
-                budget.replan(step, busy, last_save=evaluation)
-            is_last = step == budget.last_step
-            if is_last or step % config.eval.every_steps == 0:
+            budget.update(step, busy, last_save=evaluation if saved else 0.0)
+            is_due = step == budget.last_step or budget.starts_decay(step)
+            if is_due or step % config.eval.every_steps == 0:
                 with budget.timing("evaluation"):
                     clock.now += evaluation
-            if is_last or step % 100 == 0 or budget.starts_decay(step):
-                checkpoint = step, json.loads(json.dumps(budget.saved))
+            if is_due or step % 100 == 0:
+                saved = json.loads(json.dumps(budget.saved))
+                checkpoint = step, saved
                 with budget.timing("save"):
                     clock.now += evaluation
         if step == budget.last_step:
-            clock.now += evaluation + EXIT_SECS  # the summary and the exit
+            clock.now += SUMMARY_SECS
             return budget.plan, factors
         kill_at = None
 
@@ -128,10 +123,10 @@ def test_a_plan_counts_the_evaluations_and_saves_before_the_end():
     config = make_config(
         **WSD, phase=MANY, eval__every_steps=100, checkpoint__every_steps=500
     )
-    costs = Costs(step=1.0, evaluation=10.0, save=5.0, last_save=7.0, summary=2.0)
+    costs = Costs(step=1.0, evaluation=10.0, save=5.0, last_save=7.0)
     plan = budget_lib.first_plan(config)
     assert plan == Plan(800_000, 0.0, 1_000_000)
-    ending = costs.evaluation + costs.last_save + costs.summary + EXIT_SECS
+    ending = costs.evaluation + costs.last_save + SUMMARY_SECS
     # 400 steps with evaluations at 300, 400, 500 and 600 and a save at 500.
     left = ending + 400 + 4 * 10 + 5
     found = budget_lib.new_plan(plan, 250, config, costs, left)
@@ -145,7 +140,7 @@ def test_a_new_plan_continues_the_decay_where_it_is():
     plan = Plan(1000, 0.0, 2000)
     assert plan.progress_at(999) == 0.0 and plan.progress_at(1500) == 0.5
     costs = Costs(step=1.0)
-    found = budget_lib.new_plan(plan, 1500, config, costs, 100 + EXIT_SECS)
+    found = budget_lib.new_plan(plan, 1500, config, costs, 100 + SUMMARY_SECS)
     assert found == Plan(1500, 0.5, 1600)
     assert found.progress_at(1550) == 0.75
 
@@ -196,26 +191,49 @@ def test_a_budget_needs_its_own_schedule(changes, message):
         make_config(**WSD | changes)
 
 
-def test_a_corrupt_record_is_named(tmp_path):
-    (tmp_path / budget_lib.RECORD_FILE).write_text("{")
-    with pytest.raises(CorruptError, match=r"budget.json is not .* remove it to count"):
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"seconds": "x"}',
+        '{"seconds": true}',
+        '{"seconds": NaN}',
+        '{"seconds": Infinity}',
+        '{"seconds": -1.0}',
+        '{"seconds": 5e9}',
+    ],
+)
+def test_a_record_that_is_not_a_running_time_is_one_line(tmp_path, record):
+    (tmp_path / budget_lib.RECORD_FILE).write_text(record)
+    with pytest.raises(
+        CorruptError, match=r"budget.json.* remove it to count"
+    ) as raised:
         Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("jump", [3 * HOUR, -3 * HOUR])
+def test_a_step_of_the_time_of_day_is_not_charged(tmp_path, monkeypatch, jump):
+    """NTP may set the clock of a machine minutes after its boot."""
+    began = bert_jax.clock()
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + jump)
+    Budget(make_config(**WSD), str(tmp_path), None, began).record()
+    record = json.loads((tmp_path / budget_lib.RECORD_FILE).read_text())
+    assert 0.0 <= record["seconds"] < 60.0
 
 
 def test_without_a_budget_nothing_is_planned_or_written(tmp_path):
     config = make_config()
     budget = Budget(config, str(tmp_path), None, began=0.0)
     budget.record()
-    budget.replan(10, 1.0, 1.0)
+    for step in (9, 10):
+        budget.update(step, 1.0, 1.0)
     assert budget.last_step == config.num_steps and budget.saved is None
     assert budget.arguments(1) == () and not budget.starts_decay(16)
-    assert not budget.needs_rehearsal(0) and not list(tmp_path.iterdir())
-
-
-def test_the_record_of_the_time_has_numbers(tmp_path):
-    (tmp_path / budget_lib.RECORD_FILE).write_text('{"seconds": "x"}')
-    with pytest.raises(CorruptError, match=r"budget.json has no number of seconds; re"):
-        Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
+    assert not budget.excess() and not list(tmp_path.iterdir())
 
 
 def test_an_interrupted_run_records_all_of_its_time(tmp_path, clock):
@@ -225,14 +243,22 @@ def test_an_interrupted_run_records_all_of_its_time(tmp_path, clock):
     assert not record.exists()  # the run may not begin, see train.py
     budget.record()
     clock.now += 0.5
-    budget.record()  # too early
-    assert json.loads(record.read_text())["seconds"] == 0.0
-    budget.record(is_last=True)
-    assert json.loads(record.read_text())["seconds"] == 0.5
+    budget.update(1, 0.5, 0.0)  # too early
+    assert json.loads(record.read_text()) == {"seconds": 0.0}
+    budget.record()
+    assert json.loads(record.read_text()) == {"seconds": 0.5}
+
+
+def test_the_excess_is_that_of_a_call_that_took_steps(tmp_path, clock):
+    budget = Budget(make_config(**WSD), str(tmp_path), None, began=clock.now)
+    clock.now += HOUR + 12.0
+    assert budget.excess() == 0.0  # the run was complete
+    budget.update(1, 1.0, 0.0)
+    assert budget.excess() == 12.0
 
 
 def test_a_rollback_continues_the_plan_of_its_checkpoint(tmp_path):
-    budget = Budget(make_config(**WSD), str(tmp_path), None, began=time.time())
+    budget = Budget(make_config(**WSD), str(tmp_path), None, began=0.0)
     budget.resume({"step": 900, "progress": 0.25, "last_step": 1300})
     assert budget.plan == Plan(900, 0.25, 1300) and budget.last_step == 1300
 
@@ -265,3 +291,8 @@ def test_a_killed_run_ends_with_its_hours_and_is_then_complete(trained, tmp_path
     assert steps[-1] == max(integrity.steps(str(tmp_path))) < 1_000_000
     stdout = run_well("bert_jax.train", *arguments)
     assert "already complete" in stdout and f"Trained to step {steps[-1]:,}" in stdout
+    assert "exceeded" not in stdout
+    late = [*arguments, "--config.budget_hours=1e-4", f"--workdir={tmp_path / 'late'}"]
+    stdout = run_well("bert_jax.train", *late)
+    assert f"Trained to step {10 + MIN_STEPS}" in stdout  # it plans at a log line
+    assert "config.budget_hours was exceeded by" in stdout.splitlines()[-1]

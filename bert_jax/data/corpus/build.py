@@ -108,7 +108,7 @@ def _prepare(
             f"config.tokenizer.vocab_size={config.tokenizer.vocab_size}, but the"
             f" tokenizer has {len(tokenizer.vocab)} tokens; use that value"
         )
-    start = time.time()
+    start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
         if found is None:
@@ -150,7 +150,7 @@ def _prepare(
         f" {sum(s.num_documents for s in train):,} documents,"
         f" {sum(s.num_tokens for s in train):,} tokens to train on,"
         f" {sum(s.num_tokens for s in validation):,} held out,"
-        f" {time.time() - start:.0f} s -> {directory}",
+        f" {time.monotonic() - start:.0f} s -> {directory}",
         flush=True,
     )
     shares = unknown_tokens.shares(plan.counts, len(config.data.sources))

@@ -1,0 +1,57 @@
+"""Tests of bert_jax.training.saver, which train.py calls between steps."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from bert_jax.checkpoint import best
+from bert_jax.training.budget import Budget
+from bert_jax.training.saver import Saver
+from tests.conftest import make_config
+from tests.monitoring.test_monitor import open_monitor, step_metrics
+from tests.runs import lines
+
+
+def make_saver(tmp_path, **changes):
+    """Returns a saver whose evaluations find the steps before in the log."""
+    config, monitor = make_config(**changes), open_monitor(tmp_path)
+
+    def evaluate(state, phase_index):
+        assert [line["step"] for line in lines(tmp_path)][-1] == monitor._log._step
+        losses = {"eval_loss": 1.0, "eval_masked_lm_loss": 1.0}
+        return losses | {"eval_masked_lm_accuracy": 0.5}
+
+    held_out: Any = SimpleNamespace(
+        evaluate=evaluate,
+        exists=True,
+        is_due=lambda step, last_step: step in (1, last_step),
+    )
+    checkpoints: Any = SimpleNamespace(workdir=str(tmp_path))
+    budget = Budget(config, str(tmp_path), None, began=0.0)
+    return Saver(config, checkpoints, best.Ranking(0), held_out, budget, monitor)
+
+
+def evaluate(saver, step):
+    state: Any = None
+    assert not saver.evaluate_if_due(step, state)
+
+
+def test_steps_are_logged_before_an_evaluation_starts(tmp_path):
+    """Otherwise, their rate would include the evaluation."""
+    saver = make_saver(tmp_path, checkpoint__keep_best=0)
+    saver.monitor.step(1, 0, step_metrics(1.0))
+    evaluate(saver, 1)
+    assert [line["step"] for line in lines(tmp_path)] == [1, 1]
+
+
+def test_a_run_is_evaluated_and_saved_at_the_start_of_its_decay(tmp_path):
+    """This measures how long both will take at the end."""
+    budget = {"budget_hours": 1.0, "optimizer__schedule": "wsd"}
+    saver = make_saver(
+        tmp_path, checkpoint__keep_best=0, checkpoint__every_steps=100, **budget
+    )
+    for step in (15, 16, 17):  # of 20
+        saver.monitor.step(step, 0, step_metrics(1.0))
+        evaluate(saver, step)
+        assert saver.is_time_to_save(step) == (step == 16)
+    evaluated = [line["step"] for line in lines(tmp_path) if "eval_loss" in line]
+    assert evaluated == [16]
