@@ -97,6 +97,8 @@ def _prepare(
             "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"
             f" vocabulary file of config.init_from={config.init_from!r}"
         )
+    if config.tokenizer.vocab_file:
+        tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
     start = time.time()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):
