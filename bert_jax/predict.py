@@ -89,6 +89,7 @@ def main() -> None:
     if _OUTPUT.value is not None:
         cli.check(Path(_OUTPUT.value), source)
     model, predict = open_model(path)
+    cli.print_notes(model.notes)
     begin, num_lines, num_single = time.monotonic(), 0, 0
     with contextlib.ExitStack() as stack:
         file, on_batch = stack.enter_context(writing(_OUTPUT.value)), None

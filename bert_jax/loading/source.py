@@ -146,6 +146,7 @@ def open_workdir(directory: Path) -> Source:
     checkpoints.position(step, corpus.read(source).sha256)
     arrays = checkpoints.arrays(step)
     checkpoints.close()
+    tokenizer = tokenizers.read(corpus_dir, source.tokenizer)
     prefix = "params."
     return Source(
         directory=directory,
@@ -157,8 +158,9 @@ def open_workdir(directory: Path) -> Source:
             if name.startswith(prefix)
         },
         unused=(),
-        vocabulary=tokenizers.read(corpus_dir, source.tokenizer).content(),
+        vocabulary=tokenizer.content(),
         vocabulary_path=Path(tokenizers.path_in(corpus_dir, source.tokenizer)),
+        tokenizer=lambda _: tokenizer,
         read=lambda: _read_workdir(directory, step, source),
     )
 
