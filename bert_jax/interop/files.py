@@ -93,6 +93,17 @@ def read(directory: Path, name: str) -> bytes:
     return path.read_bytes()
 
 
+def optional_json(directory: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file in the directory, or {} if there is none.
+
+    Raises:
+      ConfigError: see `file`; also if it is not a JSON object.
+    """
+    if not os.path.lexists(directory / name):
+        return {}
+    return small_files.read_json(file(directory, name))
+
+
 def refuse_link_outside(path: Path, directory: Path) -> None:
     """Raises ConfigError if a path in the directory is a link that points outside.
 

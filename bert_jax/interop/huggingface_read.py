@@ -114,10 +114,7 @@ def max_length(directory: Path) -> int | None:
     Raises:
       ConfigError: if the file is corrupt.
     """
-    name = huggingface_tokenizer.SETTINGS
-    if not os.path.lexists(directory / name):
-        return None
-    settings = read_json(files_lib.file(directory, name))
+    settings = files_lib.optional_json(directory, huggingface_tokenizer.SETTINGS)
     length = settings.get("model_max_length", settings.get("max_len"))
     # transformers writes 1e30 if there is no limit.
     return length if type(length) is int and length > 0 else None

@@ -35,8 +35,6 @@ _RULES = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-
-
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of AddedToken
 
 
@@ -98,30 +96,25 @@ def _settings(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
       ConfigError: if a key has a value that is not supported.
     """
     path = directory / SETTINGS
-    settings = _optional_json(directory, SETTINGS)
-    if "added_tokens_decoder" not in settings:
-        settings |= _optional_json(directory, "special_tokens_map.json")
-        ids = _optional_json(directory, "added_tokens.json")
+    settings = files.optional_json(directory, SETTINGS)
+    if settings.get("added_tokens_decoder") is None:
+        settings |= files.optional_json(directory, "special_tokens_map.json")
+        ids = files.optional_json(directory, "added_tokens.json")
         added = {str(id_): {"content": token} for token, id_ in ids.items()}
         settings["added_tokens_decoder"] = added
     kind = settings.get("tokenizer_class") or config.get("tokenizer_class")
     settings["tokenizer_class"] = kind or BERT_CLASSES[0]
     huggingface_keys.check_fixed(settings, huggingface_keys.TOKENIZER_FIXED, path)
     for key in _RULES:
-        if settings.get(key) not in (None, True, False):
+        if not isinstance(settings.get(key), bool | None):
             raise CorruptError(f"{path} has {key}={settings[key]!r}; download it again")
-    if "token_type_ids" not in settings.get("model_input_names", "token_type_ids"):
+    names = settings.get("model_input_names")
+    if names is not None and "token_type_ids" not in str(names):
         raise ConfigError(
-            f"{path} has model_input_names={settings['model_input_names']!r}; models"
-            " that do not use token_type_ids are not supported"
+            f"{path} has model_input_names={names!r}; models that do not use"
+            " token_type_ids are not supported"
         )
     return settings
-
-
-def _optional_json(directory: Path, name: str) -> dict[str, Any]:
-    if not os.path.lexists(directory / name):
-        return {}
-    return read_json(files.file(directory, name))
 
 
 def _open_sentencepiece(path: Path, settings: dict[str, Any]) -> Opened:

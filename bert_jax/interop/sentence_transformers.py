@@ -62,7 +62,7 @@ def is_dual_encoder(directory: Path) -> bool:
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(f"{path} is corrupt; download it again") from None
-    settings = _optional_json(directory, PROMPTS_FILE)
+    settings = files.optional_json(directory, PROMPTS_FILE)
     similarities: list[Any] = [None, "cosine"]
     if types[-1:] == ["Normalize"]:  # does not change cosines
         types.pop()
@@ -89,7 +89,7 @@ def sequence_length(directory: Path) -> int | None:
     Raises:
       ConfigError: if the file is corrupt.
     """
-    length = _optional_json(directory, SETTINGS_FILE).get("max_seq_length")
+    length = files.optional_json(directory, SETTINGS_FILE).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
         path = directory / SETTINGS_FILE
         raise ConfigError(f"{path} has max_seq_length={length!r}; download it again")
@@ -98,7 +98,7 @@ def sequence_length(directory: Path) -> int | None:
 
 def lowercases(directory: Path) -> bool:
     """Returns whether sentence-transformers lower-cases text before the tokenizer."""
-    return bool(_optional_json(directory, SETTINGS_FILE).get("do_lower_case"))
+    return bool(files.optional_json(directory, SETTINGS_FILE).get("do_lower_case"))
 
 
 def prompt(directory: Path) -> str:
@@ -107,7 +107,7 @@ def prompt(directory: Path) -> str:
     Raises:
       ConfigError: if the prompt is missing.
     """
-    settings = _optional_json(directory, PROMPTS_FILE)
+    settings = files.optional_json(directory, PROMPTS_FILE)
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     if name is None:
         return ""
@@ -118,12 +118,6 @@ def prompt(directory: Path) -> str:
             " in its prompts; download it again"
         )
     return found
-
-
-def _optional_json(directory: Path, name: str) -> dict[str, Any]:
-    if not (directory / name).is_file():
-        return {}
-    return read_json(files.file(directory, name))
 
 
 def _modes(pooling: dict[str, Any]) -> list[Any]:

@@ -212,6 +212,8 @@ JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "
             {"vocab": VOCAB, "model_input_names": ["input_ids"]},
             "model_input_names=.*token_type_ids are not supported",
         ),
+        ({"vocab": VOCAB, "model_input_names": 3}, "model_input_names=3; models"),
+        ({"vocab": VOCAB, "strip_accents": 1}, "strip_accents=1; download it again"),
         (
             {"tokenizer": course_like(), "do_lower_case": True} | OF_BERT,
             "tokenizer.json has other rules than BertTokenizer",

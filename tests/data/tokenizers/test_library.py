@@ -109,6 +109,13 @@ def test_offsets_are_those_of_the_text():
     assert read(bert()).locator()("").ids.tolist() == []
 
 
+def test_half_of_a_surrogate_pair_is_no_error():
+    ours = read(bert())
+    (ids,) = ours.encoder()(["a \ud800 b"])
+    assert ids.tolist() == [VOCAB.index("a"), VOCAB.index("b")]
+    assert ours.locator()("a \ud800 b").starts.tolist() == [0, 4]
+
+
 def test_truncation_and_padding_of_the_file_are_ignored():
     tokenizer = bert()
     tokenizer.enable_truncation(4)
