@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -355,6 +355,12 @@ def _help(doc: str) -> str:
     _, _, text = flags.FLAGS.main_module_help().strip().partition("\n")
     common = "  --help, --version: print this text, or the version"
     return f"{doc.strip()}\n\nflags:\n{text}\n{common}"
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Prints what the user should know of a model, on stderr."""
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def output_file(flag: str, path: str, source: str = "") -> Path:

@@ -27,8 +27,8 @@ from absl import flags
 from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.loading import completion, start
 from bert_jax.loading import run as run_lib
-from bert_jax.loading import start
 from bert_jax.loading.run import Run
 from bert_jax.training import evaluation
 
@@ -79,7 +79,7 @@ def open_initial() -> Run:
     for name in ("workdir", "step", "corpus_dir"):
         if flags.FLAGS[name].value is not None:
             raise ConfigError(f"--{name} and --config are mutually exclusive; give one")
-    config = cli.load_config(_CONFIG)
+    config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
     with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
         run, notes = start.open_start(config)
         print("".join(f"{note}\n" for note in notes), end="")

@@ -66,6 +66,7 @@ def main() -> None:
         raise ConfigError(f"--output={output} must end in {formats}")
     file = cli.output_file("output", output, source)
     model, compute = open_model(path)
+    cli.print_notes(model.notes)
     begin, num_texts = time.monotonic(), 0
     max_parts = 1 if _POOLING.value == "words" else 2
     progress = Progress("extracting", None, "texts")

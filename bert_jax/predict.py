@@ -76,6 +76,7 @@ def main() -> None:
     path, source = cli.require("model", "input")
     output = _OUTPUT.value and cli.output_file("output", _OUTPUT.value, source)
     model, predict = open_model(path)
+    cli.print_notes(model.notes)
     begin, num_lines, num_single = time.monotonic(), 0, 0
     with contextlib.ExitStack() as stack:
         file, on_batch = sys.stdout, None

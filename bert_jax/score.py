@@ -49,6 +49,7 @@ def main() -> None:
         compute_dtype=_COMPUTE_DTYPE.value,
         lowercase=_LOWERCASE.value,
     )
+    cli.print_notes(model.notes)
     begin, num_texts = time.monotonic(), 0
     progress = Progress("scoring", None, "tokens")
     with cli.replacing(output) as file, progress:

@@ -46,6 +46,13 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
+def keep_only_vocab_txt(directory, vocab):
+    """Replaces the tokenizer by a vocab.txt, as in models of before tokenizer.json."""
+    (directory / "tokenizer.json").unlink()
+    (directory / "vocab.txt").write_text("\n".join(vocab))
+    change_json(directory, "tokenizer_config.json", tokenizer_class="BertTokenizer")
+
+
 def change_tensors(directory, **changes):
     """Keys with __ for dots."""
     tensors = tensors_of(directory)

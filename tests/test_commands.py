@@ -30,7 +30,7 @@ def test_a_vocabulary_without_mask_is_an_error(tmp_path):
         f"--workdir={tmp_path / 'run'}",
     )
     assert result.returncode == 2
-    assert "has no [MASK]; add a line [MASK]" in result.stderr
+    assert "has no [MASK]; use a vocabulary with" in result.stderr
     assert not (tmp_path / "corpus").exists()
 
 

@@ -7,9 +7,12 @@ from collections.abc import Collection
 
 import jax
 
+from bert_jax.data.tokenizers.library import LibraryTokenizer
+from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.distributed import devices, multihost
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.finetuning import task
 from bert_jax.finetuning.config import FinetuneConfig, check_length
 from bert_jax.finetuning.data import datasets as datasets_lib
 from bert_jax.finetuning.data.datasets import Datasets
@@ -66,6 +69,8 @@ def open_inputs(config: FinetuneConfig, start: Start, workdir: str) -> Setup:
     )
     mesh_lib.host_part(mesh, jax.process_index())
     encoder = model_lib.read_encoder(start.model, start.lowercase)
+    if task.has_pairs(config.task):
+        model_lib.check_pairs(encoder.config, f"config.task.kind={config.task.kind!r}")
     encoder = model_lib.first_layers(encoder, config.num_layers)
     mesh_lib.check_optimizer(encoder.config, config.mesh, mesh)
     teacher = open_teacher(config, encoder)
@@ -109,11 +114,8 @@ def open_teacher(config: FinetuneConfig, encoder: HostModel) -> HostModel | None
     if not path:
         return None
     teacher = model_lib.read_tuned(path, "config.distill.teacher")
-    given, tokenizer = f"config.distill.teacher={path}", encoder.tokenizer
-    if (teacher.tokenizer.vocab, teacher.tokenizer.lowercase) != (
-        tokenizer.vocab,
-        tokenizer.lowercase,
-    ):
+    given = f"config.distill.teacher={path}"
+    if _rules(teacher.tokenizer) != _rules(encoder.tokenizer):
         raise ConfigError(
             f"{given} and --model have different tokenizers; distillation needs the"
             " same one"
@@ -152,6 +154,13 @@ def fit_length(
     fitting = dataclasses.replace(config, sequence_length=most)
     check_length(fitting)
     return fitting
+
+
+def _rules(tokenizer: Tokenizer) -> Tokenizer:
+    """Returns a tokenizer that is equal for tokenizers that differ in rare texts."""
+    if isinstance(tokenizer, LibraryTokenizer):
+        return tokenizer.for_corpora or tokenizer
+    return tokenizer
 
 
 def check_teacher_task(

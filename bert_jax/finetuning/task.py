@@ -47,6 +47,13 @@ class Features(Protocol):
     def batch(self, rows_B: np.ndarray, /) -> dict[str, np.ndarray]: ...
 
 
+def has_pairs(task: Task) -> bool:
+    """Returns whether a row of a task has two texts."""
+    if isinstance(task, TextTask):
+        return len(task.text) == 2
+    return isinstance(task, QuestionTask | ChoiceTask)
+
+
 def label_names(task: Task, data: DataConfig) -> tuple[str, ...]:
     """Returns the label names of the head, from the config or the training set.
 

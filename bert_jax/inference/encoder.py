@@ -78,6 +78,7 @@ class TextEncoder:
       tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
       max_length: maximum tokens of a row.
       num_layers: number of layers.
+      notes: a line for each part of the model that is not used.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class TextEncoder:
         options.check_positive("batch_size", batch_size)
         self.tokenizer = trained.tokenizer
         self.num_layers = trained.config.num_hidden_layers
+        self.notes = trained.notes
         self.max_length = options.row_length(trained, max_length)
         self._trained, self._mesh = trained, mesh
         self._batch_size, self._compute_dtype = batch_size, compute_dtype
@@ -222,6 +224,8 @@ class TextEncoder:
     def _check(self, parts: list[options.Parts], pooling: str) -> None:
         options.check_choice("pooling", pooling, POOLING)
         most = 1 if pooling == "words" else 2
+        if any(len(texts) == 2 for texts in parts):
+            model_lib.check_pairs(self._trained.config, "inputs of several texts")
         for i, texts in enumerate(parts):
             if not 1 <= len(texts) <= most:
                 form = "a single text" if most == 1 else "a text or a pair"

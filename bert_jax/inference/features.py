@@ -18,8 +18,6 @@ from flax import nnx
 
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
-from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
-from bert_jax.data.tokenizers.tokenizers import UNK
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
 from bert_jax.errors import ConfigError
@@ -107,7 +105,7 @@ class Extractor:
         divisor = mesh_lib.batch_divisor(mesh)
         self._batch_size = -(-batch_size // divisor) * divisor
         self._max_length = max_length
-        self._locate = LocatingEncoder(trained.tokenizer)
+        self._locate = trained.tokenizer.locator()
         self._forward = _forward(trained.graphdef, layers, pooling, dtype)
         self._pooling = pooling
         self.num_truncated = 0
@@ -158,7 +156,7 @@ class Extractor:
     ) -> tuple[Rows, np.ndarray, np.ndarray]:
         """Returns the rows, and the character offsets of their tokens."""
         tokenizer = self._trained.tokenizer
-        located = [self._locate_or_unknown(text[0]) for text in texts]
+        located = [self._locate(text[0]) for text in texts]
         b_N = np.full(len(texts), -1)
         for i, text in enumerate(texts):
             if len(text) > 1:
@@ -173,14 +171,6 @@ class Extractor:
             text_rows.aligned([x.starts for x in located], tokens, 0),
             text_rows.aligned([x.ends for x in located], tokens, 0),
         )
-
-    def _locate_or_unknown(self, text: str) -> Located:
-        """Tokenizes a text; a text without tokens becomes [UNK]."""
-        found = self._locate(text)
-        if len(found.ids):
-            return found
-        zero = np.zeros(1, np.int32)
-        return Located(zero + self._trained.tokenizer.id(UNK), zero, zero)
 
     def _buckets(self, rows: Rows) -> Iterator[tuple[np.ndarray, int]]:
         """Yields batches of rows of similar length, padded with -1, and the length."""

@@ -58,6 +58,7 @@ class MaskedLM:
     Attributes:
       tokenizer: the tokenizer; `tokenizer.vocab[id]` is the token of an id.
       max_length: maximum tokens of a row.
+      notes: a line for each part of the model that is not used.
       num_truncated: number of texts truncated to `max_length` so far.
       num_tokens: number of tokens scored so far.
     """
@@ -79,7 +80,7 @@ class MaskedLM:
           max_length, batch_size, compute_dtype: as in `load_masked_lm`.
         """
         options.check_positive("batch_size", batch_size)
-        self.tokenizer = trained.tokenizer
+        self.tokenizer, self.notes = trained.tokenizer, trained.notes
         self.max_length = options.row_length(trained, max_length)
         self.num_truncated = self.num_tokens = 0
         self._params, self._mesh = trained.params, mesh

@@ -110,6 +110,7 @@ class TunedModel:
       labels: the names of its classes, in the order of the model.
       max_length: maximum tokens of a row.
       max_texts: maximum number of texts of an input.
+      notes: a line for each part of the model that is not used.
       num_truncated: number of rows truncated to `max_length` so far.
       num_cut_words: number of words beyond `max_length` so far, in tagging; their tag
         is O.
@@ -139,6 +140,7 @@ class TunedModel:
         options.check_positive("num_best", num_best)
         self.kind, self.labels = trained.head.kind, trained.head.labels
         self.max_length = options.row_length(trained, max_length)
+        self.notes = trained.notes
         self.num_truncated = self.num_cut_words = 0
         self._trained, self._mesh, self._settings = trained, mesh, settings
         self._options = {
@@ -194,9 +196,12 @@ class TunedModel:
           ConfigError: if an input has too few or too many texts.
           TypeError: if `texts` is a single string.
         """
-        inputs = options.as_parts(texts)
+        prompt = self._trained.prompt
+        inputs = [tuple(prompt + x for x in parts) for parts in options.as_parts(texts)]
         if not inputs:
             return []
+        if len(inputs[0]) > 1 and self.kind != "similarity":
+            model_lib.check_pairs(self._trained.config, "inputs of several texts")
         has_impossible = self._settings.get("has_impossible", False)
         found: Any = examples.examples_of(self._task, inputs, has_impossible)
         features = task.featurize(

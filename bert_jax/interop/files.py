@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bert_jax import digests, small_files
+from bert_jax.data.tokenizers.base import Tokenizer
 from bert_jax.errors import ConfigError, CorruptError
 
 _WEIGHTS = re.compile(r"\.safetensors$|\.index$|\.data-\d+-of-\d+$")
@@ -31,9 +32,12 @@ class Source:
       shapes: the shapes of the tensors that are parameters of our models, by our names
         and in our layout.
       unused: the names of its other tensors.
-      vocabulary: the contents of the tokenizer file; None if there is none.
+      vocabulary: the content of the tokenizer file of a corpus for the model; None if
+        such a corpus cannot be prepared.
       vocabulary_path: the tokenizer file, or its expected path. Its name shows the kind
         of tokenizer, which may differ from the expected kind.
+      tokenizer: builds the tokenizer of the model, given whether it lower-cases text;
+        None if there is none.
       read: returns the tensors of `shapes` as float32 arrays.
       notes: a line for each setting that the model does not record.
     """
@@ -45,6 +49,7 @@ class Source:
     unused: tuple[str, ...]
     vocabulary: bytes | None
     vocabulary_path: Path
+    tokenizer: Callable[[bool], Tokenizer] | None
     read: Callable[[], dict[str, np.ndarray]]
     notes: tuple[str, ...] = ()
 
@@ -86,6 +91,17 @@ def read(directory: Path, name: str) -> bytes:
     path = file(directory, name)
     small_files.check_size(path)
     return path.read_bytes()
+
+
+def optional_json(directory: Path, name: str) -> dict[str, Any]:
+    """Returns the content of a JSON file in the directory, or {} if there is none.
+
+    Raises:
+      ConfigError: see `file`; also if it is not a JSON object.
+    """
+    if not os.path.lexists(directory / name):
+        return {}
+    return small_files.read_json(file(directory, name))
 
 
 def refuse_link_outside(path: Path, directory: Path) -> None:

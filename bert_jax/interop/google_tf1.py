@@ -5,6 +5,7 @@ bert_model.ckpt.data-00000-of-00001, with the variable names of run_pretraining.
 in the released models. No graph is read or written, and no code of a checkpoint is run.
 """
 
+import functools
 import glob
 import math
 import os
@@ -16,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import files, tf1_variables, weight_names
 from bert_jax.interop.files import Source
@@ -26,6 +27,7 @@ from bert_jax.small_files import read_json, write_json
 
 CONFIG = "bert_config.json"
 CHECKPOINT = "bert_model.ckpt"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"  # a variable of TF2 checkpoints
 # Defaults of BertConfig in modeling.py for keys missing from bert_config.json.
 DEFAULTS = {
     "hidden_size": 768,
@@ -121,6 +123,9 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
     shapes = _shapes(prefix)
     stored, unused = weight_names.find(shapes, wanted, GOOGLE)
     vocabulary = directory / tokenizers.WordPiece.FILE
+    content = None
+    if os.path.lexists(vocabulary):
+        content = files.read(directory, vocabulary.name)
     # Its "gelu" is ambiguous, see `notes`.
     sizes = {key: value for key, value in config.items() if key != "hidden_act"}
     return Source(
@@ -132,12 +137,13 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
             for ours, name in stored.items()
         },
         unused=unused,
-        vocabulary=(
-            files.read(directory, vocabulary.name)
-            if os.path.lexists(vocabulary)
+        vocabulary=content,
+        vocabulary_path=vocabulary,
+        tokenizer=(
+            functools.partial(_tokenizer, content, str(vocabulary))
+            if content is not None
             else None
         ),
-        vocabulary_path=vocabulary,
         read=lambda: {
             ours: GOOGLE.lay_out(ours, array)
             for ours, array in _read(prefix, stored).items()
@@ -149,6 +155,10 @@ def open_source(path: Path, wanted: Iterable[str]) -> Source:
             " config.tokenizer.lowercase",
         ),
     )
+
+
+def _tokenizer(content: bytes, path: str, lowercase: bool) -> tokenizers.WordPiece:
+    return tokenizers.WordPiece(wordpiece.tokens_in(content, path), lowercase)
 
 
 def config_values(path: Path) -> dict[str, Any]:
@@ -204,6 +214,12 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
         raise CorruptError(
             f"{prefix}.data-00000-of-00001 is missing; download it again"
         )
+    if OBJECT_GRAPH in variables:
+        raise ConfigError(
+            f"{prefix} is a TF2 checkpoint; convert it where TensorFlow and"
+            f" transformers==4.46.3 are installed: {_convert_tf2(prefix)}; then copy"
+            " its vocab.txt there"
+        )
     available = sum(path.stat().st_size for path in _data_files(prefix))
     shapes = {}
     for name, (shape, dtype) in variables.items():
@@ -218,6 +234,17 @@ def _shapes(prefix: Path) -> dict[str, tuple[int, ...]]:
             raise _corrupt(prefix, f"{name!r} is larger than its data files")
         shapes[name] = shape
     return shapes
+
+
+def _convert_tf2(prefix: Path) -> str:
+    """Returns the command that converts a TF2 checkpoint to Hugging Face's format."""
+    module = "transformers.models.bert.convert_bert_original_tf2_checkpoint_to_pytorch"
+    return (
+        f'python -c "import transformers as t; from {module} import'
+        " load_tf2_weights_in_bert as load;"
+        f" c = t.BertConfig.from_json_file('{prefix.parent / CONFIG}');"
+        f" load(t.BertModel(c), '{prefix}', c).save_pretrained('NEW_DIRECTORY')\""
+    )
 
 
 def _is_optimizer_variable(name: str) -> bool:

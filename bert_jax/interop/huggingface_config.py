@@ -40,7 +40,7 @@ KINDS: dict[Kind, tuple[str, str | None]] = {
 PRETRAINED = (["BertForPreTraining"], ["BertForMaskedLM"], [ENCODER])
 UNLABELLED = ("question_answering", "multiple_choice", "similarity")
 # Default of transformers' PretrainedConfig for a config.json without id2label.
-DEFAULT_LABELS = {"0": "LABEL_0", "1": "LABEL_1"}
+DEFAULT_NUM_LABELS = 2
 
 
 def keys(head: Head) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def parse(config: dict[str, Any], path: Path) -> Head:
     Raises:
       ConfigError: if the model has none of our heads, or the file is corrupt.
     """
-    labels = _labels(config.get("id2label", DEFAULT_LABELS), path)
+    labels = _labels(config, path)
     problem_type = config.get("problem_type")
     architectures = config.get("architectures")
     if architectures == [SEQUENCE] and problem_type is None:
@@ -94,7 +94,13 @@ def parse(config: dict[str, Any], path: Path) -> Head:
     )
 
 
-def _labels(id2label: Any, path: Path) -> tuple[str, ...]:
+def _labels(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+    id2label = config.get("id2label")
+    if id2label is None:
+        size = config.get("num_labels", DEFAULT_NUM_LABELS)
+        if type(size) is not int or not 0 < size < 2**20:
+            raise ConfigError(f"{path} has num_labels={size!r}; download it again")
+        return tuple(f"LABEL_{i}" for i in range(size))
     size = len(id2label) if isinstance(id2label, dict) else 0
     numbers = [str(i) for i in range(size)]
     if not numbers or sorted(id2label) != sorted(numbers):

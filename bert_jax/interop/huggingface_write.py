@@ -13,7 +13,7 @@ import safetensors.numpy
 import tokenizers as tokenizers_lib
 
 from bert_jax.config import ExperimentConfig, ModelConfig
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.data.tokenizers import library, tokenizers
 from bert_jax.interop import huggingface_config, sentence_transformers, weight_names
 from bert_jax.interop.weight_names import HUGGINGFACE
 from bert_jax.model.heads import Head
@@ -122,6 +122,13 @@ def tokenizer_config(
       max_length: the maximum number of tokens in a row.
       tokenizer: the tokenizer of the model.
     """
+    names = {
+        "pad_token": tokenizers.PAD,
+        "unk_token": tokenizers.UNK,
+        "cls_token": tokenizers.CLS,
+        "sep_token": tokenizers.SEP,
+        "mask_token": tokenizers.MASK,
+    }
     return {
         # Not BertTokenizer, which ignores the limit of 200 characters for a word in
         # tokenizer.json and builds a tokenizer with 100 (transformers 5.23).
@@ -129,12 +136,7 @@ def tokenizer_config(
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "do_lower_case": tokenizer.lowercase,
         "model_max_length": max_length,
-        "pad_token": tokenizers.PAD,
-        "unk_token": tokenizers.UNK,
-        "cls_token": tokenizers.CLS,
-        "sep_token": tokenizers.SEP,
-        "mask_token": tokenizers.MASK,
-    }
+    } | {key: token for key, token in names.items() if token in tokenizer.vocab}
 
 
 def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer:
@@ -144,11 +146,5 @@ def build_tokenizer(tokenizer: tokenizers.Tokenizer) -> tokenizers_lib.Tokenizer
     the exported model write masks that way.
     """
     built = tokenizer.huggingface()
-    built.add_special_tokens(list(tokenizers.SPECIAL_TOKENS))
-    cls, sep = tokenizers.CLS, tokenizers.SEP
-    built.post_processor = tokenizers_lib.processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, tokenizer.id(cls)), (sep, tokenizer.id(sep))],
-    )
+    library.add_special_tokens(built)
     return built

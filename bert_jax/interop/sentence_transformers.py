@@ -14,6 +14,7 @@ from bert_jax.small_files import read_json, write_json
 MODULES_FILE = "modules.json"
 POOLING_DIRECTORY = "1_Pooling"
 SETTINGS_FILE = "sentence_bert_config.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
 _MODE = "pooling_mode_"
 MEAN = f"{_MODE}mean_tokens"
 _TYPE = "sentence_transformers.models."
@@ -36,7 +37,7 @@ def write(directory: Path, hidden_size: int, sequence_length: int) -> None:
         {"max_seq_length": sequence_length, "do_lower_case": False},  # tokenizer.json
     )
     write_json(
-        directory / "config_sentence_transformers.json",
+        directory / PROMPTS_FILE,
         {"similarity_fn_name": "cosine", "prompts": {}, "default_prompt_name": None},
     )
     (directory / POOLING_DIRECTORY).mkdir()
@@ -61,15 +62,24 @@ def is_dual_encoder(directory: Path) -> bool:
         paths = [module["path"] for module in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError(f"{path} is corrupt; download it again") from None
+    settings = files.optional_json(directory, PROMPTS_FILE)
+    similarities: list[Any] = [None, "cosine"]
     if types[-1:] == ["Normalize"]:  # does not change cosines
         types.pop()
+        similarities.append("dot")
+    if settings.get("similarity_fn_name") not in similarities:
+        raise ConfigError(
+            f"{directory / PROMPTS_FILE} has similarity_fn_name="
+            f"{settings['similarity_fn_name']!r}; only 'cosine' is supported"
+        )
     if types == ["Transformer", "Pooling"] and paths[0] == "":
         pooling = read_json(files.nested_file(directory, f"{paths[1]}/config.json"))
-        if _modes(pooling) == ["mean"]:
+        has_prompt = pooling.get("include_prompt", True) or not prompt(directory)
+        if _modes(pooling) == ["mean"] and has_prompt:
             return True
     raise ConfigError(
         f"{path} does not define plain mean pooling; only a Transformer and a Pooling"
-        " with mode mean are supported"
+        " with mode mean over all tokens are supported"
     )
 
 
@@ -79,13 +89,35 @@ def sequence_length(directory: Path) -> int | None:
     Raises:
       ConfigError: if the file is corrupt.
     """
-    if not (directory / SETTINGS_FILE).is_file():
-        return None
-    path = files.file(directory, SETTINGS_FILE)
-    length = read_json(path).get("max_seq_length")
+    length = files.optional_json(directory, SETTINGS_FILE).get("max_seq_length")
     if length is not None and (type(length) is not int or length < 1):
+        path = directory / SETTINGS_FILE
         raise ConfigError(f"{path} has max_seq_length={length!r}; download it again")
     return length
+
+
+def lowercases(directory: Path) -> bool:
+    """Returns whether sentence-transformers lower-cases text before the tokenizer."""
+    return bool(files.optional_json(directory, SETTINGS_FILE).get("do_lower_case"))
+
+
+def prompt(directory: Path) -> str:
+    """Returns the text that sentence-transformers puts before every text.
+
+    Raises:
+      ConfigError: if the prompt is missing.
+    """
+    settings = files.optional_json(directory, PROMPTS_FILE)
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    if name is None:
+        return ""
+    found = prompts.get(name) if isinstance(prompts, dict) else None
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"{directory / PROMPTS_FILE} has default_prompt_name={name!r}, which is not"
+            " in its prompts; download it again"
+        )
+    return found
 
 
 def _modes(pooling: dict[str, Any]) -> list[Any]:

@@ -152,6 +152,15 @@ GOOGLE = Naming(
 )
 
 
+def huggingface_prefixes(names: Iterable[str]) -> list[str]:
+    """Returns the prefix of each encoder's names: "", or for example "module.".
+
+    Wrappers of a model, for example for distributed training, add one.
+    """
+    encoder = re.compile(r"((?:.*?\.)??)(?:bert\.)?embeddings\.word_embeddings\.weight")
+    return sorted({match[1] for n in names if (match := encoder.fullmatch(n))})
+
+
 def current_huggingface_name(name: str) -> str:
     """Returns the current Hugging Face name of a tensor in an older checkpoint.
 

@@ -70,6 +70,11 @@ def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Token
     Raises:
       ConfigError: if it has none, or one of another kind than config.kind.
     """
+    if source.vocabulary is None and source.tokenizer is not None:
+        raise ConfigError(
+            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's, for"
+            " which a corpus cannot be prepared; start from another model"
+        )
     if source.vocabulary is None:
         raise ConfigError(
             f"{source.directory} has no tokenizer; copy its vocab.txt there, or set"

@@ -15,8 +15,8 @@ import numpy as np
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax.config import ModelConfig, TokenizerConfig
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.config import ModelConfig
+from bert_jax.data.tokenizers import base, tokenizers
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.interop import (
@@ -24,9 +24,8 @@ from bert_jax.interop import (
     huggingface_read,
     sentence_transformers,
 )
-from bert_jax.interop.files import Source
 from bert_jax.loading import source as source_lib
-from bert_jax.loading import structure
+from bert_jax.loading import structure, vocabulary
 from bert_jax.model.heads import Head
 
 POOLER = "bert.pooler."  # optional: encoders published without heads may lack it
@@ -45,7 +44,8 @@ class HostModel:
       vocab_size: the number of rows of the table of tokens.
       max_length: the maximum number of tokens in a row.
       arrays: float32 parameters by their names in a model with a head.
-      notes: a line for each optional part that was missing.
+      notes: a line for each part that is missing or not used.
+      prompt: what precedes every text of a dual encoder.
       has_masked_lm: whether an encoder has its masked-LM head.
     """
 
@@ -56,6 +56,7 @@ class HostModel:
     max_length: int
     arrays: dict[str, np.ndarray]
     notes: tuple[str, ...] = ()
+    prompt: str = ""
     has_masked_lm: bool = False
 
 
@@ -71,6 +72,7 @@ class PlacedModel:
       graphdef: the graphdef of `Bert`, of `BertForPreTraining` without pooler and
         next-sentence head, or of the module in `heads.KINDS`.
       params: float32 parameters.
+      notes, prompt: see `HostModel`.
     """
 
     config: ModelConfig
@@ -79,6 +81,8 @@ class PlacedModel:
     max_length: int
     graphdef: nnx.GraphDef
     params: Any
+    notes: tuple[str, ...] = ()
+    prompt: str = ""
 
 
 def read_encoder(
@@ -131,7 +135,7 @@ def _read_encoder(
     if found is None:
         raise ConfigError(_no_encoder(path, given_as, directory))
     source, values = found
-    lowercase = _lowercase(source, lowercase)
+    lowercase = vocabulary.lowercase_of(source, lowercase)
     if has_masked_lm and BIAS not in source.shapes:
         raise ConfigError(
             f"{given_as}={path} has no masked-LM head; use a pretrained model that is"
@@ -144,12 +148,19 @@ def _read_encoder(
     arrays = source.read()
     source_lib.check_finite(arrays, source.directory)
     arrays = {name: a for name, a in arrays.items() if name in wanted}
-    tokenizer = tokenizer_of(source, vocab_size, lowercase)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, lowercase)
+    if has_masked_lm and base.MASK not in tokenizer.vocab:
+        raise ConfigError(
+            f"{source.vocabulary_path} has no {base.MASK}, which a masked-LM head"
+            " needs; use another model"
+        )
     for name in (WORD, BIAS):
         if name in arrays:
             arrays[name] = arrays[name][: len(tokenizer.vocab)]
     config = model_config(values, source.directory)
-    lacks_pooler = not has_masked_lm and not any(x.startswith(POOLER) for x in arrays)
+    notes = vocabulary.notes(source, tokenizer, vocab_size)
+    if not has_masked_lm and not any(x.startswith(POOLER) for x in arrays):
+        notes += ("the model has no pooler; heads that use one train it from scratch",)
     return HostModel(
         config,
         None,
@@ -157,10 +168,8 @@ def _read_encoder(
         len(tokenizer.vocab),
         _max_length(config, source.directory),
         arrays,
-        ("the model has no pooler; heads that use one train it from scratch",)
-        if lacks_pooler
-        else (),
-        has_masked_lm,
+        notes,
+        has_masked_lm=has_masked_lm,
     )
 
 
@@ -191,13 +200,17 @@ def read_tuned(path: str, given_as: str = "--model") -> HostModel:
     arrays = source.read()
     source_lib.check_finite(arrays, directory)
     config, vocab_size = model_config(values, file), _vocab_size(values, directory)
+    head = huggingface_config.parse(values, file)
+    tokenizer = vocabulary.tokenizer_of(source, vocab_size, source.lowercase)
     return HostModel(
         config,
-        huggingface_config.parse(values, file),
-        tokenizer_of(source, vocab_size, source.lowercase),
+        head,
+        tokenizer,
         vocab_size,
         _max_length(config, directory),
         arrays,
+        vocabulary.notes(source, tokenizer, vocab_size),
+        sentence_transformers.prompt(directory) if head.kind == "similarity" else "",
     )
 
 
@@ -219,6 +232,8 @@ def place(model: HostModel) -> PlacedModel:
         model.max_length,
         graphdef,
         jax.tree.unflatten(jax.tree.structure(abstract), params),
+        model.notes,
+        model.prompt,
     )
 
 
@@ -275,27 +290,6 @@ def _check_is_tuned(path: str, given_as: str, directory: Path) -> None:
         )
 
 
-def _lowercase(source: Source, given: bool | None) -> bool:
-    """Returns whether the text of an encoder was lower-cased.
-
-    Raises:
-      ConfigError: if it is unknown, or the given value is not the recorded one.
-    """
-    if given is not None and source.lowercase not in (None, given):
-        raise ConfigError(
-            f"--lowercase={str(given).lower()}, but {source.directory} has"
-            f" {str(source.lowercase).lower()}; remove the flag"
-        )
-    found = source.lowercase if given is None else given
-    if found is None:
-        raise ConfigError(
-            f"{source.directory} does not record whether its text was lower-cased; add"
-            " --lowercase=true or --lowercase=false, or write {"
-            '"do_lower_case": true} or false into its tokenizer_config.json'
-        )
-    return found
-
-
 def _vocab_size(values: dict[str, Any], directory: Path) -> int:
     return config_lib.build(int, values.get("vocab_size"), f"{directory}: vocab_size")
 
@@ -332,40 +326,15 @@ def model_config(values: dict[str, Any], path: Path) -> ModelConfig:
     return config
 
 
-def tokenizer_of(
-    source: Source, vocab_size: int, lowercase: bool | None
-) -> tokenizers.Tokenizer:
-    """Builds the tokenizer of a model.
+def check_pairs(model: ModelConfig, given: str) -> None:
+    """Raises ConfigError if a model cannot tell the two texts of a pair apart.
 
     Args:
-      source: the opened model.
-      vocab_size: the number of rows of the model's table of tokens.
-      lowercase: whether the tokenizer lower-cases text; None if unknown.
-
-    Raises:
-      ConfigError: if there is no tokenizer file, `lowercase` is None, or the tokenizer
-        has more tokens than the model.
+      model: the sizes of the model.
+      given: the model or task that has pairs, for the error message.
     """
-    directory, path = source.directory, source.vocabulary_path
-    if source.vocabulary is None:
-        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
-    if lowercase is None:
+    if model.type_vocab_size < 2:
         raise ConfigError(
-            f"{directory} does not record whether its text was lower-cased; write"
-            ' {"do_lower_case": true} or false into its tokenizer_config.json'
+            f"{given}: the model has type_vocab_size={model.type_vocab_size}, so it"
+            " reads single texts only; use a model with type_vocab_size=2 for pairs"
         )
-    kind = source_lib.tokenizer_kind(source)
-    assert kind is not None, "there is a vocabulary"
-    config = TokenizerConfig(
-        kind=kind,
-        vocab_file=str(path),
-        vocab_size=vocab_size,
-        lowercase=lowercase,
-    )
-    tokenizer = tokenizers.parse(source.vocabulary, config, str(path))
-    if len(tokenizer.vocab) > vocab_size:
-        raise ConfigError(
-            f"{path} has {len(tokenizer.vocab)} tokens, more than the {vocab_size} of"
-            " config.json; download it again"
-        )
-    return tokenizer

@@ -184,14 +184,16 @@ def _describe_run(directory: Path, config: ExperimentConfig) -> Source:
             " of the run"
         )
     sizes = dataclasses.asdict(config.model)
+    tokenizer = tokenizers.read(corpus_dir, config.tokenizer)
     return Source(
         directory=directory,
         sizes=sizes | {"vocab_size": config.tokenizer.vocab_size},
         lowercase=config.tokenizer.lowercase,
         shapes={},
         unused=(),
-        vocabulary=tokenizers.read(corpus_dir, config.tokenizer).content(),
+        vocabulary=tokenizer.content(),
         vocabulary_path=Path(tokenizers.path_in(corpus_dir, config.tokenizer)),
+        tokenizer=lambda _: tokenizer,
         read=dict,
     )
 

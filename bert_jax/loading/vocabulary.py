@@ -1,4 +1,4 @@
-"""Maps a run's vocabulary to rows of a trained model's token tables.
+"""Opens a model's tokenizer, and maps a run's vocabulary to rows of its token tables.
 
 Shapes: V token of the run's vocabulary, S token of the source's.
 """
@@ -7,10 +7,80 @@ import itertools
 
 import numpy as np
 
-from bert_jax.config import ExperimentConfig
-from bert_jax.data.tokenizers import tokenizers
+from bert_jax.config import ExperimentConfig, TokenizerConfig
+from bert_jax.data.tokenizers import base, tokenizers, wordpiece
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop.files import Source
+
+
+def lowercase_of(source: Source, given: bool | None) -> bool | None:
+    """Returns whether the text of an encoder with a tokenizer was lower-cased.
+
+    Raises:
+      ConfigError: if it is unknown, or the given value is not the recorded one.
+    """
+    if given is not None and source.lowercase not in (None, given):
+        raise ConfigError(
+            f"--lowercase={str(given).lower()}, but {source.directory} has"
+            f" {str(source.lowercase).lower()}; remove the flag"
+        )
+    found = source.lowercase if given is None else given
+    if found is None and source.tokenizer is not None:
+        raise ConfigError(
+            f"{source.directory} does not record whether its text was lower-cased; add"
+            " --lowercase=true or --lowercase=false, or write {"
+            '"do_lower_case": true} or false into its tokenizer_config.json'
+        )
+    return found
+
+
+def tokenizer_of(
+    source: Source, vocab_size: int, lowercase: bool | None
+) -> tokenizers.Tokenizer:
+    """Builds the tokenizer of a model.
+
+    Args:
+      source: the opened model.
+      vocab_size: the number of rows of the model's table of tokens.
+      lowercase: whether the tokenizer lower-cases text; None if unknown.
+
+    Raises:
+      ConfigError: if there is no tokenizer file, `lowercase` is None, or the tokenizer
+        has more tokens than the model.
+    """
+    directory, path = source.directory, source.vocabulary_path
+    if source.tokenizer is None:
+        raise ConfigError(f"{directory} has no tokenizer; copy its vocab.txt there")
+    if lowercase is None:
+        raise ConfigError(
+            f"{directory} does not record whether its text was lower-cased; write"
+            ' {"do_lower_case": true} or false into its tokenizer_config.json'
+        )
+    tokenizer = source.tokenizer(lowercase)
+    base.check_special_tokens(tokenizer.vocab, str(path), base.TEXT_TOKENS)
+    if len(tokenizer.vocab) > vocab_size:
+        raise ConfigError(
+            f"{path} has {len(tokenizer.vocab)} tokens, more than the {vocab_size} of"
+            " config.json; download it again"
+        )
+    return tokenizer
+
+
+def notes(
+    source: Source, tokenizer: tokenizers.Tokenizer, vocab_size: int
+) -> tuple[str, ...]:
+    """Returns a line for each part of a model that is not used."""
+    found = []
+    # Those of the pretraining heads are expected: each model is read without some.
+    unused = [name for name in source.unused if not name.startswith("cls")]
+    if unused:
+        found.append(f"unused tensors: {some(unused)}")
+    if len(tokenizer.vocab) < vocab_size:
+        found.append(
+            f"{source.vocabulary_path} has {len(tokenizer.vocab):,} tokens, and the"
+            f" table of tokens {vocab_size:,} rows; the last ones are not used"
+        )
+    return tuple(found)
 
 
 def match(
@@ -31,10 +101,11 @@ def match(
     num_embeddings = source.shapes["bert.embeddings.word"][0]
     num_biases = source.shapes.get("decoder_bias", (num_embeddings,))[0]
     num_rows, most = sorted((num_embeddings, num_biases))  # one may be padded
-    if source.vocabulary_path.name != tokenizer.FILE:
+    if source.vocabulary is None and source.tokenizer is not None:
         raise ConfigError(
-            f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
-            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+            f"config.init_from={config.init_from!r}: the tokenizer of"
+            f" {source.vocabulary_path} has other rules than BERT's, for which a corpus"
+            " cannot be prepared; start from another model"
         )
     if source.vocabulary is None:
         if {num_rows, most} != {len(tokenizer.vocab)}:
@@ -45,8 +116,13 @@ def match(
             )
         note = f"no {source.vocabulary_path.name} to compare the vocabulary with"
         return None, [note]
+    if source.vocabulary_path.name != tokenizer.FILE:
+        raise ConfigError(
+            f"config.tokenizer.kind={config.tokenizer.kind!r}, but {source.directory}"
+            f" has a {source.vocabulary_path.name}; use the model's vocabulary"
+        )
     path = str(source.vocabulary_path)
-    theirs = tokenizers.parse(source.vocabulary, config.tokenizer, path)
+    theirs = _parse(source.vocabulary, config.tokenizer, path)
     if num_rows < len(theirs.vocab):
         raise CorruptError(
             f"{path} has {len(theirs.vocab)} tokens, but {source.directory} has"
@@ -73,6 +149,14 @@ def match(
     return (_extension(tokenizer, theirs) if notes else None), notes
 
 
+def _parse(content: bytes, config: TokenizerConfig, path: str) -> tokenizers.Tokenizer:
+    """Parses a model's vocabulary; unlike that of a run, it may lack [MASK]."""
+    if config.kind == "wordpiece":
+        vocab = wordpiece.tokens_in(content, path)
+        return tokenizers.WordPiece(vocab, config.lowercase)
+    return tokenizers.parse(content, config, path)
+
+
 def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> bool:
     """Returns whether the tokens of the source have the same ids in the run."""
     if theirs.digest == tokenizer.digest:
@@ -81,7 +165,7 @@ def _extends(tokenizer: tokenizers.Tokenizer, theirs: tokenizers.Tokenizer) -> b
         return False
     pairs = zip(theirs.vocab, tokenizer.vocab, strict=False)
     return len(tokenizer.vocab) >= len(theirs.vocab) and all(
-        was == now or was.startswith("[unused") for was, now in pairs
+        was == now or not was or was.startswith("[unused") for was, now in pairs
     )
 
 

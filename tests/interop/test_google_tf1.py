@@ -330,3 +330,15 @@ def test_model_that_the_released_code_does_not_support_is_not_written(
     with pytest.raises(errors.ConfigError, match=f"--format=google.*{message}"):
         google_tf1.write(tmp_path, None, make_config(**changes), TOKENIZER)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_tf2_checkpoint_says_how_it_is_converted(tmp_path):
+    (tmp_path / "bert_config.json").write_text(json.dumps({"hidden_act": "gelu"}))
+    variable = tf.Variable([1.0, 2.0])
+    prefix = str(tmp_path / "bert_model.ckpt")
+    tf.train.Checkpoint(encoder=variable).write(prefix)
+    with pytest.raises(errors.ConfigError) as error:
+        google_tf1.open_source(tmp_path, [])
+    message = str(error.value)
+    assert message.startswith(f"{prefix} is a TF2 checkpoint; convert it where")
+    assert f"load(t.BertModel(c), '{prefix}', c)" in message and "\n" not in message

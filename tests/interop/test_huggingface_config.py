@@ -33,6 +33,12 @@ def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
     assert head.labels == (("score",) if labels else ("LABEL_0", "LABEL_1"))
 
 
+def test_number_of_labels_without_their_names():
+    config = {"architectures": ["BertForTokenClassification"], "num_labels": 3}
+    head = huggingface_config.parse(config, PATH)
+    assert head.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [
@@ -42,6 +48,7 @@ def test_problem_type_is_inferred_from_the_number_of_labels(labels, kind):
         ({"problem_type": "guessing"}, "not a supported fine-tuned BERT"),
         ({"id2label": {"0": "a", "2": "b"}}, "id2label"),
         ({"id2label": 3}, "id2label"),
+        ({"id2label": None, "num_labels": "many"}, "num_labels='many'"),
         ({"classifier_dropout": 1.5}, "dropout of 1.5"),
         ({"classifier_dropout": "much"}, "dropout of 'much'"),
     ],

@@ -9,11 +9,12 @@ import pytest
 from flax import nnx
 
 from bert_jax import inference
+from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write, sentence_transformers
 from bert_jax.loading import model as model_lib
 from tests.finetuning import tuned
-from tests.models import TOKENIZER
+from tests.models import TOKENIZER, change_json
 
 TEXTS = ["w1 w2 w3", "w9", "w4 w5 w6 w7 w8 w9 w10", "nowhere w3"]
 
@@ -59,6 +60,60 @@ def cosine(directory, encoded) -> float:
         )
     )
     return float(forward(model.params, batch).logits[0])
+
+
+PAIRS = [("W1 w2", "w3"), ("w4", "W5 nowhere")]
+
+
+@pytest.mark.parametrize(
+    "settings, transformer",
+    [
+        ({"prompts": {"q": "w7 w8 "}, "default_prompt_name": "q"}, {}),
+        ({"prompts": {"q": "w7 w8 "}, "default_prompt_name": None}, {}),
+        ({}, {"do_lower_case": True}),
+    ],
+)
+def test_prompts_and_lower_casing_are_those_of_the_library(
+    settings, transformer, directory
+):
+    library = pytest.importorskip("sentence_transformers")
+    (directory / "SHA256SUMS").unlink()
+    cased = WordPiece(TOKENIZER.vocab, lowercase=False)
+    huggingface_write.build_tokenizer(cased).save(str(directory / "tokenizer.json"))
+    change_json(directory, "tokenizer_config.json", do_lower_case=False)
+    change_json(directory, "config_sentence_transformers.json", **settings)
+    change_json(directory, "sentence_bert_config.json", **transformer)
+    theirs = library.SentenceTransformer(str(directory), device="cpu")
+    found = inference.load_tuned(directory, batch_size=4).predict(PAIRS)
+    for pair, row in zip(PAIRS, found, strict=True):
+        a, b = theirs.encode(list(pair))
+        expected = float(theirs.similarity(a, b)[0, 0])
+        assert row["similarity"] == pytest.approx(expected, abs=2e-5)
+
+
+def test_dot_products_need_normalized_vectors(directory):
+    change_json(
+        directory, "config_sentence_transformers.json", similarity_fn_name="dot"
+    )
+    with pytest.raises(ConfigError, match="similarity_fn_name='dot'; only 'cosine'"):
+        sentence_transformers.is_dual_encoder(directory)
+    modules = json.loads((directory / "modules.json").read_text())
+    modules.append({"path": "2_Normalize", "type": "a.Normalize"})
+    (directory / "modules.json").write_text(json.dumps(modules))
+    assert sentence_transformers.is_dual_encoder(directory)
+
+
+def test_pooling_without_the_prompt_is_refused(directory):
+    change_json(directory, "1_Pooling/config.json", include_prompt=False)
+    assert sentence_transformers.is_dual_encoder(directory)
+    prompts = {"prompts": {"q": "w7 "}, "default_prompt_name": "q"}
+    change_json(directory, "config_sentence_transformers.json", **prompts)
+    with pytest.raises(ConfigError, match="does not define plain mean pooling"):
+        sentence_transformers.is_dual_encoder(directory)
+    prompts["default_prompt_name"] = "other"
+    change_json(directory, "config_sentence_transformers.json", **prompts)
+    with pytest.raises(ConfigError, match="'other', which is not in its prompts"):
+        sentence_transformers.prompt(directory)
 
 
 def test_digests_cover_the_pooling_config(directory):

@@ -1,5 +1,7 @@
 """Tests of reading an encoder or a fine-tuned model from every supported format."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,6 @@ import safetensors.numpy
 from flax import nnx
 
 from bert_jax import config as config_lib
-from bert_jax import small_files
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from bert_jax.interop import files, huggingface_write
@@ -22,7 +23,15 @@ from tests.interop.test_google_tf1 import (
     random_variables,
     save_as_run_pretraining_does,
 )
-from tests.models import TOKENIZER, assert_same, change_json, change_tensors, tensors_of
+from tests.models import (
+    TOKENIZER,
+    VOCAB,
+    assert_same,
+    change_json,
+    change_tensors,
+    keep_only_vocab_txt,
+    tensors_of,
+)
 
 F32 = jnp.dtype(jnp.float32)
 
@@ -124,17 +133,14 @@ def test_errors_of_a_tuned_model_are_one_line(tmp_path):
 
 def test_invalid_tokenizer_is_an_error(tmp_path):
     write(tmp_path)
-    for name, key in (("tokenizer.json", "normalizer"), ("tokenizer_config.json", "")):
-        content = small_files.read_json(tmp_path / name)
-        content.pop(key or "do_lower_case")
-        small_files.write_json(tmp_path / name, content)
+    keep_only_vocab_txt(tmp_path, VOCAB)
+    change_json(tmp_path, "tokenizer_config.json", do_lower_case=None)
     with pytest.raises(ConfigError, match='"do_lower_case": true'):
         model_lib.read_encoder(str(tmp_path))
     change_json(tmp_path, "tokenizer_config.json", do_lower_case=True)
     assert model_lib.read_encoder(str(tmp_path)).tokenizer.lowercase
-    (tmp_path / "tokenizer.json").unlink()
     with (tmp_path / "vocab.txt").open("a") as file:
-        file.write("more\n")
+        file.write("\nmore\n")
     with pytest.raises(ConfigError, match="has 98 tokens, more than the 97"):
         model_lib.read_encoder(str(tmp_path))
     (tmp_path / "vocab.txt").unlink()
@@ -249,9 +255,45 @@ def test_errors_of_an_encoder_are_one_line(source):
     assert "has NaN or infinity in bert.layers.0." in read()
 
 
-def test_model_with_other_names_is_rejected(source):
-    directory, _ = source
-    renamed = {f"module.{name}": array for name, array in tensors_of(directory).items()}
+@pytest.mark.parametrize("prefix", ["module.", "model.", "0.auto_model."])
+@pytest.mark.parametrize("bert", ["bert.", ""])
+def test_prefix_of_a_wrapper_is_dropped(source, prefix, bert):
+    directory, arrays = source
+    renamed = {
+        prefix + name.replace("bert.", bert): array
+        for name, array in tensors_of(directory).items()
+    }
     safetensors.numpy.save_file(renamed, directory / "model.safetensors")
-    with pytest.raises(ConfigError, match="lacks .* of the model's tensors"):
+    found = model_lib.read_encoder(str(directory))
+    assert_same(found.arrays, of_the_encoder(arrays))
+    two = renamed | {f"other.{name}": array for name, array in renamed.items()}
+    safetensors.numpy.save_file(two, directory / "model.safetensors")
+    with pytest.raises(ConfigError, match=f"several encoders, named .*{prefix}"):
         model_lib.read_encoder(str(directory))
+
+
+def test_vocabulary_shorter_than_the_table_is_reported(source):
+    directory, _ = source
+    keep_only_vocab_txt(directory, VOCAB[:-7])
+    found = model_lib.read_encoder(str(directory))
+    (note,) = found.notes
+    assert note.endswith(
+        "vocab.txt has 90 tokens, and the table of tokens 97 rows; the last ones are"
+        " not used"
+    )
+
+
+def test_only_a_masked_lm_needs_mask(source):
+    directory, _ = source
+    keep_only_vocab_txt(directory, [x if x != "[MASK]" else "other" for x in VOCAB])
+    assert "[MASK]" not in model_lib.read_encoder(str(directory)).tokenizer.vocab
+    with pytest.raises(ConfigError, match=r"vocab.txt has no \[MASK\], which a masked"):
+        model_lib.read_masked_lm(str(directory))
+
+
+def test_a_single_segment_has_no_pairs():
+    model = make_config().model
+    model_lib.check_pairs(model, "task")
+    single = dataclasses.replace(model, type_vocab_size=1)
+    with pytest.raises(ConfigError, match="task: the model has type_vocab_size=1, so"):
+        model_lib.check_pairs(single, "task")

@@ -10,7 +10,14 @@ from bert_jax import errors
 from bert_jax.data.tokenizers import sentencepiece, wordpiece
 from bert_jax.loading import initialize
 from tests.conftest import make_config
-from tests.models import VOCAB, assert_same, change_json, read, tensors_of
+from tests.models import (
+    VOCAB,
+    assert_same,
+    change_json,
+    keep_only_vocab_txt,
+    read,
+    tensors_of,
+)
 
 
 def extend(directory, *tokens):
@@ -47,14 +54,12 @@ def test_new_token_is_the_mean_of_its_pieces(source):
 def test_rows_of_added_tokens(source):
     """Reads a tokenizer whose last token is not in vocab.txt but an added token."""
     directory, expected = source
-    vocab = [*VOCAB[:-1], ""]
-    (directory / "vocab.txt").write_text("\n".join(vocab))
-    change_json(
-        directory, "tokenizer.json", added_tokens=[{"id": 96, "content": "w91"}]
-    )
-    assert_same(read(directory).arrays, expected)
-    change_json(directory, "tokenizer.json", added_tokens=[])
+    keep_only_vocab_txt(directory, VOCAB[:-1])
     (directory / "added_tokens.json").write_text('{"w91": 96}')
+    assert_same(read(directory).arrays, expected)
+    (directory / "added_tokens.json").unlink()
+    added = {"96": {"content": "w91", "special": False}}
+    change_json(directory, "tokenizer_config.json", added_tokens_decoder=added)
     assert_same(read(directory).arrays, expected)
 
 
@@ -65,8 +70,8 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
     breaks = ["\u2028", "##\u2028", "\u2029", "\x85", "\v", "\f", "\x1c", "\u3000"]
     vocab = [*VOCAB[: -1 - len(breaks)], *breaks, VOCAB[-1]]
     content = "".join(token + line_end for token in vocab[:-1])
+    keep_only_vocab_txt(directory, ())
     (directory / "vocab.txt").write_bytes(content.encode())
-    change_json(directory, "tokenizer.json", added_tokens=[])
     (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
     config = make_config(init_from=str(directory))
     tokenizer = wordpiece.WordPiece(tuple(vocab), lowercase=True)
@@ -77,12 +82,19 @@ def test_tokens_that_are_line_breaks_in_python(source, line_end):
 
 def test_vocabulary_that_is_not_utf8_is_rejected(source):
     directory, _ = source
-    content = "\n".join(VOCAB[:-1]).encode().replace(b"w50", b"\xff")
+    content = "\n".join(VOCAB).encode().replace(b"w50", b"\xff")
     (directory / "vocab.txt").write_bytes(content)
-    change_json(directory, "tokenizer.json", added_tokens=[])
-    (directory / "added_tokens.json").write_text(json.dumps({VOCAB[-1]: 96}))
     with pytest.raises(errors.ConfigError, match="vocab.txt:56 is not UTF-8"):
         read(directory)
+
+
+def test_tokenizer_with_other_rules_is_rejected(source):
+    directory, _ = source
+    keep_only_vocab_txt(directory, VOCAB)
+    change_json(directory, "tokenizer_config.json", strip_accents=False)
+    with pytest.raises(errors.ConfigError) as error:
+        read(directory)
+    assert f"the tokenizer of {directory}/vocab.txt has other rules" in str(error.value)
 
 
 def test_vocabulary_of_another_kind_is_rejected(source):
@@ -100,7 +112,7 @@ def test_vocabulary_of_another_kind_is_rejected(source):
 def test_unused_tokens_may_be_replaced(source):
     directory, expected = source
     unused = tuple("[unused0]" if token == "w50" else token for token in VOCAB)
-    (directory / "vocab.txt").write_text("\n".join(unused))
+    keep_only_vocab_txt(directory, unused)
     ours = tuple("w1w2" if token == "w50" else token for token in VOCAB)
     config = make_config(init_from=str(directory))
     weights = initialize.read(

@@ -50,7 +50,8 @@ def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
     B, K, _ = pairs_BK5.shape
     a_start, a_length, b_start, b_length, _ = pairs_BK5.transpose(2, 0, 1)
     sizes_BK6 = np.zeros((B, K, 6), np.int64)
-    sizes_BK6[:, :, 0] = sizes_BK6[:, :, 2] = a_length > 0
+    is_pair_BK = a_start > 0  # no text starts at 0, where [CLS] is; A may be empty
+    sizes_BK6[:, :, 0] = sizes_BK6[:, :, 2] = is_pair_BK
     sizes_BK6[:, :, 1], sizes_BK6[:, :, 3] = a_length, b_length
     sizes_BK6[:, :, 4] = b_length > 0
     lengths_BK = sizes_BK6.sum(axis=2)
@@ -84,6 +85,6 @@ def lay_out(pairs_BK5: np.ndarray, length: int) -> Layout:
         position_ids_BT=position_ids_BT,
         sequence_ids_BT=(pair_BT * is_real_BT).astype(np.int32),
         candidates_BT=pair_BT * (piece_BT & _IS_TEXT != 0),
-        first_BK=np.where(a_length > 0, first_BK, 0).astype(np.int32),
+        first_BK=np.where(is_pair_BK, first_BK, 0).astype(np.int32),
         lengths_BK=lengths_BK,
     )

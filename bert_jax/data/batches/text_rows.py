@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.data.batches import row_layout
 from bert_jax.data.batches.row_layout import Layout
-from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, UNK, Tokenizer
+from bert_jax.data.tokenizers.tokenizers import CLS, PAD, SEP, Tokenizer
 
 SHORTEST_ROW = 16
 
@@ -75,8 +75,8 @@ class Rows:
 
     Attributes:
       ids: int32, see `Tokens.ids`.
-      pairs_N4: int64, A start, A length, B start, B length. No row is longer than
-        `length`, and every row has an A.
+      pairs_N4: int64, A start, A length, B start, B length; an A of length 0 is an
+        empty text. No row is longer than `length`.
       length: T.
     """
 
@@ -163,9 +163,3 @@ def truncate_longest(
 def weights(rows_B: np.ndarray) -> np.ndarray:
     """Returns float32[B], 0 for rows of -1, which pad a batch, and 1 for all others."""
     return (rows_B >= 0).astype(np.float32)
-
-
-def encode_texts(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns the ids of texts; an empty text becomes [UNK], because rows need an A."""
-    unk = np.array([tokenizer.id(UNK)], np.int32)
-    return [ids if len(ids) else unk for ids in tokenizer.encoder()(list(texts))]

@@ -108,6 +108,8 @@ def _prepare(
             f"config.tokenizer.vocab_size={config.tokenizer.vocab_size}, but the"
             f" tokenizer has {len(tokenizer.vocab)} tokens; use that value"
         )
+    if config.tokenizer.vocab_file:
+        tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
     start = time.monotonic()
     num_workers = num_workers or len(os.sched_getaffinity(0))
     with work_directory.opened(directory, scratch_dir) as work, _resume_hint(work):

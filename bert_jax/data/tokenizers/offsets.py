@@ -1,34 +1,19 @@
 """Maps each token of a text to its character offsets."""
 
-import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
-from bert_jax.data.tokenizers.tokenizers import UNK, Tokenizer
+from bert_jax.data.tokenizers.base import Encoder, Located
 
 # The number of strings in the LRU cache; an entry takes about 700 bytes.
 MAX_CACHED = 2**16
 MAX_CACHED_CHARS = 64
 
 
-@dataclasses.dataclass(frozen=True)
-class Located:
-    """Token ids and their character offsets.
-
-    Attributes:
-      ids: int32[n].
-      starts: int32[n], the offset of the first character of each token.
-      ends: int32[n], the offset after the last character of each token.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-
-
 class LocatingEncoder:
-    """Encodes a text to the ids of `Tokenizer.encoder` and their character offsets.
+    """Encodes a text to the ids of an encoder and their character offsets.
 
     The pieces of a string without white space are adjacent, so their lengths determine
     their offsets; a single [UNK] gets the remaining length. If the lengths do not add
@@ -36,11 +21,24 @@ class LocatingEncoder:
     offsets of the whole string.
     """
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._spans_of = tokenizer.string_spans
-        self._encode = tokenizer.encoder()
-        self._num_characters = tokenizer.num_characters
-        self._unk = tokenizer.id(UNK)
+    def __init__(
+        self,
+        encode: Encoder,
+        spans_of: Callable[[str], list[tuple[int, int]]],
+        num_characters: np.ndarray,
+        unk: int,
+    ):
+        """Initializes the encoder.
+
+        Args:
+          encode: encodes strings.
+          spans_of: returns the (start, end) of the strings of a text that are tokenized
+            separately. The ids of the strings, concatenated, are those of the text.
+          num_characters: int32, the number of characters that each piece represents.
+          unk: the id of [UNK].
+        """
+        self._encode, self._spans_of = encode, spans_of
+        self._num_characters, self._unk = num_characters, unk
         self._cached = functools.lru_cache(MAX_CACHED)(self._locate)
 
     def __call__(self, text: str) -> Located:

@@ -23,6 +23,10 @@ from bert_jax.data.tokenizers.base import (
 from bert_jax.data.tokenizers.wordpiece import WordPiece
 from bert_jax.errors import ConfigError, CorruptError
 
+# A larger share of pieces with capitals or accents is not due to a few odd or added
+# ones: the released cased vocabularies have 30% or more, the uncased ones none.
+MAX_LOST_SHARE = 0.01
+
 __all__ = [
     "CLS",
     "MASK",
@@ -35,6 +39,7 @@ __all__ = [
     "WordPiece",
     "load",
     "load_any_size",
+    "load_for_corpus",
     "parse",
     "path_in",
     "read",
@@ -88,6 +93,45 @@ def load_any_size(config: TokenizerConfig) -> Tokenizer:
         )
     small_files.check_size(path)
     return parse(storage.read(path), config, path)
+
+
+def load_for_corpus(config: TokenizerConfig) -> Tokenizer:
+    """Loads config.vocab_file as `load` does, and checks config.lowercase.
+
+    Raises:
+      ConfigError: as `load`; also when the model of the vocabulary or its pieces have
+        another case.
+    """
+    tokenizer = load(config)
+    path = config.vocab_file
+    settings = os.path.join(os.path.dirname(path), "tokenizer_config.json")
+    recorded = None
+    if storage.exists(settings):
+        recorded = small_files.read_json(settings).get("do_lower_case")
+    if recorded in (True, False):
+        if recorded != config.lowercase:
+            raise ConfigError(
+                f"config.tokenizer.lowercase={config.lowercase}, but {settings} has"
+                f" do_lower_case={recorded}; set config.tokenizer.lowercase={recorded}"
+            )
+    elif isinstance(tokenizer, WordPiece) and config.lowercase:
+        _check_pieces(tokenizer, path)
+    return tokenizer
+
+
+def _check_pieces(tokenizer: WordPiece, path: str) -> None:
+    """Raises ConfigError if lower-casing would leave many pieces without use."""
+    lost = tokenizer.pieces_lost_by_lowercase()
+    if len(lost) <= MAX_LOST_SHARE * len(tokenizer.vocab):
+        return
+    has_capitals = any(piece != piece.lower() for piece in lost)
+    kind = "capital letters" if has_capitals else "accents"
+    remedy = "" if has_capitals else "lower-case the text yourself, and "
+    raise ConfigError(
+        f"config.tokenizer.lowercase=True, but {path} has {len(lost):,} pieces with"
+        f" {kind}, for example {lost[0]!r}, which it removes from text; {remedy}set"
+        " config.tokenizer.lowercase=False"
+    )
 
 
 def read(directory: str, config: TokenizerConfig) -> Tokenizer:

@@ -79,7 +79,7 @@ def load_or_train(
         config.tokenizer.vocab_size does not fit the text.
     """
     if config.tokenizer.vocab_file:
-        return tokenizers.load(config.tokenizer), None
+        return tokenizers.load_for_corpus(config.tokenizer), None
     path = os.path.join(work, "trained_on.json")
     if (trained_on := _read_json(path)) is not None:
         return tokenizers.read(work, config.tokenizer), trained_on

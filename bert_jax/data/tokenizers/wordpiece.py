@@ -7,7 +7,6 @@ have up to 200 characters, and text never becomes a special token, not even a li
 Source: google-research/bert tokenization.py.
 """
 
-import collections
 import dataclasses
 import functools
 import re
@@ -23,6 +22,7 @@ import tokenizers
 from bert_jax.config import TokenizerConfig
 from bert_jax.data.tokenizers import base
 from bert_jax.data.tokenizers.base import SPECIAL_TOKENS, UNK
+from bert_jax.data.tokenizers.offsets import LocatingEncoder
 from bert_jax.errors import ConfigError
 
 # google-research/bert tokenization.py:303; the `tokenizers` library's default is 100.
@@ -44,15 +44,15 @@ class WordPiece(base.Tokenizer):
     def continues_word(self) -> np.ndarray:
         return np.array([piece.startswith("##") for piece in self.vocab])
 
-    @property
-    def num_characters(self) -> np.ndarray:
-        return np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
-
-    def string_spans(self, text: str) -> list[tuple[int, int]]:
-        return [match.span() for match in _STRING.finditer(text)]
-
     def encoder(self) -> base.Encoder:
         return _Encoder(self)
+
+    def locator(self) -> base.Locator:
+        def spans_of(text: str) -> list[tuple[int, int]]:
+            return [match.span() for match in _STRING.finditer(text)]
+
+        lengths = np.array([len(p.removeprefix("##")) for p in self.vocab], np.int32)
+        return LocatingEncoder(self.encoder(), spans_of, lengths, self.id(UNK))
 
     def huggingface(self) -> tokenizers.Tokenizer:
         """Returns an equivalent `tokenizers` pipeline, without special tokens.
@@ -73,6 +73,13 @@ class WordPiece(base.Tokenizer):
         set_text_rules(tokenizer, self.lowercase)
         tokenizer.decoder = tokenizers.decoders.WordPiece(prefix="##")
         return tokenizer
+
+    def pieces_lost_by_lowercase(self) -> list[str]:
+        """Returns the pieces that lower-cased text without accents never becomes."""
+        lower = dataclasses.replace(self, lowercase=True)
+        split = _Words(lower).split
+        words = [p for p in self.vocab if not re.fullmatch(r"\[.*\]|<.*>", p)]
+        return [p for p in words if "".join(split(p)) != p]
 
     def content(self) -> bytes:
         return "".join(piece + "\n" for piece in self.vocab).encode()
@@ -100,17 +107,19 @@ class WordPiece(base.Tokenizer):
 def read(content: bytes, config: TokenizerConfig, path: str) -> WordPiece:
     """Parses a vocabulary file, one token per line in id order.
 
+    Of a repeated token the last line counts; text never becomes a blank one.
+
     Raises:
-      ConfigError: when the file is not UTF-8, lacks a special token, repeats a token
-        or has a blank line. `path` names the file in the message.
+      ConfigError: when the file is not UTF-8 or lacks a special token. `path` names the
+        file in the message.
     """
     vocab = tokens_in(content, path)
-    validate(vocab, path)
+    base.check_special_tokens(vocab, path, SPECIAL_TOKENS)
     return WordPiece(vocab, config.lowercase)
 
 
 def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
-    """Returns the tokens of a vocab.txt in id order, without validating them.
+    """Returns the tokens of a vocab.txt in id order.
 
     A line ends at LF or CRLF only, because U+2028 and the like can be tokens.
 
@@ -126,22 +135,6 @@ def tokens_in(content: bytes, path: str) -> tuple[str, ...]:
         ) from None
     vocab = tuple(line.rstrip("\r") for line in lines)
     return vocab[:-1] if vocab[-1] == "" else vocab
-
-
-def validate(vocab: tuple[str, ...], path: str) -> None:
-    """Raises ConfigError if the vocabulary cannot be used for pretraining."""
-    for token in SPECIAL_TOKENS:
-        if token not in vocab:
-            raise ConfigError(
-                f"{path} has no {token}; add a line {token} (BERT needs"
-                f" {', '.join(SPECIAL_TOKENS)})"
-            )
-    if "" in vocab:
-        raise ConfigError(f"{path}:{vocab.index('') + 1} is blank; remove the line")
-    token, count = collections.Counter(vocab).most_common(1)[0]
-    if count > 1:
-        last = len(vocab) - vocab[::-1].index(token)
-        raise ConfigError(f"{path}:{last} repeats {token!r}; remove the line")
 
 
 # The library lower-cases each character separately, so it never writes a final sigma.
@@ -270,7 +263,7 @@ class _Words:
     def ids(self, text: str) -> bytes:
         """Returns the ids of a string without white space."""
         if not (text.isascii() and text.isprintable()):
-            return b"".join(map(self._match, self._split(text)))
+            return b"".join(map(self._match, self.split(text)))
         if self._lowercase:
             text = text.lower()
         if text.isalnum():
@@ -283,7 +276,7 @@ class _Words:
         """Returns the ids of a string that continues a word."""
         return self._pieces(word, self._later, self._longest_later)
 
-    def _split(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         text = self._dropped.sub("", text)
         if self._lowercase:
             text = unicodedata.normalize("NFD", text.lower())

@@ -15,7 +15,7 @@ import numpy as np
 
 from bert_jax.data.batches import text_rows
 from bert_jax.data.batches.text_rows import Rows
-from bert_jax.data.tokenizers.offsets import Located, LocatingEncoder
+from bert_jax.data.tokenizers.base import Located
 from bert_jax.data.tokenizers.tokenizers import Tokenizer
 from bert_jax.finetuning.data.squad import Question, Questions
 
@@ -129,7 +129,7 @@ def from_questions(
       is_training: whether to add answer positions and drop questions whose answer was
         not found.
     """
-    locate = LocatingEncoder(tokenizer)
+    locate = tokenizer.locator()
     paragraphs = [locate(text) for text in questions.paragraphs]
     kept = questions.questions
     spans = None
@@ -137,8 +137,8 @@ def from_questions(
         found = [(q, _answer_tokens(q, paragraphs[q.paragraph])) for q in kept]
         kept = [q for q, span in found if span is not None]
         spans = np.array([span for _, span in found if span is not None], np.int64)
-    texts = text_rows.encode_texts([q.text for q in kept], tokenizer)
-    texts = [ids[:max_query_length] for ids in texts]
+    encoded = tokenizer.encoder()([q.text for q in kept])
+    texts = [ids[:max_query_length] for ids in encoded]
     tokens = text_rows.join([*texts, *(p.ids for p in paragraphs)], tokenizer, length)
     Q = len(texts)
     paragraph_Q = np.array([q.paragraph for q in kept], np.int64)

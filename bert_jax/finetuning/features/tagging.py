@@ -26,10 +26,12 @@ class TaggingFeatures:
       labels: int32, label of each of the rows' ids, IGNORED except at the first token
         of a word; None for a test set.
       words: int32, for each of the rows' ids the index in its sentence of the word
-        that begins there, or -1.
+        that begins there, or -1. A word of which the tokenizer drops every character
+        begins nowhere.
       num_words_N: int64, number of words of each sentence.
       num_cut: words that were truncated because their row is full.
-      class_of_cut: class predicted for truncated words: O, or 0 if there is no O.
+      class_of_cut: class predicted for words that begin nowhere and for truncated
+        ones: O, or 0 if there is no O.
     """
 
     rows: Rows
@@ -109,7 +111,7 @@ def from_sentences(
     """
     num_words_N = np.array([len(words) for words in sentences.words], np.int64)
     flat = [word for words in sentences.words for word in words]
-    pieces = text_rows.encode_texts(flat, tokenizer)
+    pieces = tokenizer.encoder()(flat)
     num_pieces = np.array([len(ids) for ids in pieces], np.int64)
     last_word_N = np.cumsum(num_words_N)
     num_tokens_N = np.diff(np.cumsum(num_pieces)[last_word_N - 1], prepend=0)
@@ -117,13 +119,15 @@ def from_sentences(
     tokens = text_rows.join(texts, tokenizer, length)
 
     begins = np.cumsum(num_pieces) - num_pieces  # index of each word's first token
+    has_token = num_pieces > 0
     first_word_N = last_word_N - num_words_N
+    number = np.arange(len(flat)) - np.repeat(first_word_N, num_words_N)
     word = np.full(num_pieces.sum(), -1, np.int32)
-    word[begins] = np.arange(len(flat)) - np.repeat(first_word_N, num_words_N)
+    word[begins[has_token]] = number[has_token]
     labels = None
     if (classes := sentences.classes(names, key)) is not None:
         label = np.full(num_pieces.sum(), IGNORED, np.int32)
-        label[begins] = np.concatenate(classes)
+        label[begins[has_token]] = np.concatenate(classes)[has_token]
         labels = text_rows.aligned([label], tokens, IGNORED)
 
     pairs_N4 = np.zeros((len(num_words_N), 4), np.int64)
@@ -135,6 +139,6 @@ def from_sentences(
         labels,
         text_rows.aligned([word], tokens, -1),
         num_words_N,
-        int((positions >= length - 2).sum()),
+        int((has_token & (positions >= length - 2)).sum()),
         names.index("O") if "O" in names else 0,
     )

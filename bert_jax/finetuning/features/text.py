@@ -95,11 +95,12 @@ def _rows(
     a: list[str], b: list[str] | None, tokenizer: Tokenizer, length: int
 ) -> tuple[Rows, int]:
     """Returns the rows and the number of truncated rows."""
-    texts = text_rows.encode_texts(a, tokenizer)
+    encode = tokenizer.encoder()
+    texts = encode(a)
     a_N = np.arange(len(a))
     b_N = np.full(len(a), -1)
     if b is not None:
         b_N = a_N + len(a)
-        texts += tokenizer.encoder()(b)
+        texts += encode(b)
     tokens = text_rows.join(texts, tokenizer, length)
     return text_rows.of_pairs(tokens, a_N, b_N, length)

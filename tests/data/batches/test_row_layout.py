@@ -13,7 +13,7 @@ def test_layout_equals_a_plain_loop(num_pairs, has_b):
     pairs_BK5 = np.zeros((50, num_pairs, 5), np.int32)
     for row in pairs_BK5:
         for pair in row[: rng.integers(1, num_pairs + 1)]:
-            pair[:] = rng.integers((100, 1, 500, 1, 0), (400, 7, 900, 7, 2))
+            pair[:] = rng.integers((100, 0, 500, 1, 0), (400, 7, 900, 7, 2))
             pair[2:] *= has_b
     length = 16 * num_pairs
     layout = row_layout.lay_out(pairs_BK5, length)
@@ -21,7 +21,7 @@ def test_layout_equals_a_plain_loop(num_pairs, has_b):
         expected = []  # source, segment, position, sequence, candidate of each place
         firsts, lengths = [0] * num_pairs, [0] * num_pairs
         for k, (a_start, a_length, b_start, b_length, _) in enumerate(row.tolist()):
-            if not a_length:
+            if not a_start:  # A may be empty
                 continue
             places = [(row_layout.CLS, 0, False)]
             places += [(a_start + j, 0, True) for j in range(a_length)]

@@ -95,6 +95,15 @@ def test_aligned_values_have_the_indices_of_their_tokens():
     assert (values[:-3] == -1).all() and len(values) == len(tokens.ids)
 
 
-def test_a_text_without_tokens_becomes_unk():
-    ids = text_rows.encode_texts(["w1", " \u200b "], TOKENIZER)
-    assert [x.tolist() for x in ids] == [[6], [TOKENIZER.id("[UNK]")]]
+def test_a_text_without_tokens_is_a_row_of_cls_and_sep():
+    texts = TOKENIZER.encoder()(["w1", " \u200b ", "w2"])
+    tokens = text_rows.join(texts, TOKENIZER, 16)
+    rows, _ = text_rows.of_pairs(tokens, np.array([1, 1, 0]), np.array([-1, 2, -1]), 16)
+    arrays = rows.arrays(rows.layout(np.arange(3)))
+    cls, sep = TOKENIZER.id("[CLS]"), TOKENIZER.id("[SEP]")
+    w1, w2 = TOKENIZER.id("w1"), TOKENIZER.id("w2")
+    expected = [[cls, sep], [cls, sep, w2, sep], [cls, w1, sep]]
+    for i, ids in enumerate(expected):
+        n = int(arrays["sequence_ids"][i].sum())
+        assert arrays["input_ids"][i, :n].tolist() == ids and rows.num_tokens()[i] == n
+    assert arrays["segment_ids"][1].tolist()[:5] == [0, 0, 1, 1, 0]

@@ -825,6 +825,23 @@ def test_one_document_is_an_error_that_suggests_files(tmp_path):
     check_fails(config, "1 training document.*write files:GLOB")
 
 
+def test_a_cased_vocabulary_with_lowercase_writes_nothing(tmp_path):
+    (tmp_path / "text.txt").write_text("The text.\n\nAnother Text.\n")
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "The", "Text", "text", "."]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab))
+    path = str(tmp_path / "vocab.txt")
+    config = changed(
+        make_config(tmp_path),
+        "tokenizer",
+        vocab_file=path,
+        vocab_size=len(vocab),
+        lowercase=True,
+    )
+    with pytest.raises(ConfigError, match="has 2 pieces with capital letters"):
+        build.prepare(config)
+    assert not os.path.exists(config.data.corpus_dir)
+
+
 @pytest.mark.parametrize("small_bytes", [slow(0), build.SMALL_BYTES])
 def test_cleaning_is_counted_once(source, tmp_path, monkeypatch, small_bytes):
     """Changes are counted once even if the text is read twice to train a vocabulary."""

@@ -9,7 +9,6 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax.data.sources import embedded
 from bert_jax.data.tokenizers import offsets, tokenizers, wordpiece
-from bert_jax.data.tokenizers.offsets import LocatingEncoder
 from tests.conftest import make_config
 
 HARD = [
@@ -33,7 +32,7 @@ def documents():
 def test_ids_equal_the_encoders_and_offsets_match_the_pieces(kind, documents):
     config = make_config(tokenizer__kind=kind, tokenizer__vocab_size=1000).tokenizer
     tokenizer = tokenizers.train(documents, config)
-    locate, encode = LocatingEncoder(tokenizer), tokenizer.encoder()
+    locate, encode = tokenizer.locator(), tokenizer.encoder()
     texts = HARD + [" ".join(sentences) for sentences in documents]
     exact = total = 0
     for text in texts:
@@ -57,7 +56,7 @@ def test_memory_does_not_grow_with_the_number_of_distinct_strings(
     vocab = (*wordpiece.SPECIAL_TOKENS, *"0123456789", *(f"##{i}" for i in range(10)))
     tokenizer = wordpiece.WordPiece(vocab, lowercase=True)
     monkeypatch.setattr(wordpiece, "MAX_CACHED", 50)
-    locate = LocatingEncoder(tokenizer)
+    locate = tokenizer.locator()
     first = locate(f"{0:0{num_characters}}")
     tracemalloc.start()
     for i in range(500):
@@ -72,7 +71,7 @@ def test_memory_does_not_grow_with_the_number_of_distinct_strings(
 
 def test_offsets_of_unknown_pieces_and_of_strings_with_accents():
     vocab = (*wordpiece.SPECIAL_TOKENS, "(", ")", "cafe", "##s", ",", "\u4e2d")
-    locate = LocatingEncoder(wordpiece.WordPiece(vocab, lowercase=True))
+    locate = wordpiece.WordPiece(vocab, lowercase=True).locator()
 
     def spans(text):
         found = locate(text)

@@ -1,5 +1,7 @@
 """Tests of bert_jax.data.tokenizers.tokenizers, for every kind of tokenizer."""
 
+import dataclasses
+import json
 import os
 import random
 
@@ -113,3 +115,75 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path):
     config = make_config("wordpiece", vocab_file=str(path))
     with pytest.raises(ConfigError, match="vocab.txt is larger than 64 MiB"):
         tokenizers.load(config)
+
+
+UNCASED = [*tokenizers.SPECIAL_TOKENS, *"abcdefghij", *(f"##{x}" for x in "abcdefghij")]
+CASED = [*UNCASED, "The", "##B"]
+ACCENTED = [*UNCASED, "sch\u00f6n"]
+ODD = [*UNCASED, *(f"w{i}" for i in range(400)), "COVID", "[E1]", "<S>"]
+
+
+def vocab_file(directory, vocab, lowercase, recorded=None):
+    path = directory / "vocab.txt"
+    path.write_text("".join(f"{token}\n" for token in vocab))
+    if recorded is not None:
+        text = json.dumps({"do_lower_case": recorded})
+        (directory / "tokenizer_config.json").write_text(text)
+    size = {"vocab_size": len(vocab), "lowercase": lowercase}
+    return make_config("wordpiece", vocab_file=str(path), **size)
+
+
+@pytest.mark.parametrize(
+    "vocab, lowercase, recorded",
+    [
+        (UNCASED, True, None),
+        (UNCASED, False, None),
+        (CASED, False, None),
+        (ODD, True, None),
+        (CASED, True, True),
+        (UNCASED, False, False),
+    ],
+)
+def test_load_for_corpus_of_the_right_case(tmp_path, vocab, lowercase, recorded):
+    config = vocab_file(tmp_path, vocab, lowercase, recorded)
+    assert tokenizers.load_for_corpus(config) == tokenizers.load(config)
+
+
+@pytest.mark.parametrize(
+    "vocab, lowercase, recorded, message",
+    [
+        (
+            CASED,
+            True,
+            None,
+            "lowercase=True, but .*vocab.txt has 2 pieces with capital letters, for"
+            " example 'The', .*; set config.tokenizer.lowercase=False",
+        ),
+        (
+            ACCENTED,
+            True,
+            None,
+            "1 pieces with accents, .* lower-case the text yourself",
+        ),
+        (
+            CASED,
+            True,
+            False,
+            "do_lower_case=False; set config.tokenizer.lowercase=False",
+        ),
+        (
+            UNCASED,
+            False,
+            True,
+            "do_lower_case=True; set config.tokenizer.lowercase=True",
+        ),
+    ],
+)
+def test_load_for_corpus_of_another_case(tmp_path, vocab, lowercase, recorded, message):
+    config = vocab_file(tmp_path, vocab, lowercase, recorded)
+    with pytest.raises(ConfigError, match=message):
+        tokenizers.load_for_corpus(config)
+    # The advice is right.
+    if "yourself" not in message:
+        config = dataclasses.replace(config, lowercase=not lowercase)
+        assert tokenizers.load_for_corpus(config)

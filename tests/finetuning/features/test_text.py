@@ -22,7 +22,7 @@ def test_single_texts_are_truncated_at_the_end():
     features = text_features.from_texts(texts, TOKENIZER, 6)
     batch = features.batch(np.array([2, 0, 1, -1]))
     rows = [shown(ids) for ids in batch["input_ids"]]
-    assert rows == ["<abcd|", "<ab|", "<?|", "<ab|"]
+    assert rows == ["<abcd|", "<ab|", "<|", "<ab|"]
     assert batch["labels"].tolist() == [1, 1, 0, 1]
     assert batch["weights"].tolist() == [1, 1, 1, 0]
     assert batch["weights"].dtype == np.float32
