@@ -88,9 +88,10 @@ class Table:
     def _hint(self, name: str) -> str:
         """Returns what to do if there is no column of a name."""
         kind, _, path = self.spec.partition(":")
-        only = next(iter(self.columns)) if len(self.columns) == 1 else ""
-        for other, separator in (("tsv", "\t"), ("csv", ",")):
-            if separator in only and kind != other:
+        others = {"csv": ("tsv", "\t"), "tsv": ("csv", ",")}
+        if kind in others and len(self.columns) == 1:
+            other, separator = others[kind]
+            if separator in next(iter(self.columns)):
                 return f"; write {other}:{path}"
         close = difflib.get_close_matches(name, self.columns, n=1)
         hint = f"; the nearest is {close[0]!r}" if close else ""
