@@ -1,7 +1,8 @@
 """Work directories of an unfinished corpus, from which `prepare` resumes.
 
 `unfinished/` in the corpus directory contains the lock and the path of the scratch
-directory; for a corpus in a bucket it is in the system's temporary directory. The
+directory; for a corpus in a bucket it is in the system's temporary directory, and the
+bucket has a lock as well. The
 scratch directory contains everything else, which is about as large as the corpus. On a
 local disk it is `unfinished/` itself. If the corpus directory is on a network or FUSE
 file system, it is in the system's temporary directory.
@@ -22,8 +23,10 @@ from typing import Any
 from bert_jax import storage
 from bert_jax.data.corpus import corpus, file_systems
 from bert_jax.errors import ConfigError
+from bert_jax.storage import lease
 
 NAME = "unfinished"
+LEASE_DIRECTORY = "lock"  # in a bucket
 _FACTS = "facts.json"
 _MADE_FOR = "made_for.json"
 
@@ -203,7 +206,28 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
                 " process; wait until it has finished"
             )
+        with _leased(corpus_dir):
+            yield
+
+
+@contextlib.contextmanager
+def _leased(corpus_dir: str) -> Iterator[None]:
+    """Locks a corpus in a bucket, which other hosts may prepare as well."""
+    if not storage.is_remote(corpus_dir):
         yield
+        return
+    what = f"config.data.corpus_dir={corpus_dir!r}"
+    lock = lease.Lease(f"{corpus_dir}/{LEASE_DIRECTORY}", lease.exit_when_lost(what))
+    if holder := lock.acquire():
+        raise ConfigError(
+            f"{what} is being prepared by {holder}; wait until it has finished"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+    # The corpus is finished.
+    storage.remove_directory(f"{corpus_dir}/{LEASE_DIRECTORY}")
 
 
 def _facts(state: str) -> dict[str, Any] | None:
