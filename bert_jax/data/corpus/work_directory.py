@@ -2,10 +2,10 @@
 
 `unfinished/` in the corpus directory contains the lock and the path of the scratch
 directory; for a corpus in a bucket it is in the system's temporary directory, and the
-bucket has a lock as well. The
-scratch directory contains everything else, which is about as large as the corpus. On a
-local disk it is `unfinished/` itself. If the corpus directory is on a network or FUSE
-file system, it is in the system's temporary directory.
+bucket has a lock as well. The scratch directory contains everything else, which is
+about as large as the corpus. On a local disk it is `unfinished/` itself. If the corpus
+directory is on a network or FUSE file system, it is in the system's temporary
+directory.
 
 Each stage of the work has a subdirectory with a file that lists the settings on which
 its content depends. A stage is emptied if these settings change.
