@@ -131,13 +131,13 @@ def _message(error: Exception) -> str | None:
         return overrides.unknown_flag(error.flagname, own, _config)
     if isinstance(error, ConfigError | StorageError | flags.Error):
         return str(error)
-    if isinstance(error, OSError) and error.errno in storage.FULL_DISK:
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in storage.FULL_DISK:
         where = f" for {error.filename}" if error.filename else ""
         return f"no space left on the disk{where}; free some and rerun the command"
-    if isinstance(error, OSError) and error.errno in storage.USERS_ERRORS:
-        return (
-            error.filename and f"{error.filename}: {error.strerror}; give another path"
-        )
+    if error.errno in storage.USERS_ERRORS and error.filename:
+        return f"{error.filename}: {error.strerror}; give another path"
     return None
 
 
@@ -164,7 +164,8 @@ def run_and_leave(
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
     """Prints an error as one line on stderr, and ends all processes of the run."""
     message = " ".join(message.split())
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # stderr may be closed
+        print(f"error: {message}", file=sys.stderr, flush=True)
     stopping.stop_all(message, exit_code)
     sys.exit(exit_code)
 

@@ -29,6 +29,7 @@ from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import path_name
 from bert_jax.phases import Position, Skip
+from bert_jax.storage import lease
 
 T = TypeVar("T")
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint")
@@ -309,6 +310,7 @@ class Checkpoints:
             is_renamed, start = not storage.is_remote(self.directory), time.monotonic()
             name = f"{self._step}{integrity.UNFINISHED if is_renamed else ''}"
             integrity.seal(os.path.join(self.directory, name))
+            lease.confirm_all()
             now = time.monotonic()
             # A verification reads the same bytes again.
             self.seconds_to_save = (now - self._saved_at) + (now - start)

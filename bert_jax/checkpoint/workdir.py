@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -11,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.config import ExperimentConfig
-from bert_jax.errors import EXIT_LOST, ConfigError
+from bert_jax.errors import ConfigError
 from bert_jax.storage import lease
 
 CONFIG_FILE = "config.json"
@@ -70,10 +69,7 @@ def _lock_file(workdir: str) -> str | None:
 
 
 def _lease(workdir: str) -> str | None:
-    def leave(message: str) -> None:
-        print(f"error: --workdir={workdir}: {message}", file=sys.stderr, flush=True)
-        os._exit(EXIT_LOST)  # before it writes over the other run's files
-
+    leave = lease.exit_when_lost(f"--workdir={workdir}")
     return lease.Lease(f"{workdir}/{LEASE_DIRECTORY}", leave).acquire()
 
 

@@ -72,8 +72,8 @@ def parse_tokenizer(source: Source, config: TokenizerConfig) -> tokenizers.Token
     """
     if source.vocabulary is None and source.tokenizer is not None:
         raise ConfigError(
-            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's, for"
-            " which a corpus cannot be prepared; start from another model"
+            f"the tokenizer of {source.vocabulary_path} has other rules than BERT's,"
+            " for which a corpus cannot be prepared; start from another model"
         )
     if source.vocabulary is None:
         raise ConfigError(

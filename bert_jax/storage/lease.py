@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from bert_jax import storage
+from bert_jax.errors import EXIT_LOST
 from bert_jax.storage.retries import reason
 
 LEASE_SECS = 60.0
@@ -23,8 +25,32 @@ def release_all() -> None:
 
     Call it before the interpreter shuts down, which ends the threads of fsspec.
     """
-    while _held:
-        _held.pop().release()
+    for lock in [*_held]:
+        lock.release()
+
+
+def confirm_all() -> None:
+    """Calls `on_lost` of the leases of this process that another one has taken.
+
+    Call it before each commit: after a pause, this process may have lost a lease that
+    it has not renewed yet.
+    """
+    for lock in [*_held]:
+        lock.confirm()
+
+
+def exit_when_lost(what: str) -> Callable[[str], None]:
+    """Returns an `on_lost` that ends this process, which must not write any more.
+
+    Args:
+      what: the flag or key and the directory that the lock protects.
+    """
+
+    def leave(message: str) -> None:
+        print(f"error: {what}: {message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_LOST)
+
+    return leave
 
 
 class Lease:
@@ -36,17 +62,22 @@ class Lease:
     LEASE_SECS by its own clock, so that clocks need not agree. The holder rewrites its
     object every RENEWAL_SECS, and has lost the lock if there is a higher number. The
     last object stays, so that no number is used twice: a late renewal then writes an
-    object with a lower number than that of the current holder.
+    object with a lower number than that of the current holder. So does a process that
+    was paused before it creates its object, which it notices by listing them again.
     """
 
     def __init__(self, directory: str, on_lost: Callable[[str], None]):
         """Prepares a lock without taking it.
 
         Args:
-          directory: URL of a directory for the lock alone.
+          directory: URL of a directory for the lock alone; gcs://b//lock is the same
+            as gs://b/lock.
           on_lost: called in a thread with a message if the lock is lost.
         """
-        self._directory, self._on_lost = directory, on_lost
+        scheme, _, path = directory.partition("://")
+        path = re.sub("/+", "/", path).rstrip("/")
+        self._directory = f"{scheme.replace('gcs', 'gs')}://{path}"
+        self._on_lost = on_lost
         self._number, self._renewals = 0, 0
         self._token = secrets.token_hex(8)
         self._stopped = threading.Event()
@@ -66,6 +97,9 @@ class Lease:
         self._number = number + 1
         if not storage.create(self._path(self._number), self._content()):
             return _describe(self._newest()[1])
+        if holder := self.check():
+            storage.remove(self._path(self._number))
+            return holder
         for old in self._numbers():
             if old < self._number:
                 storage.remove(self._path(old))
@@ -80,8 +114,17 @@ class Lease:
             return None
         return _describe(held)
 
+    def confirm(self) -> bool:
+        """Returns whether this process still has the lock; if not, calls `on_lost`."""
+        holder = self.check()
+        if holder and not self._stopped.is_set():
+            self._on_lost(f"{holder} has taken the lock in {self._directory}")
+        return holder is None
+
     def release(self) -> None:
         """Gives the lock up; another process can take it at once."""
+        with contextlib.suppress(ValueError):  # another thread ends this process
+            _held.remove(self)
         self._stopped.set()
         self._thread.join(RENEWAL_SECS)  # a renewal would write the object again
         with contextlib.suppress(Exception):  # it expires
@@ -92,17 +135,12 @@ class Lease:
     def _renew(self) -> None:
         while not self._stopped.wait(RENEWAL_SECS):
             try:
-                holder = self.check()
-                if holder is None:
-                    self._renewals += 1
-                    storage.write(self._path(self._number), self._content())
-                    continue
+                if not self.confirm():
+                    return
+                self._renewals += 1
+                storage.write(self._path(self._number), self._content())
             except Exception as error:  # the bucket may be back before the lease ends
                 print(f"lock: not renewed ({reason(error)})", file=sys.stderr)
-                continue
-            if not self._stopped.is_set():
-                self._on_lost(f"{holder} has taken the lock in {self._directory}")
-            return
 
     def _outlives(self, number: int, held: dict) -> bool:
         """Returns whether a lock stays unchanged for as long as a lease lasts."""

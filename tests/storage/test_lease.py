@@ -51,6 +51,42 @@ def test_a_late_renewal_of_a_released_lock_takes_it_from_nobody():
     assert first.check() and third.acquire() is None and third.check() is None
 
 
+def test_a_process_that_pauses_before_it_creates_its_lock_notices_the_next(monkeypatch):
+    """Meanwhile, a second one takes and releases the number, and a third runs."""
+    paused, second, third = (Lease(DIRECTORY, print) for _ in range(3))
+    create = storage.create
+
+    def pause(path, data):
+        monkeypatch.setattr(storage, "create", create)
+        assert second.acquire() is None
+        second.release()
+        assert third.acquire() is None
+        return create(path, data)
+
+    monkeypatch.setattr(storage, "create", pause)
+    assert f"process {os.getpid()} on " in (paused.acquire() or "")
+    assert third.check() is None and storage.names(DIRECTORY) == ["2"]
+
+
+def test_a_lock_that_was_taken_is_noticed_before_a_commit(monkeypatch):
+    monkeypatch.setattr(lease, "RENEWAL_SECS", 60.0)
+    lost = []
+    lock = Lease(DIRECTORY, lost.append)
+    assert lock.acquire() is None
+    lease.confirm_all()
+    assert not lost
+    storage.write(f"{DIRECTORY}/2", holder(host="other", machine="other"))
+    lease.confirm_all()
+    (message,) = lost
+    assert "on other has taken the lock in gs://b/run/lock" in message
+
+
+@pytest.mark.parametrize("url", ["gcs://b/run/lock", "gs://b/run//lock/"])
+def test_all_forms_of_a_url_are_one_lock(url):
+    assert Lease(DIRECTORY, print).acquire() is None
+    assert f"process {os.getpid()} on " in (Lease(url, print).acquire() or "")
+
+
 def test_the_lock_of_a_process_that_has_ended_here_is_taken_at_once():
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()

@@ -3,8 +3,9 @@
 `unfinished/` in the corpus directory has the lock and, on a local disk, all other work,
 which is about as large as the corpus. On a network or FUSE file system, the other work
 is in a private directory in the system's temporary directory; for a corpus in a bucket,
-the lock as well. The path of a private directory is derived from that of the corpus,
-which its mark repeats: a directory without this mark is neither used nor removed.
+the lock as well, and the bucket has another one. The path of a private directory is
+derived from that of the corpus, which its mark repeats: a directory without this mark
+is neither used nor removed.
 
 Each stage of the work has a subdirectory with a file that lists the settings on which
 its content depends. A stage is emptied if these settings change.
@@ -23,8 +24,10 @@ from typing import Any
 from bert_jax import small_files, storage
 from bert_jax.data.corpus import corpus, file_systems
 from bert_jax.errors import ConfigError
+from bert_jax.storage import lease
 
 NAME = "unfinished"
+LEASE_DIRECTORY = "lock"  # in a bucket
 # The path of the corpus, and a random id. A scratch directory whose id is not that of
 # the lock's directory has earlier work, whose shards may have been replaced.
 _MARK = "work.json"
@@ -263,7 +266,28 @@ def _locked(corpus_dir: str, state: str) -> Iterator[None]:
                 f"config.data.corpus_dir={corpus_dir!r} is being prepared by another"
                 " process; wait until it has finished"
             )
+        with _leased(corpus_dir):
+            yield
+
+
+@contextlib.contextmanager
+def _leased(corpus_dir: str) -> Iterator[None]:
+    """Locks a corpus in a bucket, which other hosts may prepare as well."""
+    if not storage.is_remote(corpus_dir):
         yield
+        return
+    what = f"config.data.corpus_dir={corpus_dir!r}"
+    lock = lease.Lease(f"{corpus_dir}/{LEASE_DIRECTORY}", lease.exit_when_lost(what))
+    if holder := lock.acquire():
+        raise ConfigError(
+            f"{what} is being prepared by {holder}; wait until it has finished"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+    # The corpus is finished.
+    storage.remove_directory(f"{corpus_dir}/{LEASE_DIRECTORY}")
 
 
 def _read_json(path: str, directory: str) -> dict[str, Any] | None:

@@ -29,6 +29,7 @@ from bert_jax.data.sources import input_files
 from bert_jax.data.tokenizers import tokenizers, unknown_tokens
 from bert_jax.errors import ConfigError
 from bert_jax.lazy_tensorflow import tf
+from bert_jax.storage import lease
 
 # The number of tokens after which a record ends, with the document that reaches it.
 BLOCK_TOKENS = 2**16
@@ -249,6 +250,7 @@ def finish(
         manifest["hub_commits"] = commits
     manifest["sha256"] = corpus.manifest_digest(manifest)
     text = corpus.manifest_text(manifest) + "\n"
+    lease.confirm_all()
     storage.write(os.path.join(directory, corpus.MANIFEST), text.encode())
 
 

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from bert_jax import storage
 from bert_jax.data.corpus import file_systems, work_directory
 from bert_jax.errors import ConfigError
 from bert_jax.storage import locks
@@ -206,6 +207,27 @@ def test_the_work_directory_of_a_bucket_is_local(temporary, capsys):
             assert other != work
     work_directory.remove("memory://bucket/corpus")
     assert not os.path.exists(work) and os.path.exists(other)
+
+
+def test_two_hosts_do_not_prepare_a_corpus_in_a_bucket_at_once(
+    bucket, tmp_path, monkeypatch
+):
+    """Each host has a temporary directory of its own."""
+    url = "gs://b/corpus"
+    hosts = iter(["first", "second", "third"])
+    monkeypatch.setattr(
+        work_directory.tempfile, "gettempdir", lambda: str(tmp_path / host)
+    )
+    host = next(hosts)
+    with pytest.raises(KeyError), work_directory.opened(url):
+        host = next(hosts)
+        with pytest.raises(ConfigError, match="is being prepared by process .* on "):
+            with work_directory.opened(url):
+                pass
+        raise KeyError
+    with work_directory.opened(url):  # a host that fails releases the lock
+        assert storage.names(url) == ["lock"]
+    assert not bucket.objects
 
 
 @pytest.fixture
