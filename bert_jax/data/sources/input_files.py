@@ -7,6 +7,7 @@ slow file system take seconds. sources.py reads the files.
 import dataclasses
 import importlib.metadata
 import os
+import re
 import sys
 from typing import Any, NamedTuple
 
@@ -159,9 +160,20 @@ def parse(spec: str) -> tuple[str, str]:
             f"config.data.sources has {spec!r}; a source is one of embedded:,"
             " text:GLOB, files:GLOB, jsonl:GLOB#field, parquet:GLOB#column,"
             " wikiextractor:GLOB, hf:OWNER/NAME[/CONFIG][:SPLIT][#column],"
-            " tfds:NAME[:SPLIT][#field]"
+            f" tfds:NAME[:SPLIT][#field]{_hint(spec)}"
         )
     return kind, argument
+
+
+def _hint(spec: str) -> str:
+    """Returns the end of the error for a spec that may be a path or a dataset."""
+    if not spec or ":" in spec or spec in KINDS:
+        return ""
+    if os.path.isdir(spec):
+        return f"; for these files, write text:{spec.rstrip('/')}/**/*.txt"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and not os.path.exists(spec):
+        return f"; for a dataset on the Hub, write hf:{spec}"
+    return f"; for files, write text:{spec}"
 
 
 def pattern(kind: str, argument: str) -> str:

@@ -28,6 +28,27 @@ def test_unknown_kind(spec):
         input_files.find((spec,))
 
 
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("books", "; for these files, write text:books/**/*.txt"),
+        ("books/*.txt", "; for files, write text:books/*.txt"),
+        ("books/a.txt", "; for files, write text:books/a.txt"),
+        ("owner/dataset", "; for a dataset on the Hub, write hf:owner/dataset"),
+        ("web:x", "[#field]"),
+    ],
+)
+def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(
+    spec, hint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    write(tmp_path / "books/a.txt")
+    with pytest.raises(ConfigError) as error:
+        input_files.parse(spec)
+    assert str(error.value).endswith(hint)
+
+
 @FILE_KINDS
 def test_no_file_matches(tmp_path, kind):
     with pytest.raises(ConfigError, match=r"no file matches '.*/none\*"):
