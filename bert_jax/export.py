@@ -10,6 +10,7 @@ model card (README.md) and SHA256SUMS.
 
 --push_to_hub uploads DIR2 to a model repository of the Hugging Face Hub, which is
 created if it does not exist, and tags the commit step-N. Log in first: hf auth login.
+With --dry_run, the export is made and read back, but neither kept nor uploaded.
 """
 
 import contextlib
@@ -74,19 +75,22 @@ def export(
       step: step of the checkpoint; None is the newest.
       corpus_dir: directory of the run's corpus, if it was moved.
       to: where to upload the export; None to keep it on disk only.
-      is_dry_run: whether to print what would be uploaded, and upload nothing.
+      is_dry_run: whether to print what would be uploaded, and keep nothing.
 
     Raises:
       ConfigError: when the output is neither new nor empty, or when the checkpoint is
         missing or has weights that are not finite, or the Hub refuses the upload.
       ExportError: when the export differs from the run when it is read back.
     """
-    if to and not is_dry_run:
-        push.check_account()
-    with _destination(output, workdir) as target:
+    with _destination(output, workdir, to, is_dry_run) as target:
+        if to and not is_dry_run:
+            push.check_account()
         run, difference = _write(
             target, workdir, format_name, dtype, step, corpus_dir, to
         )
+        if to and is_dry_run:
+            print(push.describe(target, to, run.step))
+            return
     print(
         f"Exported step {run.step:,} to {output} ({format_name}, {dtype}). The export"
         f" was read back: its logits equal the run's"
@@ -94,22 +98,29 @@ def export(
         f" {output}/README.md describes how to load it.",
         flush=True,
     )
-    if to and is_dry_run:
-        print(push.describe(target, to, run.step))
-    elif to:
+    if to:
         print(f"Pushed to {push.push(target, to, run.step)}, tag {to.tag(run.step)}.")
 
 
 @contextlib.contextmanager
-def _destination(output: str, workdir: str) -> Iterator[Path]:
+def _destination(
+    output: str, workdir: str, to: push.Target | None, is_dry_run: bool
+) -> Iterator[Path]:
     """Yields the path to write, which is uploaded at the end if the output is a URL.
+
+    The path of a dry run is removed at the end.
 
     Raises:
       ConfigError: when the output has other files, or is in the workdir. A bucket may
         have those of an upload that failed.
     """
     if not storage.is_remote(output):
-        yield _target(output, workdir)
+        target = _target(output, workdir, to)
+        if not is_dry_run:
+            yield target
+            return
+        with tempfile.TemporaryDirectory() as scratch:
+            yield Path(scratch) / target.name
         return
     used = ConfigError(f"--output={output} already exists; use a new directory")
     before = storage.files(output)
@@ -123,7 +134,7 @@ def _destination(output: str, workdir: str) -> Iterator[Path]:
         storage.upload(directory, output, last=[SUMS_FILE])
 
 
-def _target(output: str, workdir: str) -> Path:
+def _target(output: str, workdir: str, to: push.Target | None) -> Path:
     """Returns the absolute path of the output.
 
     Raises:
@@ -133,7 +144,10 @@ def _target(output: str, workdir: str) -> Path:
     is_new = not os.path.lexists(target)
     is_empty = target.is_dir() and not target.is_symlink() and not any(target.iterdir())
     if not is_new and not is_empty:
-        raise ConfigError(f"--output={output} already exists; use a new directory")
+        upload = f", or push it as it is: {push.upload(target, to)}" if to else ""
+        raise ConfigError(
+            f"--output={output} already exists; use a new directory{upload}"
+        )
     if target.is_relative_to(Path(workdir).absolute()):
         raise ConfigError(
             f"--output={output} is inside --workdir={workdir}; use another directory"
@@ -287,6 +301,8 @@ if __name__ == "__main__":
         " default of the organization",
     )
     _DRY_RUN = flags.DEFINE_bool(
-        "dry_run", False, "with --push_to_hub: list what would be sent, send nothing"
+        "dry_run",
+        False,
+        "with --push_to_hub: list what would be sent, and keep and send nothing",
     )
     cli.run(main, __doc__)

@@ -130,9 +130,9 @@ def model(path: str, given_as: str) -> Path:
         options = [f"--revision={revision}"] if revision else []
         options += (f"--include='{x}'" for x in ("*.json", "*.txt", "*.safetensors"))
         raise ConfigError(
-            f"{given_as}={path} is not a directory, and not in the cache of"
-            f" huggingface_hub ({reason}); where the Hub can be reached, run: hf"
-            f" download {name} {' '.join(options)}"
+            f"{given_as}={path} is not a directory, and as a model on the Hub it is not"
+            f" in the cache of huggingface_hub ({reason}); check the path, or where the"
+            f" Hub can be reached, run: hf download {name} {' '.join(options)}"
         ) from None
 
 

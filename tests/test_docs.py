@@ -6,15 +6,19 @@ import importlib
 import importlib.util
 import io
 import json
+import os
+import pathlib
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 
 import ml_collections
 import pytest
 
-from tests import corpora
-from tests.commands import ROOT
+from tests import corpora, fake_hub
+from tests.commands import ENV, PATH, ROOT
 from tests.conftest import slow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -196,3 +200,29 @@ def test_the_example_of_a_dataset_prints_the_output_shown(tmp_path, monkeypatch)
     with contextlib.redirect_stdout(printed):
         exec(code, {})
     assert printed.getvalue() == output
+
+
+@pytest.mark.slow
+def test_the_page_on_exports_can_be_followed_from_top_to_bottom(trained, tmp_path):
+    """Its commands run in order in one directory, with a Hub on this machine."""
+    shutil.copytree(trained / "run", tmp_path / "runs/tiny")
+    blocks = re.findall(r"```(bash|python)\n(.*?)```", TEXT["export.md"], re.S)
+    assert len(blocks) == 5
+    for language, code in blocks:
+        if language == "python" and not importlib.util.find_spec("transformers"):
+            continue
+        program = ["bash", "-ec"] if language == "bash" else [sys.executable, "-c"]
+        with fake_hub.Hub() as hub:
+            path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+            environment = ENV | {"PYTHONPATH": PATH, "PATH": path}
+            result = subprocess.run(
+                [*program, code.replace("USER/NAME", "user/tiny")],
+                cwd=tmp_path,
+                env=environment | hub.environment(tmp_path / "home"),
+                capture_output=True,
+                text=True,
+            )
+            assert result.returncode == 0, code + result.stdout + result.stderr
+            if "upload" in code or "push" in code:
+                files = hub.repositories["models/user/tiny"].files("main")
+                assert files and "model.safetensors" in files

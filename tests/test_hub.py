@@ -122,7 +122,7 @@ def test_the_command_in_the_error_makes_the_model_readable(
     with pytest.raises(ConfigError) as error:
         hub_lib.model(NAME, "--model")
     text = str(error.value)
-    assert text.startswith(f"--model={NAME} is not a directory, and not in the cache")
+    assert text.startswith(f"--model={NAME} is not a directory, and as a model on")
     assert reason in text and "\n" not in text
     hub.faults.clear()
     command = shlex.split(text.partition("reached, run: ")[2])

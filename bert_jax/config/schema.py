@@ -78,7 +78,8 @@ class TokenizerConfig:
     """The tokenizer of the corpus."""
 
     kind: TokenizerKind  # algorithm of the subword vocabulary
-    vocab_file: PathOrEmpty  # a vocab.txt or .model; "": train one on the sources
+    # a vocab.txt or .model; "": that of init_from, or train one on the sources
+    vocab_file: PathOrEmpty
     vocab_size: Count  # number of tokens, special tokens included
     lowercase: bool  # WordPiece also drops accents
 
@@ -193,7 +194,9 @@ class ExperimentConfig:
 
     # seed of the corpus order, the masks, the initial weights and dropout
     seed: Annotated[int, Range(min=0, below=2**63)]
-    init_from: PathOrEmpty  # initial weights, see loading/initialize.py; "": random
+    # initial weights, see loading/initialize.py; "": random. Keys of the model and the
+    # tokenizer are then those of the source, see loading/completion.py
+    init_from: PathOrEmpty
     branch_from: str  # RUN@STEP: start with the state of that checkpoint; "": do not
     budget_hours: NotNegative  # the schedule ends with these hours; 0: at num_steps
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32

@@ -136,9 +136,14 @@ def push(directory: Path, to: Target, step: int) -> str:
 
 def _commands(directory: Path, to: Target, step: int) -> str:
     """Returns the commands of huggingface_hub that do what `push` does."""
-    private = {None: "", True: " --private", False: " --no-private"}[to.private]
-    path = shlex.quote(str(directory))
     return (
-        f"hf upload {to.repository} {path} . --revision={to.branch}{private} &&"
+        f"{upload(directory, to)} &&"
         f" hf repos tag create {to.repository} {to.tag(step)} --revision={to.branch}"
     )
+
+
+def upload(directory: Path, to: Target) -> str:
+    """Returns the command of huggingface_hub that uploads a directory."""
+    private = {None: "", True: " --private", False: " --no-private"}[to.private]
+    path = shlex.quote(str(directory))
+    return f"hf upload {to.repository} {path} . --revision={to.branch}{private}"

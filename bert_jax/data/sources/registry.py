@@ -11,6 +11,9 @@ hf:OWNER/NAME[/CONFIG][:SPLIT][#column.path]
 tfds:NAME[:SPLIT][#field.path]  a text dataset of TensorFlow Datasets
 """
 
+import os
+import re
+
 from bert_jax.data.sources.embedded import Embedded
 from bert_jax.data.sources.hub_datasets import HubDataset
 from bert_jax.data.sources.json_lines import JsonLines
@@ -47,6 +50,17 @@ def parse(spec: str) -> DatasetSource | FileSource:
     if kind is None or not colon or not (argument or kind.form == f"{name}:"):
         forms = ", ".join(each.form for each in KINDS.values())
         raise ConfigError(
-            f"config.data.sources has {spec!r}; a source is one of {forms}"
+            f"config.data.sources has {spec!r}; a source is one of {forms}{_hint(spec)}"
         )
     return kind(spec)
+
+
+def _hint(spec: str) -> str:
+    """Returns the end of the error for a spec that may be a path or a dataset."""
+    if not spec or ":" in spec or spec in KINDS:
+        return ""
+    if os.path.isdir(spec):
+        return f"; for these files, write text:{spec.rstrip('/')}/**/*.txt"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and not os.path.exists(spec):
+        return f"; for a dataset on the Hub, write hf:{spec}"
+    return f"; for files, write text:{spec}"

@@ -198,8 +198,8 @@ def prepare(builder: Any, key: str) -> None:
         return
     print(
         f"{key}: TensorFlow Datasets downloads {_name(builder)!r} (download:"
-        f" {builder.info.download_size}) and prepares it in {builder.data_path}, which"
-        " can take hours and is done once",
+        f" {builder.info.download_size}) and prepares it in {builder.data_path}, once;"
+        " a large dataset takes hours",
         flush=True,
     )
     if not sys.stderr.isatty():

@@ -46,3 +46,24 @@ def test_a_class_and_an_entry_are_a_new_kind(tmp_path, monkeypatch):
     assert units.plan(found, 1) == [(0, f"{tmp_path}/a.txt", lines.WHOLE)]
     with pytest.raises(ConfigError, match=", reversed:GLOB$"):
         registry.parse("x:y")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("books", "; for these files, write text:books/**/*.txt"),
+        ("books/*.txt", "; for files, write text:books/*.txt"),
+        ("books/a.txt", "; for files, write text:books/a.txt"),
+        ("owner/dataset", "; for a dataset on the Hub, write hf:owner/dataset"),
+        ("web:x", "[#field]"),
+    ],
+)
+def test_a_path_or_dataset_without_a_kind_is_answered_with_a_source(
+    spec, hint, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/a.txt").write_text("One.")
+    with pytest.raises(ConfigError) as error:
+        registry.parse(spec)
+    assert str(error.value).endswith(hint)
