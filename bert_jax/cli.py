@@ -24,7 +24,7 @@ from ml_collections.config_flags import config_path
 import bert_jax
 from bert_jax import errors, storage
 from bert_jax.config import from_config_dict
-from bert_jax.distributed import host_memory, preemption
+from bert_jax.distributed import devices, host_memory, preemption
 from bert_jax.distributed.multihost import exit_now
 from bert_jax.errors import (
     EXIT_INTERRUPTED,
@@ -88,7 +88,7 @@ def run_with_rest(
     computes: bool = True,
 ) -> None:
     """Like `run`, but main takes the arguments that are not flags of the command."""
-    if computes and not host_memory.has_accelerator():
+    if computes and not devices.has_accelerator():
         host_memory.keep_freed_memory()
     logging.set_verbosity(logging.ERROR)  # Orbax logs every file that it opens
     try:

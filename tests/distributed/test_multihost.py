@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
-from tests.commands import ENV, ROOT
+from tests.commands import ENV
 from tests.conftest import slow
 
 
@@ -37,7 +37,6 @@ def start(program: str, num_processes: int) -> list[subprocess.Popen]:
     return [
         subprocess.Popen(
             [sys.executable, "-c", text],
-            cwd=ROOT,
             env=ENV
             | {
                 "JAX_COORDINATOR_ADDRESS": address,
@@ -74,7 +73,6 @@ def test_a_single_process_survives_a_suspension():
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=ROOT,
         env=ENV,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -272,7 +270,7 @@ print("printed before")
 os.close(1), os.close(2)
 {lost}
 """
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 76
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 76
 
 
 @pytest.mark.parametrize("process_id", [0, slow(1)])
@@ -288,7 +286,6 @@ def test_join_exits_with_76_if_a_process_is_missing(process_id):
     }
     result = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT,
         env=ENV | environment,
         capture_output=True,
         text=True,
