@@ -12,6 +12,7 @@ import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).parent.parent
+ONE_PHASE = f"--config={ROOT}/tests/one_phase.py"
 
 LIMIT_SECS = 1500
 
@@ -21,17 +22,15 @@ ENV = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
 }
-PATH = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 
 def start(
-    module: str, *args: str, devices: int = 1, cwd=ROOT, **environment: str
+    module: str, *args: str, devices: int = 1, **environment: str
 ) -> subprocess.Popen:
     flags = f"--xla_force_host_platform_device_count={devices}"
     return subprocess.Popen(
         [sys.executable, "-m", module, *args],
-        cwd=cwd,
-        env=ENV | {"XLA_FLAGS": flags, "PYTHONPATH": PATH} | environment,
+        env=ENV | {"XLA_FLAGS": flags} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -39,7 +38,7 @@ def start(
 
 
 def run(
-    module: str, *args: str, devices: int = 1, cwd=ROOT, **environment: str
+    module: str, *args: str, devices: int = 1, **environment: str
 ) -> subprocess.CompletedProcess:
     """Runs a command to its end, in a fork that has imported the libraries.
 
@@ -47,13 +46,13 @@ def run(
     test changes ENV or gives variables that libraries read when they are imported.
     """
     if ENV != ENV_OF_TESTS or any(k.startswith(READ_AT_IMPORT) for k in environment):
-        return run_anew(module, *args, devices=devices, cwd=cwd, **environment)
+        return run_anew(module, *args, devices=devices, **environment)
     flags = f"--xla_force_host_platform_device_count={devices}"
-    env = ENV | {"XLA_FLAGS": flags, "PYTHONPATH": PATH} | environment
+    env = ENV | {"XLA_FLAGS": flags} | environment
     with tempfile.TemporaryDirectory() as directory:
         out, err = (pathlib.Path(directory) / name for name in ("stdout", "stderr"))
         out.touch(), err.touch()
-        request = {"module": module, "args": args, "cwd": str(cwd), "env": env}
+        request = {"module": module, "args": args, "cwd": os.getcwd(), "env": env}
         code = ask_warm(request | {"stdout": str(out), "stderr": str(err)})
         return subprocess.CompletedProcess(args, code, out.read_text(), err.read_text())
 
@@ -95,8 +94,7 @@ def ask_warm(request: dict) -> int:
 def start_warm() -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.warm"],
-        cwd=ROOT,
-        env=ENV | {"PYTHONPATH": PATH},
+        env=ENV,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -115,7 +113,6 @@ def run_code(code: str) -> subprocess.CompletedProcess:
     """Runs Python code in a new process."""
     return subprocess.run(
         [sys.executable, "-c", code],
-        cwd=ROOT,
         env=ENV,
         capture_output=True,
         text=True,
@@ -163,6 +160,4 @@ def small_run(directory: pathlib.Path, **changes) -> list[str]:
         "eval.num_sequences": 32,
         "log_every_steps": 10,
     } | changes
-    return ["--config=tests/one_phase.py"] + [
-        f"--config.{key}={value}" for key, value in values.items()
-    ]
+    return [ONE_PHASE] + [f"--config.{key}={value}" for key, value in values.items()]

@@ -1,5 +1,6 @@
 """Configures JAX with eight simulated CPU devices, and defines shared fixtures."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import io
@@ -16,12 +17,19 @@ if os.environ.get("COMPILE") != "full":
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones refuse it
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
-# All processes of a test run share one compilation cache, including those that tests
-# start. It does not affect results.
+# All processes of a test run, including those that tests start, share an empty home
+# directory and one compilation cache, which does not affect results. They find the
+# packages of this clone from any directory.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    _compiled = tempfile.TemporaryDirectory(prefix="bert_jax-compiled-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    libraries = ("HF_", "KERAS_", "MLFLOW_", "TFDS_", "TRACKIO_", "WANDB_", "XDG_")
+    for name in [name for name in os.environ if name.startswith(libraries)]:
+        os.environ.pop(name)
+    _home = tempfile.TemporaryDirectory(prefix="bert_jax-home-")
+    os.environ["HOME"] = _home.name
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{_home.name}/compiled"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+    root, given = str(pathlib.Path(__file__).parent.parent), os.getenv("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, given]))
 
 import hypothesis
 import jax
@@ -150,6 +158,20 @@ def make_batch(
     batch["masked_lm_weights"] = used_BP.astype(np.float32)
     batch["next_sentence_weights"] = np.ones((B, 1), np.float32)
     return batch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def directory_of_fixtures(tmp_path_factory):
+    """Runs the fixtures of files and sessions in an empty directory."""
+    with contextlib.chdir(tmp_path_factory.mktemp("fixtures")):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def directory_of_the_test(tmp_path, directory_of_fixtures):
+    """Runs a test, and the programs that it starts, in its own directory."""
+    with contextlib.chdir(tmp_path):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -30,7 +30,7 @@ from bert_jax.errors import ConfigError
 from bert_jax.model import parameters
 from bert_jax.training import losses, optimizer, step
 from tests import models
-from tests.commands import run, run_well, small_run, write_text
+from tests.commands import ONE_PHASE, run, run_well, small_run, write_text
 from tests.conftest import make_batch, make_config
 from tests.probes import tasks
 
@@ -189,7 +189,7 @@ def test_startup_prints_a_row_for_a_cold_and_a_warm_start(trained, tmp_path):
     arguments = shlex.join(small_run(trained)[1:])
     stdout = run_well(
         "benchmarks.startup",
-        "--config=tests/one_phase.py",
+        ONE_PHASE,
         f"--corpus={trained / 'corpus'}",
         f"--arguments={arguments}",
         "--repeats=1",

@@ -96,6 +96,7 @@ from tests.conftest import slow
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_line(arguments, message):
+    pathlib.Path("README.md").touch()
     result = run("bert_jax.train", *arguments)
     assert result.returncode == 2
     assert message in result.stderr and result.stderr.count("\n") == 1

@@ -24,7 +24,7 @@ from bert_jax.finetuning import run as tuning
 from bert_jax.interop import huggingface_write
 from bert_jax.loading import model as model_lib
 from bert_jax.monitoring import writer
-from tests.commands import ENV, ROOT, run, run_well
+from tests.commands import ENV, run, run_well
 from tests.conftest import use_mesh
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
@@ -476,7 +476,6 @@ def test_a_killed_sweep_resumes_bit_identically(swept, tmp_path):
     for signal_, seen in ((signal.SIGKILL, "seed0"), (signal.SIGTERM, "seed1")):
         process = subprocess.Popen(
             [sys.executable, "-m", "bert_jax.finetune", *arguments],
-            cwd=ROOT,
             env=ENV,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

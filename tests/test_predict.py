@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax import inference
 from bert_jax.inference import quantization
-from tests.commands import ENV, ROOT, run, run_well
+from tests.commands import ENV, run, run_well
 from tests.conftest import slow
 from tests.inference.test_tuned import KIND_INPUTS, write
 
@@ -155,7 +155,7 @@ def test_a_closed_pipe_ends_the_command_quietly(tmp_path):
     command = [sys.executable, "-m", "bert_jax.predict", f"--model={tmp_path}"]
     command.append(f"--input={tmp_path / 'lines.txt'}")
     process = subprocess.Popen(
-        command, cwd=ROOT, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     process.stdout.readline()
     process.stdout.close()

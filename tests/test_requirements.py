@@ -62,7 +62,6 @@ def test_pip_accepts_the_digests_of_all_packages():
     result = subprocess.run(
         [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed"]
         + ["--quiet", "--require-hashes", "-r", "requirements.lock"],
-        cwd=ROOT,
         capture_output=True,
         text=True,
     )

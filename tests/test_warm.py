@@ -31,6 +31,6 @@ def test_environment_directory_and_signals_reach_the_command(tmp_path):
         "print(*words, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    found = run("own_command", "--x", devices=3, cwd=tmp_path, OWN="value")
+    found = run("own_command", "--x", devices=3, OWN="value")
     assert found.returncode == -signal.SIGKILL
     assert found.stdout == f"{tmp_path} value --x 3\n"

@@ -1,9 +1,13 @@
 """Opens the devices of a command, without JAX's silent fallback to the CPU.
 
+A machine without an accelerator uses its CPU, also if the runtime of one is installed,
+for example libtpu for preflight.
+
 The chips of a TPU slice with several hosts can only be opened by all hosts together.
 Commands that run as one process use the CPU of such a host, and print a notice.
 """
 
+import glob
 import importlib.util
 import os
 import sys
@@ -14,12 +18,15 @@ from jax._src.clusters import cloud_tpu_cluster  # how jax.distributed finds the
 
 from bert_jax.errors import ConfigError
 
-# Modules that pip installs for an accelerator -> JAX's name of the platform.
+# JAX's names of platforms -> those of their devices, and the modules that pip installs.
+NAMES = {"tpu": "TPU", "cuda": "NVIDIA GPU"}
 RUNTIMES = {
-    "libtpu": "tpu",
-    "jax_plugins.xla_cuda13": "cuda",
-    "jax_plugins.xla_cuda12": "cuda",
+    "tpu": ("libtpu",),
+    "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"),
 }
+
+# Device files of TPUs, for those whose PCI ids this JAX does not know.
+TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 
 # libtpu's compiler recurses into nested fusions and takes 10 KB of stack for each. The
 # fusions of remat=full at 512 tokens, compiled for v5e, overflow the default stack of
@@ -63,6 +70,12 @@ def num_tpu_hosts() -> int:
     return 1
 
 
+def has_accelerator() -> bool:
+    """Returns whether JAX may use an accelerator; opens none."""
+    asked = _asked_platforms()
+    return asked != "cpu" if asked else any(map(_is_present, _installed_platforms()))
+
+
 def use_cpu() -> None:
     """Restricts JAX to the CPU, for commands that need no accelerator."""
     jax.config.update("jax_platforms", "cpu")
@@ -97,24 +110,31 @@ def open_devices() -> None:
 
     Raises:
       ConfigError: if the platform named by JAX_PLATFORMS is absent or busy; or, if none
-        is named, when there is a TPU or the runtime of an accelerator but only the CPU
-        could be opened.
+        is named, when this machine has a TPU or an NVIDIA GPU that cannot be opened.
     """
     set_libtpu_stack()
-    asked = getattr(jax.config, "jax_platforms")  # noqa: B009, defined at import
+    asked = _asked_platforms()
+    installed = [] if asked else _installed_platforms()
+    present = [platform for platform in installed if _is_present(platform)]
+    if installed and not present:
+        absent = " or ".join(NAMES[platform] for platform in installed)
+        notice = f"this machine has no {absent}: running on the CPU"
+        print(notice, file=sys.stderr, flush=True)
+        use_cpu()  # libtpu prints errors if it is loaded without a TPU
     try:
         backend = jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # the latter without CUDA
-        raise ConfigError(_cannot(f"JAX_PLATFORMS={asked}", error)) from None
+        given = os.environ.get("JAX_PLATFORMS")
+        what = f"JAX_PLATFORMS={given}" if given else "this machine has an accelerator"
+        raise ConfigError(_cannot(what, error)) from None
     if backend != "cpu" or asked:
         return
-    for runtime, platform in RUNTIMES.items():
-        if _is_installed(runtime):
-            try:
-                jax.devices(platform)
-            except RuntimeError as error:
-                what = f"{runtime.partition('.')[2] or runtime} is installed"
-                raise ConfigError(_cannot(what, error)) from None
+    for platform in present:
+        try:
+            jax.devices(platform)
+        except RuntimeError as error:
+            what = f"this machine has a {NAMES[platform]}"
+            raise ConfigError(_cannot(what, error)) from None
     num_chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if num_chips:
         raise ConfigError(
@@ -130,6 +150,25 @@ def _cannot(what: str, error: BaseException) -> str:
         " the process that uses them if there is one, or set JAX_PLATFORMS=cpu to"
         " use the CPU"
     )
+
+
+def _asked_platforms() -> str:
+    """Returns the platforms of JAX_PLATFORMS, or "tpu,cpu" where JAX has set them."""
+    return getattr(jax.config, "jax_platforms") or ""  # noqa: B009, defined at import
+
+
+def _installed_platforms() -> list[str]:
+    return [
+        name for name, modules in RUNTIMES.items() if any(map(_is_installed, modules))
+    ]
+
+
+def _is_present(platform: str) -> bool:
+    """Returns whether this machine has a device of a platform, by its files."""
+    if platform == "cuda":
+        return hardware_utils.has_visible_nvidia_gpu()
+    num_chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
+    return num_chips > 0 or any(map(glob.glob, TPU_FILES))
 
 
 def _is_installed(module: str) -> bool:

@@ -1,8 +1,6 @@
 """Reads the available memory of this machine, and makes glibc reuse freed blocks."""
 
 import ctypes
-import importlib.util
-import os
 import re
 import sys
 from pathlib import Path
@@ -20,14 +18,6 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
-
-
-def has_accelerator() -> bool:
-    """Returns whether JAX would look for an accelerator, without importing it."""
-    platforms = os.environ.get("JAX_PLATFORMS")
-    if platforms:
-        return platforms != "cpu"
-    return any(map(importlib.util.find_spec, ("libtpu", "jax_plugins")))
 
 
 def keep_freed_memory() -> None:

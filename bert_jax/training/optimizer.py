@@ -182,7 +182,7 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del params
-        factor = jnp.minimum(1.0, max_norm / optax.global_norm(updates))
+        factor = jnp.minimum(1.0, max_norm / optax.tree.norm(updates))
         return jax.tree.map(lambda g: g * factor, updates), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -212,7 +212,7 @@ def apply_gradients(
                 sharding.shard_over_data(grads),
                 sharding.shard_over_data(before),
             )
-        grad_norm = optax.global_norm(grads)
+        grad_norm = optax.tree.norm(grads)
         is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
         updates, opt_state = tx.update(grads, state.opt_state, before)
         if factor is not None:

@@ -13,7 +13,6 @@ from bert_jax import errors
 from bert_jax.checkpoint import workdir
 from bert_jax.errors import CorruptError
 from bert_jax.storage import locks
-from tests.commands import PATH
 from tests.conftest import make_config
 
 LOCK = (
@@ -26,7 +25,6 @@ def start(tmp_path, then="print('locked', flush=True); time.sleep(600)"):
     """Starts a process that locks the workdir."""
     return subprocess.Popen(
         [sys.executable, "-c", LOCK + then, tmp_path],
-        env={"PYTHONPATH": PATH},
         stdout=subprocess.PIPE,
         text=True,
     )

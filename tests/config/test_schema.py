@@ -1,14 +1,13 @@
 """Tests of the schema with the config files of the package."""
 
 import dataclasses
-import glob
 import importlib.util
 import json
 
 import pytest
 
+from bert_jax import cli, errors
 from bert_jax import config as config_lib
-from bert_jax import errors
 from bert_jax.configs import (
     base,
     base_modern,
@@ -21,7 +20,7 @@ from bert_jax.configs import (
 from bert_jax.training.optimizer import make_schedule
 
 
-@pytest.mark.parametrize("path", sorted(glob.glob("bert_jax/configs/[a-z]*.py")))
+@pytest.mark.parametrize("path", sorted(cli.SHIPPED.glob("[a-z]*.py")))
 def test_every_config_file_is_valid_and_round_trips_through_json(path):
     spec = importlib.util.spec_from_file_location("config_file", path)
     module = importlib.util.module_from_spec(spec)

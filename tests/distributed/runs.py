@@ -42,7 +42,6 @@ def run_pairs(programs: list[str]) -> list[list[Ended]]:
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.distributed.runs"],
-        cwd=ROOT,
         env=ENV | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ import pytest
 
 from bert_jax.distributed import devices
 from bert_jax.errors import ConfigError
-from tests.commands import ENV, run
+from tests.commands import ENV, run, small_run
 from tests.conftest import slow
 
 BUSY = (
@@ -44,15 +44,24 @@ def test_preflight_exits_if_the_platform_is_absent(monkeypatch):
 
 
 @pytest.mark.libtpu
-def test_train_does_not_fall_back_to_the_cpu_if_libtpu_is_installed(
-    tmp_path, monkeypatch
+def test_a_machine_with_libtpu_and_no_tpu_trains_on_its_cpu(
+    trained, tmp_path, monkeypatch
 ):
     monkeypatch.delitem(ENV, "JAX_PLATFORMS")
-    result = run(
-        "bert_jax.train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}"
-    )
+    arguments = small_run(trained, **{"phases[0].num_steps": 8})
+    result = run("bert_jax.train", *arguments, f"--workdir={tmp_path / 'run'}")
+    assert result.returncode == 0
+    assert result.stderr == "this machine has no TPU: running on the CPU\n"
+    assert "Trained to step 8" in result.stdout
+
+
+@pytest.mark.libtpu
+def test_a_tpu_vm_whose_tpu_cannot_be_opened_exits_with_2(tmp_path, monkeypatch):
+    monkeypatch.delitem(ENV, "JAX_PLATFORMS")
+    result = run("bert_jax.train", "--config=tiny", JAX_FORCE_TPU_INIT="1")
     assert result.returncode == 2
-    assert "error: libtpu is installed but its devices" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert "error: this machine has an accelerator but its devices cannot" in last
     assert list(tmp_path.iterdir()) == []
 
 
@@ -87,27 +96,84 @@ def test_busy_tpu_error_names_the_process(monkeypatch):
     assert "JAX_PLATFORMS=''" not in str(error.value)
 
 
-def fall_back_to_cpu(monkeypatch, num_chips: int = 0):
-    """Simulates a machine without JAX_PLATFORMS where JAX fell back to the CPU."""
-    config = types.SimpleNamespace(jax_platforms="")
-    monkeypatch.setattr(devices.jax, "config", config)
-    monkeypatch.setattr(devices, "_is_installed", lambda module: False)
-    monkeypatch.setattr(
-        devices.hardware_utils,
-        "num_available_tpu_chips_and_device_id",
-        lambda: (num_chips, None),
-    )
+CUDA = "jax_plugins.xla_cuda13"
 
 
-def test_tpu_chips_without_libtpu_are_an_error(monkeypatch):
-    fall_back_to_cpu(monkeypatch, num_chips=4)
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """Returns a function that simulates a machine where JAX can open only the CPU."""
+
+    def simulate(installed=(), num_chips=0, has_gpu=False, files=()):
+        config = types.SimpleNamespace(jax_platforms="")
+        config.update = lambda name, value: setattr(config, name, value)
+        utils = devices.hardware_utils
+        counted = "num_available_tpu_chips_and_device_id"
+        monkeypatch.setattr(devices.jax, "config", config)
+        monkeypatch.setattr(devices, "_is_installed", lambda name: name in installed)
+        monkeypatch.setattr(utils, counted, lambda: (num_chips, None))
+        monkeypatch.setattr(utils, "has_visible_nvidia_gpu", lambda: has_gpu)
+        patterns = [str(tmp_path) + pattern for pattern in devices.TPU_FILES]
+        monkeypatch.setattr(devices, "TPU_FILES", patterns)
+        for file in files:
+            path = tmp_path / file
+            path.parent.mkdir(parents=True)
+            path.touch()
+        return config
+
+    return simulate
+
+
+@pytest.mark.parametrize(
+    ("installed", "files", "absent"),
+    [
+        ([], [], None),
+        (["libtpu"], [], "TPU"),
+        ([CUDA], [], "NVIDIA GPU"),
+        (["libtpu", CUDA], [], "TPU or NVIDIA GPU"),
+        (["libtpu"], ["dev/vfio/vfio", "dev/accel/accel0"], "TPU"),
+    ],
+)
+def test_a_machine_without_an_accelerator_uses_its_cpu(
+    machine, capsys, installed, files, absent
+):
+    config = machine(installed, files=files)
+    assert not devices.has_accelerator()
+    devices.open_devices()
+    notice = f"this machine has no {absent}: running on the CPU\n"
+    assert capsys.readouterr().err == (notice if absent else "")
+    assert config.jax_platforms == ("cpu" if absent else "")
+
+
+@pytest.mark.parametrize(
+    ("installed", "present", "name"),
+    [
+        (["libtpu"], {"num_chips": 4}, "TPU"),
+        (["libtpu"], {"files": ["dev/accel0"]}, "TPU"),
+        (["libtpu", CUDA], {"files": ["dev/vfio/0"]}, "TPU"),
+        (["libtpu", CUDA], {"has_gpu": True}, "NVIDIA GPU"),
+    ],
+)
+def test_an_accelerator_that_cannot_be_opened_is_an_error(
+    machine, capsys, installed, present, name
+):
+    machine(installed, **present)
+    assert devices.has_accelerator()
+    with pytest.raises(ConfigError, match=f"has a {name} but its devices cannot be"):
+        devices.open_devices()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("installed", [[], [CUDA]])
+def test_tpu_chips_without_libtpu_are_an_error(machine, installed):
+    machine(installed, num_chips=4)
     with pytest.raises(ConfigError, match=r"4 TPU chips but no libtpu; pip install"):
         devices.open_devices()
 
 
-def test_cpu_is_opened_if_there_is_no_accelerator(monkeypatch):
-    fall_back_to_cpu(monkeypatch)
-    devices.open_devices()
+def test_jax_platforms_decides_about_accelerators(machine):
+    config = machine(["libtpu"], num_chips=4)
+    for config.jax_platforms, expected in (("cpu", False), ("tpu,cpu", True)):
+        assert devices.has_accelerator() == expected
 
 
 def test_private_names_of_jax_exist():

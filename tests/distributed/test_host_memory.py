@@ -64,24 +64,14 @@ def test_available_bytes_reads_meminfo(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("platforms", "installed", "computes", "keeps"),
-    [
-        ("cpu", "libtpu", True, True),
-        ("cpu", "libtpu", False, False),
-        ("tpu", None, True, False),
-        ("", None, True, True),
-        ("", "libtpu", True, False),
-        ("", "jax_plugins", True, False),
-    ],
+    ("has_accelerator", "computes", "keeps"),
+    [(False, True, True), (False, False, False), (True, True, False)],
 )
 def test_only_commands_that_compute_on_the_cpu_keep_freed_memory(
-    monkeypatch, platforms, installed, computes, keeps
+    monkeypatch, has_accelerator, computes, keeps
 ):
     calls = []
-    monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    monkeypatch.setattr(
-        host_memory.importlib.util, "find_spec", lambda name: name == installed or None
-    )
+    monkeypatch.setattr(cli.devices, "has_accelerator", lambda: has_accelerator)
     monkeypatch.setattr(host_memory, "keep_freed_memory", lambda: calls.append(1))
     monkeypatch.setattr(sys, "argv", ["command"])
     cli.run(lambda: None, "", computes=computes)

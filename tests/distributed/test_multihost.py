@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
-from tests.commands import ENV, ROOT
+from tests.commands import ENV
 from tests.conftest import slow
 from tests.distributed.runs import JOIN, run_pairs
 
@@ -33,7 +33,6 @@ def test_a_single_process_survives_a_suspension():
     """
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program).replace("JOIN", JOIN)],
-        cwd=ROOT,
         env=ENV,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -113,7 +112,6 @@ def test_join_exits_with_76_if_a_process_is_missing(process_id):
     }
     result = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT,
         env=ENV | environment,
         capture_output=True,
         text=True,

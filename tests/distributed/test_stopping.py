@@ -7,7 +7,6 @@ import pytest
 
 from bert_jax import errors
 from bert_jax.distributed import stopping
-from tests.commands import ROOT
 from tests.distributed.runs import JOIN, run_pairs
 
 # The error that one process raises -> the exit code of both.
@@ -160,4 +159,4 @@ print("printed before")
 os.close(1), os.close(2)
 {lost}
 """
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 76
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 76

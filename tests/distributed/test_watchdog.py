@@ -9,13 +9,12 @@ import time
 import pytest
 
 from bert_jax.distributed import watchdog
-from tests.commands import ENV, ROOT
+from tests.commands import ENV
 
 
 def run(program: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        cwd=ROOT,
         env=ENV,
         capture_output=True,
         text=True,

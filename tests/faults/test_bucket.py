@@ -248,10 +248,9 @@ def test_a_flipped_bit_of_an_object_is_detected(prepared, text, tmp_path):
 
 def test_two_processes_share_nothing_but_the_bucket(prepared, text, tmp_path):
     arguments = *in_bucket(tmp_path, **SHORT), f"--workdir={WORKDIR}"
-    local = [sys.executable, "launch/local.py", "--processes=2"]
+    local = [sys.executable, ROOT / "launch/local.py", "--processes=2"]
     done = subprocess.run(
         [*local, *arguments],
-        cwd=ROOT,
         env=ENV | prepared.environment,
         capture_output=True,
         text=True,
@@ -305,7 +304,6 @@ def test_an_unavailable_bucket_ends_prepare_which_resumes_later(bucket, text, tm
     bucket.faults = {"^(POST|PUT) /upload.*name=small%2Fmanifest": [503] * 100}
     done = subprocess.run(
         [sys.executable, "-c", WITH_ONE_ATTEMPT, *in_bucket(tmp_path)],
-        cwd=ROOT,
         env=ENV | bucket.environment,
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.commands import ENV, PATH, ROOT, run, small_run, write_text
+from tests.commands import ENV, run, small_run, write_text
 
 pytestmark = pytest.mark.slow
 # In a new namespace, any user may mount a small disk.
@@ -40,8 +40,7 @@ def test_a_full_disk_keeps_checkpoints_and_the_run_resumes_with_space(tmp_path):
     command = [*UNSHARE, SCRIPT, "", str(tmp_path / "disk"), sys.executable]
     result = subprocess.run(
         [*command, *small_run(tmp_path, **changes)],
-        cwd=ROOT,
-        env=ENV | {"PYTHONPATH": PATH},
+        env=ENV,
         capture_output=True,
         text=True,
     )

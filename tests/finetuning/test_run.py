@@ -14,7 +14,7 @@ from bert_jax.finetuning import results
 from bert_jax.finetuning import run as tuning
 from bert_jax.finetuning.setup import Setup
 from bert_jax.model import parameters
-from tests.commands import ENV, ROOT
+from tests.commands import ENV
 from tests.conftest import slow
 from tests.finetuning import labelled
 from tests.runs import assert_same_metrics, lines
@@ -251,7 +251,6 @@ tuning.tune(setup, 3e-3, 0, sys.argv[1] + "/run")
 def test_a_hung_run_exits_with_76_and_its_stacks(tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", HANGS, str(tmp_path)],
-        cwd=ROOT,
         env=ENV,
         capture_output=True,
         text=True,

@@ -43,7 +43,7 @@ def arguments(text: pathlib.Path, workdir: str, **changes) -> list[str]:
 def command(num_processes: int, *rest: str, devices: int = 1) -> list[str]:
     return [
         sys.executable,
-        "launch/local.py",
+        str(ROOT / "launch/local.py"),
         f"--processes={num_processes}",
         f"--devices_per_process={devices}",
         *rest,
@@ -55,7 +55,6 @@ def start(
 ) -> subprocess.Popen:
     return subprocess.Popen(
         command(num_processes, *rest, devices=devices),
-        cwd=ROOT,
         env={name: value for name, value in ENV.items() if name != "XLA_FLAGS"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -196,8 +195,7 @@ def test_a_killed_process_ends_the_other_and_the_loop_resumes(text, straight):
     victim, workdir = 0, "killed"
     rest = arguments(text, workdir, **{"checkpoint.every_steps": 10})
     loop = subprocess.Popen(
-        ["launch/restart.sh", *command(2, *rest)],
-        cwd=ROOT,
+        [ROOT / "launch/restart.sh", *command(2, *rest)],
         env=ENV | {"BERT_JAX_FIRST_DELAY": "1"},
         stdout=subprocess.PIPE,
         stderr=(text / "stderr.txt").open("w"),
@@ -250,8 +248,8 @@ def test_the_most_severe_exit_code_counts(codes):
 
 
 def run_local(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "launch/local.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, ROOT / "launch/local.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.slow

@@ -68,8 +68,7 @@ def dry_run(words: list[str]) -> str:
     """Runs a script of launch/ with --dry_run before the arguments of the training."""
     at = 1 if "restart" in words[0] or "sbatch" in words[0] else 2
     result = subprocess.run(
-        [*words[:at], "--dry_run", *words[at:]],
-        cwd=ROOT,
+        [ROOT / words[0], *words[1:at], "--dry_run", *words[at:]],
         env=os.environ | {"PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,

@@ -18,11 +18,11 @@ from bert_jax.preflight import report as report_lib
 from bert_jax.preflight.compile import Trial
 from bert_jax.preflight.hlo import CompiledProgram
 from bert_jax.training import compilation
-from tests.commands import run, run_well, start
+from tests.commands import ONE_PHASE, run, run_well, start
 from tests.conftest import make_config, use_mesh
 
 TINY = [
-    "--config=tests/one_phase.py",
+    ONE_PHASE,
     "--config.model.num_hidden_layers=1",
     "--config.data.corpus_dir=nowhere",
 ]

@@ -105,11 +105,9 @@ def stage(
 
 def has_work(scratch: str) -> bool:
     """Returns whether any stage has content."""
-    return any(
-        set(os.listdir(entry.path)) - {_MADE_FOR}
-        for entry in os.scandir(scratch)
-        if entry.is_dir()
-    )
+    with os.scandir(scratch) as entries:
+        stages = [entry.path for entry in entries if entry.is_dir()]
+    return any(set(os.listdir(stage)) - {_MADE_FOR} for stage in stages)
 
 
 def is_unfinished(corpus_dir: str) -> bool:

@@ -32,7 +32,6 @@ from bert_jax.data.batches import streams as streams_lib
 from bert_jax.data.corpus import build
 from bert_jax.data.tokenizers import tokenizers
 from tests import one_phase
-from tests.commands import ROOT
 from tests.conftest import slow
 
 BATCH, LENGTH, PREDICTIONS = 16, 32, 5
@@ -1004,7 +1003,6 @@ def test_a_program_ends_while_batches_are_being_made(four_shards, tmp_path, argu
     path.write_text(four_shards.config.to_json())
     done = subprocess.run(
         [sys.executable, "-c", ABANDON, str(path), *arguments],
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=100,

@@ -12,7 +12,6 @@ from pyarrow import parquet
 
 from bert_jax.data.batches import pipeline, provenance
 from bert_jax.data.corpus import build, streamed
-from tests.commands import ROOT
 from tests.corpora import make_config, make_documents
 from tests.data.corpus.test_streamed import two_processes, write_jsonl  # noqa: F401
 
@@ -124,7 +123,6 @@ def test_a_program_ends_while_text_is_being_encoded(config, tmp_path):
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=100,

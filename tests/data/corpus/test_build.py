@@ -33,7 +33,6 @@ from bert_jax.data.sources.parquet import Parquet
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
 from tests import fake_hub
-from tests.commands import ROOT
 from tests.conftest import slow
 from tests.corpora import (
     WORDS,
@@ -517,7 +516,6 @@ def start(config, path, *args):
     path.write_text(config.to_json())
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(path), *map(str, args)],
-        cwd=ROOT,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -934,9 +932,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path):
         path = directory / "config.json"
         path.write_text(trains(config).to_json())
         program = [sys.executable, "-c", MEASURE, str(path)]
-        done = subprocess.run(
-            program, cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
         peaks.append(json.loads(done.stdout.splitlines()[-1]))
     # TensorFlow alone takes 740 MB; the shard in memory grows with the text.
     assert max(map(max, peaks)) < 1e9

@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax.data.corpus import encoding, key_ranges, segments, sorted_runs
 from bert_jax.data.tokenizers import tokenizers
-from tests.commands import ROOT
 from tests.corpora import make_config, make_documents, raw
 from tests.data.corpus.test_segments import to_entries
 
@@ -132,6 +131,6 @@ def test_the_worker_imports_neither_tensorflow_nor_jax():
         " print({'tensorflow', 'jax'} & set(sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert done.stdout == "set()\n", done.stdout + done.stderr

@@ -10,7 +10,6 @@ import pytest
 
 from bert_jax.data.corpus import workers
 from bert_jax.errors import ConfigError
-from tests.commands import ROOT
 
 STATE = []
 
@@ -134,7 +133,6 @@ def test_processes_end_with_their_killed_parent_and_do_not_import_it(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     parent = subprocess.Popen(
         [sys.executable, str(tmp_path / "program.py")],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
     )
