@@ -29,7 +29,13 @@ from tests.conftest import use_mesh
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
 from tests.launch.test_local import run_processes
-from tests.models import TOKENIZER, change_json, export_to
+from tests.models import (
+    TOKENIZER,
+    change_json,
+    change_tensors,
+    export_to,
+    tensors_of,
+)
 
 STUDENT = "--config.num_layers=1"
 SWEEP = ("--sweep", "--seeds=0,1", "--config.recipe.learning_rates=(3e-3, 1e-3)")
@@ -393,6 +399,15 @@ def test_rows_are_as_long_as_the_model_unless_a_flag_sets_them(
 )
 def test_an_invalid_config_is_an_error(more, message, source):
     assert_refused(source[0].parent, more, message)
+
+
+def test_a_model_with_one_segment_is_not_fine_tuned_on_pairs(source):
+    directory, _ = source
+    name = "bert.embeddings.token_type_embeddings.weight"
+    change_tensors(directory, **{name: tensors_of(directory)[name][:1]})
+    change_json(directory, "config.json", type_vocab_size=1)
+    message = "config.task.kind='classification': the model has type_vocab_size=1"
+    assert_refused(directory.parent, {"task.text": ("a", "b")}, message)
 
 
 def test_an_empty_dev_set_is_one_line_and_writes_nothing(source):
