@@ -18,7 +18,7 @@ import ml_collections
 import pytest
 
 from tests import corpora, fake_hub
-from tests.commands import ENV, PATH, ROOT
+from tests.commands import ENV, ROOT
 from tests.conftest import slow
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
@@ -28,7 +28,9 @@ TEXT = {path.name: path.read_text() for path in PAGES}
 def commands() -> list[list[str]]:
     """Returns the words of every `python -m bert_jax.X` command."""
     found = []
-    for text in TEXT.values():
+    for name, text in TEXT.items():
+        if name == "commands.md":  # written from --help
+            continue
         text = text.replace("\\\n", " ")
         for command in re.findall(r"python -m (bert_jax\.[^`\n]+)", text):
             words = shlex.split(command.split(" | ")[0], comments=True)
@@ -93,7 +95,7 @@ def test_config_keys_in_the_text_exist():
         config_of(name)
         for name in (
             *("base", "finetune/glue:sst2", "finetune/squad2", "finetune/swag"),
-            "finetune/similarity",
+            *("finetune/similarity", "finetune/conll"),
         )
     ]
     found = 0
@@ -119,7 +121,7 @@ def test_every_row_of_faithfulness_names_a_test_that_exists():
 
 
 def test_readme_is_short():
-    assert len(TEXT["README.md"].splitlines()) <= 150
+    assert len(TEXT["README.md"].splitlines()) <= 110
 
 
 def test_files_linked_from_readme_exist():
@@ -214,7 +216,7 @@ def test_the_page_on_exports_can_be_followed_from_top_to_bottom(trained, tmp_pat
         program = ["bash", "-ec"] if language == "bash" else [sys.executable, "-c"]
         with fake_hub.Hub() as hub:
             path = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-            environment = ENV | {"PYTHONPATH": PATH, "PATH": path}
+            environment = ENV | {"PATH": path}
             result = subprocess.run(
                 [*program, code.replace("USER/NAME", "user/tiny")],
                 cwd=tmp_path,

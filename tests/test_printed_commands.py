@@ -21,7 +21,7 @@ from bert_jax.loading import source as source_lib
 from bert_jax.monitoring import report
 from bert_jax.training import nonfinite
 from tests import one_phase
-from tests.commands import ENV, PATH, ROOT, write_text
+from tests.commands import ENV, ROOT, write_text
 from tests.conftest import slow
 from tests.finetuning import labelled, tuned
 from tests.finetuning.test_config import config_dict
@@ -65,7 +65,7 @@ def run_printed(text, cwd):
     result = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"],
         cwd=cwd,
-        env=ENV | {"PYTHONPATH": PATH, "PATH": f"{python}:{os.environ['PATH']}"},
+        env=ENV | {"PATH": f"{python}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
     )
