@@ -75,8 +75,8 @@ def run_printed(text, cwd):
 
 @pytest.fixture
 def home(trained, tmp_path):
-    """A directory with a space in its name, a copy of a run, and labelled texts."""
-    home = tmp_path / "my models"
+    """A directory with a copy of a run and labelled texts; its name needs quoting."""
+    home = tmp_path / "my {models}"
     shutil.copytree(trained / "run", home / "run")
     for name, num_rows in (("train.csv", 40), ("dev.csv", 20)):
         with (home / name).open("w") as file:

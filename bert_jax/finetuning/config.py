@@ -320,7 +320,7 @@ def _check_windows(task: QuestionTask, sequence_length: int) -> None:
         task.stride <= room,
         "config.task.stride",
         task.stride,
-        f"leaves gaps between windows: rows of {sequence_length} tokens hold {room} of"
+        f"leaves gaps between windows: rows of {sequence_length} hold {room} tokens of"
         " the paragraph beside a question of"
         f" config.task.max_query_length={task.max_query_length}; set"
         " config.task.stride=0 for overlapping windows",

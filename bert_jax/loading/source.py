@@ -218,7 +218,8 @@ def open_workdir(directory: Path) -> Source:
     run, output = f"--workdir={directory}", f"--output={directory}-export"
     export = shlex.join(["python", "-m", "bert_jax.export", run, output])
     remedy = f"use {directory}-export, written by: {export}"
-    integrity.check(str(directory), step, remedy.replace("{", "{{") + " --step={}")
+    remedy = remedy.replace("{", "{{").replace("}", "}}") + " --step={}"
+    integrity.check(str(directory), step, remedy)
     checkpoints = Checkpoints(str(directory))
     # Raises if the corpus was replaced, because its vocabulary may be another one.
     checkpoints.position(step, corpus.read(config).sha256)
