@@ -2,10 +2,9 @@
 
     python .ci/proof.py [--base=COMMIT]
 
-Compares, on the same text and machine: batches of four configs at three steps, the
-exported weights of a short run of configs/tiny.py, and, if libtpu is installed, the
-cycles of the compiled TPU step. A change that alters one of them on purpose moves BASE,
-and says so in CHANGELOG.md.
+Compares, on the same text and machine, batches of four configs at three steps and the
+exported weights of a short run of configs/tiny.py. A change that alters one of them on
+purpose moves BASE, and says so in CHANGELOG.md.
 """
 
 import argparse
@@ -81,15 +80,7 @@ def digests(directory: pathlib.Path) -> dict[str, str]:
         ("tiny", True),
     ):
         found |= batches(directory, name, stream)
-    found["exported weights"] = exported(directory)
-    try:
-        import libtpu  # noqa: F401
-    except ImportError:
-        return found
-    command = [sys.executable, "-m", "benchmarks.tpu_schedule", "--layers=2"]
-    row = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    cycles = {key: row[key] for key in ("value", "larger_of", "hbm")}
-    return found | {"cycles of the TPU step": json.dumps(cycles)}
+    return found | {"exported weights": exported(directory)}
 
 
 def batches(directory: pathlib.Path, name: str, stream: bool) -> dict[str, str]:

@@ -48,7 +48,7 @@ def test_a_pair_is_correct_if_the_good_sentence_scores_higher():
         (None, "has no .jsonl files; give the directory of BLiMP's data"),
         ('{"sentence_good": "a"}', "has no column 'sentence_bad'; its columns are"),
         ('{"sentence_good": "a", "sentence_bad": 3}', "has 3 as a sentence"),
-        ("a b", "a.jsonl:1 is not a JSON object"),
+        ("a b", "a.jsonl:1 is not JSON"),
         ("", "has no rows"),
     ],
 )

@@ -155,8 +155,8 @@ WAYS = {
 TEXT_KEYS = (
     "branch_from sources probes header metric label labels glue index words tags"
 )
-TEXT_KEYS += " choices text"
-TEXT_FLAGS = "name config topology push_to_hub"
+TEXT_KEYS += " choices text positives"
+TEXT_FLAGS = "name config topology push_to_hub text_bytes device"
 
 
 @pytest.mark.parametrize("given_as", WAYS)

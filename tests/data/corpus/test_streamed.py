@@ -15,7 +15,6 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from bert_jax import storage
 from bert_jax.data.corpus import build, corpus, segments, streamed
 from bert_jax.errors import ConfigError, CorruptError, StorageError
 from tests import fake_hub
@@ -233,7 +232,7 @@ def test_an_error_of_storage_is_not_a_corrupt_file(source, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("time.sleep", lambda _: None)
-    monkeypatch.setattr(storage.Reader, "_read", fail)
+    monkeypatch.setattr("bert_jax.storage.reader._open", fail)
     with pytest.raises(StorageError, match="failed 7 times in a row") as caught:
         load(found)
     # As a worker process returns it.
