@@ -113,8 +113,8 @@ def test_errors_of_a_tuned_model_are_one_line(tmp_path):
     (tmp_path / "run" / "model" / "config.json").touch()
     assert read(tmp_path / "run").endswith(f"; use {tmp_path / 'run'}/model")
     (tmp_path / "run" / "checkpoints").mkdir()
-    command = "bert_jax.finetune --config=configs/finetune/own.py"
-    assert f"{command} --model={tmp_path / 'run'}" in read(tmp_path / "run")
+    command = f"--config=configs/finetune/own.py --model={tmp_path / 'run'}"
+    assert read(tmp_path / "run").endswith(f"python -m bert_jax.finetune {command}")
     write(tmp_path)
     change_json(tmp_path, "config.json", hidden_size="wide")
     assert "hidden_size is 'wide'" in read()

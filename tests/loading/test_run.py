@@ -16,7 +16,7 @@ def test_run_opens_on_as_many_devices_as_divide_its_batch(trained):
     assert run.config == workdir.read_config(str(trained / "run"))
 
 
-def test_unfinished_corpus_error_names_the_command(tmp_path):
+def test_unfinished_corpus_error_names_the_command_and_its_flags(tmp_path):
     (tmp_path / "run").mkdir()
     workdir.write_config(str(tmp_path / "run"), make_config())
     unfinished = tmp_path / "corpus"
@@ -26,7 +26,7 @@ def test_unfinished_corpus_error_names_the_command(tmp_path):
     (unfinished / "train-00000-of-00002").touch()
     with pytest.raises(errors.ConfigError) as error:
         run_lib.open_run(str(tmp_path / "run"), None, str(unfinished))
-    assert "/corpus' is unfinished; finish it with python -m bert_jax.prepare" in str(
+    assert f"the corpus in '{unfinished}' is unfinished; finish it with" in str(
         error.value
     )
-    assert "and the flags with which it was begun" in str(error.value)
+    assert "prepare and the flags with which it was begun, or" in str(error.value)
