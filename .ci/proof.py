@@ -30,9 +30,13 @@ def main() -> None:
     if args.print:
         print(json.dumps(digests(pathlib.Path(args.print)), indent=1))
         return
+    git = ["git", "-C", str(ROOT)]
+    if subprocess.run([*git, "cat-file", "-e", f"{args.base}^{{commit}}"]).returncode:
+        print(f"proof: nothing was compared, because this clone has no {args.base}")
+        return
+    git.append("worktree")
     with tempfile.TemporaryDirectory() as scratch:
         tree = pathlib.Path(scratch, "base")
-        git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "-q", "--detach", tree, args.base], check=True)
         try:
             write_text(pathlib.Path(scratch))
