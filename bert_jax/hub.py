@@ -128,7 +128,8 @@ def model(path: str, given_as: str) -> Path:
     except ConnectionError as error:
         reason = str(error).removeprefix(f"{what}: ")
         options = [f"--revision={revision}"] if revision else []
-        options += (f"--include='{x}'" for x in ("*.json", "*.txt", "*.safetensors"))
+        patterns = ("*.json", "*.txt", "*.model", "*.safetensors", "SHA256SUMS")
+        options += (f"--include='{x}'" for x in patterns)
         raise ConfigError(
             f"{given_as}={path} is not a directory, and as a model on the Hub it is not"
             f" in the cache of huggingface_hub ({reason}); check the path, or where the"

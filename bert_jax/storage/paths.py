@@ -56,7 +56,7 @@ def _parse_url(given_as: str, path: str, scheme: str, slashes: str, rest: str) -
             f"{where} has no bucket; write {scheme}://BUCKET/DIRECTORY, or a local path"
             f" without {scheme}://"
         )
-    if "@" in bucket:
+    if "@" in bucket and scheme.lower() != "hf":  # there, it is a revision
         raise ConfigError(  # without the URL, which may have a password
             f"{given_as} is a URL with a user name or password; remove them: they are"
             " found where the command-line tool of the bucket keeps them"

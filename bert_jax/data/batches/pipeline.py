@@ -33,7 +33,7 @@ from bert_jax.lazy_tensorflow import tf
 # The number of results of the mapped function that wait for the model: enough that the
 # end of a shard causes no delay.
 NUM_AHEAD = 2
-# How long the end of a program waits for a batch in progress. Storage may hang.
+# How long the end of a program waits for the thread of `batches`.
 EXIT_SECS = 10.0
 
 
@@ -135,14 +135,16 @@ def batches(
             raise StopIteration from None  # TensorFlow logs all other errors
 
     def take() -> None:
-        made = _dataset(make, rows, config.phases[phase_index], first_step)
         try:
-            for batch in made:
+            for batch in _dataset(make, rows, config.phases[phase_index], first_step):
                 if is_closed.is_set():
                     return
                 taken.put({name: _as_array(x) for name, x in batch.items()})
-        except tf.errors.OpError as error:
-            taken.put(errors[0] if errors else error)
+        except Exception as error:
+            if not is_closed.is_set():  # otherwise nothing takes it
+                taken.put(errors[0] if errors else error)
+        finally:
+            atexit.unregister(close_and_wait)
 
     def close() -> None:
         is_closed.set()
@@ -166,7 +168,6 @@ def batches(
     finally:
         if not is_closed.is_set():  # otherwise the program has ended
             close()
-            atexit.unregister(close_and_wait)
 
 
 def _dataset(

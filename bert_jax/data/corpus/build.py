@@ -188,6 +188,8 @@ def find_corpus(
     """
     if corpus.exists(config.data.corpus_dir):
         return open_existing(config)
+    if config.data.stream:
+        units.check(config.data.sources)
     found = input_files.find(config.data.sources)
     if not is_small(found):
         raise ConfigError(

@@ -232,14 +232,14 @@ def _scratch(corpus_dir: str, state: str, scratch_dir: str | None) -> str:
 
 
 def _check_no_other_shards(corpus_dir: str, state: str) -> None:
-    names = corpus.shard_files(corpus_dir)
-    if not names or _mark(state) is not None:
-        return
-    if corpus.exists(corpus_dir):
+    if corpus.exists(corpus_dir):  # this host may have a mark of earlier work
         raise ConfigError(
             f"config.data.corpus_dir={corpus_dir!r} has just been prepared by another"
             " process; rerun this command to use it"
         )
+    names = corpus.shard_files(corpus_dir)
+    if not names or _mark(state) is not None:
+        return
     raise ConfigError(
         f"config.data.corpus_dir={corpus_dir!r} has {names[0]} but no"
         f" {corpus.MANIFEST}, so it is incomplete; give an empty directory"

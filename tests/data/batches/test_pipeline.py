@@ -1051,3 +1051,29 @@ def test_a_closed_iterator_cancels_visits_and_batches(four_shards, monkeypatch):
     may_go_on.set()
     time.sleep(0.2)
     assert len(drawn) <= num_before + 2  # those that were begun
+
+
+def test_the_thread_of_a_closed_iterator_ends(four_shards):
+    options = {"split": "train", "seed": 1, "phase_index": 0, "first_step": 0}
+    before = set(threading.enumerate())
+    iterators = [
+        pipeline.batches(four_shards.corpus, four_shards.config, **options)
+        for _ in range(20)
+    ]
+    for number, iterator in enumerate(iterators):
+        for _ in range(1 + number % 3):
+            next(iterator)
+        iterator.close()
+    mine = [x for x in set(threading.enumerate()) - before if x.name == "batches"]
+    for thread in mine:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_any_error_of_the_thread_reaches_the_caller(four_shards, monkeypatch):
+    def fail(*_):
+        raise ImportError("no TensorFlow")
+
+    monkeypatch.setattr(pipeline, "_dataset", fail)
+    with pytest.raises(ImportError, match="no TensorFlow"):
+        four_shards.batches(1)
