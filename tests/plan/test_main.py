@@ -112,7 +112,7 @@ def test_keys_given_on_the_command_line_are_in_the_commands_once():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        slow((), "--config is missing"),
+        slow((), "--text_bytes is missing"),
         (GIVEN[:1], "--text_bytes is missing"),
         slow(GIVEN[:3], "--device is missing"),
         ((*GIVEN, "--device=t4"), "--device=t4 is not known; use one of a100, h100,"),
