@@ -225,7 +225,7 @@ def plot_curves(
             linestyle=":",
             drawstyle="steps-pre",  # it changes where a phase begins
             marker="_",  # a single evaluation has no line
-            label="guessing the more frequent next-sentence label",
+            label="next sentence, more frequent label",
         )
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
     if probes:
