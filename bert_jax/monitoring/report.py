@@ -224,7 +224,8 @@ def plot_curves(
             color="grey",
             linestyle=":",
             drawstyle="steps-pre",  # it changes where a phase begins
-            label="guessing the more frequent next-sentence label",
+            marker="_",  # a single evaluation has no line
+            label="next sentence, more frequent label",
         )
     right.set(xlabel="step", ylabel="accuracy", ylim=(0, 1), title="Accuracies")
     if probes:

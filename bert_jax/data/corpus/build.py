@@ -73,8 +73,7 @@ def prepare(
       config: its data and tokenizer sections determine the corpus.
       num_workers: number of processes; None for one per core.
       scratch_dir: directory for temporary files, see `work_directory`.
-      tokenizer: the tokenizer of the corpus, for example of config.init_from; None to
-        load config.tokenizer.vocab_file, or to train one if that is "".
+      tokenizer: that of config.init_from; None to load or train the config's.
 
     Raises:
       ConfigError: when a source, the vocabulary or the directory is invalid.
@@ -100,13 +99,11 @@ def _prepare(
         units.check(config.data.sources)
     if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
         raise ConfigError(
-            "config.tokenizer.vocab_file='' would train a new vocabulary; set it to the"
-            f" vocabulary file of config.init_from={config.init_from!r}"
+            "config.tokenizer.vocab_file='' is not that of config.init_from; set it"
         )
-    if tokenizer and len(tokenizer.vocab) != config.tokenizer.vocab_size:
+    if tokenizer and (size := len(tokenizer.vocab)) != config.tokenizer.vocab_size:
         raise ConfigError(
-            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size}, but the"
-            f" tokenizer has {len(tokenizer.vocab)} tokens; use that value"
+            f"config.tokenizer.vocab_size={config.tokenizer.vocab_size} must be {size}"
         )
     if config.tokenizer.vocab_file:
         tokenizers.load_for_corpus(config.tokenizer)  # before anything is written
@@ -178,10 +175,7 @@ def _resume_hint(work: str) -> Iterator[None]:
 def find_corpus(
     config: ExperimentConfig, tokenizer: tokenizers.Tokenizer | None = None
 ) -> corpus.Corpus:
-    """Opens the corpus; prepares it first if it does not exist and is small.
-
-    Args:
-      config, tokenizer: see `prepare`.
+    """Opens the corpus; `prepare` makes it first if it does not exist and is small.
 
     Raises:
       ConfigError: also when files of streamed text have changed.
