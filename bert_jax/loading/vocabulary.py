@@ -4,6 +4,7 @@ Shapes: V token of the run's vocabulary, S token of the source's.
 """
 
 import itertools
+import re
 
 import numpy as np
 
@@ -72,7 +73,8 @@ def notes(
     """Returns a line for each part of a model that is not used."""
     found = []
     # Those of the pretraining heads are expected: each model is read without some.
-    unused = [name for name in source.unused if not name.startswith("cls")]
+    is_expected = re.compile(r"cls\.|(.*\.)?pooler\.").match
+    unused = [name for name in source.unused if not is_expected(name)]
     if unused:
         found.append(f"unused tensors: {some(unused)}")
     if len(tokenizer.vocab) < vocab_size:
