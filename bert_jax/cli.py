@@ -111,8 +111,9 @@ def run_with_rest(
         stopping.exit_now(EXIT_INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has exited, for example head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        stopping.stop_all("standard output is closed", errors.EXIT_BROKEN_PIPE)
-        sys.exit(errors.EXIT_BROKEN_PIPE)
+        code = errors.EXIT_BROKEN_PIPE
+        stopping.stop_all("standard output is closed", code, prints=False)
+        sys.exit(code)
     except Exception as error:
         if (message := _message(error)) is None:
             stopping.stop_after(error)
@@ -163,10 +164,7 @@ def run_and_leave(
 
 def fail(message: str, exit_code: int = EXIT_USAGE) -> None:
     """Prints an error as one line on stderr, and ends all processes of the run."""
-    message = " ".join(message.split())
-    with contextlib.suppress(OSError):  # stderr may be closed
-        print(f"error: {message}", file=sys.stderr, flush=True)
-    stopping.stop_all(message, exit_code)
+    stopping.stop_all(" ".join(message.split()), exit_code)
     sys.exit(exit_code)
 
 

@@ -51,17 +51,20 @@ _abort_handler: Any = None  # keeps the callback alive: C holds no reference
 # ------------------------------------------------------------- errors of this process
 
 
-def stop_all(message: str, exit_code: int) -> None:
-    """Ends every process of a run; returns if this is the only one.
+def stop_all(message: str, exit_code: int, *, prints: bool = True) -> None:
+    """Prints an error and ends every process of a run; returns if this is the only one.
 
     Args:
-      message: the error of this process, which it has printed; the others print it.
+      message: the error of this process, in one line.
       exit_code: the exit code of all processes.
+      prints: whether this process prints the message; the others always do.
     """
+    if not _is_alone() and _begin_exit(exit_code):
+        _wait_for_exit()  # the cause of this error may be that this process exits
+    if prints:
+        _print(message)
     if _is_alone():
         return
-    if _begin_exit(exit_code):
-        _wait_for_exit()
     client: Any = distributed.global_state.client
     error = [f"process {distributed.global_state.process_id}: {message}", exit_code]
     with contextlib.suppress(Exception):  # another process may have failed before
@@ -76,9 +79,10 @@ def stop_after(error: Exception) -> None:
     """
     if _is_alone():
         return
+    if _exit_code is not None:
+        _wait_for_exit()
     _flush()
     if _is_lost_connection(error):
-        _print(LOST_MESSAGE)
         stop_all(LOST_MESSAGE, EXIT_LOST)
     with contextlib.suppress(OSError):
         traceback.print_exception(error)
@@ -86,7 +90,8 @@ def stop_after(error: Exception) -> None:
         # XLA detects a lost process in this time, and aborts this one.
         time.sleep(HEARTBEAT_SECS + 15)
     first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
-    stop_all(f"{first_line}; that process has printed the traceback", 1)
+    message = f"{first_line}; that process has printed the traceback"
+    stop_all(message, 1, prints=False)
 
 
 def may_be_lost_peer(error: Exception) -> bool:

@@ -56,6 +56,14 @@ OTHERS = {
         print("all is saved")
         stopping.exit_now(75)
     """,
+    "an error after another ends the process": f"""
+        {JOIN}
+        if me == 1:
+            raise errors.ConfigError("config.seed=x")
+        while stopping._exit_code is None:
+            time.sleep(0.001)
+        raise ValueError("Gloo AllReduce: Connection closed by peer")
+    """,
     "killed in a collective": f"""
         import signal
         {JOIN}
@@ -93,6 +101,12 @@ def test_interrupted_processes_wait_for_each_other(ended):
     assert "interrupted: step 3 is saved; rerun" in first.stdout and not second.stdout
     found = [(e.code, e.stdout) for e in ended["a thread that compiles"]]
     assert found == [(75, "all is saved\n"), (75, "")]
+
+
+def test_error_after_another_ends_the_process_is_not_printed(ended):
+    other, failed = ended["an error after another ends the process"]
+    assert (other.code, failed.code) == (2, 2)
+    assert other.stderr == "error: process 1: config.seed=x\n"
 
 
 def test_process_whose_connection_to_another_is_lost_prints_one_line(ended):
