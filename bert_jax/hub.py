@@ -142,6 +142,14 @@ def pinned(path: str, directory: Path) -> str:
     return f"{_name_and_revision(path)[0]}@{directory.name}"
 
 
+def is_pinned_as(path: str, recorded: str) -> bool:
+    """Returns whether `pinned` may have returned `recorded` for a model."""
+    name, revision = _name_and_revision(path)
+    recorded_name, _, commit = recorded.partition("@")
+    is_commit = re.fullmatch("[0-9a-f]{40}", revision or "")
+    return name == recorded_name and (not is_commit or revision == commit)
+
+
 def _name_and_revision(path: str) -> tuple[str, str | None]:
     match = _MODEL.fullmatch(path)
     assert match is not None, path

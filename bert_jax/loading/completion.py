@@ -6,7 +6,6 @@ contradicts the model is an error.
 """
 
 import dataclasses
-import re
 from collections.abc import Collection
 from typing import Any
 
@@ -48,11 +47,11 @@ def complete(
         return config_lib.from_config_dict(values)
     completed: Any = values.to_dict()
     begun = workdir_lib.read_config(workdir) if workdir else None
-    commit = r"(@[0-9a-f]{40})?"
-    if begun and re.fullmatch(re.escape(path) + commit, begun.init_from):
+    key = "config.init_from"
+    if begun and source_lib.is_pinned_as(path, begun.init_from, key):
         path, found = begun.init_from, _values_of_run(begun)
     else:
-        path = source_lib.pinned(path, "config.init_from")
+        path = source_lib.pinned(path, key)
         found = _values_of_model(path, values)
         _check_given(values, given, found, path)
     completed["init_from"] = path

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from bert_jax.config import ExperimentConfig, TokenizerConfig
+from bert_jax.data.corpus import corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import google_tf1
@@ -55,11 +56,12 @@ def describe(init_from: str) -> Source:
 
 
 def tokenizer_of_corpus(config: ExperimentConfig) -> tokenizers.Tokenizer | None:
-    """Returns the tokenizer of config.init_from, with which a corpus is prepared.
+    """Returns the tokenizer of config.init_from if a corpus must be prepared with it.
 
-    Returns None if the config names a vocabulary file, or no model.
+    Returns None if the corpus exists, or the config has a vocabulary file or no model.
     """
-    if not config.init_from or config.tokenizer.vocab_file:
+    is_prepared = corpus.exists(config.data.corpus_dir)
+    if is_prepared or not config.init_from or config.tokenizer.vocab_file:
         return None
     return parse_tokenizer(describe(config.init_from), config.tokenizer)
 

@@ -60,14 +60,28 @@ def model_path(path: str, given_as: str) -> Path:
 
 
 def pinned(path: str, given_as: str) -> str:
-    """Returns NAME@COMMIT for a model on the Hub, and other paths as they are.
+    """Returns NAME@COMMIT for a model on the Hub, and other paths as `parse_path`.
 
     Args:
       path, given_as: see `model_path`.
     """
     if not _is_on_hub(path):
-        return path
+        return storage.parse_path(given_as, path)
     return hub.pinned(path, model_path(path, given_as))
+
+
+def is_pinned_as(path: str, recorded: str, given_as: str) -> bool:
+    """Returns whether a path may have been recorded by `pinned` earlier.
+
+    A branch or tag on the Hub may have had any commit.
+
+    Args:
+      path, given_as: see `model_path`.
+      recorded: what `pinned` returned.
+    """
+    if not _is_on_hub(path):
+        return recorded in (path, storage.parse_path(given_as, path))
+    return hub.is_pinned_as(path, recorded)
 
 
 def _is_on_hub(path: str) -> bool:

@@ -149,6 +149,20 @@ def test_a_run_that_has_begun_keeps_its_values(source, tmp_path):
         completion.complete(values_of(f"{directory}2"), (), workdir)
 
 
+def test_a_run_that_has_begun_knows_its_model_by_other_spellings(
+    source, tmp_path, monkeypatch
+):
+    directory, _ = source
+    monkeypatch.setenv("HOME", str(directory.parent))
+    workdir, spellings = str(tmp_path), [f"{directory}/", f"~/{directory.name}"]
+    config = completion.complete(values_of(spellings[0]))
+    assert config.init_from == str(directory)
+    workdir_lib.write_config(workdir, config)
+    shutil.rmtree(directory)
+    for spelling in spellings:
+        assert completion.complete(values_of(spelling), (), workdir) == config
+
+
 @pytest.fixture
 def hub(source, monkeypatch, tmp_path):
     """A Hub with the model owner/bert, and its commit."""
@@ -169,7 +183,12 @@ def test_the_commit_of_a_model_on_the_hub_is_recorded(hub, monkeypatch, tmp_path
     repository = served.repositories["models/owner/bert"]
     repository.commit(repository.files("main") | {"vocab.txt": b""})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert completion.complete(values, ["init_from"], workdir) == config
+    for name in ("owner/bert", "hf://owner/bert", "owner/bert@main", config.init_from):
+        values.init_from = name
+        assert completion.complete(values, ["init_from"], workdir) == config
+    values.init_from = f"owner/bert@{'0' * 40}"
+    with pytest.raises(ConfigError, match="is not a directory, and as a model on the"):
+        completion.complete(values, ["init_from"], workdir)
 
 
 CONTINUE = ["--config=configs/continue.py", "--config.init_from=owner/bert"]
