@@ -253,15 +253,18 @@ def config_name(holder: flags.FlagHolder) -> str:
 
 
 def config_arguments() -> str:
-    """Returns the --config arguments of this process, quoted for another command."""
-    found, take_next = [], False
+    """Returns the --config arguments of this process, quoted for another command.
+
+    Each is written as --config.KEY=VALUE.
+    """
+    found, needs_value = [], False
     for argument in sys.argv[1:]:
-        is_config = argument.startswith("-") and argument.lstrip("-").startswith(
-            "config"
-        )
-        if take_next or is_config:
-            found.append(argument)
-        take_next = is_config and "=" not in argument
+        if needs_value and not argument.startswith("-"):
+            found[-1] += f"={argument}"
+        is_config = re.match("--?(no)?config[.=]|--?config$", argument)
+        if is_config:
+            found.append(f"--{argument.lstrip('-')}")
+        needs_value = bool(is_config) and "=" not in argument
     return shlex.join(found)
 
 

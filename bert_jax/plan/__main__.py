@@ -5,9 +5,11 @@
 
 Prints a table of choices with their reasons, and the commands to run. --config is the
 recipe. Its model is the largest that is considered, or the one of config.init_from.
-Opens no device and reads no text. Numbers after ~ are estimates, see docs/plan.md.
+Opens no device and reads no text, but downloads that model if it is on the Hub. Numbers
+after ~ are estimates, see docs/plan.md.
 """
 
+import dataclasses
 import itertools
 import re
 import shlex
@@ -21,6 +23,7 @@ from bert_jax import cli
 from bert_jax import config as config_lib
 from bert_jax.distributed import chips
 from bert_jax.errors import ConfigError
+from bert_jax.loading import completion
 from bert_jax.plan.choices import Plan, Row
 from bert_jax.preflight import checks
 
@@ -32,7 +35,10 @@ WIDTHS = 14, 31, 53  # of the columns
 def main() -> None:
     text, hours, device = cli.require("text_bytes", "hours", "device")
     values = cli.load_config(_CONFIG, build=lambda values: values)
-    config_lib.from_config_dict(values)  # checks it
+    model = completion.complete(values, cli.given_keys())  # checks the values, too
+    if model.init_from:
+        values.model.update(dataclasses.asdict(model.model))
+        values.tokenizer.update(dataclasses.asdict(model.tokenizer))
     before = flat(values)
     found = chips.count(device)
     if found is None:

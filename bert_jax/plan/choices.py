@@ -78,7 +78,10 @@ class Plan:
         return "start", "from scratch", reason
 
     def _vocabulary(self) -> Row:
-        tokenizer, reason = self.config.tokenizer, "that of the config"
+        tokenizer = self.config.tokenizer
+        reason = (
+            f"that of {'config.init_from' if self.config.init_from else 'the config'}"
+        )
         if not tokenizer.vocab_file and not self.config.init_from:
             sizes = [n for below, n in VOCABULARIES if self.text_bytes < below]
             tokenizer.vocab_size = min([*sizes, tokenizer.vocab_size])

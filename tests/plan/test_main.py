@@ -1,21 +1,27 @@
 """Tests of `python -m bert_jax.plan`, with the examples of docs/plan.md."""
 
 import importlib
+import json
 import re
 import shlex
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bert_jax import config as config_lib
 from bert_jax.configs import gpu_day
+from bert_jax.data.tokenizers.wordpiece import SPECIAL_TOKENS
 from bert_jax.distributed import chips
 from bert_jax.plan import estimates
 from bert_jax.plan.choices import Plan
 from tests.commands import ROOT, run, run_well
 from tests.conftest import slow
+from tests.models import change_json
 
 PAGE = (ROOT / "docs/plan.md").read_text()
 # Each command, and its output or the end of it, which is in the next block.
@@ -26,6 +32,16 @@ EXAMPLES = re.findall(
 )
 PYTHON = 'python() { printf "%s\\n" "$2" "${@:3}" ""; }\n'  # prints its arguments
 GIVEN = ("--config=gpu_day", "--text_bytes=2GB", "--hours=150", "--device=a100")
+
+
+def write_model(directory: Path, num_tokens: int) -> None:
+    """Writes the files of BERT-base that are read for a plan, with one tensor."""
+    directory.mkdir(parents=True)
+    tokens = (*SPECIAL_TOKENS, *(f"w{i}" for i in range(num_tokens - 5)))
+    (directory / "vocab.txt").write_text("\n".join(tokens))
+    config = {"model_type": "bert", "vocab_size": num_tokens}
+    (directory / "config.json").write_text(json.dumps(config))
+    safetensors.numpy.save_file({"x": np.zeros(1)}, directory / "model.safetensors")
 
 
 def commands(stdout: str) -> dict[str, list[str]]:
@@ -56,6 +72,8 @@ def read_config(arguments: list[str]) -> ConfigDict:
 )
 def test_an_example_prints_the_output_of_the_page(command, output):
     """The commands in the output read the config of the plan, which is valid."""
+    write_model(Path("models/bert"), 30522)
+    write_model(Path("models/chinese"), 21128)
     _, _, module, *arguments = shlex.split(command.replace("\\\n", " "))
     stdout = run_well(module, *arguments)
     assert stdout.endswith(output)
@@ -64,6 +82,8 @@ def test_an_example_prints_the_output_of_the_page(command, output):
     assert config_flags == found["bert_jax.prepare"]
     assert ["--workdir=runs/plan"] == [workdir] == found["bert_jax.evaluate"]
     config = read_config(arguments)
+    if "chinese" in command:
+        config.tokenizer.vocab_size = 21128
     given = dict(x.removeprefix("--").split("=", 1) for x in arguments)
     size = (
         float(given["text_bytes"][:-2]) * {"M": 1e6, "G": 1e9}[given["text_bytes"][-2]]
@@ -74,8 +94,20 @@ def test_an_example_prints_the_output_of_the_page(command, output):
     if "corpora" not in command:
         config.data.corpus_dir = "corpora/plan"
     printed = read_config(config_flags)
+    printed.tokenizer.vocab_size = config.tokenizer.vocab_size
     assert printed.to_json() == config.to_json()
     config_lib.from_config_dict(printed)
+
+
+def test_the_plan_of_a_continued_run_is_for_the_sizes_of_its_model(tmp_path):
+    write_model(tmp_path / "bert", 3000)
+    change_json(tmp_path / "bert", "config.json", num_hidden_layers=3)
+    arguments = ["--config=continue", "--text_bytes=10MB", "--hours=1", "--device=l4"]
+    stdout = run_well("bert_jax.plan", *arguments, "-config.init_from", "bert")
+    assert re.search("vocabulary +3,000 pieces +that of config.init_from", stdout)
+    assert "3 layers of 768, 25 M " in stdout
+    found = commands(stdout)["bert_jax.prepare"]
+    assert "--config.init_from=bert" in found and "model" not in " ".join(found)
 
 
 def test_all_examples_of_the_page_are_found():
