@@ -21,6 +21,7 @@ from bert_jax.monitoring.tracker_process import CLOSE_SECS, DIRECTORY, RUN_FILE
 
 # The time in which a process notices that the run has ended, and is killed.
 EXIT_SECS = 5.0
+ERRORS = OSError, StorageError, ConfigError  # of storage; training continues
 
 
 def check_installed(names: Sequence[str]) -> str:
@@ -50,11 +51,13 @@ class Trackers:
           config: {key: value} to record.
         """
         workdir = storage.absolute(workdir)
-        directory = os.path.join(workdir, DIRECTORY)
-        storage.make_directory(directory)
-        self._file = os.path.join(directory, RUN_FILE)
+        self._directory = os.path.join(workdir, DIRECTORY)
         self._run = {"status": "running", "checkpoint": "", "config": config}
-        self._write()
+        try:
+            self._write()
+        except ERRORS as error:
+            print(f"config.trackers: nothing is sent, because {error}", file=sys.stderr)
+            names = ()
         # The processes import this package from the same place as this process.
         paths = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
         command = [sys.executable, "-m", tracker_process.__name__]
@@ -93,8 +96,10 @@ class Trackers:
 
     def _update(self, **values: str) -> None:
         self._run |= values
-        with contextlib.suppress(OSError, StorageError, ConfigError):
+        with contextlib.suppress(*ERRORS):
             self._write()
 
     def _write(self) -> None:
-        storage.write(self._file, (json.dumps(self._run) + "\n").encode())
+        storage.make_directory(self._directory)
+        content = (json.dumps(self._run) + "\n").encode()
+        storage.write(os.path.join(self._directory, RUN_FILE), content)

@@ -284,6 +284,15 @@ def test_all_trackers_are_ended_at_the_same_time(tmp_path, monkeypatch, capfd):
     assert all(NOT_SENT.format(name) in error for name in names)
 
 
+def test_a_run_whose_tracker_directory_cannot_be_written_continues(tmp_path, capfd):
+    (tmp_path / trackers.DIRECTORY).write_text("a file")
+    begun = Trackers(["wandb"], str(tmp_path), {})
+    begun.checkpoint("checkpoints/1")
+    begun.end(is_complete=True)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("config.trackers: nothing is sent, because ")
+
+
 def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
     assert trackers.check_installed([]) == ""
     monkeypatch.setattr(sys, "path", [])
