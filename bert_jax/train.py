@@ -60,8 +60,6 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
             saved_step = resume.lock_workdir(workdir, config)
-            cache = compilation_cache.enable(config.compilation_cache_dir)
-            print(cache, flush=True)  # before anything is compiled
             first_step = start_lib.first_step(saved_step, start)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
@@ -241,6 +239,7 @@ def open_inputs(
     multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
     with monitor.activity("opening devices"):
         devices.open_devices()
+        print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
         mesh = mesh_lib.make_mesh(config.mesh)
         mesh_lib.check_mesh(config, mesh)
         is_begun = resume.is_begun(workdir, config)
