@@ -65,5 +65,6 @@ def _notes(config: ExperimentConfig) -> list[str]:
     notes = list(optimizer.schedule_notes(config))
     for key in ("init_from", "branch_from"):
         if getattr(config, key):
-            notes.append(f"config.{key}={getattr(config, key)!r} was not checked")
+            path = getattr(config, key)
+            notes.append(f"the weights in config.{key}={path!r} were not checked")
     return notes

@@ -45,7 +45,7 @@ def test_a_batch_is_checked_against_a_number_of_devices():
 def test_initial_weights_are_reported_as_not_checked(tmp_path):
     config = make_config(init_from=f"{tmp_path}/nope", phase={"global_batch_size": 8})
     line = checks.check_devices(config, 8, 1)
-    note = f"config.init_from='{tmp_path}/nope' was not checked"
+    note = f"the weights in config.init_from='{tmp_path}/nope' were not checked"
     assert line.endswith(f"; {note}")
     assert note in checks.check(config)
 

@@ -99,7 +99,9 @@ def _prepare(
         units.check(config.data.sources)
     if config.init_from and not (tokenizer or config.tokenizer.vocab_file):
         raise ConfigError(
-            "config.tokenizer.vocab_file='' is not that of config.init_from; set it"
+            f"config.data.corpus_dir={directory!r} contains no corpus; restore the one"
+            " of this run, or prepare it again with: python -m bert_jax.prepare"
+            f" {cli.config_arguments()}"
         )
     if tokenizer and (size := len(tokenizer.vocab)) != config.tokenizer.vocab_size:
         raise ConfigError(

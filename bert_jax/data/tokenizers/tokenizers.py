@@ -89,7 +89,7 @@ def load_any_size(config: TokenizerConfig) -> Tokenizer:
     if not storage.exists(path) or os.path.isdir(path):
         raise ConfigError(
             f"config.tokenizer.vocab_file={path!r} is not a file; set it to a"
-            " vocabulary file, or to '' to train one"
+            " vocabulary file, or to '' to use that of config.init_from or train one"
         )
     small_files.check_size(path)
     return parse(storage.read(path), config, path)

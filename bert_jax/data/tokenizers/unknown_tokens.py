@@ -70,7 +70,8 @@ def _remedy(config: ExperimentConfig) -> str:
     if tokenizer.vocab_file:
         return (
             f"set config.tokenizer.vocab_file={tokenizer.vocab_file!r} to a vocabulary"
-            " of its language, or to '' to train one, and check"
+            " of its language, or to '' to use that of config.init_from or train one,"
+            " and check"
             f" config.tokenizer.lowercase={tokenizer.lowercase}"
         )
     # In WordPiece one unknown character makes its whole word [UNK].

@@ -34,7 +34,8 @@ def test_every_source_is_reported(config):
         (
             {"vocab_file": "zh.txt", "lowercase": False},
             "set config.tokenizer.vocab_file='zh.txt' to a vocabulary of its language,"
-            " or to '' to train one, and check config.tokenizer.lowercase=False",
+            " or to '' to use that of config.init_from or train one,"
+            " and check config.tokenizer.lowercase=False",
         ),
         (
             {"vocab_file": "", "vocab_size": 4000},
