@@ -7,6 +7,7 @@ import collections
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
 
@@ -125,6 +126,6 @@ def _table(path: str, options: str) -> str:
     )
     return (
         "a table by its name, and all of its columns would be trained on; convert it:"
-        f' python -c "{code}", and write parquet:table.parquet#COLUMN; or, if it is'
-        " plain text, end its name in .txt"
+        f" python -c {shlex.quote(code)}, and write parquet:table.parquet#COLUMN; or,"
+        " if it is plain text, end its name in .txt"
     )
