@@ -38,6 +38,7 @@ from bert_jax.errors import ConfigError  # noqa: E402
 
 # Documents outside docs/ that are pages of the site.
 PAGES = {
+    "index.md": "README.md",
     "launch.md": "launch/README.md",
     "faults.md": "tests/faults/README.md",
     "security.md": "SECURITY.md",
@@ -51,12 +52,26 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for uri, path in PAGES.items():
-        text = (ROOT / path).read_text()
-        # Links to files that are no pages become file names.
-        text = re.sub(r"\[([^]]+)\]\((?!https?:|docs/)[^)]+\)", r"`\1`", text)
-        text = text.replace("](docs/", "](")
+        folder = (ROOT / path).parent
+        link = functools.partial(_site_link, folder)
+        text = re.sub(r"\[([^]]+)\]\(([^):]+)\)", link, (ROOT / path).read_text())
         files.append(File.generated(config, uri, content=text))
     return files
+
+
+def _site_link(folder: Path, link: re.Match[str]) -> str:
+    """Returns a link of a document outside docs/ as it is on the site.
+
+    A link to a file that is no page becomes a file name.
+    """
+    name, anchor, section = link[2].partition("#")
+    path = os.path.relpath(folder / name, ROOT) if name else ""
+    uris = {file: uri for uri, file in PAGES.items()} | {"": ""}
+    if path.startswith("docs/"):
+        return f"[{link[1]}]({path.removeprefix('docs/')}{anchor}{section})"
+    if path in uris:
+        return f"[{link[1]}]({uris[path]}{anchor}{section})"
+    return f"`{link[1]}`"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -105,7 +120,7 @@ def commands() -> str:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         helps = pool.map(_help, COMMANDS)
         return "\n\n".join(
-            f"## {name}\n\n```text\n{text.strip()}\n```"
+            f"### {name}\n\n```text\n{text.strip()}\n```"
             for name, text in zip(COMMANDS, helps, strict=True)
         )
 
