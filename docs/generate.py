@@ -52,26 +52,15 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for uri, path in PAGES.items():
-        folder = (ROOT / path).parent
-        link = functools.partial(_site_link, folder)
-        text = re.sub(r"\[([^]]+)\]\(([^):]+)\)", link, (ROOT / path).read_text())
+        text = re.sub(r"\]\((\.\./)+", "](", (ROOT / path).read_text())
+        for page, file in PAGES.items():
+            text = text.replace(f"]({file}", f"]({page}")
+        # Links to files that are no pages become file names.
+        pages = r"https?:|docs/|#|[a-z_]+\.md[#)]"
+        text = re.sub(rf"\[([^]]+)\]\((?!{pages})[^)]+\)", r"`\1`", text)
+        text = text.replace("](docs/", "](")
         files.append(File.generated(config, uri, content=text))
     return files
-
-
-def _site_link(folder: Path, link: re.Match[str]) -> str:
-    """Returns a link of a document outside docs/ as it is on the site.
-
-    A link to a file that is no page becomes a file name.
-    """
-    name, anchor, section = link[2].partition("#")
-    path = os.path.relpath(folder / name, ROOT) if name else ""
-    uris = {file: uri for uri, file in PAGES.items()} | {"": ""}
-    if path.startswith("docs/"):
-        return f"[{link[1]}]({path.removeprefix('docs/')}{anchor}{section})"
-    if path in uris:
-        return f"[{link[1]}]({uris[path]}{anchor}{section})"
-    return f"`{link[1]}`"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
