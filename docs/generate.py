@@ -45,6 +45,8 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+# Pages of the site without a table of contents beside them.
+WIDE = ("performance.md", "evidence.md", "faithfulness.md")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -63,8 +65,10 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replaces links to PAGES; called by mkdocs."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replaces links to PAGES, and gives wide tables more room; called by mkdocs."""
+    if page.file.src_uri in WIDE:  # front matter would be a table on GitHub
+        page.meta["hide"] = ["toc"]
     for uri, path in PAGES.items():
         markdown = markdown.replace(f"](../{path}", f"]({uri}")
     return markdown
