@@ -30,8 +30,8 @@ def _measured(row: Row) -> list[dict[str, str]]:
             "case": row["case"],
             "device": device(row),
             "ours": f"{digits(row['value'])} {row['unit']}",
-            "compared with": row["peer"] or "",
-            "its value": digits(row["peer_value"]),
+            "reference": row["peer"] or "",
+            "result of the reference": digits(row["peer_value"]),
             "ratio": number(row["ratio"]),
             "MFU": "" if row.get("mfu") is None else f"{row['mfu']:.1%}",
             "spread, repeats": (
@@ -248,12 +248,8 @@ SCHEDULE_CLASSES = (
     *("matmul", "attention", "head", "embeddings", "elementwise", "dropout"),
     *("optimizer", "copies"),
 )
-EXACT = (
-    "hidden_states",
-    "sts",
-    "d2l",
-    "tuning_losses",
-)  # benchmarks whose values have all digits
+# Benchmarks whose values have all digits.
+EXACT = ("hidden_states", "sts", "d2l", "tuning_losses")
 
 
 def batch(report: Row, phase: Row) -> str:
@@ -290,19 +286,18 @@ MORE: dict[str, Callable[[Any], str]] = {
     "cpu_seconds": lambda value: f"{value:.1f} s of CPU time",
     "stages": lambda value: ", ".join(f"{k} {v:.1f} s" for k, v in value.items() if v),
     "pearson": lambda value: f"Pearson {value}",
-    "peer_pearson": lambda value: f"its Pearson {value}",
+    "peer_pearson": lambda value: f"Pearson of the reference {value}",
     "largest_difference": lambda value: f"vectors differ by at most {value:g}",
     "max_length": lambda value: f"at most {value} tokens",
     "by_state": lambda values: (
         "embeddings, then layers: " + ", ".join(f"{value:.1e}" for value in values)
     ),
-    "by_step": lambda values: (
-        "steps 1 to 20: " + ", ".join(f"{value:.0e}" for value in values)
-    ),
     "unigram_entropy": lambda value: f"entropy of word frequencies {value}",
     "last_steps": lambda value: f"last 10 steps {value}",
-    "peer_last_steps": lambda value: f"its last 10 steps {value}",
-    "peer_loss_with_padding": lambda value: f"its loss with unused slots {value}",
+    "peer_last_steps": lambda value: f"of the reference {value}",
+    "peer_loss_with_padding": lambda value: (
+        f"loss of the reference with unused slots {value}"
+    ),
     "terms": lambda values: ", ".join(f"{k} {v}" for k, v in values.items()),
     "worst_visit": lambda value: f"in the worst visit {value:.3f}",
 }

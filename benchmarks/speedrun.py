@@ -1,4 +1,4 @@
-"""Times training from scratch to a held-out loss, for the records of docs/speedrun.md.
+"""Times training from scratch to a held-out loss, for docs/performance.md.
 
     python -m benchmarks.speedrun --config=FILE [--config.KEY=VALUE ...]
         --change=TEXT [--track=cpu] [--seeds=0,1,2] [--workdir=runs/speedrun]

@@ -19,7 +19,7 @@ from bert_jax import cli
 from bert_jax.distributed import multihost, preemption
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning import config as config_lib
-from bert_jax.finetuning import results, sweep
+from bert_jax.finetuning import metrics, results, sweep
 from bert_jax.finetuning.config import RecipeConfig
 from bert_jax.finetuning.inputs import Start
 from bert_jax.loading import source
@@ -73,6 +73,7 @@ def check_distinct(learning_rates: Sequence[float], seeds: Sequence[int]) -> Non
 
 
 def main() -> None:
+    metrics.check_installed()
     config = cli.load_config(_CONFIG, config_lib.from_config_dict)
     (model,) = cli.require("model")
     name = cli.config_name(_CONFIG)

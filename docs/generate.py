@@ -38,12 +38,15 @@ from bert_jax.errors import ConfigError  # noqa: E402
 
 # Documents outside docs/ that are pages of the site.
 PAGES = {
+    "index.md": "README.md",
     "launch.md": "launch/README.md",
     "faults.md": "tests/faults/README.md",
     "security.md": "SECURITY.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
+# Pages of the site without a table of contents beside them.
+WIDE = ("performance.md", "evidence.md", "faithfulness.md")
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -51,16 +54,21 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for uri, path in PAGES.items():
-        text = (ROOT / path).read_text()
+        text = re.sub(r"\]\((\.\./)+", "](", (ROOT / path).read_text())
+        for page, file in PAGES.items():
+            text = text.replace(f"]({file}", f"]({page}")
         # Links to files that are no pages become file names.
-        text = re.sub(r"\[([^]]+)\]\((?!https?:|docs/)[^)]+\)", r"`\1`", text)
+        pages = r"https?:|docs/|#|[a-z_]+\.md[#)]"
+        text = re.sub(rf"\[([^]]+)\]\((?!{pages})[^)]+\)", r"`\1`", text)
         text = text.replace("](docs/", "](")
         files.append(File.generated(config, uri, content=text))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replaces links to PAGES; called by mkdocs."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replaces links to PAGES, and gives wide tables more room; called by mkdocs."""
+    if page.file.src_uri in WIDE:  # front matter would be a table on GitHub
+        page.meta["hide"] = ["toc"]
     for uri, path in PAGES.items():
         markdown = markdown.replace(f"](../{path}", f"]({uri}")
     return markdown
@@ -105,7 +113,7 @@ def commands() -> str:
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         helps = pool.map(_help, COMMANDS)
         return "\n\n".join(
-            f"## {name}\n\n```text\n{text.strip()}\n```"
+            f"### {name}\n\n```text\n{text.strip()}\n```"
             for name, text in zip(COMMANDS, helps, strict=True)
         )
 

@@ -28,7 +28,8 @@ fi
 # The image's Python 3.10 is too old for bert_jax.
 pip3 install --quiet --user uv==0.13.9
 [[ -x .venv/bin/python ]] || ~/.local/bin/uv venv --quiet --python 3.12 .venv
-~/.local/bin/uv pip install --quiet --python .venv/bin/python -e '.[tpu]'
+~/.local/bin/uv pip install --quiet --python .venv/bin/python \
+  -r requirements.txt -e '.[tpu]'
 
 # Without metadata cache, workers see each other's files at once. As a systemd unit, the
 # mount outlives the training at a shutdown, so that its last checkpoint can be written.

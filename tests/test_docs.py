@@ -28,9 +28,8 @@ TEXT = {path.name: path.read_text() for path in PAGES}
 def commands() -> list[list[str]]:
     """Returns the words of every `python -m bert_jax.X` command."""
     found = []
-    for name, text in TEXT.items():
-        if name == "commands.md":  # written from --help
-            continue
+    for text in TEXT.values():
+        text = text.partition("<!-- begin: commands")[0]  # the rest is from --help
         text = text.replace("\\\n", " ")
         for command in re.findall(r"python -m (bert_jax\.[^`\n]+)", text):
             words = shlex.split(command.split(" | ")[0], comments=True)
@@ -109,7 +108,8 @@ def test_config_keys_in_the_text_exist():
 
 
 def test_every_row_of_faithfulness_names_a_test_that_exists():
-    rows = re.findall(r"^\| (?!point|---)(.*) \|$", TEXT["faithfulness.md"], re.M)
+    text, _, _ = TEXT["faithfulness.md"].partition("## Migration")
+    rows = re.findall(r"^\| (?!point|---)(.*) \|$", text, re.M)
     assert len(rows) > 25
     for row in rows:
         names = re.findall(r"`(tests/\S+\.py)::(\w+)`", row)
@@ -124,11 +124,35 @@ def test_readme_is_short():
     assert len(TEXT["README.md"].splitlines()) <= 110
 
 
-def test_files_linked_from_readme_exist():
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", TEXT["README.md"])
-    assert len(links) > 15
-    for link in links:
-        assert (ROOT / link).exists(), link
+def anchors(path: pathlib.Path) -> set[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    heads = re.findall(r"^#+ (.*)", text, re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_links_lead_to_files_and_headings_that_exist():
+    paths = ("*.md", "docs/*.md", "launch/*.md", "tests/faults/*.md")
+    num_anchors = 0
+    for page in (page for path in paths for page in ROOT.glob(path)):
+        links = re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text())
+        for link, anchor in links:
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page}: {link}"
+            assert not anchor or anchor in anchors(target), f"{page}: {link}#{anchor}"
+            num_anchors += bool(anchor)
+    assert num_anchors > 40
+
+
+def test_pages_named_in_code_exist():
+    """In errors, docstrings, comments and notebooks."""
+    folders = ("bert_jax", "benchmarks", "docs", "launch", "notebooks", "tests")
+    names = set()
+    for path in (path for name in folders for path in (ROOT / name).rglob("*")):
+        if path.suffix in (".py", ".ipynb", ".sh", ".yaml"):
+            names |= {*re.findall(r"\b(?:docs|launch)/\w+\.md", path.read_text())}
+    assert len(names) > 5
+    assert not [name for name in names if not (ROOT / name).exists()]
 
 
 def generate():
@@ -141,13 +165,17 @@ def generate():
     return module
 
 
-@pytest.mark.parametrize(
-    "name",
-    [slow("commands.md"), *sorted(TEXT.keys() - {"commands.md"})],  # runs commands
-)
+@pytest.mark.parametrize("name", [*sorted(TEXT), slow("commands")])
 def test_the_generated_parts_of_a_page_are_up_to_date(name):
-    (path,) = (path for path in PAGES if path.name == name)
-    for file, text in generate().generated([path]).items():
+    hook = generate()
+    if name != "commands":  # whose text takes half a minute
+        (old,) = re.findall(
+            r"begin: commands -->\n\n(.*?)\n\n<!-- end", TEXT["reference.md"], re.S
+        )
+        hook.GENERATORS["commands"] = lambda: old
+    page = "reference.md" if name == "commands" else name
+    (path,) = (path for path in PAGES if path.name == page)
+    for file, text in hook.generated([path]).items():
         assert file.read_text() == text, f"{file}: run python docs/generate.py"
 
 
@@ -167,14 +195,13 @@ def test_the_config_reference_has_every_key_with_its_comment_and_value():
 
 
 def test_the_pages_of_results_have_every_case():
-    text = "".join(
-        TEXT[f"{name}.md"] for name in ("performance", "evidence", "speedrun")
-    )
+    text = "".join(TEXT[f"{name}.md"] for name in ("performance", "evidence"))
     for path in (ROOT / "benchmarks/results").glob("*.jsonl"):
         for line in path.read_text().splitlines():
             row = json.loads(line)
             case = row.get("case", row.get("topology")).replace("|", "&#124;")
-            assert f"| {case} |" in text
+            is_drawn = f"<!-- begin: {row.get('benchmark')}s {path.stem} -->" in text
+            assert f"| {case} |" in text or is_drawn
 
 
 def test_exit_codes_are_documented():

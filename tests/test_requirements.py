@@ -1,11 +1,13 @@
-"""requirements.lock pins the packages of requirements.txt, with digests."""
+"""requirements.lock pins requirements.txt, whose versions pyproject.toml allows."""
 
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.commands import ROOT
 
@@ -48,6 +50,19 @@ def test_every_pin_is_locked_at_its_version(python):
     assert len(asked) > 10
     assert asked.items() <= locked.items()
     assert all(version.startswith("==") for version in locked.values())
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_pin_is_within_the_bounds_of_the_package(python):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    optional = extras["gcs"] + extras["finetune"]
+    bounds = pins([*project["dependencies"], *optional], python)
+    pinned = pins(map(without_comment, lines("requirements.txt")), python)
+    assert bounds.keys() == pinned.keys()
+    for name, version in pinned.items():
+        assert version.startswith("==") and bounds[name].startswith(">="), name
+        assert SpecifierSet(bounds[name]).contains(version.removeprefix("==")), name
 
 
 def test_every_locked_package_has_digests_and_no_address():

@@ -7,8 +7,8 @@ Sizes, batch, rate, dropout and number of steps are the book's. The model is BER
 instead of ReLU, LayerNorm on the embeddings, and a decoder that is tied to the table of
 tokens. Pairs are those of Devlin et al. 2019: they fill the row, where the book pairs
 single sentences. The tokenizer is WordPiece, with as many tokens as the book has words
-that occur 5 times in the training text. benchmarks/d2l.py runs this config with the
-book's words beside the book's own setting; docs/evidence.md has the results.
+that occur 5 times in the training text. docs/evidence.md compares this config, with
+the book's words, with the book's own setting.
 """
 
 import ml_collections

@@ -138,8 +138,8 @@ def open_devices() -> None:
     num_chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if num_chips:
         raise ConfigError(
-            f"this machine has {num_chips} TPU chips but no libtpu; pip install -e"
-            " '.[tpu]' to use them, or set JAX_PLATFORMS=cpu to use the CPU"
+            f"this machine has {num_chips} TPU chips but no libtpu; pip install"
+            " 'jax[tpu]' to use them, or set JAX_PLATFORMS=cpu to use the CPU"
         )
 
 

@@ -7,14 +7,27 @@ start-up, and most commands compute no metric.
 Shapes: N example, C class.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from bert_jax.errors import ConfigError
+
 # F1 of a class that occurs in neither predictions nor labels. The type is Any because
 # scikit-learn's stubs declare `zero_division` as str only.
 _UNDEFINED: Any = 0
+
+
+def check_installed() -> None:
+    """Raises ConfigError if a library of the metrics is not installed."""
+    for package in ("sklearn", "nervaluate"):
+        if importlib.util.find_spec(package) is None:
+            raise ConfigError(
+                f"fine-tuning needs {package}, which is not installed; pip install"
+                " 'bert_jax[finetune]'"
+            )
 
 
 def classification(

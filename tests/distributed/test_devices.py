@@ -166,7 +166,9 @@ def test_an_accelerator_that_cannot_be_opened_is_an_error(
 @pytest.mark.parametrize("installed", [[], [CUDA]])
 def test_tpu_chips_without_libtpu_are_an_error(machine, installed):
     machine(installed, num_chips=4)
-    with pytest.raises(ConfigError, match=r"4 TPU chips but no libtpu; pip install"):
+    with pytest.raises(
+        ConfigError, match=r"4 TPU chips but no libtpu; pip install .jax.tpu"
+    ):
         devices.open_devices()
 
 

@@ -70,7 +70,7 @@ def test_unknown_glue_task_is_an_error(name):
 
 
 def test_the_page_on_custom_tasks_names_existing_keys():
-    text = (ROOT / "docs" / "your_own_task.md").read_text()
+    text = (ROOT / "docs" / "fine_tuning.md").read_text()
     table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
     keys = set(re.findall(r"config\.([a-z_.]+[a-z])", table))
     assert {"task.text", "task.label", "task.labels", "data.header"} <= keys

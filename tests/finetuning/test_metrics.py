@@ -1,9 +1,19 @@
 """Metrics equal values computed by hand from their definitions."""
 
+import sys
+
 import numpy as np
 import pytest
 
+from bert_jax.errors import ConfigError
 from bert_jax.finetuning import metrics
+
+
+def test_missing_libraries_are_an_error_that_names_the_extra(monkeypatch):
+    metrics.check_installed()
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ConfigError, match=r"needs sklearn, .*'bert_jax\[finetune\]'"):
+        metrics.check_installed()
 
 
 def test_classification():

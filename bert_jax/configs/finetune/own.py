@@ -1,6 +1,6 @@
 """Template for your own texts or pairs with a class, a score or several labels.
 
-docs/your_own_task.md describes the files and the keys to set.
+docs/fine_tuning.md describes the files and the keys to set.
 """
 
 import ml_collections
