@@ -17,18 +17,13 @@ from bert_jax import phases, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, MayChange
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.phases import Position
 from bert_jax.training import optimizer
 from bert_jax.training.step import TrainState
-
-# Keys that may differ from those of the source, besides those that may change when a
-# run resumes. The rates of earlier steps are compared instead.
-FREE = ("branch_from", "optimizer.schedule", "optimizer.decay_steps")
-FREE += ("optimizer.schedule_by_phase", "budget_hours")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +125,8 @@ def _check_keys(
 ) -> None:
     """Checks that the keys of the steps up to `step` are those of the source."""
     phase_index, done = phases.phase_of(source, step - 1)
-    for key, was, now in workdir_lib.changed_keys(source, config):
-        if key in FREE or _is_later(key, phase_index):
+    for key, was, now in workdir_lib.changed_keys(source, config, {*MayChange}):
+        if _is_later(key, phase_index):
             continue
         raise ConfigError(
             f"config.{key}={now!r}, but {run} took its first {step:,} steps with"

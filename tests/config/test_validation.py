@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.config.validation import (
+    Added,
     Count,
     Fraction,
     Length,
@@ -16,6 +17,7 @@ from bert_jax.config.validation import (
     Probability,
     Range,
     build,
+    complete,
 )
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import FinetuneConfig
@@ -90,6 +92,39 @@ def test_valid_values_are_built():
 )
 def test_limits_have_words(limit, words):
     assert str(limit) == words
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A section in a list, with a key that was added later."""
+
+    circles: tuple[Circle, ...]
+    titles: Annotated[tuple[str, ...], Added(())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Book:
+    drawings: Annotated[tuple[Drawing, ...], Length(min=1)]
+    cover: Drawing
+
+
+@pytest.mark.parametrize(
+    ("values", "completed"),
+    [
+        ({"circles": []}, {"circles": [], "titles": ()}),
+        ({"titles": ["x"]}, {"titles": ["x"]}),
+        (3, 3),
+        (None, None),
+    ],
+)
+def test_keys_that_were_added_later_are_completed_in_every_section(values, completed):
+    book = {"drawings": [dict(values)] if isinstance(values, dict) else values}
+    book["cover"] = values
+    complete(Book, book)
+    drawings = [completed] if isinstance(completed, dict) else completed
+    assert book == {"drawings": drawings, "cover": completed}
+    with pytest.raises(ConfigError):
+        build(Book, {"drawings": [{"circles": []}], "cover": {}}, "x")
 
 
 @pytest.mark.parametrize("module", [ExperimentConfig, FinetuneConfig])
