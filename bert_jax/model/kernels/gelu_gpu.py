@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import gpu
+from bert_jax.model.kernels import gpu
 
 COLUMNS = 256  # of a program; a device's part of F is a multiple
 PROGRAM_ROWS = gpu.MIN_LENGTH  # of a program

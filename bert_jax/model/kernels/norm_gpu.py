@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import dropout, gpu
+from bert_jax.model import dropout
+from bert_jax.model.kernels import gpu
 
 MIN_WIDTH = 64  # D is a multiple
 # Rows of a step, the fastest of those tried on an H200. One warp computes them.
