@@ -7,6 +7,7 @@ constant rate gives models of many lengths, each for the cost of its decay.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,14 +43,17 @@ class Branch:
     checkpoints: Checkpoints
     notes: tuple[str, ...]
 
-    def restore(self, like: TrainState, mesh: jax.sharding.Mesh) -> TrainState:
-        """Returns the state, see `Checkpoints.restore`, and closes the checkpoints.
+    def first_state(
+        self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
+    ) -> tuple[Position, TrainState]:
+        """Returns the position and the restored state, and closes the checkpoints.
 
         Raises:
           ConfigError: when the other run has deleted its checkpoint.
         """
         try:
-            return self.checkpoints.restore(self.step, like, mesh)
+            like = jax.eval_shape(init)
+            return self.position, self.checkpoints.restore(self.step, like, mesh)
         except CorruptError:
             path = f"{self.checkpoints.directory}/{self.step}"
             if storage.exists(path):

@@ -17,8 +17,6 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig, ModelConfig, TokenizerConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.loading import initialize
-from bert_jax.loading import source as source_lib
 
 # Keys of config.model that are settings of the training, not of the model.
 SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -52,6 +50,8 @@ def complete(
     if begun and re.fullmatch(re.escape(path) + commit, begun.init_from):
         path, found = begun.init_from, _values_of_run(begun)
     else:
+        from bert_jax.loading import source as source_lib
+
         path = source_lib.pinned(path, "config.init_from")
         found = _values_of_model(path, values)
         _check_given(values, given, found, path)
@@ -96,6 +96,10 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     The number of tokens is that of config.tokenizer.vocab_file, if it is given. The
     values of the config are used for what the model does not record.
     """
+    # Only runs that start from a model read one.
+    from bert_jax.loading import initialize
+    from bert_jax.loading import source as source_lib
+
     source = initialize.describe(path)
     config = config_lib.build(
         TokenizerConfig, values.get("tokenizer"), "config.tokenizer"

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 
@@ -13,7 +13,9 @@ from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
 from bert_jax.monitoring.report import Progress
 from bert_jax.monitoring.step_log import StepLog
-from bert_jax.monitoring.trackers import Trackers
+
+if TYPE_CHECKING:
+    from bert_jax.monitoring.trackers import Trackers
 
 T = TypeVar("T")
 Metrics = dict[str, jax.Array]
@@ -61,6 +63,8 @@ class Monitor:
           config: {key: value} to record.
         """
         if names and multihost.is_first():
+            from bert_jax.monitoring.trackers import Trackers
+
             self._trackers = Trackers(names, workdir, config)
 
     def open_log(

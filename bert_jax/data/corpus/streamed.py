@@ -174,6 +174,10 @@ class Index:
         }
         return cls(files, units)
 
+    def open(self, *arguments: Any) -> "Stream":
+        """Returns the stream of these units; see `Stream` for the other arguments."""
+        return Stream(self, *arguments)
+
 
 def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
     """Returns source, path and size of every file."""
