@@ -68,7 +68,6 @@ def export(
     """Exports a checkpoint of a run.
 
     Args:
-      workdir: directory of the run.
       output: new or empty directory to write.
       format_name: a key of FORMATS.
       dtype: dtype of the written weights, a key of MAX_DIFFERENCE.

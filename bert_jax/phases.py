@@ -99,7 +99,6 @@ def skipping(
     from an older checkpoint with these skips trains on the same batches again.
 
     Args:
-      config: the config of the run.
       skips: the batches that were skipped during the undone steps.
       first_step: the step of the checkpoint.
       last_step: the step at which the run diverged.

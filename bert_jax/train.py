@@ -153,11 +153,8 @@ def train_with_rollbacks(
     """Takes the remaining steps, rolling a diverged run back as config.guard allows.
 
     Args:
-      stepper: takes the steps.
-      saver: evaluates and saves between them.
       state: the state after `first_step` steps; it is donated.
       first_step: number of completed steps.
-      position: the position in the data.
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.

@@ -93,7 +93,6 @@ class Checkpoints:
         """Opens the workdir's checkpoints.
 
         Args:
-          workdir: directory of a run.
           config: which checkpoints to keep; None opens them read-only.
           ranking: preserves more checkpoints than `config` does, see best.py.
         """
@@ -136,10 +135,6 @@ class Checkpoints:
         """Starts to save `state`, which may be donated after this returns.
 
         Args:
-          step: number of steps taken.
-          state: a tree of arrays.
-          config: config of the run.
-          position: position of the run in its data.
           plan: the rest of the schedule, if it is not determined by the config.
 
         Raises:

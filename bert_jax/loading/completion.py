@@ -34,7 +34,6 @@ def complete(
     commit. A run that has begun keeps its values, and needs the model no more.
 
     Args:
-      values: the values of the file and the flags.
       given: the keys that flags set, such as "model.hidden_size".
       workdir: the workdir of the run, if it may have begun.
 

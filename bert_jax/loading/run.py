@@ -57,7 +57,6 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     """Restores the parameters of a run's checkpoint on all devices.
 
     Args:
-      workdir: the workdir of the run.
       step: the step of the checkpoint; None for the newest.
       corpus_dir: the directory of the run's corpus, if it was moved.
 

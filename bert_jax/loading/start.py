@@ -37,7 +37,6 @@ def open_inputs(
     run starts from random weights; readers of models are then not imported.
 
     Args:
-      config: the config of the run.
       is_begun: whether the run resumes; it then starts from its own checkpoint.
     """
     if not is_begun and config.branch_from:
@@ -71,10 +70,7 @@ def first_state(
     """Returns the data position and the state that a new run starts from.
 
     Args:
-      init: initializes a state with random weights.
       start: from `open_inputs`.
-      corpus: corpus of the run.
-      mesh: mesh of the run.
     """
     if start is None:
         return Position(corpus.sha256), init()

@@ -37,8 +37,6 @@ def attention(
         [B, T, 3D] of all; head n holds the lanes [n * H, (n + 1) * H) of D.
       query_ids_BT, key_ids_BS: int32, the number of the token's pair in its row, from
         1; 0 for padding.
-      num_heads: number of heads.
-      rate: dropout rate of the weights.
       seed: None for no dropout.
     """
     with jax.named_scope("attention"):

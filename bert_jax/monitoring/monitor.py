@@ -58,8 +58,6 @@ class Monitor:
         """Starts config.trackers in process 0, until the end of the context.
 
         Args:
-          names: the trackers.
-          workdir: directory of the run.
           config: {key: value} to record.
         """
         if names and multihost.is_first():
@@ -82,10 +80,8 @@ class Monitor:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
         Args:
-          workdir: directory of the run.
           first_step: number of completed steps.
           num_steps: number of steps of the whole run.
-          log_every_steps: number of steps per log line.
           phase_index: phase of the last completed step.
           rates: see `StepLog`.
           format_steps: formats the metrics of a log line for printing.
@@ -168,7 +164,6 @@ class Monitor:
 
         Args:
           step: number of steps taken, including this one.
-          phase_index: phase of the step.
           metrics: scalars; they may still be computing.
 
         Raises:
@@ -184,13 +179,7 @@ class Monitor:
         self._log.add(step, phase_index, metrics)
 
     def log(self, step: int, line: dict[str, float], text: str) -> None:
-        """Writes a line of other metrics, for example of an evaluation.
-
-        Args:
-          step: number of steps taken.
-          line: the metrics.
-          text: the metrics formatted for printing.
-        """
+        """Writes a line of other metrics, for example of an evaluation."""
         self._log.flush()
         self._write(step, line)
         self.print(f"step {step:,} {text}")

@@ -83,9 +83,7 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
     All processes call this together.
 
     Args:
-      workdir: the run's workdir.
       step: the step of the checkpoint to resume from.
-      position: the position in that checkpoint.
 
     Raises:
       CorruptError: when the record is corrupt.

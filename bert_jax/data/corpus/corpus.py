@@ -242,12 +242,7 @@ def open_existing(config: ExperimentConfig) -> Corpus:
 def to_columns(
     shards: Sequence[Shard], counts: Sequence[row_counts.Counts]
 ) -> dict[str, Any]:
-    """Returns a split's entry in the manifest: for each field, a list of all shards.
-
-    Args:
-      shards: shards of the split.
-      counts: row counts of each shard.
-    """
+    """Returns a split's entry in the manifest: for each field, a list of all shards."""
     columns: dict[str, Any] = {
         name: [getattr(shard, name) for shard in shards] for name in _COLUMNS
     }

@@ -76,7 +76,6 @@ class DocumentEncoder:
         """Yields the entries of a document and of its further copies.
 
         Args:
-          document: a document as read from a source.
           source: index of the source in config.data.sources.
           counts: `COUNTS` and the counts of `clean_sentences` and `unknown_tokens` are
             incremented.

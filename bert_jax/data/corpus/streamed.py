@@ -203,9 +203,6 @@ class Stream:
         """Creates a reader; its processes are started by the first call of `read`.
 
         Args:
-          index: the index.
-          data: the config of the index.
-          tokenizer: the tokenizer of the index.
           num_bytes: size of the token ids of all shards.
           commits: commit of each source that was indexed from the Hugging Face Hub.
         """
@@ -257,7 +254,6 @@ class Stream:
 
         Args:
           shard: its file name in the manifest.
-          sha256: its `digest`.
 
         Returns:
           token_ids: uint16 or uint32[tokens], see `encoding.id_dtype`.

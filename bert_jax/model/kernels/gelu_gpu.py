@@ -33,7 +33,6 @@ def add_and_gelu(
     Args:
       x_BTF: bfloat16; T is a multiple of gpu.MIN_LENGTH, F of COLUMNS on each device.
       bias_F: float32.
-      interpret: whether to emulate the kernel on a CPU.
     """
     return _add_and_gelu(interpret, x_BTF, bias_F)
 

@@ -53,7 +53,6 @@ def add_and_norm(
       x_BTD, y_BTD: bfloat16; T is a multiple of gpu.MIN_LENGTH, D of MIN_WIDTH.
       scale_D, bias_D: float32.
       seed: None if options.rate is 0.
-      options: fixed options.
     """
     rows = jax.typeof(x_BTD).sharding.spec[0]
     seeds_B = dropout.dropout_seeds(x_BTD.shape[:1], seed, jax.P(rows))
