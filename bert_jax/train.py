@@ -77,7 +77,8 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             if first_step < budget.last_step:
                 compiled.start(phase_of(config, first_step)[0])
             if saved_step:
-                position = resume.position(workdir, checkpoints, saved_step, corpus)
+                position = checkpoints.position(saved_step, corpus.sha256)
+                position = rollbacks.resumed(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
             else:
                 position, state = start_lib.first_state(init, start, corpus, mesh)
