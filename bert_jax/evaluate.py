@@ -29,7 +29,7 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
 from bert_jax.loading import completion
 from bert_jax.loading import run as run_lib
-from bert_jax.loading.run import Run
+from bert_jax.loading.run import OpenedRun
 from bert_jax.training import evaluation
 
 
@@ -69,13 +69,13 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def open_checkpoint() -> Run:
+def open_checkpoint() -> OpenedRun:
     (workdir,) = cli.require("workdir")
     workdir = cli.directory("workdir", workdir)
     return run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
 
 
-def open_initial() -> Run:
+def open_initial() -> OpenedRun:
     for name in ("workdir", "step", "corpus_dir"):
         if flags.FLAGS[name].value is not None:
             raise ConfigError(f"--{name} and --config are mutually exclusive; give one")

@@ -26,7 +26,7 @@ from bert_jax.training import step as step_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class OpenedRun:
     """A training run opened at a checkpoint, with its parameters on the mesh."""
 
     config: ExperimentConfig
@@ -53,7 +53,9 @@ class Run:
         return math.gcd(self.config.accumulation_steps, rows)
 
 
-def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
+def open_run(
+    workdir: str, step: int | None, corpus_dir: str | None = None
+) -> OpenedRun:
     """Restores the parameters of a run's checkpoint on all devices.
 
     Args:
@@ -96,10 +98,10 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     _, like = abstract_params(config)
     params = checkpoints.restore(step, {"params": like}, mesh)["params"]
     checkpoints.close()
-    return Run(config, corpus, mesh, step, phase_index, params)
+    return OpenedRun(config, corpus, mesh, step, phase_index, params)
 
 
-def open_start(config: ExperimentConfig) -> tuple[Run, tuple[str, ...]]:
+def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
     """Opens the model that a run starts from, as the run at its first step.
 
     Its phase is the last one, so that an evaluation can be compared with one of the
@@ -122,7 +124,9 @@ def open_start(config: ExperimentConfig) -> tuple[Run, tuple[str, ...]]:
     assert start is not None
     _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
     _, state = start.first_state(init, corpus, mesh)
-    return Run(config, corpus, mesh, start.step, phase_index, state.params), start.notes
+    return OpenedRun(
+        config, corpus, mesh, start.step, phase_index, state.params
+    ), start.notes
 
 
 def _check_corpus_exists(directory: str) -> None:

@@ -11,7 +11,7 @@ from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
-from bert_jax.monitoring.report import Progress
+from bert_jax.monitoring.report import StepProgress
 from bert_jax.monitoring.step_log import StepLog
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Monitor:
         self.close()
         self._clock = Goodput(writer.read(workdir), first_step, began)
         self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
-        self._progress = Progress(first_step, num_steps)
+        self._progress = StepProgress(first_step, num_steps)
         self._format_steps = format_steps
         self._log = StepLog(
             log_every_steps,

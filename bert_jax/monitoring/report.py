@@ -22,7 +22,7 @@ QUIET_SECS = 30.0
 USEFUL_NATS = 1.0
 
 
-class Progress:
+class StepProgress:
     """Prints metrics as lines, on a terminal above a progress bar."""
 
     def __init__(self, first_step: int, num_steps: int):

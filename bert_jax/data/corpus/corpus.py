@@ -87,7 +87,9 @@ class Corpus:
     word_segmented: bool
     # Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
-    stream: "streamed.Stream | None" = dataclasses.field(default=None, compare=False)
+    stream: "streamed.TextStream | None" = dataclasses.field(
+        default=None, compare=False
+    )
 
     @property
     def num_loading(self) -> int:
@@ -231,7 +233,7 @@ def open_existing(config: ExperimentConfig) -> Corpus:
     """Opens a corpus as `read` does, and checks the files of streamed text.
 
     Raises:
-      ConfigError, CorruptError: as for `read` and `Stream.check_files`.
+      ConfigError, CorruptError: as for `read` and `TextStream.check_files`.
     """
     corpus = read(config)
     if corpus.stream:
@@ -396,7 +398,7 @@ def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
         for problem in pool.map(
-            lambda shard: shard_file.damage(
+            lambda shard: shard_file.find_corruption(
                 os.path.join(directory, shard.file),
                 shard.num_bytes,
                 shard.sha256 if is_small else None,

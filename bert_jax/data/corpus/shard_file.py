@@ -46,7 +46,7 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tokens, sentence_lengths, document_lengths
 
 
-def damage(path: str, num_bytes: int, sha256: str | None) -> str | None:
+def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None:
     """Verifies a file; returns a description of the problem, or None.
 
     Args:

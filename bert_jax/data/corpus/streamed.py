@@ -174,9 +174,9 @@ class Index:
         }
         return cls(files, units)
 
-    def open(self, *arguments: Any) -> "Stream":
-        """Returns the stream of these units; see `Stream` for the other arguments."""
-        return Stream(self, *arguments)
+    def open(self, *arguments: Any) -> "TextStream":
+        """Returns the stream of these units; see `TextStream` for the arguments."""
+        return TextStream(self, *arguments)
 
 
 def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
@@ -184,7 +184,7 @@ def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
     return [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
 
 
-class Stream:
+class TextStream:
     """Reads the training shards of an index.
 
     Attributes:
