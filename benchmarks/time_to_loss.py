@@ -212,7 +212,9 @@ def evaluate_run(run: Path) -> Curve:
     )
 
 
-def evaluate(run: run_lib.Run, params_by_step: dict[int, Callable[[], Any]]) -> Curve:
+def evaluate(
+    run: run_lib.OpenedRun, params_by_step: dict[int, Callable[[], Any]]
+) -> Curve:
     """Returns the held-out metrics by step, and the results of probes at the last one.
 
     Args:

@@ -169,7 +169,7 @@ def inputs(batch: pipeline.Batch) -> dict[str, Any]:
     }
 
 
-def read(directory: Path, run: run_lib.Run) -> Any:
+def read(directory: Path, run: run_lib.OpenedRun) -> Any:
     """Returns the saved weights as parameters of an opened run."""
     with np.load(directory / WEIGHTS) as arrays:
         return parameters.place(run.params, dict(arrays))

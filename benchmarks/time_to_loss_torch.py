@@ -92,7 +92,7 @@ def inputs(batch: pipeline.Batch) -> dict[str, Any]:
     return {name: torch.tensor(x, dtype=torch.long) for name, x in arrays.items()}
 
 
-def read(directory: Path, run: run_lib.Run) -> Any:
+def read(directory: Path, run: run_lib.OpenedRun) -> Any:
     """Returns the weights of a saved model as parameters of an opened run."""
     arrays = time_to_loss_peer.read_arrays(directory, run.config)
     return parameters.place(run.params, arrays)

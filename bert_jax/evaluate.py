@@ -27,9 +27,9 @@ from absl import flags
 from bert_jax import cli, probes
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
-from bert_jax.loading import completion, start
+from bert_jax.loading import completion
 from bert_jax.loading import run as run_lib
-from bert_jax.loading.run import Run
+from bert_jax.loading.run import OpenedRun
 from bert_jax.training import evaluation
 
 
@@ -69,19 +69,19 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def open_checkpoint() -> Run:
+def open_checkpoint() -> OpenedRun:
     (workdir,) = cli.require("workdir")
     workdir = cli.directory("workdir", workdir)
     return run_lib.open_run(workdir, _STEP.value, _CORPUS_DIR.value)
 
 
-def open_initial() -> Run:
+def open_initial() -> OpenedRun:
     for name in ("workdir", "step", "corpus_dir"):
         if flags.FLAGS[name].value is not None:
             raise ConfigError(f"--{name} and --config are mutually exclusive; give one")
     config = completion.complete(cli.load_values(_CONFIG), cli.given_keys())
     with contextlib.redirect_stdout(sys.stderr):  # it may prepare a corpus
-        run, notes = start.open_start(config)
+        run, notes = run_lib.open_start(config)
         print("".join(f"{note}\n" for note in notes), end="")
     return run
 

@@ -68,7 +68,6 @@ def export(
     """Exports a checkpoint of a run.
 
     Args:
-      workdir: directory of the run.
       output: new or empty directory to write.
       format_name: a key of FORMATS.
       dtype: dtype of the written weights, a key of MAX_DIFFERENCE.
@@ -163,7 +162,7 @@ def _write(
     step: int | None,
     corpus_dir: str | None,
     to: push.Target | None,
-) -> tuple[run_lib.Run, float]:
+) -> tuple[run_lib.OpenedRun, float]:
     """Writes the export at once; returns the run and the difference of its logits."""
     run = run_lib.open_run(workdir, step, corpus_dir)
     for name, array in parameters.by_name(run.params).items():
@@ -197,7 +196,7 @@ def _write(
     return run, difference
 
 
-def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
+def read_back(directory: Path, run: run_lib.OpenedRun, dtype: str) -> float:
     """Reads an export and returns the largest difference of its logits from the run's.
 
     Raises:
@@ -221,7 +220,7 @@ def read_back(directory: Path, run: run_lib.Run, dtype: str) -> float:
 
 
 def logits_of_random_pairs(
-    run: run_lib.Run,
+    run: run_lib.OpenedRun,
 ) -> Callable[[Any], tuple[np.ndarray, np.ndarray]]:
     """Returns a function: parameters -> both heads' logits for fixed random pairs."""
     rows = mesh_lib.batch_divisor(run.mesh)

@@ -69,8 +69,6 @@ def unknown_flag(
     """Returns the error message for a flag that a command does not have.
 
     Args:
-      name: the name of the unknown flag.
-      flags: the names of the command's flags.
       config: the config, whose keys are suggested too.
     """
     values = values_of(config)

@@ -6,6 +6,7 @@ integers: the step and the batches that the run skips.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from bert_jax.config import ExperimentConfig
 
@@ -41,6 +42,16 @@ class Position:
     corpus_sha256: str
     skips: Skips = ()
     rollbacks: int = 0
+
+    @classmethod
+    def from_json(cls, values: Any) -> "Position":
+        """Reads `dataclasses.asdict` of a position, as JSON stores it.
+
+        Raises:
+          KeyError, TypeError, ValueError: when it has another form.
+        """
+        skips = tuple(Skip(**skip) for skip in values["skips"])
+        return cls(values["corpus_sha256"], skips, int(values["rollbacks"]))
 
 
 def phase_of(config: ExperimentConfig, step: int) -> tuple[int, int]:
@@ -99,7 +110,6 @@ def skipping(
     from an older checkpoint with these skips trains on the same batches again.
 
     Args:
-      config: the config of the run.
       skips: the batches that were skipped during the undone steps.
       first_step: the step of the checkpoint.
       last_step: the step at which the run diverged.

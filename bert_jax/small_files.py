@@ -26,10 +26,6 @@ def read_json(
 ) -> dict[str, Any]:
     """Reads a JSON file that holds one object.
 
-    Args:
-      path: the file.
-      remedy: the advice in the error message.
-
     Raises:
       CorruptError: if the file cannot be read or is not a JSON object.
       ConfigError: if the file is larger than MAX_FILE_BYTES.

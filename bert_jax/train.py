@@ -7,12 +7,13 @@ Resumes from the newest checkpoint in the workdir, if there is one. Ctrl-C and S
 save a checkpoint and stop the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
 import bert_jax
-from bert_jax import cli, clock, probes
+from bert_jax import cli, clock
 from bert_jax.checkpoint import best
 from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
@@ -22,7 +23,6 @@ from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import DivergedError, Interrupted
 from bert_jax.loading import completion
 from bert_jax.loading import start as start_lib
-from bert_jax.monitoring import trackers
 from bert_jax.monitoring.goodput import Startup
 from bert_jax.monitoring.monitor import Monitor
 from bert_jax.monitoring.report import format_duration
@@ -54,13 +54,13 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
     startup = Startup()
     with Monitor(startup) as monitor:
         # ---- Inputs: checked before anything is written.
-        examples = probes.read(config.eval.probes)
+        prepare_probes = read_probes(config)
         mesh, corpus, start = open_inputs(config, workdir, monitor)
 
         # ---- State: initialized, or restored from the newest checkpoint.
         with monitor.activity("initializing"):
             saved_step = resume.lock_workdir(workdir, config)
-            first_step = start_lib.first_step(saved_step, start)
+            first_step = saved_step or (start.step if start else 0)
             tx, schedule = optimizer.make_optimizer(config)
             graphdef, init = step_lib.init_state(config, tx)
             ranking = best.read(workdir, config, saved_step)
@@ -75,20 +75,20 @@ def train(config: ExperimentConfig, workdir: str) -> TrainState:
             if first_step < budget.last_step:
                 compiled.start(phase_of(config, first_step)[0])
             if saved_step:
-                position = resume.position(workdir, checkpoints, saved_step, corpus)
+                position = checkpoints.position(saved_step, corpus.sha256)
+                position = rollbacks.resumed(workdir, saved_step, position)
                 state = checkpoints.restore(saved_step, like, mesh)
             else:
                 position, state = start_lib.first_state(init, start, corpus, mesh)
             resume.begin_workdir(workdir, config, first_step)
             budget.record()
-            if isinstance(start, start_lib.Branch):
+            if first_step > saved_step:  # a branch
                 checkpoints.save(first_step, state, config, position, budget.saved)
                 checkpoints.wait()  # the run may then resume without its source
 
         # ---- Steps: taken in `take_steps`.
-        target = probes.Target(config, corpus.tokenizer, graphdef, mesh)
-        probed = probes.Probes(examples, target)
-        held_out = HeldOut(config, corpus, mesh, graphdef, probed)
+        probes = prepare_probes(corpus.tokenizer, graphdef, mesh)
+        held_out = HeldOut(config, corpus, mesh, graphdef, probes)
         replay = Replay(config, train_step)
         stepper = Stepper(config, corpus, mesh, compiled, replay, monitor)
         saver = Saver(config, checkpoints, ranking, held_out, budget, monitor)
@@ -152,11 +152,8 @@ def train_with_rollbacks(
     """Takes the remaining steps, rolling a diverged run back as config.guard allows.
 
     Args:
-      stepper: takes the steps.
-      saver: evaluates and saves between them.
       state: the state after `first_step` steps; it is donated.
       first_step: number of completed steps.
-      position: the position in the data.
 
     Raises:
       Interrupted: when the run was interrupted and a checkpoint is saved.
@@ -226,17 +223,20 @@ def take_steps(
 
 def open_inputs(
     config: ExperimentConfig, workdir: str, monitor: Monitor
-) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, start_lib.Start]:
+) -> tuple[jax.sharding.Mesh, corpus_lib.Corpus, start_lib.Start | None]:
     """Opens the devices and the corpus, and sets the mesh.
 
     Returns:
-      The mesh, the corpus, and what a new run starts from.
+      The mesh, the corpus, and the model that a new run starts from, if any.
 
     Raises:
       ConfigError: when the config, the workdir or an input is invalid. At most a
         small corpus has been prepared by then.
     """
-    multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
+    if config.trackers:
+        from bert_jax.monitoring import trackers
+
+        multihost.agree("trackers", lambda: trackers.check_installed(config.trackers))
     with monitor.activity("opening devices"):
         devices.open_devices()
         print(compilation_cache.enable(config.compilation_cache_dir), flush=True)
@@ -248,6 +248,24 @@ def open_inputs(
     with monitor.activity("opening the corpus", is_bounded=False):
         corpus, start = start_lib.open_inputs(config, is_begun)
     return mesh, corpus, start
+
+
+def read_probes(
+    config: ExperimentConfig,
+) -> Callable[..., Callable[[Any], dict[str, float]]]:
+    """Reads config.eval.probes.
+
+    Returns:
+      A function that prepares them for a tokenizer, a graphdef and a mesh. It returns
+      a function of the parameters, see `HeldOut`.
+    """
+    if not config.eval.probes:
+        return lambda *_: lambda params: {}
+    # Probes use fine-tuning and inference, a sixth of the package.
+    from bert_jax import probes
+
+    examples = probes.read(config.eval.probes)
+    return lambda *model: probes.Probes(examples, probes.Target(config, *model))
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))  # mkdocs resets it after loading a hook
 from benchmarks import budgets, report  # noqa: E402
 from benchmarks.report import table  # noqa: E402
 from bert_jax.__main__ import COMMANDS  # noqa: E402
+from bert_jax.config.validation import Mark  # noqa: E402
 from bert_jax.errors import ConfigError  # noqa: E402
 
 # Documents outside docs/ that are pages of the site.
@@ -252,7 +253,8 @@ def _type_words(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is Annotated:
         kind, *limits = typing.get_args(hint)
-        return ", ".join([_type_words(kind), *(_limit_words(x) for x in limits)])
+        words = [_limit_words(x) for x in limits if not isinstance(x, Mark)]
+        return ", ".join([_type_words(kind), *words])
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in typing.get_args(hint))
     if origin is tuple:

@@ -30,6 +30,18 @@ def test_commands_and_tensorboard_do_not_import_tensorflow(tmp_path):
     assert list(tmp_path.glob("events.out.tfevents.*"))
 
 
+def test_train_imports_what_its_config_needs():
+    done = run_code(
+        "import sys\n"
+        "import bert_jax.train\n"
+        "names = ' '.join(name for name in sys.modules if 'bert_jax' in name)\n"
+        "for room in ('finetuning', 'inference', 'interop', 'probes', 'branch',\n"
+        "             'trackers', 'attention_gpu', 'build', 'streamed', 'sources'):\n"
+        "    assert f'.{room}' not in names, room"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_other_threads_can_print_during_the_import():
     done = run_code(

@@ -47,7 +47,6 @@ class Ranking:
         """Returns whether a checkpoint of `step` would be preserved.
 
         Args:
-          step: step of an evaluation.
           saved: steps of the saved checkpoints.
         """
         return step in self._best({*saved, step})

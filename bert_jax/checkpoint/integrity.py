@@ -82,8 +82,6 @@ def check(workdir: str, step: int, remedy: str) -> None:
     """Raises CorruptError if a checkpoint is corrupt.
 
     Args:
-      workdir: directory of a run.
-      step: step of the checkpoint.
       remedy: what to do if there is a valid checkpoint; its step replaces {}.
     """
     problems = verify(workdir, step)
@@ -107,7 +105,6 @@ def recover(
     checkpoints are verified when they are read.
 
     Args:
-      workdir: directory of the run.
       log: called with a line for each checkpoint that is moved.
       on_found: called with the step, if there is one, before anything is moved.
 

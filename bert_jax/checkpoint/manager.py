@@ -28,7 +28,7 @@ from bert_jax.config import CheckpointConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.model.parameters import path_name
-from bert_jax.phases import Position, Skip
+from bert_jax.phases import Position
 from bert_jax.storage import lease
 
 T = TypeVar("T")
@@ -93,7 +93,6 @@ class Checkpoints:
         """Opens the workdir's checkpoints.
 
         Args:
-          workdir: directory of a run.
           config: which checkpoints to keep; None opens them read-only.
           ranking: preserves more checkpoints than `config` does, see best.py.
         """
@@ -136,10 +135,6 @@ class Checkpoints:
         """Starts to save `state`, which may be donated after this returns.
 
         Args:
-          step: number of steps taken.
-          state: a tree of arrays.
-          config: config of the run.
-          position: position of the run in its data.
           plan: the rest of the schedule, if it is not determined by the config.
 
         Raises:
@@ -260,11 +255,9 @@ class Checkpoints:
 
     def read_position(self, step: int) -> Position:
         """Like `position`, but does not check the corpus."""
-        found = self._meta(step).get("position") or {}
         try:
-            skips = tuple(Skip(**skip) for skip in found["skips"])
-            return Position(found["corpus_sha256"], skips, found["rollbacks"])
-        except (TypeError, KeyError):
+            return Position.from_json(self._meta(step).get("position"))
+        except (KeyError, TypeError, ValueError):
             raise self._corrupt(step, "meta has no data position") from None
 
     def plan(self, step: int) -> dict[str, Any] | None:

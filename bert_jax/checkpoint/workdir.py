@@ -1,35 +1,18 @@
 """The workdir of a run: its lock, and its config."""
 
-import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import IO, Any
 
 from bert_jax import config as config_lib
 from bert_jax import small_files, storage
 from bert_jax.checkpoint import integrity
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, MayChange
 from bert_jax.errors import ConfigError
 from bert_jax.storage import lease
 
 CONFIG_FILE = "config.json"
-
-# Config keys that may change when a run resumes: they do not affect its results.
-MAY_CHANGE = (
-    "mesh",
-    "accumulation_steps",
-    "remat",
-    "log_every_steps",
-    "compilation_cache_dir",
-    "trackers",
-    "profile",
-    "checkpoint",
-    "eval",
-    "guard",
-    "data.corpus_dir",  # it may have moved; the digest of its manifest is compared
-)
-
 LOCK_FILE = ".lock"
 LEASE_DIRECTORY = "lock"  # in a bucket
 # Never closed: the kernel releases a lock when the process ends, even by SIGKILL.
@@ -76,8 +59,6 @@ def _lease(workdir: str) -> str | None:
 def read_config(workdir: str) -> ExperimentConfig | None:
     """Returns the config of the run in a workdir, or None if there is none.
 
-    Keys that were added to the schema since it began have their value in `added_keys`.
-
     Raises:
       CorruptError: when the file is not a JSON object.
       ConfigError: when its keys or values are not those of a config.
@@ -86,9 +67,8 @@ def read_config(workdir: str) -> ExperimentConfig | None:
     if not storage.exists(path):
         return None
     values: Any = small_files.read_json(path, "restore it, or use another --workdir")
-    config_lib.added_keys.complete(values)
     try:
-        return config_lib.from_config_dict(values)
+        return config_lib.from_saved(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -101,8 +81,8 @@ def write_config(workdir: str, config: ExperimentConfig) -> None:
 def check_config(workdir: str, config: ExperimentConfig) -> None:
     """Raises ConfigError if the run in a workdir has a different or no config.
 
-    `train` writes the config before the first checkpoint. The keys in MAY_CHANGE are
-    not compared.
+    `train` writes the config before the first checkpoint. Keys that may change on
+    resume are not compared.
     """
     started = read_config(workdir)
     if started is None:
@@ -113,7 +93,7 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
                 " config is unknown; restore the file, or use another --workdir"
             )
         return
-    for key, was, now in changed_keys(started, config):
+    for key, was, now in changed_keys(started, config, {MayChange.ON_RESUME}):
         raise ConfigError(
             f"config.{key}={now!r}, but the run in {workdir} was started with {was!r};"
             " use that value, or another --workdir"
@@ -121,13 +101,17 @@ def check_config(workdir: str, config: ExperimentConfig) -> None:
 
 
 def changed_keys(
-    was: ExperimentConfig, now: ExperimentConfig
+    was: ExperimentConfig, now: ExperimentConfig, allowed: Set[MayChange]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (key, value, other value) of keys that differ and are not MAY_CHANGE."""
+    """Yields (key, value, other value) of keys that differ and have no allowed mark."""
     before, after = (
-        config_lib.flatten(dataclasses.asdict(config)) for config in (was, now)
+        {
+            key: value
+            for key, value, marks in config_lib.leaves(config)
+            if allowed.isdisjoint(marks)
+        }
+        for config in (was, now)
     )
     for key in sorted({*before, *after}):
-        may_change = key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
-        if not may_change and before.get(key) != after.get(key):
+        if before.get(key) != after.get(key):
             yield key, before.get(key), after.get(key)

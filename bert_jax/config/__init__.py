@@ -1,7 +1,11 @@
 """The config of a run: schema.py declares it, conditions.py builds and checks it."""
 
-from bert_jax.config import added_keys
-from bert_jax.config.conditions import check_mesh, from_config_dict, from_json
+from bert_jax.config.conditions import (
+    check_mesh,
+    from_config_dict,
+    from_json,
+    from_saved,
+)
 from bert_jax.config.schema import (
     OPTIMIZERS,
     REMAT,
@@ -21,7 +25,13 @@ from bert_jax.config.schema import (
     TokenizerKind,
     Tracker,
 )
-from bert_jax.config.validation import build, flatten, multiples_around
+from bert_jax.config.validation import (
+    MayChange,
+    build,
+    flatten,
+    leaves,
+    multiples_around,
+)
 
 __all__ = [
     "OPTIMIZERS",
@@ -33,6 +43,7 @@ __all__ = [
     "DataConfig",
     "ExperimentConfig",
     "LossWeightsConfig",
+    "MayChange",
     "MeshConfig",
     "ModelConfig",
     "OptimizerConfig",
@@ -41,11 +52,12 @@ __all__ = [
     "TokenizerConfig",
     "TokenizerKind",
     "Tracker",
-    "added_keys",
     "build",
     "check_mesh",
     "flatten",
     "from_config_dict",
     "from_json",
+    "from_saved",
+    "leaves",
     "multiples_around",
 ]

@@ -6,11 +6,12 @@ an `ExperimentConfig`, so that no other code handles a ConfigDict.
 
 import json
 import math
+from typing import Any
 
 import ml_collections
 
 from bert_jax.config.schema import ExperimentConfig, MeshConfig, PhaseConfig
-from bert_jax.config.validation import build, multiples_around, require
+from bert_jax.config.validation import build, complete, multiples_around, require
 from bert_jax.errors import ConfigError
 
 
@@ -39,7 +40,13 @@ def from_config_dict(config: ml_collections.ConfigDict) -> ExperimentConfig:
 
 def from_json(text: str) -> ExperimentConfig:
     """Reads a config written by `ExperimentConfig.to_json`."""
-    return from_config_dict(json.loads(text))
+    return from_saved(json.loads(text))
+
+
+def from_saved(values: Any) -> ExperimentConfig:
+    """Builds the config of a run that began before some keys were added."""
+    complete(ExperimentConfig, values)
+    return from_config_dict(values)
 
 
 def _check_model_and_data(config: ExperimentConfig) -> None:

@@ -1,9 +1,11 @@
 """The schema of pretraining configs, as frozen dataclasses.
 
 There are no defaults here: every number that a run uses is in its config file. The
-type of a field declares its range or choices, which validation.py checks. The comment
-beside or above a field documents it. conditions.py checks conditions that involve
-several fields.
+type of a field declares its range or choices, which validation.py checks. Resumable
+keys may change when a run resumes, since they do not affect its results; Branchable
+ones may also differ in a branch, where loading/branch.py compares the rates instead.
+The comment beside or above a field documents it. conditions.py checks conditions that
+involve several fields.
 """
 
 import dataclasses
@@ -12,6 +14,8 @@ import typing
 from typing import Annotated, Literal
 
 from bert_jax.config.validation import (
+    Added,
+    Branchable,
     Count,
     CountOrZero,
     Fraction,
@@ -22,6 +26,7 @@ from bert_jax.config.validation import (
     Positive,
     Probability,
     Range,
+    Resumable,
 )
 
 AxisSize = Annotated[int, Range(min=-1)]
@@ -48,7 +53,8 @@ class DataConfig:
     # specs, see data/sources/registry.py
     sources: Annotated[tuple[str, ...], Length(min=1)]
     source_weights: tuple[Positive, ...]  # repetitions of each source; (): once each
-    corpus_dir: Path  # directory of the corpus, written by prepare or at the first run
+    # directory of the corpus, written by prepare or at the first run
+    corpus_dir: Resumable[Path]
     # tokenize the text during training; the corpus directory has an index of it, and
     # the held-out documents
     stream: bool
@@ -131,12 +137,14 @@ class OptimizerConfig:
 
     name: OptimizerName  # see training/optimizer.py
     # after a linear warmup; wsd (warmup-stable-decay) is constant, then decays
-    schedule: Schedule
-    schedule_by_phase: bool  # restart the schedule at the start of each phase
+    schedule: Branchable[Schedule]
+    # restart the schedule at the start of each phase
+    schedule_by_phase: Branchable[bool]
     reset_moments_by_phase: bool  # set moments to 0 at the start of each phase
     learning_rate: Positive  # peak, at the end of the warmup
     warmup_steps: CountOrZero  # steps until the learning rate reaches its peak
-    decay_steps: CountOrZero  # wsd: steps of the decay at the end; others: 0
+    # wsd: steps of the decay at the end; others: 0
+    decay_steps: Branchable[CountOrZero]
     weight_decay: NotNegative  # decoupled; not applied to LayerNorm and biases
     beta1: Fraction  # decay of the first moment
     beta2: Fraction  # decay of the second moment
@@ -185,7 +193,7 @@ class EvalConfig:
     num_sequences: Count  # rows to evaluate, at most
     masked_lm_prob: Fraction  # as data.masked_lm_prob, for held-out rows
     # small tasks that are scored as well: blimp:DIR, stsb:DIR; see probes/__init__.py
-    probes: tuple[str, ...]
+    probes: Annotated[tuple[str, ...], Added(())]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -197,29 +205,31 @@ class ExperimentConfig:
     # initial weights, see loading/initialize.py; "": random. Keys of the model and the
     # tokenizer are then those of the source, see loading/completion.py
     init_from: PathOrEmpty
-    branch_from: str  # RUN@STEP: start with the state of that checkpoint; "": do not
-    budget_hours: NotNegative  # the schedule ends with these hours; 0: at num_steps
+    # RUN@STEP: start with the state of that checkpoint; "": do not
+    branch_from: Branchable[str]
+    # the schedule ends with these hours; 0: at num_steps
+    budget_hours: Branchable[NotNegative]
     compute_dtype: ComputeDtype  # auto: bfloat16 on TPU and GPU, else float32
     gradient_reduction_dtype: Dtype  # dtype of kernel gradients summed over devices
-    accumulation_steps: Count  # microbatches per optimizer step
-    remat: Remat  # recomputation in the backward pass of a layer
-    log_every_steps: Count  # steps between log lines
+    accumulation_steps: Resumable[Count]  # microbatches per optimizer step
+    remat: Resumable[Remat]  # recomputation in the backward pass of a layer
+    log_every_steps: Resumable[Count]  # steps between log lines
     # directory of compiled programs; "auto": in ~/.cache/bert_jax; "": not stored
-    compilation_cache_dir: PathOrEmpty
+    compilation_cache_dir: Resumable[PathOrEmpty]
     # services that the metrics are also sent to; see monitoring/tracker_process.py
-    trackers: tuple[Tracker, ...]
+    trackers: Resumable[tuple[Tracker, ...]]
     # (first step, number of steps) of a profiler trace for TensorBoard; (): none
-    profile: Annotated[tuple[Count, ...], Length(min=0, max=2)]
+    profile: Resumable[Annotated[tuple[Count, ...], Length(min=0, max=2)]]
     data: DataConfig
     tokenizer: TokenizerConfig
     model: ModelConfig
     phases: Annotated[tuple[PhaseConfig, ...], Length(min=1)]
     loss_weights: LossWeightsConfig
     optimizer: OptimizerConfig
-    mesh: MeshConfig
-    checkpoint: CheckpointConfig
-    guard: GuardConfig
-    eval: EvalConfig
+    mesh: Resumable[MeshConfig]
+    checkpoint: Resumable[CheckpointConfig]
+    guard: Resumable[GuardConfig]
+    eval: Resumable[EvalConfig]
 
     @property
     def num_steps(self) -> int:

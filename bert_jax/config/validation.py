@@ -2,17 +2,19 @@
 
     learning_rate: Annotated[float, Range(above=0)]
     schedule: Literal["linear", "cosine"]
+    log_every_steps: Resumable[Count]
 
 An invalid value raises a ConfigError of one line with the key, value and remedy.
 """
 
 import dataclasses
 import difflib
+import enum
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import ml_collections
 
@@ -89,6 +91,29 @@ class LocalOrUrl:
         return value if is_none else storage.parse_path(key, value)
 
 
+class MayChange(enum.Enum):
+    """Marks a key that may change after a run began, or a section of such keys."""
+
+    ON_RESUME = enum.auto()
+    IN_BRANCH = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """Marks a key that is younger than some runs.
+
+    Attributes:
+      value: that of a config.json without the key, with which its run continues as it
+        began; a config file has to set the key.
+    """
+
+    value: Any
+
+
+T = TypeVar("T")
+Mark = MayChange | Added
+Resumable = Annotated[T, MayChange.ON_RESUME]
+Branchable = Annotated[T, MayChange.IN_BRANCH]
 Path = Annotated[str, LocalOrUrl()]
 PathOrEmpty = Annotated[str, LocalOrUrl(may_be_empty=True)]
 Count = Annotated[int, Range(min=1)]
@@ -104,8 +129,7 @@ def build(kind: Any, values: Any, path: str) -> Any:
 
     Args:
       kind: a dataclass, a union of dataclasses with a field `kind`, tuple[X, ...], a
-        Literal, a scalar, or one of these in Annotated with a Range, Length or
-        LocalOrUrl.
+        Literal, a scalar, or one of these in Annotated with limits.
       values: a mapping, list or scalar.
       path: the name of the value, for error messages.
 
@@ -117,7 +141,8 @@ def build(kind: Any, values: Any, path: str) -> Any:
     if origin is Annotated:
         value = build(arguments[0], values, path)
         for limit in arguments[1:]:
-            value = limit.check(path, value)
+            if not isinstance(limit, Mark):
+                value = limit.check(path, value)
         return value
     if origin is Literal:
         require(values in arguments, path, values, one_of(arguments, values))
@@ -155,6 +180,40 @@ def _build_section(kind: Any, values: Any, path: str) -> Any:
                 f"{path}.{key} is missing; copy it from another config file"
             )
     return kind(**{k: build(known[k], values[k], f"{path}.{k}") for k in known})
+
+
+def complete(kind: Any, values: Any) -> None:
+    """Adds the keys marked as Added that the values of an older config lack."""
+    if typing.get_origin(kind) is Annotated:
+        kind = kind.__origin__
+    if typing.get_origin(kind) is tuple and isinstance(values, list):
+        for item in values:
+            complete(typing.get_args(kind)[0], item)
+    if not dataclasses.is_dataclass(kind) or not isinstance(values, dict):
+        return  # otherwise, building the config raises
+    for key, hint in typing.get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, Added):
+                values.setdefault(key, mark.value)
+        complete(hint, values.get(key))
+
+
+def leaves(
+    value: Any, path: str = "", marks: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """Yields (key, value, marks of the key and its sections) of a built config."""
+    if isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+        for i, item in enumerate(value):
+            yield from leaves(item, f"{path}[{i}]", marks)
+    elif dataclasses.is_dataclass(value):
+        for key, hint in typing.get_type_hints(
+            type(value), include_extras=True
+        ).items():
+            own = getattr(hint, "__metadata__", ())
+            inner = f"{path}.{key}" if path else key
+            yield from leaves(getattr(value, key), inner, (*marks, *own))
+    else:
+        yield path, value, marks
 
 
 def members(union: Any) -> dict[str, Any]:

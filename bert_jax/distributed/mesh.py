@@ -136,9 +136,7 @@ def check_batch(
 
     Args:
       key: the config key of the batch size, for the error message.
-      size: the rows of a step.
       accumulation_steps: the microbatches of a step.
-      mesh: the mesh of the run.
       num_streams: the number of data streams; the sizes that the error message
         suggests are multiples of it as well.
     """
@@ -158,8 +156,6 @@ def check_model(model: ModelConfig, mesh: Mesh, where: str = "config.model.") ->
     """Raises ConfigError if parameters do not divide over the mesh.
 
     Args:
-      model: the sizes of the model.
-      mesh: the mesh of the run.
       where: the prefix of the sizes' names in the error message.
     """
     for key, axis in (

@@ -221,7 +221,6 @@ def make_shared(flag: str, directory: str) -> None:
 
     Args:
       flag: the name of the command-line flag, for error messages.
-      directory: the value of the flag.
 
     Raises:
       ConfigError: if the directory cannot be made, or this process does not see a file

@@ -56,7 +56,6 @@ def stop_all(message: str, exit_code: int, *, prints: bool = True) -> None:
 
     Args:
       message: the error of this process, in one line.
-      exit_code: the exit code of all processes.
       prints: whether this process prints the message; the others always do.
     """
     if not _is_alone() and _begin_exit(exit_code):

@@ -94,7 +94,6 @@ def find_step(config: ExperimentConfig, number: int) -> tuple[int, int]:
     """Returns the phase index of a step and the step's index in that phase.
 
     Args:
-      config: config of the run.
       number: step number, from 1.
 
     Raises:

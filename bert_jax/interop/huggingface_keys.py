@@ -116,9 +116,7 @@ def check_fixed(
     """Raises ConfigError if a key has another value than the supported one.
 
     Args:
-      values: the content of the file.
       fixed: CONFIG_FIXED or TOKENIZER_FIXED.
-      path: the file, for error messages.
     """
     for key, only in fixed.items():
         value = values.get(key, only)

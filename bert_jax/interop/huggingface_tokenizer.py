@@ -59,10 +59,6 @@ class Opened:
 def open_tokenizer(directory: Path, config: dict[str, Any]) -> Opened | None:
     """Opens the tokenizer of a directory; returns None if it has none.
 
-    Args:
-      directory: the directory of the model.
-      config: the content of its config.json.
-
     Raises:
       ConfigError: if a file is corrupt, files contradict each other, or the tokenizer
         is neither a BertTokenizer nor a tokenizer.json that stands for itself.

@@ -72,13 +72,8 @@ def write(
     """Writes README.md into the directory of an export.
 
     Args:
-      directory: the directory of the export.
-      config: the config of the run.
-      corpus: the corpus of the run.
       workdir: the workdir of the run, whose metrics.jsonl is read.
-      step: the step of the exported checkpoint.
       format_name: a key of LOAD.
-      dtype: the dtype of the exported weights.
       target: where the export is uploaded; None if it is not.
     """
     model = config.model
@@ -101,9 +96,6 @@ def plot(
     """Plots the curves up to a step into the directory, if metrics.jsonl has any.
 
     Args:
-      directory: the directory of the export.
-      workdir: the workdir of the run.
-      step: the step of the exported checkpoint.
       unigram_entropy: see `report.plot_curves`.
     """
     if lines := _lines(workdir, step):

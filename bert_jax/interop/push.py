@@ -94,8 +94,6 @@ def push(directory: Path, to: Target, step: int) -> str:
     """Uploads the files of an export in one commit, and tags it.
 
     Args:
-      directory: the directory of the export.
-      to: the repository and its revisions.
       step: the step of the export, for the commit message.
 
     Returns:

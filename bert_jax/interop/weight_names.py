@@ -192,9 +192,7 @@ def find(
     """Matches our parameters to the tensors of a model.
 
     Args:
-      names: the names of the tensors in the model.
       wanted: our names of the parameters to find.
-      naming: the format of `names`.
 
     Returns:
       {our name: tensor name} of the parameters found, and the unused tensors.

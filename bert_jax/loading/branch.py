@@ -7,6 +7,7 @@ constant rate gives models of many lengths, each for the cost of its decay.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,18 +18,13 @@ from bert_jax import phases, storage
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.checkpoint.manager import Checkpoints
-from bert_jax.config import ExperimentConfig
+from bert_jax.config import ExperimentConfig, MayChange
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.phases import Position
 from bert_jax.training import optimizer
 from bert_jax.training.step import TrainState
-
-# Keys that may differ from those of the source, besides those that may change when a
-# run resumes. The rates of earlier steps are compared instead.
-FREE = ("branch_from", "optimizer.schedule", "optimizer.decay_steps")
-FREE += ("optimizer.schedule_by_phase", "budget_hours")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +43,17 @@ class Branch:
     checkpoints: Checkpoints
     notes: tuple[str, ...]
 
-    def restore(self, like: TrainState, mesh: jax.sharding.Mesh) -> TrainState:
-        """Returns the state, see `Checkpoints.restore`, and closes the checkpoints.
+    def first_state(
+        self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
+    ) -> tuple[Position, TrainState]:
+        """Returns the position and the restored state, and closes the checkpoints.
 
         Raises:
           ConfigError: when the other run has deleted its checkpoint.
         """
         try:
-            return self.checkpoints.restore(self.step, like, mesh)
+            like = jax.eval_shape(init)
+            return self.position, self.checkpoints.restore(self.step, like, mesh)
         except CorruptError:
             path = f"{self.checkpoints.directory}/{self.step}"
             if storage.exists(path):
@@ -130,8 +129,8 @@ def _check_keys(
 ) -> None:
     """Checks that the keys of the steps up to `step` are those of the source."""
     phase_index, done = phases.phase_of(source, step - 1)
-    for key, was, now in workdir_lib.changed_keys(source, config):
-        if key in FREE or _is_later(key, phase_index):
+    for key, was, now in workdir_lib.changed_keys(source, config, {*MayChange}):
+        if _is_later(key, phase_index):
             continue
         raise ConfigError(
             f"config.{key}={now!r}, but {run} took its first {step:,} steps with"

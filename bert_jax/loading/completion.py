@@ -16,8 +16,6 @@ from bert_jax.checkpoint import workdir as workdir_lib
 from bert_jax.config import ExperimentConfig, ModelConfig, TokenizerConfig
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError
-from bert_jax.loading import initialize
-from bert_jax.loading import source as source_lib
 
 # Keys of config.model that are settings of the training, not of the model.
 SETTINGS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
@@ -35,7 +33,6 @@ def complete(
     commit. A run that has begun keeps its values, and needs the model no more.
 
     Args:
-      values: the values of the file and the flags.
       given: the keys that flags set, such as "model.hidden_size".
       workdir: the workdir of the run, if it may have begun.
 
@@ -45,6 +42,8 @@ def complete(
     path = values.get("init_from")
     if not isinstance(path, str) or not path:
         return config_lib.from_config_dict(values)
+    from bert_jax.loading import source as source_lib  # needed for such runs only
+
     completed: Any = values.to_dict()
     begun = workdir_lib.read_config(workdir) if workdir else None
     key = "config.init_from"
@@ -95,6 +94,10 @@ def _values_of_model(path: str, values: Any) -> dict[str, Any]:
     The number of tokens is that of config.tokenizer.vocab_file, if it is given. The
     values of the config are used for what the model does not record.
     """
+    # Only runs that start from a model read one.
+    from bert_jax.loading import initialize
+    from bert_jax.loading import source as source_lib
+
     source = initialize.describe(path)
     config = config_lib.build(
         TokenizerConfig, values.get("tokenizer"), "config.tokenizer"

@@ -7,6 +7,7 @@ optimizer state and the position in the data are those of a new run.
 """
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 
 from bert_jax.config import ExperimentConfig, TokenizerConfig
 from bert_jax.data.corpus import corpus
+from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
 from bert_jax.interop import google_tf1
@@ -21,7 +23,10 @@ from bert_jax.interop.files import Source
 from bert_jax.loading import run as run_lib
 from bert_jax.loading import source as source_lib
 from bert_jax.loading import vocabulary
+from bert_jax.model import parameters
 from bert_jax.model.parameters import path_name
+from bert_jax.phases import Position
+from bert_jax.training.step import TrainState
 
 # Prefixes of optional parameters, which are initialized randomly if they are missing.
 HEADS = ("bert.pooler.", "transform", "decoder_bias", "next_sentence.")
@@ -36,10 +41,20 @@ class Weights:
     Attributes:
       arrays: float32 parameters by name; missing ones are initialized randomly.
       notes: a line for each change or omission.
+      step: the number of steps of the run that they count as.
     """
 
     arrays: dict[str, np.ndarray]
     notes: tuple[str, ...]
+    step: int = 0
+
+    def first_state(
+        self, init: Callable[[], TrainState], corpus: Corpus, mesh: jax.sharding.Mesh
+    ) -> tuple[Position, TrainState]:
+        """Returns the start of the corpus, and a new state with these weights."""
+        state = init()
+        params = parameters.place(state.params, self.arrays)
+        return Position(corpus.sha256), dataclasses.replace(state, params=params)
 
 
 def describe(init_from: str) -> Source:

@@ -20,12 +20,13 @@ from bert_jax.data.corpus import work_directory
 from bert_jax.distributed import devices
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.errors import ConfigError
+from bert_jax.loading import start as start_lib
 from bert_jax.training import optimizer
 from bert_jax.training import step as step_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class OpenedRun:
     """A training run opened at a checkpoint, with its parameters on the mesh."""
 
     config: ExperimentConfig
@@ -52,11 +53,12 @@ class Run:
         return math.gcd(self.config.accumulation_steps, rows)
 
 
-def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> Run:
+def open_run(
+    workdir: str, step: int | None, corpus_dir: str | None = None
+) -> OpenedRun:
     """Restores the parameters of a run's checkpoint on all devices.
 
     Args:
-      workdir: the workdir of the run.
       step: the step of the checkpoint; None for the newest.
       corpus_dir: the directory of the run's corpus, if it was moved.
 
@@ -96,7 +98,35 @@ def open_run(workdir: str, step: int | None, corpus_dir: str | None = None) -> R
     _, like = abstract_params(config)
     params = checkpoints.restore(step, {"params": like}, mesh)["params"]
     checkpoints.close()
-    return Run(config, corpus, mesh, step, phase_index, params)
+    return OpenedRun(config, corpus, mesh, step, phase_index, params)
+
+
+def open_start(config: ExperimentConfig) -> tuple[OpenedRun, tuple[str, ...]]:
+    """Opens the model that a run starts from, as the run at its first step.
+
+    Its phase is the last one, so that an evaluation can be compared with one of the
+    trained model.
+
+    Returns:
+      The run, and notes on parameters that the model lacks.
+
+    Raises:
+      ConfigError: if the config starts from random weights, or as `start.open_inputs`.
+    """
+    if not config.init_from and not config.branch_from:
+        raise ConfigError(
+            "config.init_from='' names no model; give --config.init_from=MODEL"
+        )
+    devices.open_local_devices()
+    phase_index = len(config.phases) - 1
+    mesh = set_mesh(config, phase_index)
+    corpus, start = start_lib.open_inputs(config, is_begun=False)
+    assert start is not None
+    _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
+    _, state = start.first_state(init, corpus, mesh)
+    return OpenedRun(
+        config, corpus, mesh, start.step, phase_index, state.params
+    ), start.notes
 
 
 def _check_corpus_exists(directory: str) -> None:

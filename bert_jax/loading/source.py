@@ -275,7 +275,6 @@ def check_tensors(
     """Checks that a source has the tensors of a model.
 
     Args:
-      source: the opened model.
       wanted: the shape of each parameter, by name.
       optional: prefixes of parameters that may be missing.
       free_rows: names of tables whose number of rows may differ.

@@ -23,7 +23,6 @@ def shapes(
     """Returns the shape of every parameter by name, with the pooler of an encoder.
 
     Args:
-      config: the sizes of the model.
       vocab_size: the number of rows of the table of tokens.
       head: the task head; None for an encoder.
       has_masked_lm: whether an encoder has its masked-LM head; it then has no pooler.

@@ -41,7 +41,6 @@ def tokenizer_of(
     """Builds the tokenizer of a model.
 
     Args:
-      source: the opened model.
       vocab_size: the number of rows of the model's table of tokens.
       lowercase: whether the tokenizer lower-cases text; None if unknown.
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.distributed import sharding
-from bert_jax.model import attention_kernel_gpu, attention_kernel_tpu, gpu
 from bert_jax.model.dropout import Seed, keep
+from bert_jax.model.kernels import gpu
 from bert_jax.model.ops import einsum, einsum_float32
 
 # Prefixes of the kinds of TPUs, and lengths of rows, with which the kernel takes fewer
@@ -37,26 +37,28 @@ def attention(
         [B, T, 3D] of all; head n holds the lanes [n * H, (n + 1) * H) of D.
       query_ids_BT, key_ids_BS: int32, the number of the token's pair in its row, from
         1; 0 for padding.
-      num_heads: number of heads.
-      rate: dropout rate of the weights.
       seed: None for no dropout.
     """
     with jax.named_scope("attention"):
         rate = 0.0 if seed is None else rate
         head_dim = projections[0].shape[2] * len(projections) // (3 * num_heads)
         is_square = query_ids_BT.shape == key_ids_BS.shape
-        has_kernel = head_dim in attention_kernel_gpu.HEAD_DIMS
-        if is_square and has_kernel and gpu.has_kernels(projections[0]):
-            options = attention_kernel_gpu.Options(head_dim, rate)
-            return attention_kernel_gpu.attend(
-                projections, query_ids_BT, key_ids_BS, seed, options
-            )
+        if is_square and gpu.has_kernels(projections[0]):
+            from bert_jax.model.kernels import attention_gpu
+
+            if head_dim in attention_gpu.HEAD_DIMS:
+                options = attention_gpu.Options(head_dim, rate)
+                return attention_gpu.attend(
+                    projections, query_ids_BT, key_ids_BS, seed, options
+                )
         if len(projections) == 1:
             projections = tuple(jnp.split(projections[0], 3, axis=-1))
         q_BTD, k_BSD, v_BSD = projections
         if is_square and _has_tpu_kernel(q_BTD, head_dim):
-            options = attention_kernel_tpu.Options(head_dim, rate)
-            return attention_kernel_tpu.attend(
+            from bert_jax.model.kernels import attention_tpu
+
+            options = attention_tpu.Options(head_dim, rate)
+            return attention_tpu.attend(
                 q_BTD, k_BSD, v_BSD, query_ids_BT, key_ids_BS, seed, options
             )
         mask_B1TS = attention_mask(query_ids_BT, key_ids_BS)
@@ -71,15 +73,17 @@ def attention_mask(query_ids_BT: jax.Array, key_ids_BS: jax.Array) -> jax.Array:
 
 
 def _has_tpu_kernel(q_BTD: jax.Array, head_dim: int) -> bool:
-    """Returns whether attention_kernel_tpu.py computes this, and does so faster."""
-    _, _, width = jax.typeof(q_BTD).sharding.shard_shape(q_BTD.shape)
-    return (
+    """Returns whether kernels/attention_tpu.py computes this, and does so faster."""
+    if not (
         sharding.device_kind().startswith(TPUS)
         and q_BTD.dtype == jnp.bfloat16
         and q_BTD.shape[1] in TPU_LENGTHS
-        and head_dim in attention_kernel_tpu.HEAD_DIMS
-        and width % attention_kernel_tpu.LANES == 0
-    )
+    ):
+        return False
+    from bert_jax.model.kernels import attention_tpu
+
+    _, _, width = jax.typeof(q_BTD).sharding.shard_shape(q_BTD.shape)
+    return head_dim in attention_tpu.HEAD_DIMS and width % attention_tpu.LANES == 0
 
 
 def by_einsums(

@@ -21,9 +21,9 @@ from flax import nnx
 
 from bert_jax.config import ModelConfig
 from bert_jax.distributed import sharding
-from bert_jax.model import gpu
 from bert_jax.model.attention import attention
 from bert_jax.model.dropout import DropoutKey, Seed, dropout
+from bert_jax.model.kernels import gpu
 from bert_jax.model.layers import (
     LayerNorm,
     Linear,

@@ -85,7 +85,6 @@ def dropout_seeds(shape: tuple[int, ...], seed: Seed | None, spec: jax.P) -> jax
     Args:
       shape: the first half of the dims of the array that is dropped.
       seed: None for zeros, where nothing is dropped.
-      spec: the PartitionSpec of the result.
     """
     if seed is None:
         return jnp.zeros(shape, jnp.int32, out_sharding=spec)

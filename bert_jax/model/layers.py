@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from bert_jax.distributed import sharding
-from bert_jax.model import gelu_kernel_gpu, gpu, norm_kernel_gpu
 from bert_jax.model.dropout import Seed, dropout
+from bert_jax.model.kernels import gpu
 from bert_jax.model.ops import plus_bias, times_kernel
 
 
@@ -70,10 +70,12 @@ class Linear(nnx.Module):
         """Returns the activation of the result, [B, T, output]."""
         bias = self.bias[...]
         (width,) = jax.typeof(bias).sharding.shard_shape(bias.shape)
-        is_wide = width % gelu_kernel_gpu.COLUMNS == 0
-        if activation == "gelu_new" and is_wide and gpu.has_kernels(x_BTD):
-            y_BTF = times_kernel(x_BTD, self.kernel[...], self._layout(3))
-            return gelu_kernel_gpu.add_and_gelu(y_BTF, bias)
+        if activation == "gelu_new" and gpu.has_kernels(x_BTD):
+            from bert_jax.model.kernels import gelu_gpu
+
+            if width % gelu_gpu.COLUMNS == 0:
+                y_BTF = times_kernel(x_BTD, self.kernel[...], self._layout(3))
+                return gelu_gpu.add_and_gelu(y_BTF, bias)
         return ACTIVATIONS[activation](self(x_BTD))
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -157,9 +159,11 @@ def add_and_norm(
     seed: Seed | None,
 ) -> jax.Array:
     """Returns the norm of x + dropout(y), [B, T, D]; see `dropout.dropout`."""
-    is_wide = x_BTD.shape[-1] % norm_kernel_gpu.MIN_WIDTH == 0
-    if is_wide and gpu.has_kernels(x_BTD):
-        options = norm_kernel_gpu.Options(norm.eps, 0.0 if seed is None else rate)
-        weights = norm.scale[...], norm.bias[...]
-        return norm_kernel_gpu.add_and_norm(x_BTD, y_BTD, *weights, seed, options)
+    if gpu.has_kernels(x_BTD):
+        from bert_jax.model.kernels import norm_gpu
+
+        if x_BTD.shape[-1] % norm_gpu.MIN_WIDTH == 0:
+            options = norm_gpu.Options(norm.eps, 0.0 if seed is None else rate)
+            weights = norm.scale[...], norm.bias[...]
+            return norm_gpu.add_and_norm(x_BTD, y_BTD, *weights, seed, options)
     return norm(x_BTD + dropout(y_BTD, rate, seed))

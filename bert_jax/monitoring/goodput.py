@@ -89,11 +89,7 @@ class Goodput:
 
 
 def summary(lines: Sequence[dict[str, Any]]) -> str:
-    """Returns a sentence with the largest shares of the time, "" without timed lines.
-
-    Args:
-      lines: lines of metrics.jsonl.
-    """
+    """Returns the largest shares of the time as a sentence, "" without timed lines."""
     timed = _timed(lines)
     if not timed:
         return ""
@@ -145,9 +141,7 @@ class Startup:
         """Waits for the arrays of the last stage and logs all stages, once.
 
         Args:
-          stage: name of the last stage.
           result: a tree of arrays that the stage computes.
-          log: called with the line to print.
         """
         if not self._is_over:
             jax.block_until_ready(result)

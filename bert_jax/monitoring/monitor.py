@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import jax
 
@@ -11,9 +11,11 @@ from bert_jax.distributed.watchdog import Watchdog
 from bert_jax.errors import StorageError
 from bert_jax.monitoring import writer
 from bert_jax.monitoring.goodput import PARTS, Goodput, Startup
-from bert_jax.monitoring.report import Progress
+from bert_jax.monitoring.report import StepProgress
 from bert_jax.monitoring.step_log import StepLog
-from bert_jax.monitoring.trackers import Trackers
+
+if TYPE_CHECKING:
+    from bert_jax.monitoring.trackers import Trackers
 
 T = TypeVar("T")
 Metrics = dict[str, jax.Array]
@@ -56,11 +58,11 @@ class Monitor:
         """Starts config.trackers in process 0, until the end of the context.
 
         Args:
-          names: the trackers.
-          workdir: directory of the run.
           config: {key: value} to record.
         """
         if names and multihost.is_first():
+            from bert_jax.monitoring.trackers import Trackers
+
             self._trackers = Trackers(names, workdir, config)
 
     def open_log(
@@ -78,10 +80,8 @@ class Monitor:
         """Opens metrics.jsonl, dropping the lines of steps after `first_step`.
 
         Args:
-          workdir: directory of the run.
           first_step: number of completed steps.
           num_steps: number of steps of the whole run.
-          log_every_steps: number of steps per log line.
           phase_index: phase of the last completed step.
           rates: see `StepLog`.
           format_steps: formats the metrics of a log line for printing.
@@ -91,7 +91,7 @@ class Monitor:
         self.close()
         self._clock = Goodput(writer.read(workdir), first_step, began)
         self._writer = writer.open_writer(workdir, first_step, multihost.is_first())
-        self._progress = Progress(first_step, num_steps)
+        self._progress = StepProgress(first_step, num_steps)
         self._format_steps = format_steps
         self._log = StepLog(
             log_every_steps,
@@ -164,7 +164,6 @@ class Monitor:
 
         Args:
           step: number of steps taken, including this one.
-          phase_index: phase of the step.
           metrics: scalars; they may still be computing.
 
         Raises:
@@ -180,13 +179,7 @@ class Monitor:
         self._log.add(step, phase_index, metrics)
 
     def log(self, step: int, line: dict[str, float], text: str) -> None:
-        """Writes a line of other metrics, for example of an evaluation.
-
-        Args:
-          step: number of steps taken.
-          line: the metrics.
-          text: the metrics formatted for printing.
-        """
+        """Writes a line of other metrics, for example of an evaluation."""
         self._log.flush()
         self._write(step, line)
         self.print(f"step {step:,} {text}")

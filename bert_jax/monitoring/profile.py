@@ -25,7 +25,6 @@ class Profiler:
 
         Args:
           steps: config.profile, the first step and the number of steps; or () for none.
-          workdir: directory to write to.
           first_step: number of completed steps.
           monitor: prints notes, and excludes the time of the profiler from throughput.
         """

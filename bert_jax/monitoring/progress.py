@@ -144,12 +144,7 @@ class TaskLog:
     """Prints when each task of a longer job starts and ends, and how long it takes."""
 
     def __init__(self, command: str, stream: Literal["stdout", "stderr"] = "stderr"):
-        """Creates a log.
-
-        Args:
-          command: the prefix of every line.
-          stream: where lines are written.
-        """
+        """Creates a log."""
         self._command, self._stream = command, stream
 
     def print(self, text: str) -> None:

@@ -22,7 +22,7 @@ QUIET_SECS = 30.0
 USEFUL_NATS = 1.0
 
 
-class Progress:
+class StepProgress:
     """Prints metrics as lines, on a terminal above a progress bar."""
 
     def __init__(self, first_step: int, num_steps: int):
@@ -169,8 +169,6 @@ def plot_curves(
     """Plots losses, accuracies and probes, and returns the path of the image.
 
     Args:
-      workdir: directory to write to.
-      lines: lines of metrics.jsonl.
       unigram_entropy: entropy of the held-out tokens in nats; None without held-out
         text.
     """
@@ -279,13 +277,8 @@ def summary(
     """Returns the results of a run, and the commands to run next.
 
     Args:
-      workdir: directory of the run.
-      num_steps: number of completed steps.
-      seconds: duration of this call.
-      lines: lines of metrics.jsonl.
       unigram_entropy: entropy of the held-out tokens in nats; None without held-out
         text.
-      num_processes: number of processes of the run.
     """
     held_out = [line for line in lines if "eval_masked_lm_loss" in line]
     sentences = [

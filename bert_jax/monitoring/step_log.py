@@ -27,7 +27,6 @@ class StepLog:
         """Prepares for the step after `first_step`.
 
         Args:
-          log_every_steps: number of steps per line.
           rates: (phase index, steps per second) -> throughput metrics of the line. A
             line without a timed step has none.
           on_line: called with (last step, metrics) for each line.
@@ -55,7 +54,6 @@ class StepLog:
 
         Args:
           step: number of steps taken, including this one.
-          phase_index: phase of the step.
           metrics: scalars; they may still be computing.
         """
         is_new_phase = phase_index != self._phase_index

@@ -202,9 +202,7 @@ def follow(name: str, workdir: str, pid: int, report: Callable[[str], None]) -> 
 
     Args:
       name: a key of TRACKERS.
-      workdir: directory of the run.
       pid: the training process, the parent of this one.
-      report: prints a line.
     """
     sender, has_ended, pause = None, False, 0.0
     while True:

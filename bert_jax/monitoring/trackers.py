@@ -46,8 +46,6 @@ class Trackers:
         """Starts the processes.
 
         Args:
-          names: the trackers.
-          workdir: directory of the run.
           config: {key: value} to record.
         """
         workdir = storage.absolute(workdir)

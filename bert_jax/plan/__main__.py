@@ -89,7 +89,6 @@ def commands(changes: dict[str, Any], device: str, continues: bool) -> list[str]
 
     Args:
       changes: the values of flags that differ from the config of this command.
-      device: value of --device.
       continues: whether the run continues a published model.
     """
     given = shlex.split(cli.config_arguments())

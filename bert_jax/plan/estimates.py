@@ -49,7 +49,6 @@ def tokens_per_second(config: ExperimentConfig, phase: PhaseConfig, kind: str) -
     """Estimates how many tokens a run reads per second on each device.
 
     Args:
-      config: the config of the run.
       phase: one of its phases.
       kind: the devices, a key of chips.CHIPS. The rate of an H200 is scaled by the peak
         or by the bandwidth of the memory, whichever is the smaller ratio.

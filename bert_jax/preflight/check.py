@@ -117,9 +117,7 @@ def remedy(
     """Finds the smallest accumulation_steps with which all phases fit, by compiling.
 
     Args:
-      phases: all phases of the run.
       largest: number of sequences per microbatch that fit, for each phase.
-      threads: compile the phases.
 
     Returns:
       The flag, and the estimates of the phases; None if no number is enough.
@@ -147,9 +145,7 @@ def preflight(
     """Returns the report that --json prints.
 
     Args:
-      config: config of the run.
       topology: TPU topology, or "local"; see `chips.devices`.
-      price: price of one chip for one hour, in any currency.
       search: whether to find the largest batch and compare the kinds of remat.
 
     Raises:

@@ -21,10 +21,7 @@ def estimate(
     """Estimates a phase: cycles and seconds of a step by class, rates, hours, cost.
 
     Args:
-      trial: the compiled step.
-      phase_index: index in config.phases.
       chip: the chip of the topology; None if it is unknown.
-      price: price of one chip for one hour.
 
     Returns:
       The estimates; None if the program does not fit, or its compiler estimates no

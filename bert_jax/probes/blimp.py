@@ -86,7 +86,6 @@ def are_correct(pairs: Pairs, score: Callable[[list[str]], np.ndarray]) -> np.nd
     """Returns bool[N], whether the acceptable sentence of each pair scores higher.
 
     Args:
-      pairs: the pairs.
       score: maps sentences to the score of each.
     """
     scores = score([*pairs.good, *pairs.bad])

@@ -65,12 +65,7 @@ class Probes:
     """Scores parameters on small tasks; does not change them."""
 
     def __init__(self, found: Examples, target: Target):
-        """Prepares the rows of each task.
-
-        Args:
-          found: the examples, from `read`.
-          target: the model to score.
-        """
+        """Prepares the rows of each task."""
         self._probes = {
             kind: KINDS[kind].make_probe(examples, target)
             for kind, examples in found.items()

@@ -92,10 +92,7 @@ def new_plan(
     """Returns the plan after `step` steps for the time that is left.
 
     Args:
-      plan: the plan so far.
       step: number of steps taken; their evaluation and save are not done yet.
-      config: the config of the run.
-      costs: the expected costs.
       seconds_left: rest of the time of config.budget_hours.
     """
     between = (
@@ -138,7 +135,6 @@ class Budget:
         It writes nothing: the first `record` does.
 
         Args:
-          config: the config of the run.
           workdir: its workdir; process 0 records the running time there.
           saved: `saved` of the checkpoint to resume from, None in a new run.
           began: `clock()` at the start of this process.
@@ -204,7 +200,6 @@ class Budget:
         checkpoint holds the plan with which the run continues.
 
         Args:
-          step: number of steps taken.
           seconds: total time of the steps of this call, without evaluations and saves.
           last_save: seconds of the last save and its verification; 0 if there was none.
         """

@@ -48,9 +48,6 @@ def compile_phase(
       config: the phases determine the shapes of batches.
       train_step: from `jit`.
       state: arrays, or their shapes, dtypes and shardings.
-      mesh: the mesh of the run.
-      phase_index: index into config.phases.
-      options: compiler options.
     """
     with jax.set_mesh(mesh):  # set_mesh applies to this thread only
         batch = sharding.abstract_batch(
@@ -84,7 +81,6 @@ class CompiledSteps:
           train_step: from `jit`.
           state: the state that the steps take, or its shapes, dtypes and shardings,
             which is all that is kept.
-          mesh: the mesh of the run.
         """
         self._config, self._train_step, self._mesh = config, train_step, mesh
         self._state = jax.tree.map(

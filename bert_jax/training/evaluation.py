@@ -37,7 +37,6 @@ class HeldOut:
         """Initializes the evaluation.
 
         Args:
-          config, corpus, mesh, graphdef: those of the run.
           probes: maps parameters to further metrics by their full names.
         """
         self._config, self._corpus, self._mesh = config, corpus, mesh
@@ -146,9 +145,7 @@ def evaluate(
 
     Args:
       eval_step: jitted result of `step.make_eval_step`.
-      params: parameters of the model.
       batches: held-out batches, the same number in every process.
-      mesh: the mesh of the run.
       accumulation_steps: number of parts of a batch; as many as in training, so that
         an evaluation needs no more memory.
     """

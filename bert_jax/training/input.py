@@ -7,7 +7,6 @@ import jax
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import pipeline
-from bert_jax.data.corpus import build
 from bert_jax.data.corpus import corpus as corpus_lib
 from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.data.tokenizers import tokenizers
@@ -25,18 +24,22 @@ def find_corpus(
     Args:
       config, tokenizer: see `build.prepare`.
     """
+    directory = config.data.corpus_dir
 
     def find() -> Corpus:
-        if multihost.is_first():
+        if multihost.is_first() and not corpus_lib.exists(directory):
+            # Most runs read a corpus that exists.
+            from bert_jax.data.corpus import build
+
             return build.find_corpus(config, tokenizer)
-        multihost.wait_for(lambda: corpus_lib.exists(config.data.corpus_dir))
-        return build.open_existing(config)
+        multihost.wait_for(lambda: corpus_lib.exists(directory))
+        return corpus_lib.open_existing(config)
 
     corpus = multihost.first_then_others("corpus", find)
     multihost.check_same(
         "corpus digest",
         corpus.sha256,
-        f"config.data.corpus_dir={config.data.corpus_dir!r} holds different corpora on"
+        f"config.data.corpus_dir={directory!r} holds different corpora on"
         " different hosts; use a directory that all hosts share",
     )
     return corpus

@@ -33,11 +33,9 @@ def loss_sums(
 
     Args:
       graphdef: from `step.init_state`.
-      params: parameters of the model.
       batch: a global batch, or a microbatch.
       next_sentence: whether to include the next-sentence objective.
       dropout_key: None disables dropout.
-      dtype: dtype of activations.
       remat: config.remat, the activations that the backward pass recomputes.
     """
     bert = nnx.merge(graphdef, params)

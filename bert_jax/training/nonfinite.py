@@ -46,8 +46,6 @@ class Guard:
 
         Args:
           config: config.guard is the policy.
-          corpus: corpus of the run.
-          position: position of the run in its data.
           first_step: number of completed steps.
           workdir: directory for the records; None records nothing.
           log: called with a line if some of the checked steps are not finite.
@@ -69,7 +67,6 @@ class Guard:
         """Reports and records the steps that are not finite.
 
         Args:
-          last_step: number of steps taken.
           metrics: metrics of the steps up to `last_step`, in order.
 
         Raises:
@@ -149,13 +146,7 @@ def _is_finite(tree: Any) -> jax.Array:
 
 
 def diagnose(params: Any, workdir: str, step: int) -> str:
-    """Returns a likely cause: parameters that are not finite, or an overflow.
-
-    Args:
-      params: the parameters after the last step.
-      workdir: directory of the run.
-      step: the last step.
-    """
+    """Returns a likely cause: parameters that are not finite, or an overflow."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     are_finite = jax.jit(
         lambda params: [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]

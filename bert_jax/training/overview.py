@@ -118,10 +118,8 @@ def finish(workdir: str, num_steps: int, began: float, held_out: HeldOut) -> str
     """Verifies the last checkpoint, plots the curves and prints a summary.
 
     Args:
-      workdir: directory of the run.
       num_steps: number of steps of the whole run.
       began: `clock()` at the start of the process.
-      held_out: the held-out evaluation of the run.
 
     Returns:
       "", for `multihost.agree`.

@@ -50,9 +50,6 @@ class Replay:
 
         Args:
           step: number of steps taken, including this one.
-          state: the state before the step.
-          batch: the batch of the step.
-          others: the other arguments of the step.
 
         Raises:
           CorruptError: when the results differ in any bit.

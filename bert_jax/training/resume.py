@@ -1,12 +1,9 @@
-"""Locks the workdir of a run, and finds the step and data position to resume at."""
+"""Locks the workdir of a run, and finds the step to resume at."""
 
 from bert_jax.checkpoint import integrity
 from bert_jax.checkpoint import workdir as workdir_lib
-from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
-from bert_jax.data.corpus.corpus import Corpus
 from bert_jax.distributed import multihost
-from bert_jax.phases import Position
 from bert_jax.training import rollbacks
 
 
@@ -46,19 +43,6 @@ def lock_workdir(workdir: str, config: ExperimentConfig) -> int:
         return str(integrity.recover(workdir))
 
     return int(multihost.agree("first step", lock))
-
-
-def position(
-    workdir: str, checkpoints: Checkpoints, step: int, corpus: Corpus
-) -> Position:
-    """Returns the position in the data at which to resume from a checkpoint.
-
-    Raises:
-      ConfigError: when the checkpoint was trained on another corpus.
-      CorruptError: when the record of a rollback is corrupt.
-    """
-    saved = checkpoints.position(step, corpus.sha256)
-    return rollbacks.resumed(workdir, step, saved)
 
 
 def begin_workdir(workdir: str, config: ExperimentConfig, first_step: int) -> None:

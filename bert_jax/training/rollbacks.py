@@ -15,7 +15,7 @@ from bert_jax.checkpoint.manager import Checkpoints
 from bert_jax.config import ExperimentConfig
 from bert_jax.distributed import multihost
 from bert_jax.errors import CorruptError, DivergedError
-from bert_jax.phases import Position, Skip, skipping
+from bert_jax.phases import Position, skipping
 
 ROLLBACK_FILE = "rollback.json"
 
@@ -64,11 +64,7 @@ def roll_back(
 
 def write(workdir: str, step: int, position: Position) -> None:
     """Records a rollback to the checkpoint of `step` and the position after it."""
-    record = {
-        "step": step,
-        "rollbacks": position.rollbacks,
-        "skips": [dataclasses.asdict(skip) for skip in position.skips],
-    }
+    record = {"step": step, **dataclasses.asdict(position)}
     storage.write(_path(workdir), (json.dumps(record) + "\n").encode())
 
 
@@ -83,9 +79,7 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
     All processes call this together.
 
     Args:
-      workdir: the run's workdir.
       step: the step of the checkpoint to resume from.
-      position: the position in that checkpoint.
 
     Raises:
       CorruptError: when the record is corrupt.
@@ -94,19 +88,18 @@ def resumed(workdir: str, step: int, position: Position) -> Position:
     if not text:
         return position
     try:
-        record = json.loads(text)
-        recorded_step, rollbacks = int(record["step"]), int(record["rollbacks"])
-        skips = tuple(Skip(**skip) for skip in record["skips"])
-    except (ValueError, TypeError, KeyError):
+        # Earlier records have no digest of the corpus.
+        record = {"corpus_sha256": position.corpus_sha256} | json.loads(text)
+        recorded_step, recorded = int(record["step"]), Position.from_json(record)
+    except (KeyError, TypeError, ValueError):
         raise CorruptError(
             f"{_path(workdir)} is corrupt; restore it from a backup, or remove it to"
             " resume without the rollback that it records"
         ) from None
     # A checkpoint that was saved after the rollback contains its skips. A checkpoint of
     # a later step than the restored one belongs to the undone steps.
-    if rollbacks <= position.rollbacks or step > recorded_step:
-        return position
-    return dataclasses.replace(position, skips=skips, rollbacks=rollbacks)
+    is_newer = recorded.rollbacks > position.rollbacks
+    return recorded if is_newer and step <= recorded_step else position
 
 
 def _path(workdir: str) -> str:

@@ -197,8 +197,6 @@ def apply_gradients(
     """Returns the state after a step, and the metrics grad_norm and bad_steps_in_row.
 
     Args:
-      tx: the optimizer.
-      state: the state before the step.
       grads: gradients, a tree like the parameters.
       loss: float32[]; the update is skipped if the loss or a gradient is not finite.
       shard_optimizer: whether moments and update are sharded over the data axis as
@@ -278,9 +276,6 @@ def accumulate(
     Args:
       grad: called with the parameters, a microbatch, and the indices of its rows in
         the batch, int32, from which dropout is computed.
-      params: the parameters.
-      batch: the batch of the step.
-      num: the number of microbatches.
     """
     rows_B = row_indices(len(batch["input_ids"]))
     if num == 1:

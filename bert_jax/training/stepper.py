@@ -81,9 +81,7 @@ class Stepper:
         """Takes a step; replays it before if that is due.
 
         Args:
-          profiler: traces some steps.
           step: number of steps taken, including this one.
-          phase_index: phase of the step.
           state: the state before the step; it is donated.
           arguments: the batch, and the factor of the rate with a budget.
         """

@@ -3,6 +3,10 @@
 import dataclasses
 import importlib.util
 import json
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -18,6 +22,7 @@ from bert_jax.configs import (
     sizes,
 )
 from bert_jax.training.optimizer import make_schedule
+from tests.conftest import make_config
 
 
 @pytest.mark.parametrize("path", sorted(cli.SHIPPED.glob("[a-z]*.py")))
@@ -28,6 +33,46 @@ def test_every_config_file_is_valid_and_round_trips_through_json(path):
     config = config_lib.from_config_dict(module.get_config())
     assert config_lib.from_json(config.to_json()) == config
     assert module.__doc__, "a config documents its command and expected results"
+
+
+# Run in a copy of the package whose schema has one more key, optimizer.new.
+ONE_MORE_KEY = """
+import importlib, json, pathlib, sys
+from bert_jax import config as config_lib
+from bert_jax.checkpoint.workdir import changed_keys
+
+for path in pathlib.Path("bert_jax/configs").glob("[a-z]*.py"):
+    values = importlib.import_module(f"bert_jax.configs.{path.stem}").get_config()
+    assert config_lib.from_config_dict(values).optimizer.new == 0.5, path
+older = config_lib.from_json(sys.argv[1])  # of a run that began before
+assert older.optimizer.new == 0.0
+values.optimizer.new = 0.7
+now = config_lib.from_config_dict(values)
+resumed = list(changed_keys(older, now, {config_lib.MayChange.ON_RESUME}))
+assert "optimizer.new" not in [key for key, *_ in resumed]
+"""
+
+
+def test_a_new_key_is_a_line_in_the_schema_and_one_in_base(tmp_path):
+    shutil.copytree(cli.SHIPPED.parent, tmp_path / "bert_jax")
+    for name, after, line in (
+        (
+            "config/schema.py",
+            "    clip_norm: Positive  # ",
+            "    new: Annotated[Resumable[NotNegative], Added(0.0)]\n",
+        ),
+        ("configs/base.py", "    config.mesh = ", "    config.optimizer.new = 0.5\n"),
+    ):
+        path = tmp_path / "bert_jax" / name
+        before, found, rest = path.read_text().partition(after)
+        assert found
+        path.write_text(before + line + found + rest)
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_MORE_KEY, make_config().to_json()],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0
 
 
 def test_base_and_large_equal_the_published_recipe():

@@ -9,6 +9,7 @@ import pytest
 
 from bert_jax.config import ExperimentConfig
 from bert_jax.config.validation import (
+    Added,
     Count,
     Fraction,
     Length,
@@ -16,6 +17,7 @@ from bert_jax.config.validation import (
     Probability,
     Range,
     build,
+    complete,
 )
 from bert_jax.errors import ConfigError
 from bert_jax.finetuning.config import FinetuneConfig
@@ -90,6 +92,27 @@ def test_valid_values_are_built():
 )
 def test_limits_have_words(limit, words):
     assert str(limit) == words
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    title: Annotated[str, Added("none")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Book:
+    cover: Drawing
+    drawings: Annotated[tuple[Drawing, ...], Length(min=1)]
+
+
+@pytest.mark.parametrize("cover", [{}, {"title": "x"}, 3, None])
+def test_keys_that_were_added_later_are_completed_in_every_section(cover):
+    values = {"cover": cover, "drawings": [{}]}
+    with pytest.raises(ConfigError):
+        build(Book, values, "x")
+    complete(Book, values)
+    completed = {"title": "none"} | cover if isinstance(cover, dict) else cover
+    assert values == {"cover": completed, "drawings": [{"title": "none"}]}
 
 
 @pytest.mark.parametrize("module", [ExperimentConfig, FinetuneConfig])

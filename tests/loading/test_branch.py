@@ -155,11 +155,12 @@ def test_a_checkpoint_that_its_run_deletes_is_named(trained, tmp_path):
     source = tmp_path / "run"
     shutil.copytree(trained / "run", source)
     config = branch_of(source, 10)
-    opened = branch.open_branch(config, corpus_lib.read(config))
+    corpus = corpus_lib.read(config)
+    opened = branch.open_branch(config, corpus)
     shutil.rmtree(source / "checkpoints" / "10")
     _, init = step_lib.init_state(config, optimizer.make_optimizer(config)[0])
     with pytest.raises(ConfigError, match="checkpoints/10 was deleted by its run; set"):
-        opened.restore(jax.eval_shape(init), jax.sharding.get_mesh())
+        opened.first_state(init, corpus, jax.sharding.get_mesh())
 
 
 @pytest.mark.parametrize(

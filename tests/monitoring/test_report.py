@@ -129,17 +129,17 @@ class FailingOutput(io.StringIO):
 
 def test_a_closed_terminal_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr("sys.stdout", FailingOutput(OSError(errno.EIO, "gone")))
-    report.Progress(0, 100).print("step 1")
+    report.StepProgress(0, 100).print("step 1")
 
 
 def test_a_closed_pipe_ends_the_run(monkeypatch):
     monkeypatch.setattr("sys.stdout", FailingOutput(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
-        report.Progress(0, 100).print("step 1")
+        report.StepProgress(0, 100).print("step 1")
 
 
 def test_progress_prints_plain_lines_without_a_terminal(capsys):
-    progress = report.Progress(0, 100)
+    progress = report.StepProgress(0, 100)
     progress.advance(1)
     progress.advance(11)
     progress.update(10, report.format_steps(TRAIN))
@@ -161,7 +161,7 @@ def test_the_time_left_excludes_compilation(monkeypatch, capsys):
     """A line is written one step late, the first line after a resume at once."""
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
     monkeypatch.setattr(report, "time", clock)
-    progress = report.Progress(400, 1600)
+    progress = report.StepProgress(400, 1600)
     clock.now = 3600.0  # compiling
     progress.advance(401)
     progress.update(400, "resumed")
@@ -189,7 +189,7 @@ def test_a_terminal_shows_lines_above_a_bar(monkeypatch):
     """80 columns are too few for both in one line."""
     terminal = be_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")
-    progress = report.Progress(0, 1600)
+    progress = report.StepProgress(0, 1600)
     progress.update(40, report.format_steps(TRAIN))
     progress.close()
     text = terminal.getvalue()
@@ -202,7 +202,7 @@ def test_no_next_sentence_metrics_without_pairs(tmp_path, capsys):
     words = report.summary("runs/x", 20, 60, lines, 6.0, 1)
     assert "27% of the masked tokens correctly." in words
     words += report.format_held_out(lines[-1])
-    progress = report.Progress(0, 100)
+    progress = report.StepProgress(0, 100)
     progress.update(10, report.format_steps(lines[0]))
     progress.close()
     words += capsys.readouterr().out
@@ -213,7 +213,7 @@ def test_no_next_sentence_metrics_without_pairs(tmp_path, capsys):
 def test_a_log_file_has_a_line_at_least_every_30_seconds(monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
     monkeypatch.setattr(report, "time", clock)
-    progress = report.Progress(0, 100)
+    progress = report.StepProgress(0, 100)
     clock.now = 3600.0  # compiling
     for step in range(1, 11):
         progress.advance(step)

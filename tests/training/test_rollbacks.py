@@ -44,6 +44,13 @@ def test_a_run_from_step_0_has_no_record(tmp_path):
     assert rollbacks.resumed(str(tmp_path), 10, BEFORE) == BEFORE
 
 
+def test_a_record_of_an_earlier_version_has_no_digest(tmp_path):
+    skips = '[{"phase_index": 0, "first_batch": 30, "num_batches": 8}]'
+    text = f'{{"step": 30, "rollbacks": 1, "skips": {skips}}}'
+    (tmp_path / rollbacks.ROLLBACK_FILE).write_text(text)
+    assert rollbacks.resumed(str(tmp_path), 30, BEFORE) == AFTER
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"step": 30}', '{"step": null}'])
 def test_a_corrupt_record_is_named(tmp_path, text):
     (tmp_path / rollbacks.ROLLBACK_FILE).write_text(text)

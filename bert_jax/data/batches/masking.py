@@ -111,7 +111,6 @@ def mask_rows(
       num_to_predict_BK: int64, number of tokens to mask in each pair, at most P in
         total per row; 0 if there is no pair.
       keys_B2: uint32, key of the mask of each row.
-      rule: masking parameters.
       continues_BT: bool, True for tokens that continue a word regardless of their
         piece.
 
@@ -337,7 +336,6 @@ def _fit(
 
     Args:
       lengths_U: lengths of the units of all pairs, in the order of the pairs.
-      counts: number of units of each pair.
       room: number of tokens to mask in each pair.
 
     Returns:

@@ -20,7 +20,6 @@ def pack(
     Args:
       lengths_N: lengths of the pairs, 1 to sequence_length, including [CLS] and [SEP].
         Pairs of the same length are packed in the given order.
-      sequence_length: number of tokens in a row.
       max_sequences_per_row: K.
 
     Returns:
@@ -67,7 +66,6 @@ def _fill(
 
     Args:
       counts: number of pairs of each length.
-      sequence_length: number of tokens in a row.
       max_sequences_per_row: K.
     """
     full: list[tuple[int, tuple[int, ...]]] = []

@@ -59,10 +59,8 @@ def dataset(
       config: its data section and the phase are used.
       split: "train" or "validation". A host reads the streams that contain its rows.
         Validation is one small stream, which every host reads completely.
-      seed: seed of pairs, order and masks.
       phase_index: index in config.phases; each phase starts a new epoch.
       first_step: step of the phase, from 0.
-      host: index of this host.
       num_hosts: number of hosts; it divides the global_batch_size of the phase.
 
     Returns:

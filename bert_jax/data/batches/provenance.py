@@ -6,7 +6,7 @@ import dataclasses
 from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches.step_rows import StepRows
 from bert_jax.data.batches.visits import Visit
-from bert_jax.data.corpus import encoding
+from bert_jax.data.corpus import marks
 from bert_jax.data.corpus.corpus import Corpus
 
 # The number of tokens from the start of a document that are shown to identify it.
@@ -84,7 +84,7 @@ def _excerpt(corpus: Corpus, visit: Visit, start: int, length: int) -> Excerpt:
     first, end = starts[document], len(visit.tokens) if last else starts[document + 1]
     beginning = visit.tokens[first:end][:BEGINNING_TOKENS]
     if corpus.word_segmented:
-        beginning, _ = encoding.split_marks(beginning)
+        beginning, _ = marks.split(beginning)
     return Excerpt(
         document=document,
         first=int(start - first),

@@ -14,7 +14,7 @@ from bert_jax.config import ExperimentConfig
 from bert_jax.data.batches import masking, row_layout, visits
 from bert_jax.data.batches.streams import make_streams
 from bert_jax.data.batches.visits import Visit
-from bert_jax.data.corpus import encoding
+from bert_jax.data.corpus import marks
 from bert_jax.data.corpus.corpus import Corpus
 
 Batch = dict[str, np.ndarray]
@@ -156,7 +156,7 @@ class StepRows:
             np.take(visit.tokens, layout.source_BT[rows], out=ids_BT[rows], mode="clip")
         continues_BT = None
         if self._corpus.word_segmented:
-            ids_BT, continues_BT = encoding.split_marks(ids_BT)
+            ids_BT, continues_BT = marks.split(ids_BT)
         num_to_predict_BK = self._rule.num_to_predict[layout.lengths_BK]
         num_to_predict_BK[layout.lengths_BK == 0] = 0
         input_ids_BT, positions_BP, ids_BP, weights_BP = masking.mask_rows(

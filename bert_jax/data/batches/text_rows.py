@@ -61,7 +61,6 @@ def aligned(values: Sequence[np.ndarray], tokens: Tokens, elsewhere: int) -> np.
 
     Args:
       values: values of the tokens of each text, of the same length as the text.
-      tokens: tokens of the texts.
       elsewhere: value of special tokens.
     """
     found = np.full(len(tokens.ids), elsewhere, np.int32)
@@ -122,7 +121,6 @@ def of_pairs(
     """Makes a row of each text or pair, truncated to `length` by `truncate_longest`.
 
     Args:
-      tokens: tokens of all texts.
       a_N: int, index of the first text of each row.
       b_N: int, index of the second text, or -1 if there is none.
       length: T.

@@ -58,13 +58,10 @@ def draw(
     earlier passes. If these give no new pairs, rows are repeated with other masks.
 
     Args:
-      corpus: the corpus of the shard.
       config: its data section is used.
       phase: determines the length of rows and the number of pairs in a row.
-      shard: the shard to visit.
       num_rows: R, about the mean number of rows of a pass.
       key: key of the draws, unique to the shard, epoch, phase and split.
-      epoch: epoch of the stream.
     """
     tokens, documents = corpus.load_marked(shard)
     tokenizer = corpus.tokenizer

@@ -183,7 +183,7 @@ def find_corpus(
       ConfigError: also when files of streamed text have changed.
     """
     if corpus.exists(config.data.corpus_dir):
-        return open_existing(config)
+        return corpus.open_existing(config)
     if config.data.stream:
         units.check(config.data.sources)
     found = input_files.find(config.data.sources)
@@ -195,18 +195,6 @@ def find_corpus(
             f" python -m bert_jax.prepare {cli.config_arguments()}"
         )
     return _prepare(config, None, None, tokenizer, found)
-
-
-def open_existing(config: ExperimentConfig) -> corpus.Corpus:
-    """Opens the corpus, and checks the files of streamed text.
-
-    Raises:
-      ConfigError, CorruptError: as for `corpus.read` and `Stream.check_files`.
-    """
-    existing = corpus.read(config)
-    if existing.stream:
-        existing.stream.check_files()
-    return existing
 
 
 def is_small(found: Sources) -> bool:

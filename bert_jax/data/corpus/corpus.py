@@ -19,16 +19,19 @@ import os
 import re
 from collections.abc import Sequence
 from concurrent import futures
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_jax import storage
 from bert_jax.config import DataConfig, ExperimentConfig, PhaseConfig
 from bert_jax.data.batches import pairs
-from bert_jax.data.corpus import encoding, row_counts, shard_file, streamed
+from bert_jax.data.corpus import marks, row_counts, shard_file
 from bert_jax.data.tokenizers import tokenizers
 from bert_jax.errors import ConfigError, CorruptError
+
+if TYPE_CHECKING:
+    from bert_jax.data.corpus import streamed
 
 FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
@@ -84,7 +87,9 @@ class Corpus:
     word_segmented: bool
     # Not compared, because `sha256` covers them.
     rows: dict[str, np.ndarray] = dataclasses.field(compare=False)
-    stream: streamed.Stream | None = dataclasses.field(default=None, compare=False)
+    stream: "streamed.TextStream | None" = dataclasses.field(
+        default=None, compare=False
+    )
 
     @property
     def num_loading(self) -> int:
@@ -113,7 +118,7 @@ class Corpus:
         """
         tokens, documents = self.load_marked(shard)
         if self.word_segmented:
-            tokens, _ = encoding.split_marks(tokens)
+            tokens, _ = marks.split(tokens)
         return tokens, documents
 
     def load_marked(self, shard: Shard) -> tuple[np.ndarray, pairs.Documents]:
@@ -180,8 +185,7 @@ def read(config: ExperimentConfig) -> Corpus:
             )
         if not isinstance(made_with, dict):
             raise TypeError("recipe")
-        stream = manifest.get("stream")
-        index = streamed.Index.from_json(stream) if stream else None
+        index = _read_index(manifest.get("stream"))
         commits = manifest.get("hub_commits", {})
     except (KeyError, TypeError, ValueError):
         raise CorruptError(_not_a_manifest(path)) from None
@@ -212,19 +216,35 @@ def read(config: ExperimentConfig) -> Corpus:
         manifest["sha256"],
         config.data.word_segmented,
         rows,
-        index and streamed.Stream(index, config.data, tokenizer, num_bytes, commits),
+        index and index.open(config.data, tokenizer, num_bytes, commits),
     )
+
+
+def _read_index(entry: dict[str, Any] | None) -> "streamed.Index | None":
+    if not entry:
+        return None
+    # It reads and encodes text, which other corpora do not need.
+    from bert_jax.data.corpus import streamed
+
+    return streamed.Index.from_json(entry)
+
+
+def open_existing(config: ExperimentConfig) -> Corpus:
+    """Opens a corpus as `read` does, and checks the files of streamed text.
+
+    Raises:
+      ConfigError, CorruptError: as for `read` and `TextStream.check_files`.
+    """
+    corpus = read(config)
+    if corpus.stream:
+        corpus.stream.check_files()
+    return corpus
 
 
 def to_columns(
     shards: Sequence[Shard], counts: Sequence[row_counts.Counts]
 ) -> dict[str, Any]:
-    """Returns a split's entry in the manifest: for each field, a list of all shards.
-
-    Args:
-      shards: shards of the split.
-      counts: row counts of each shard.
-    """
+    """Returns a split's entry in the manifest: for each field, a list of all shards."""
     columns: dict[str, Any] = {
         name: [getattr(shard, name) for shard in shards] for name in _COLUMNS
     }
@@ -378,7 +398,7 @@ def _check_files(directory: str, shards: dict[str, tuple[Shard, ...]]) -> None:
     is_small = sum(shard.num_bytes for shard in expected.values()) <= DIGEST_BYTES
     with futures.ThreadPoolExecutor(16) as pool:  # requests to a bucket are slow
         for problem in pool.map(
-            lambda shard: shard_file.damage(
+            lambda shard: shard_file.find_corruption(
                 os.path.join(directory, shard.file),
                 shard.num_bytes,
                 shard.sha256 if is_small else None,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_jax.config import DataConfig
-from bert_jax.data.corpus import key_ranges
+from bert_jax.data.corpus import key_ranges, marks
 from bert_jax.data.sources import document as document_lib
 from bert_jax.data.sources import lines
 from bert_jax.data.sources import sentences as splitter
@@ -48,23 +48,9 @@ class Entry(NamedTuple):
 
 
 def id_dtype(tokenizer: tokenizers.Tokenizer, data: DataConfig) -> np.dtype:
-    """Returns the narrowest dtype for the ids of a corpus, including marks.
-
-    If the words of the text are segmented (config.data.word_segmented), the top bit of
-    an id marks an ideograph that continues the word of the ideograph before it.
-    """
+    """Returns the narrowest dtype for the ids of a corpus, including marks.py's."""
     num_values = len(tokenizer.vocab) * (2 if data.word_segmented else 1)
     return np.dtype(np.uint16 if num_values <= 2**16 else np.uint32)
-
-
-def split_marks(marked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Splits marked ids into ids without the top bit, and bool marks."""
-    mark = _mark(marked.dtype)
-    return marked & ~mark, marked >= mark
-
-
-def _mark(dtype: np.dtype) -> np.integer:
-    return dtype.type(1 << (8 * dtype.itemsize - 1))
 
 
 class DocumentEncoder:
@@ -90,7 +76,6 @@ class DocumentEncoder:
         """Yields the entries of a document and of its further copies.
 
         Args:
-          document: a document as read from a source.
           source: index of the source in config.data.sources.
           counts: `COUNTS` and the counts of `clean_sentences` and `unknown_tokens` are
             incremented.
@@ -126,7 +111,7 @@ class DocumentEncoder:
         return key_ranges.training_key(digest, self._data)
 
     def _without_marks(self, ids: np.ndarray) -> np.ndarray:
-        return split_marks(ids)[0] if self._data.word_segmented else ids
+        return marks.split(ids)[0] if self._data.word_segmented else ids
 
     def _encode_marked(self, sentences: list[str]) -> list[np.ndarray]:
         """Encodes sentences of segmented words to ids with marks, see `id_dtype`."""
@@ -138,7 +123,9 @@ class DocumentEncoder:
         by_word = self._encode(words)
         ids = np.concatenate(by_word).astype(self._dtype)
         continues = np.concatenate(list(map(self._continues, words, by_word)))
-        return ids | np.where(continues, _mark(self._dtype), self._dtype.type(0))
+        return ids | np.where(
+            continues, marks.top_bit(self._dtype), self._dtype.type(0)
+        )
 
     def _continues(self, word: str, ids: np.ndarray) -> np.ndarray:
         """Returns bool marks of the ids of ideographs that continue a word."""

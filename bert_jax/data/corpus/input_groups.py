@@ -53,7 +53,6 @@ def plan(
     """Groups the files of all sources, reusing the unchanged groups of an earlier call.
 
     Args:
-      found: the sources.
       data: its source_weights and validation_fraction are used.
       work: directory in which the grouping is stored.
       max_bytes: maximum size of the text of a group of several files.
@@ -126,7 +125,6 @@ def _grouped(
     """Groups the files of one source, reusing the unchanged groups of an earlier call.
 
     Args:
-      files: files, or parts of files.
       before: identities of the files in each group of the earlier call.
       max_bytes: maximum size of the text of a group of several files.
 
@@ -244,7 +242,6 @@ def check_text(groups: list[Group], num_with_text: dict[str, int]) -> None:
     """Raises ConfigError if a source contains no text.
 
     Args:
-      groups: groups of all sources.
       num_with_text: number of documents with text, by name of the group.
     """
     of_source: dict[int, int] = {}

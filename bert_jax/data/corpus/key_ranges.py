@@ -43,7 +43,6 @@ def num_validation_shards(data: DataConfig, num_tokens: int, id_dtype: np.dtype)
     Args:
       data: its validation_fraction is used.
       num_tokens: number of tokens of all documents, each counted once.
-      id_dtype: dtype of the token ids.
     """
     if not data.validation_fraction:
         return 0

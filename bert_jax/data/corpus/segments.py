@@ -107,7 +107,6 @@ def ranges(counts: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Returns the indices of the items of documents, each of which has `counts` items.
 
     Args:
-      counts: number of items of each document.
       order: indices of documents.
     """
     ends = np.cumsum(counts, dtype=np.int64)

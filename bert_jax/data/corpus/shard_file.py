@@ -46,12 +46,10 @@ def read(path: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tokens, sentence_lengths, document_lengths
 
 
-def damage(path: str, num_bytes: int, sha256: str | None) -> str | None:
+def find_corruption(path: str, num_bytes: int, sha256: str | None) -> str | None:
     """Verifies a file; returns a description of the problem, or None.
 
     Args:
-      path: path of an existing file.
-      num_bytes: expected size.
       sha256: expected digest; None to verify the size only.
     """
     found, _ = storage.stat(path)

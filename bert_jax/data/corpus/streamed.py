@@ -174,13 +174,17 @@ class Index:
         }
         return cls(files, units)
 
+    def open(self, *arguments: Any) -> "TextStream":
+        """Returns the stream of these units; see `TextStream` for the arguments."""
+        return TextStream(self, *arguments)
+
 
 def identities(found: Sequence[input_files.Source]) -> list[list[Any]]:
     """Returns source, path and size of every file."""
     return [[i, *file[:2]] for i, source in enumerate(found) for file in source.files]
 
 
-class Stream:
+class TextStream:
     """Reads the training shards of an index.
 
     Attributes:
@@ -199,9 +203,6 @@ class Stream:
         """Creates a reader; its processes are started by the first call of `read`.
 
         Args:
-          index: the index.
-          data: the config of the index.
-          tokenizer: the tokenizer of the index.
           num_bytes: size of the token ids of all shards.
           commits: commit of each source that was indexed from the Hugging Face Hub.
         """
@@ -253,7 +254,6 @@ class Stream:
 
         Args:
           shard: its file name in the manifest.
-          sha256: its `digest`.
 
         Returns:
           token_ids: uint16 or uint32[tokens], see `encoding.id_dtype`.

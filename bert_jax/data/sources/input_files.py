@@ -46,7 +46,6 @@ def find(specs: tuple[str, ...], record: str | None = None) -> tuple[Source, ...
     """Finds the files of each source.
 
     Args:
-      specs: items of config.data.sources.
       record: file of the commits of `hf:` sources, see `hub_datasets.find`.
 
     Raises:

@@ -205,7 +205,6 @@ def ranges(sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[int, int]]:
     """Divides consecutive items, such as row groups, into ranges of limited size.
 
     Args:
-      sizes: size of each item in bytes.
       max_bytes: maximum size of a range of several items.
 
     Yields:

@@ -144,7 +144,6 @@ def builder(name: str, key: str) -> Any:
 
     Args:
       name: for example "glue/sst2" or "glue/sst2:2.0.0".
-      key: config key named in error messages.
 
     Raises:
       ConfigError: when the dataset, its config or its version does not exist.

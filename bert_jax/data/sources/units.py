@@ -40,7 +40,6 @@ def plan(found: tuple[input_files.Source, ...], num_shards: int) -> list[Unit]:
     """Divides the files of all sources into units, ordered by source and file.
 
     Args:
-      found: sources with files.
       num_shards: the number of shards to which the units will be assigned.
 
     Raises:

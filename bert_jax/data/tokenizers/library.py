@@ -130,7 +130,6 @@ def read(serialized: str, path: str, lines: Sequence[str] = ()) -> LibraryTokeni
     """Parses a tokenizer.json.
 
     Args:
-      serialized: the content of the file.
       path: the file that defines the vocabulary, for error messages.
       lines: the tokens in id order, if a vocab.txt has them; it may repeat tokens.
 
@@ -217,7 +216,6 @@ def bert(
 
     Args:
       vocab: the tokens in id order; the last of a repeated token counts.
-      lowercase: whether it lower-cases text.
       strip_accents: whether it removes accents; None: if it lower-cases text.
       split_ideographs: whether each ideograph is a word.
     """

@@ -31,11 +31,9 @@ class LocatingEncoder:
         """Initializes the encoder.
 
         Args:
-          encode: encodes strings.
           spans_of: returns the (start, end) of the strings of a text that are tokenized
             separately. The ids of the strings, concatenated, are those of the text.
           num_characters: int32, the number of characters that each piece represents.
-          unk: the id of [UNK].
         """
         self._encode, self._spans_of = encode, spans_of
         self._num_characters, self._unk = num_characters, unk

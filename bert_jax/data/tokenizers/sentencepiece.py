@@ -165,9 +165,7 @@ def read(content: bytes, config: TokenizerConfig, path: str) -> SentencePiece:
     after its last id.
 
     Args:
-      content: content of the file.
       config: its kind and lowercase must be those of the model.
-      path: path of the file, for error messages.
 
     Raises:
       ConfigError: when the file is not a SentencePiece model, is invalid, or has

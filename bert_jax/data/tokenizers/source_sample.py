@@ -78,7 +78,6 @@ def documents(
 
     Args:
       data: as for `sources.documents`.
-      found: the sources.
       max_bytes: maximum size of the text of all sources.
       sampled: one `Sampled` per source is appended, in order, and updated.
 

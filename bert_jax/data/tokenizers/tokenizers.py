@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from bert_jax import small_files, storage
 from bert_jax.config import TokenizerConfig
-from bert_jax.data.tokenizers import sentencepiece, wordpiece, wordpiece_training
+from bert_jax.data.tokenizers import sentencepiece, wordpiece
 from bert_jax.data.tokenizers.base import (
     CLS,
     MASK,
@@ -168,4 +168,8 @@ def _module(config: TokenizerConfig) -> types.ModuleType:
 
 
 def _trainer(config: TokenizerConfig) -> types.ModuleType:
-    return wordpiece_training if config.kind == "wordpiece" else sentencepiece
+    if config.kind != "wordpiece":
+        return sentencepiece
+    from bert_jax.data.tokenizers import wordpiece_training
+
+    return wordpiece_training

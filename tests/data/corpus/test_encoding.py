@@ -8,7 +8,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from bert_jax.data.corpus import encoding, key_ranges
+from bert_jax.data.corpus import encoding, key_ranges, marks
 from bert_jax.data.sources.document import Document
 from bert_jax.data.tokenizers import tokenizers
 from tests.conftest import make_config as model_config
@@ -181,7 +181,7 @@ def test_ideographs_that_continue_a_word_are_marked(tmp_path, num_spare, dtype):
     for [entry], [expected] in zip(marked, unmarked, strict=True):
         assert entry.key == expected.key
         assert entry.sentence_lengths == expected.sentence_lengths
-        ids, continues = encoding.split_marks(np.frombuffer(entry.token_ids, dtype))
+        ids, continues = marks.split(np.frombuffer(entry.token_ids, dtype))
         assert ids.tolist() == np.frombuffer(expected.token_ids, np.uint16).tolist()
         texts.append(
             "".join(

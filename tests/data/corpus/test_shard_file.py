@@ -61,7 +61,7 @@ def test_the_first_bad_record_is_named(shard, number):
     where = f"; record {number} at byte {offsets[number]} is corrupt"
     with pytest.raises(CorruptError, match=f"{path} is corrupt .*{where}"):
         shard_file.read(path)
-    assert where in shard_file.damage(path, num_bytes, sha256)
+    assert where in shard_file.find_corruption(path, num_bytes, sha256)
 
 
 def test_data_corrupted_in_transit_is_read_again(shard, capfd, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_digest_that_was_wrong_once_is_accepted(shard, capfd, monkeypatch):
     right = shard_file.digest(path)
     answers = iter([(right[0], "0" * 64), right])
     monkeypatch.setattr(shard_file, "digest", lambda path: next(answers))
-    assert shard_file.damage(path, *right) is None
+    assert shard_file.find_corruption(path, *right) is None
     assert "in the manifest, but it was correct when read" in capfd.readouterr().err
 
 

@@ -11,13 +11,9 @@ from jax.sharding import AbstractDevice
 from bert_jax.data.batches import pipeline
 from bert_jax.distributed import mesh as mesh_lib
 from bert_jax.distributed import sharding
-from bert_jax.model import (
-    attention_kernel_gpu,
-    bert,
-    gelu_kernel_gpu,
-    norm_kernel_gpu,
-)
+from bert_jax.model import bert
 from bert_jax.model.dropout import DropoutKey, row_indices
+from bert_jax.model.kernels import attention_gpu, gelu_gpu, norm_gpu
 from bert_jax.training import losses, optimizer
 from bert_jax.training import step as step_lib
 from tests.conftest import make_batch, make_config, use_mesh
@@ -50,9 +46,9 @@ def emulated(monkeypatch):
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(sharding, "device_kind", lambda: H100)
     for module, name in (
-        (attention_kernel_gpu, "Options"),
-        (norm_kernel_gpu, "Options"),
-        (gelu_kernel_gpu, "add_and_gelu"),
+        (attention_gpu, "Options"),
+        (norm_gpu, "Options"),
+        (gelu_gpu, "add_and_gelu"),
     ):
         function = functools.partial(getattr(module, name), interpret=True)
         monkeypatch.setattr(module, name, function)

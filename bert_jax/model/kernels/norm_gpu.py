@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import dropout, gpu
+from bert_jax.model import dropout
+from bert_jax.model.kernels import gpu
 
 MIN_WIDTH = 64  # D is a multiple
 # Rows of a step, the fastest of those tried on an H200. One warp computes them.
@@ -52,7 +53,6 @@ def add_and_norm(
       x_BTD, y_BTD: bfloat16; T is a multiple of gpu.MIN_LENGTH, D of MIN_WIDTH.
       scale_D, bias_D: float32.
       seed: None if options.rate is 0.
-      options: fixed options.
     """
     rows = jax.typeof(x_BTD).sharding.spec[0]
     seeds_B = dropout.dropout_seeds(x_BTD.shape[:1], seed, jax.P(rows))

@@ -88,7 +88,6 @@ def attend(
       query_ids_BT, key_ids_BT: int32, the number of the token's pair, 0 for padding.
         Each number of a query is also one of a key.
       seed: None if options.rate is 0.
-      options: fixed options.
     """
     B, _, width = projections[0].shape
     num_heads = width * len(projections) // (3 * options.head_dim)
@@ -189,10 +188,6 @@ def _run(
     Args:
       kernel: computes for one head of one row, or for a block of its queries.
       grid: number of rows, of heads and, in the forward kernel, of blocks.
-      num_warps: warps of a program.
-      arrays: inputs of the kernel.
-      out_shapes: shapes and dtypes of the outputs.
-      interpret: whether to emulate the kernel.
     """
 
     def whole_row(x: Any) -> pl.BlockSpec:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bert_jax.distributed import sharding
-from bert_jax.model import layers, norm_kernel_gpu
+from bert_jax.model import layers
 from bert_jax.model.dropout import Seed, dropout, row_indices
+from bert_jax.model.kernels import norm_gpu
 from tests.conftest import slow, use_mesh
 
 EPS = 1e-12
@@ -30,8 +31,8 @@ def arrays(mesh, width, rows=2, length=128):
 
 
 def by_kernel(x, y, scale, bias, seed, rate):
-    options = norm_kernel_gpu.Options(EPS, rate, interpret=True)
-    return norm_kernel_gpu.add_and_norm(x, y, scale, bias, seed, options)
+    options = norm_gpu.Options(EPS, rate, interpret=True)
+    return norm_gpu.add_and_norm(x, y, scale, bias, seed, options)
 
 
 def by_operations(x, y, scale, bias, seed, rate):

@@ -69,7 +69,6 @@ def attend(
         multiples of LANES.
       query_ids_BT, key_ids_BS: int32, the number of the token's pair, 0 for padding.
       seed: None if options.rate is 0.
-      options: fixed options.
     """
     B, T, D = q_BTD.shape
     rows, _, heads = jax.typeof(q_BTD).sharding.spec
@@ -113,9 +112,6 @@ def _call(
     """Runs a kernel on each device's rows and heads; returns arrays like inputs[0].
 
     Args:
-      kernel: computes one block of one row.
-      options, inputs: those of the kernel.
-      num_outputs: outputs of the kernel.
       num_products: its matrix products for each head, for the compiler's and
         preflight's estimates.
     """

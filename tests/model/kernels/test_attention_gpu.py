@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import attention_kernel_gpu
+from bert_jax.model.kernels import attention_gpu
 from tests.conftest import slow, use_mesh
 from tests.model.attention_inputs import (
     ATTEND,
@@ -25,8 +25,8 @@ ROUNDING = 1e-4
 
 def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, is_joined=False):
     projections = (jnp.concatenate([q, k, v], axis=-1),) if is_joined else (q, k, v)
-    options = attention_kernel_gpu.Options(head_dim, rate, interpret=True)
-    return attention_kernel_gpu.attend(projections, ids, ids, seed, options)
+    options = attention_gpu.Options(head_dim, rate, interpret=True)
+    return attention_gpu.attend(projections, ids, ids, seed, options)
 
 
 # A row of 64 tokens is one block, one of 128 is one block of keys in the backward
@@ -58,12 +58,12 @@ def test_kernels_equal_einsums_for_pairs_in_any_order():
 @pytest.mark.parametrize("size", [64, 128])
 def test_ranges_of_blocks_skip_padding_and_other_pairs(size):
     ids = jnp.repeat(jnp.asarray([[1, 1, 2, 0]]), 128, axis=1)
-    keys = jnp.where(ids > 0, ids, attention_kernel_gpu.PADDING)
+    keys = jnp.where(ids > 0, ids, attention_gpu.PADDING)
     queries = jnp.where(ids > 0, ids, 2)
-    share = attention_kernel_gpu._share_pairs(keys, 128, queries, size)
+    share = attention_gpu._share_pairs(keys, 128, queries, size)
     n = 128 // size
     expected = [[0, 2 * n], [0, 2 * n], [2 * n, 4 * n], [0, 0]]
-    assert attention_kernel_gpu._ranges(share)[0].tolist() == expected
+    assert attention_gpu._ranges(share)[0].tolist() == expected
 
 
 def assert_equal_to_einsums(arrays, ids, rate, **options):

@@ -5,14 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax.distributed import sharding
-from bert_jax.model import gelu_kernel_gpu, layers
+from bert_jax.model import layers
+from bert_jax.model.kernels import gelu_gpu
 from tests.conftest import use_mesh
 
 
 def test_slope_is_the_derivative_of_the_gelu():
     x = jnp.linspace(-30.0, 30.0, 4001)
     expected = jax.vmap(jax.grad(lambda x: layers.gelu(x, approximate=True)))(x)
-    np.testing.assert_allclose(gelu_kernel_gpu._slope(x), expected, atol=1e-5)
+    np.testing.assert_allclose(gelu_gpu._slope(x), expected, atol=1e-5)
 
 
 def with_gradients(function, *inputs):
@@ -32,7 +33,7 @@ def test_gradients_equal_those_of_jax_on_every_mesh():
     bias = random.normal(size=512)
 
     def by_kernel(x, bias):
-        return gelu_kernel_gpu.add_and_gelu(x, bias, interpret=True)
+        return gelu_gpu.add_and_gelu(x, bias, interpret=True)
 
     def by_jax(x, bias):
         total = (x + bias[None, None]).astype(jnp.bfloat16).astype(jnp.float32)

@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import attention_kernel_tpu
 from bert_jax.model.dropout import Seed, row_indices
+from bert_jax.model.kernels import attention_tpu
 from tests.conftest import slow
 from tests.model.attention_inputs import (
     ATTEND,
@@ -22,11 +22,11 @@ from tests.model.attention_inputs import (
 
 def by_kernel(q, k, v, ids, seed, head_dim=64, rate=0.1, order=1):
     """The queries are those of the row in its order, or backwards (-1)."""
-    options = attention_kernel_tpu.Options(head_dim, rate, interpret=True)
-    return attention_kernel_tpu.attend(q, k, v, ids[:, ::order], ids, seed, options)
+    options = attention_tpu.Options(head_dim, rate, interpret=True)
+    return attention_tpu.attend(q, k, v, ids[:, ::order], ids, seed, options)
 
 
-@pytest.mark.parametrize("head_dim", attention_kernel_tpu.HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", attention_tpu.HEAD_DIMS)
 @pytest.mark.parametrize("rate", [slow(0.0), 0.1])
 def test_kernels_equal_einsums(head_dim, rate):
     *arrays, ids = inputs()

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from bert_jax.model import gpu
+from bert_jax.model.kernels import gpu
 
 COLUMNS = 256  # of a program; a device's part of F is a multiple
 PROGRAM_ROWS = gpu.MIN_LENGTH  # of a program
@@ -33,7 +33,6 @@ def add_and_gelu(
     Args:
       x_BTF: bfloat16; T is a multiple of gpu.MIN_LENGTH, F of COLUMNS on each device.
       bias_F: float32.
-      interpret: whether to emulate the kernel on a CPU.
     """
     return _add_and_gelu(interpret, x_BTF, bias_F)
 
