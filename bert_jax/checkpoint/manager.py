@@ -255,8 +255,9 @@ class Checkpoints:
 
     def read_position(self, step: int) -> Position:
         """Like `position`, but does not check the corpus."""
+        values = self._meta(step).get("position")
         try:
-            return Position.from_json(self._meta(step).get("position"))
+            return Position.from_json(values)
         except (KeyError, TypeError, ValueError):
             raise self._corrupt(step, "meta has no data position") from None
 
