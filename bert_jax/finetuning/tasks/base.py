@@ -72,8 +72,8 @@ class Form(NamedTuple):
 class Task(abc.ABC):
     """A kind of task; its instances are sections config.task of a config.
 
-    A row of weight 0 pads the batch; it contributes neither to the loss nor to the
-    count.
+    The methods of subclasses have the types of these. A row of weight 0 pads the batch;
+    it contributes neither to the loss nor to the count.
     """
 
     kind: str
